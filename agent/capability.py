@@ -1,0 +1,18 @@
+"""A capability: a small bundle of hooks and tools."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent.hook import Hook
+from agent.tool import Tool
+
+
+@dataclass(frozen=True)
+class Capability:
+    """What an agent gains when the capability is plugged in."""
+
+    name: str
+    hooks: Sequence[Hook] = ()
+    tools: Sequence[Tool] = ()

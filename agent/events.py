@@ -1,0 +1,49 @@
+"""Typed events of a run, in one order. A sink takes them without blocking; sequence numbers are given by the log.
+
+Event types and their payloads (JSON):
+
+    run_started          task, agent, thread
+    step_started         step
+    model_delta          text                                       (coalesced)
+    model_finished       step, text, tool_calls [{id, name, arguments}], finish_reason, usage, duration_ms
+    tool_call_started    call_id, name, arguments
+    hook_verdict         call_id, verdict (allow|ask|deny), hook, rule, reason
+    tool_output          call_id, stream, text                      (coalesced)
+    tool_call_finished   call_id, name, verdict, rule, reason, outcome, exit_code, is_error, content, evicted, duration_ms
+    hook_failed          hook, point, on_failure, error
+    step_finished        step, hooks_ms, model_ms, tools_ms
+    run_finished         status, stop {hook, rule, reason}, answer, steps, usage, hooks_ms, model_ms, tools_ms
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened; the payload is as the table in this module says."""
+
+    type: str
+    payload: dict[str, JsonValue]
+
+
+EventSink = Callable[[Event], None]
+
+_log = logging.getLogger(__name__)
+
+
+def discard(event: Event) -> None:
+    """A sink for those who do not listen."""
+
+
+def emit(sink: EventSink, type_: str, **payload: JsonValue) -> None:
+    """Hand an event to the sink. A sink that raises must not break the run: that is logged, and the run goes on."""
+    try:
+        sink(Event(type_, payload))
+    except Exception:
+        _log.exception("the event sink failed on %s", type_)

@@ -1,0 +1,100 @@
+"""A hook: a class that overrides the points it needs. The engine registers exactly those.
+
+The ten points take an AgentState and return one. The two rings wrap the model call and the tool call and see no state,
+so that the rings of concurrent tool calls cannot race on it. `before_*` and `execution_start` run from the highest
+priority (outermost) to the lowest, `after_*` and `execution_end` the other way round; ties keep registration order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from agent.messages import Message, ToolCall
+from agent.state import AgentState, ModelResponse
+from agent.tool import ToolResult, ToolSpec
+
+OnFailure = Literal["closed", "open"]
+
+
+@dataclass(frozen=True)
+class InferenceRequest:
+    """What the model is asked; a new field breaks no ring."""
+
+    system_prompt: str
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...]
+
+
+NextInference = Callable[[InferenceRequest], Awaitable[ModelResponse]]
+NextToolUse = Callable[[ToolCall], Awaitable[ToolResult]]
+
+
+class Hook:
+    """Override what you need; what you do not override costs nothing.
+
+    `timeout_s` bounds each of the ten points (rings are bounded by what they wrap). When a point raises or times out:
+    `on_failure` "closed" blocks the call at before_tool_use, withholds the result at after_tool_use, and stops the run
+    elsewhere; "open" leaves the state as it was and is an event. `mandatory` hooks are always closed and are inherited
+    by subagents. `innermost` is for the policy hook alone.
+    """
+
+    name: str = ""
+    priority: int = 0
+    timeout_s: float = 5.0
+    on_failure: OnFailure = "closed"
+    mandatory: bool = False
+    innermost: bool = False
+
+    def matches(self, state: AgentState) -> bool:
+        """Return whether the hook cares; see agent.matchers for ready-made conditions."""
+        return True
+
+    async def execution_start(self, state: AgentState) -> AgentState:
+        """Once per run; a resumed run does not repeat it."""
+        return state
+
+    async def before_step(self, state: AgentState) -> AgentState:
+        """Before each step; a Forbid written here ends the run before the model is asked."""
+        return state
+
+    async def before_inference(self, state: AgentState) -> AgentState:
+        """May change the messages, the tools and the system prompt of this inference."""
+        return state
+
+    async def after_inference(self, state: AgentState) -> AgentState:
+        """May change the response."""
+        return state
+
+    async def before_tool_use(self, state: AgentState) -> AgentState:
+        """May block, ask, or rewrite the arguments of state.current.tool."""
+        return state
+
+    async def after_tool_use(self, state: AgentState) -> AgentState:
+        """May rewrite the result of state.current.tool. Also runs for blocked calls."""
+        return state
+
+    async def after_step(self, state: AgentState) -> AgentState:
+        """After each step, before it is final."""
+        return state
+
+    async def should_continue(self, state: AgentState) -> AgentState:
+        """The last word on another step."""
+        return state
+
+    async def execution_end(self, state: AgentState) -> AgentState:
+        """Once per run, however it ends."""
+        return state
+
+    async def on_error(self, state: AgentState) -> AgentState:
+        """After a failure (state.current.errors[-1]): forbid to stop, request to go on with the error shown."""
+        return state
+
+    async def around_inference(self, request: InferenceRequest, next_: NextInference) -> ModelResponse:
+        """Ring around the model call."""
+        return await next_(request)
+
+    async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
+        """Ring around the tool call, inside the verdict: next_ refuses arguments other than the judged ones."""
+        return await next_(call)

@@ -1,0 +1,49 @@
+"""What is said between the agent and the model. Every value is immutable and round-trips through JSON."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, JsonValue
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+class Value(BaseModel):
+    """An immutable, serializable value."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ToolCall(Value):
+    """A tool call the model, or a service, asks for.
+
+    `arguments` is None when the model sent something that is not a JSON object; `raw_arguments` holds what it sent.
+    """
+
+    id: str
+    name: str
+    arguments: dict[str, JsonValue] | None
+    raw_arguments: str = ""
+
+
+class Message(Value):
+    """One message of a thread; `tool_call_id` is set for role "tool" only."""
+
+    role: Role
+    content: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+
+
+class Usage(Value):
+    """Tokens, as the endpoint reports them."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+        )

@@ -1,0 +1,184 @@
+"""The state every hook takes and returns: immutable, serializable, with the step in flight apart in `current`.
+
+Hooks speak through the methods here: proceed (return the state as it is), block, ask, with_arguments, with_result,
+with_messages, with_system_prompt, with_tools, with_response, request_continuation, forbid_continuation, allow_stop,
+with_metadata. There is no other vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+from pydantic import Field, JsonValue
+
+from agent.continuation import ContinuationDecision, ContinuationOutcome
+from agent.messages import Message, ToolCall, Usage, Value
+from agent.tool import ToolResult, ToolSpec
+from agent.verdict import Verdict, VerdictKind
+
+
+class ModelResponse(Value):
+    """One answer of a model. `finish_reason` is the endpoint's own word: stop, tool_calls, length, content_filter."""
+
+    message: Message
+    finish_reason: str
+    usage: Usage = Usage()
+
+
+@dataclass(frozen=True)
+class ToolExecution:
+    """One tool call on its way: what was asked, what the hooks made of it, and what came back."""
+
+    requested: ToolCall
+    call: ToolCall
+    verdict: Verdict | None = None
+    result: ToolResult | None = None
+    duration_s: float = 0.0
+
+    @property
+    def blocked(self) -> bool:
+        """Whether a hook blocked the call."""
+        return self.verdict is not None and self.verdict.kind is VerdictKind.BLOCK
+
+
+@dataclass(frozen=True)
+class CurrentExecution:
+    """The step in flight. Cleared when the step is final and after an error; never serialized.
+
+    `tool_index` points at the tool call that before_tool_use and after_tool_use are about. `hooks_s`, `model_s` and
+    `tools_s` say where the step's time went; hooks cannot change them.
+    """
+
+    started_at_s: float = 0.0
+    completed_at_s: float | None = None
+    input_messages: tuple[Message, ...] = ()
+    system_prompt: str = ""
+    tools: tuple[ToolSpec, ...] = ()
+    response: ModelResponse | None = None
+    tool_executions: tuple[ToolExecution, ...] = ()
+    tool_index: int | None = None
+    output_messages: tuple[Message, ...] = ()
+    errors: tuple[Exception, ...] = ()
+    continuation: ContinuationOutcome | None = None
+    hooks_s: float = 0.0
+    model_s: float = 0.0
+    tools_s: float = 0.0
+
+    @property
+    def tool(self) -> ToolExecution:
+        """The tool call in question; IndexError outside the two tool points."""
+        if self.tool_index is None:
+            raise IndexError("state.current.tool exists at before_tool_use and after_tool_use only")
+        return self.tool_executions[self.tool_index]
+
+    def with_tool(self, execution: ToolExecution) -> CurrentExecution:
+        """Return this with the tool call in question replaced."""
+        if self.tool_index is None:
+            raise IndexError("state.current.tool exists at before_tool_use and after_tool_use only")
+        executions = list(self.tool_executions)
+        executions[self.tool_index] = execution
+        return replace(self, tool_executions=tuple(executions))
+
+
+class AgentState(Value):
+    """All there is to know of a run between two steps."""
+
+    run_id: str
+    thread: str
+    agent: str = "default"
+    system_prompt: str = ""
+    messages: tuple[Message, ...] = ()
+    metadata: dict[str, JsonValue] = Field(default_factory=dict)
+    steps: int = 0
+    tool_calls: int = 0
+    forced_continuations: int = 0
+    usage: Usage = Usage()
+    active_s: float = 0.0
+    stop: ContinuationOutcome | None = None
+    current: CurrentExecution = Field(default_factory=CurrentExecution, exclude=True, repr=False)
+
+    def with_(self, **changes: object) -> Self:
+        """Return a copy with fields replaced; the values are trusted, as they come from this package and hooks."""
+        return self.model_copy(update=changes)
+
+    def with_current(self, **changes: object) -> Self:
+        """Return a copy with fields of the step in flight replaced."""
+        return self.with_(current=replace(self.current, **changes))  # type: ignore[arg-type]
+
+    def cleared(self) -> Self:
+        """Return a copy without a step in flight."""
+        return self.with_(current=CurrentExecution())
+
+    # --- what any hook may say ---
+
+    def with_metadata(self, key: str, value: JsonValue) -> Self:
+        """Return a copy with one metadata entry set."""
+        return self.with_(metadata={**self.metadata, key: value})
+
+    def request_continuation(self, hook: str, rule: str, reason: str) -> Self:
+        """Ask for another step."""
+        return self._write(ContinuationDecision.REQUEST, hook, rule, reason)
+
+    def forbid_continuation(self, hook: str, rule: str, reason: str) -> Self:
+        """Stop the run, whoever asks for another step."""
+        return self._write(ContinuationDecision.FORBID, hook, rule, reason)
+
+    def allow_stop(self, hook: str, rule: str, reason: str) -> Self:
+        """Say why the run may stop here, unless another hook asks for a step."""
+        return self._write(ContinuationDecision.ALLOW_STOP, hook, rule, reason)
+
+    def _write(self, decision: ContinuationDecision, hook: str, rule: str, reason: str) -> Self:
+        outcome = ContinuationOutcome(decision=decision, hook=hook, rule=rule, reason=reason)
+        if self.current.continuation is not None:
+            outcome = self.current.continuation.resolved_with(outcome)
+        return self.with_current(continuation=outcome)
+
+    # --- before_inference and after_inference ---
+
+    def with_messages(self, messages: tuple[Message, ...]) -> Self:
+        """Replace the messages that this step's inference sees."""
+        return self.with_current(input_messages=messages)
+
+    def with_system_prompt(self, system_prompt: str) -> Self:
+        """Replace the system prompt of this step's inference."""
+        return self.with_current(system_prompt=system_prompt)
+
+    def with_tools(self, tools: tuple[ToolSpec, ...]) -> Self:
+        """Replace the tools that this step's inference is shown."""
+        return self.with_current(tools=tools)
+
+    def with_response(self, response: ModelResponse) -> Self:
+        """Replace the model's response."""
+        return self.with_current(response=response)
+
+    # --- before_tool_use and after_tool_use ---
+
+    def proceed(self, hook: str, rule: str, reason: str) -> Self:
+        """Say which rule lets the tool call in question pass."""
+        return self._judge(VerdictKind.PROCEED, hook, rule, reason)
+
+    def ask(self, hook: str, rule: str, reason: str) -> Self:
+        """Hold the tool call in question until somebody approves it."""
+        return self._judge(VerdictKind.ASK, hook, rule, reason)
+
+    def block(self, hook: str, rule: str, reason: str) -> Self:
+        """Refuse the tool call in question; the model is told the reason. Nothing takes a block back."""
+        return self._judge(VerdictKind.BLOCK, hook, rule, reason)
+
+    def _judge(self, kind: VerdictKind, hook: str, rule: str, reason: str) -> Self:
+        tool = self.current.tool
+        verdict = Verdict(kind=kind, hook=hook, rule=rule, reason=reason)
+        if tool.verdict is not None:
+            verdict = tool.verdict.strictest(verdict)
+        return self.with_(current=self.current.with_tool(replace(tool, verdict=verdict)))
+
+    def with_arguments(self, arguments: dict[str, JsonValue]) -> Self:
+        """Rewrite the arguments of the tool call in question."""
+        tool = self.current.tool
+        call = tool.call.model_copy(update={"arguments": arguments})
+        return self.with_(current=self.current.with_tool(replace(tool, call=call)))
+
+    def with_result(self, result: ToolResult) -> Self:
+        """Rewrite the result of the tool call in question."""
+        return self.with_(current=self.current.with_tool(replace(self.current.tool, result=result)))

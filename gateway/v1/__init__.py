@@ -1,0 +1,1 @@
+"""Generated stubs of the public contract; see proto/gateway/v1."""

@@ -1,0 +1,1 @@
+"""Sandboxes: the Engine protocol, its engines, and the file systems. See ARCHITECTURE.md."""

@@ -1,0 +1,79 @@
+"""The Engine protocol: who makes sandboxes.
+
+A sandbox belongs to one tenant and one thread. Its life: create() -> running -> remove(). Its workspace outlives it:
+a sandbox made again for the same tenant and thread finds the same files, until remove_workspace().
+
+    engine = DockerEngine(...)
+    sandbox = await engine.create(spec)          # started, said hello, posture verified
+    result = await sandbox.shell.execute("true", timeout_s=5, call_id="c1", ...)
+    await engine.remove(sandbox.id)
+
+Concerns such as pooling, limits and metrics are engines around an engine. Every engine passes tests/conformance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sandbox.remote_fs import RemoteFS
+from sandbox.remote_shell import RemoteShell
+
+
+@dataclass(frozen=True)
+class SandboxLimits:
+    """What a sandbox may use; all enforced by the kernel unless said otherwise."""
+
+    memory_bytes: int = 1024 * 1024 * 1024
+    cpus: float = 1.0
+    pids: int = 512
+    workspace_bytes: int = 2 * 1024 * 1024 * 1024
+    tmp_bytes: int = 256 * 1024 * 1024
+    open_files: int = 4096
+
+
+@dataclass(frozen=True)
+class SandboxSpec:
+    """What to make. `tenant` and `thread` own it; names in Docker are derived from their hash, never from their text."""
+
+    tenant: str
+    thread: str
+    image: str
+    runtime: str = "runc"
+    limits: SandboxLimits = field(default_factory=SandboxLimits)
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+class Sandbox(Protocol):
+    """A running sandbox."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def spec(self) -> SandboxSpec: ...
+    @property
+    def files(self) -> RemoteFS: ...
+    @property
+    def shell(self) -> RemoteShell: ...
+    async def ping(self) -> bool:
+        """Return whether the daemon answers within a second."""
+        ...
+
+
+class Engine(Protocol):
+    """Makes and removes sandboxes. Raises SandboxError subclasses."""
+
+    async def create(self, spec: SandboxSpec) -> Sandbox: ...
+    async def remove(self, sandbox_id: str) -> None:
+        """Remove a sandbox, not its workspace. One that is gone is no error."""
+        ...
+
+    async def remove_workspace(self, tenant: str, thread: str) -> None: ...
+    async def owned(self) -> Sequence[str]:
+        """Return the ids of the sandboxes that this gateway instance owns, alive or not."""
+        ...
+
+    async def close(self) -> None:
+        """Remove every sandbox that this instance owns and let go of the engine."""
+        ...

@@ -1,0 +1,88 @@
+"""Errors of sandboxes and their file systems.
+
+    SandboxError
+    +-- EngineUnavailable        the Docker engine does not answer
+    +-- SandboxUnavailable       a sandbox could not be made or did not come up
+    |   +-- ImageMissing         its image is not there and could not be pulled
+    |   +-- PostureTooWeak       it came up weaker than its policy asks; it was removed
+    +-- DaemonLost               the daemon went away or broke the protocol during a call
+    +-- FileError (OSError)      a file operation failed
+        +-- NotFound             (FileNotFoundError)
+        +-- PermissionDenied     (PermissionError)
+        +-- IsADirectory         (IsADirectoryError)
+        +-- NotADirectory        (NotADirectoryError)
+        +-- InvalidPath
+        +-- NoSpace
+        +-- TooLarge
+        +-- Conflict             (FileExistsError)
+        +-- InvalidArgument
+
+str() of each says what is wrong and how to mend it. The gateway translates them to gRPC once, in gateway/errors.py.
+"""
+
+
+class SandboxError(Exception):
+    """A sandbox did not do what was asked."""
+
+
+class EngineUnavailable(SandboxError):
+    """The engine does not answer."""
+
+
+class SandboxUnavailable(SandboxError):
+    """A sandbox could not be made or did not come up."""
+
+
+class ImageMissing(SandboxUnavailable):
+    """The image is not there and could not be pulled."""
+
+
+class PostureTooWeak(SandboxUnavailable):
+    """The sandbox is weaker than its policy asks."""
+
+
+class DaemonLost(SandboxError):
+    """The daemon went away or broke the protocol during a call."""
+
+
+class FileError(SandboxError, OSError):
+    """A file operation failed."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else type(self).__name__
+
+
+class NotFound(FileError, FileNotFoundError):
+    """No such file or directory."""
+
+
+class PermissionDenied(FileError, PermissionError):
+    """The tool user may not."""
+
+
+class IsADirectory(FileError, IsADirectoryError):
+    """A file was expected."""
+
+
+class NotADirectory(FileError, NotADirectoryError):
+    """A directory was expected."""
+
+
+class InvalidPath(FileError):
+    """The path is not absolute, has NUL or "..", is too long, or goes through a symbolic link."""
+
+
+class NoSpace(FileError):
+    """No space or quota left."""
+
+
+class TooLarge(FileError):
+    """Larger than the call takes."""
+
+
+class Conflict(FileError, FileExistsError):
+    """It is there already, or a directory is not empty."""
+
+
+class InvalidArgument(FileError):
+    """Another argument is wrong."""

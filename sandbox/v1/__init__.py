@@ -1,0 +1,1 @@
+"""Generated stubs of the private contract; see proto/sandbox/v1."""
