@@ -1,0 +1,1 @@
+"""The gateway: the service and what it stands on. See ARCHITECTURE.md."""

@@ -1,0 +1,20 @@
+"""Time and ids, injected so that tests can hold them still."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+
+NowUs = Callable[[], int]
+MakeId = Callable[[str], str]
+
+
+def now_us() -> int:
+    """Return UTC microseconds since 1970."""
+    return time.time_ns() // 1000
+
+
+def make_id(kind: str) -> str:
+    """Return a new id such as run_1f0c..., 96 random bits."""
+    return f"{kind}_{secrets.token_hex(12)}"

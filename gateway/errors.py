@@ -1,0 +1,164 @@
+"""Errors of the gateway, as clients see them: one gRPC code and one machine-readable reason each.
+
+    AirlockError
+    +-- Unauthenticated      UNAUTHENTICATED      no key, or one that is not known
+    +-- InvalidArgument      INVALID_ARGUMENT     a field of the request is wrong
+    |   +-- InvalidPath                           a path that is malformed or goes through a symbolic link
+    +-- NotFound             NOT_FOUND            not there, or another tenant's: no difference in answer
+    +-- PermissionDenied     PERMISSION_DENIED    policy, or the file's mode, says no
+    +-- IsADirectory         FAILED_PRECONDITION  a file was expected
+    +-- NotADirectory        FAILED_PRECONDITION  a directory was expected
+    +-- Conflict             ALREADY_EXISTS       it is there already
+    +-- NoSpace              RESOURCE_EXHAUSTED   the workspace is full
+    +-- TooLarge             OUT_OF_RANGE         larger than the call takes
+    +-- Overloaded           RESOURCE_EXHAUSTED   too many sandboxes, runs or calls at once
+    +-- Unavailable          UNAVAILABLE          the engine, a sandbox or the gateway does not answer
+    +-- Misconfigured        FAILED_PRECONDITION  the operator has to mend the configuration
+    +-- Internal             INTERNAL             a fault of the gateway
+
+The server raises them anywhere and gateway/edge.py translates them once; the client turns a status back into the same
+class. str() says what is wrong and how to mend it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import grpc
+
+from sandbox import errors as sandbox_errors
+
+
+class AirlockError(Exception):
+    """Something the gateway could not do."""
+
+    code: ClassVar[grpc.StatusCode] = grpc.StatusCode.INTERNAL
+    reason: ClassVar[str] = "INTERNAL"
+
+    def __init__(self, message: str, **details: str) -> None:
+        super().__init__(message)
+        self.details = details
+
+
+class Unauthenticated(AirlockError):
+    """No key, or one that is not known."""
+
+    code = grpc.StatusCode.UNAUTHENTICATED
+    reason = "UNAUTHENTICATED"
+
+
+class InvalidArgument(AirlockError):
+    """A field of the request is wrong."""
+
+    code = grpc.StatusCode.INVALID_ARGUMENT
+    reason = "INVALID_ARGUMENT"
+
+
+class InvalidPath(InvalidArgument):
+    """A path that is malformed or goes through a symbolic link."""
+
+    reason = "INVALID_PATH"
+
+
+class NotFound(AirlockError):
+    """Not there, or another tenant's."""
+
+    code = grpc.StatusCode.NOT_FOUND
+    reason = "NOT_FOUND"
+
+
+class PermissionDenied(AirlockError):
+    """Policy, or the file's mode, says no."""
+
+    code = grpc.StatusCode.PERMISSION_DENIED
+    reason = "PERMISSION_DENIED"
+
+
+class IsADirectory(AirlockError):
+    """A file was expected."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "IS_A_DIRECTORY"
+
+
+class NotADirectory(AirlockError):
+    """A directory was expected."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "NOT_A_DIRECTORY"
+
+
+class Conflict(AirlockError):
+    """It is there already."""
+
+    code = grpc.StatusCode.ALREADY_EXISTS
+    reason = "CONFLICT"
+
+
+class NoSpace(AirlockError):
+    """The workspace is full."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    reason = "NO_SPACE"
+
+
+class TooLarge(AirlockError):
+    """Larger than the call takes."""
+
+    code = grpc.StatusCode.OUT_OF_RANGE
+    reason = "TOO_LARGE"
+
+
+class Overloaded(AirlockError):
+    """Too many sandboxes, runs or calls at once."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    reason = "OVERLOADED"
+
+
+class Unavailable(AirlockError):
+    """The engine, a sandbox or the gateway does not answer."""
+
+    code = grpc.StatusCode.UNAVAILABLE
+    reason = "UNAVAILABLE"
+
+
+class Misconfigured(AirlockError):
+    """The operator has to mend the configuration."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "MISCONFIGURED"
+
+
+class Internal(AirlockError):
+    """A fault of the gateway."""
+
+
+# Order matters: a subclass stands before its parent.
+_FROM_SANDBOX: tuple[tuple[type[sandbox_errors.SandboxError], type[AirlockError]], ...] = (
+    (sandbox_errors.NotFound, NotFound),
+    (sandbox_errors.PermissionDenied, PermissionDenied),
+    (sandbox_errors.IsADirectory, IsADirectory),
+    (sandbox_errors.NotADirectory, NotADirectory),
+    (sandbox_errors.InvalidPath, InvalidPath),
+    (sandbox_errors.NoSpace, NoSpace),
+    (sandbox_errors.TooLarge, TooLarge),
+    (sandbox_errors.Conflict, Conflict),
+    (sandbox_errors.InvalidArgument, InvalidArgument),
+    (sandbox_errors.PostureTooWeak, Misconfigured),
+    (sandbox_errors.ImageMissing, Misconfigured),
+    (sandbox_errors.SandboxError, Unavailable),
+)
+
+
+def from_sandbox(error: sandbox_errors.SandboxError) -> AirlockError:
+    """Return the client's error for a sandbox's."""
+    return next(ours for theirs, ours in _FROM_SANDBOX if isinstance(error, theirs))(str(error))
+
+
+def all_errors(root: type[AirlockError] = AirlockError) -> dict[str, type[AirlockError]]:
+    """Return every class by its reason."""
+    found = {root.reason: root} if root is not AirlockError else {}
+    for child in root.__subclasses__():
+        found |= all_errors(child)
+    return found

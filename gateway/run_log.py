@@ -1,0 +1,89 @@
+"""The log of a live run: takes events without blocking, numbers them, stores them in order, wakes those who watch.
+
+A watcher reads the database, never this buffer, so that one that is slow or gone costs the run nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+from agent.events import Event
+from gateway.clock import NowUs, now_us
+from gateway.storage.store import LoggedEvent, Store
+
+# Neighbouring deltas that are not stored yet become one event: a slow database makes fewer, larger ones.
+_COALESCED = {"model_delta", "tool_output"}
+_COALESCED_LIMIT_CHARS = 16_384
+
+
+class RunLog:
+    """Call `emit` as the run's event sink; `wait` returns when more is stored than `sequence`."""
+
+    def __init__(self, run_id: str, store: Store, clock: NowUs = now_us) -> None:
+        self._run_id = run_id
+        self._store = store
+        self._clock = clock
+        self._pending: list[tuple[Event, LoggedEvent]] = []
+        self._sequence = 0
+        self._stored = 0
+        self._changed = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._done = False
+        self._flusher = asyncio.create_task(self._flush(), name=f"log of {run_id}")
+
+    def emit(self, event: Event) -> None:
+        """Take an event."""
+        if self._done:
+            return
+        if self._pending and event.type in _COALESCED:
+            merged = _merge(self._pending[-1][0], event)
+            if merged is not None:
+                logged = replace(self._pending[-1][1], payload=json.dumps(merged.payload))
+                self._pending[-1] = (merged, logged)
+                return
+        self._sequence += 1
+        logged = LoggedEvent(self._sequence, event.type, self._clock(), json.dumps(event.payload))
+        self._pending.append((event, logged))
+        self._done = event.type == "run_finished"
+        self._wake.set()
+
+    async def wait(self, sequence: int) -> None:
+        """Return once an event after `sequence` is stored, or the log is complete."""
+        while self._stored <= sequence and not self._flusher.done():
+            changed = self._changed
+            waiter = asyncio.create_task(changed.wait())
+            await asyncio.wait({waiter, self._flusher}, return_when=asyncio.FIRST_COMPLETED)
+            waiter.cancel()
+
+    async def close(self) -> None:
+        """Store what is left; call it after run_finished was emitted."""
+        self._done = True
+        self._wake.set()
+        await self._flusher
+
+    async def _flush(self) -> None:
+        while not (self._done and not self._pending):
+            await self._wake.wait()
+            self._wake.clear()
+            if not self._pending:
+                continue
+            batch, self._pending = self._pending, []
+            last = batch[-1][0]
+            finished = last if last.type == "run_finished" else None
+            await self._store.add_events(self._run_id, [logged for _, logged in batch], finished)
+            self._stored = batch[-1][1].sequence
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+
+def _merge(earlier: Event, later: Event) -> Event | None:
+    """Return both as one event, None when they are not pieces of the same text."""
+    text = "text"
+    if earlier.type != later.type or {**earlier.payload, text: ""} != {**later.payload, text: ""}:
+        return None
+    joined = f"{earlier.payload[text]}{later.payload[text]}"
+    if len(joined) > _COALESCED_LIMIT_CHARS:
+        return None
+    return Event(earlier.type, {**earlier.payload, text: joined})

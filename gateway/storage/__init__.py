@@ -1,0 +1,1 @@
+"""What the gateway keeps: SQLAlchemy tables, migrations and queries."""

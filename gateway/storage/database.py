@@ -1,0 +1,112 @@
+"""The database: opening it, migrating it, and one writer that commits what many callers wait for in one transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from alembic import command
+from alembic.config import Config as AlembicConfig
+from sqlalchemy import Connection, Executable, event
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+_MIGRATIONS = Path(__file__).parent / "migrations"
+# One transaction takes at most this many callers' writes, so that a burst cannot hold the database for long.
+_GROUP_LIMIT = 128
+
+Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+Write = tuple[Executable, Parameters]
+
+
+@dataclass
+class _Pending:
+    writes: Sequence[Write]
+    done: asyncio.Future[None]
+
+
+class Database:
+    """An open database. Reads take a connection each; writes go through `write`, which returns when they are durable."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._queue: asyncio.Queue[_Pending | None] = asyncio.Queue()
+        self._writer: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(cls, url: str) -> Self:
+        """Open, migrate to the newest revision, and start the writer."""
+        engine = create_async_engine(url)
+        if engine.dialect.name == "sqlite":
+            event.listen(engine.sync_engine, "connect", _set_pragmas)
+        async with engine.begin() as connection:
+            await connection.run_sync(_migrate)
+        database = cls(engine)
+        database._writer = asyncio.create_task(database._write_groups(), name="database writer")
+        return database
+
+    async def close(self) -> None:
+        """Finish the writes that callers wait for, then close."""
+        if self._writer is not None:
+            self._queue.put_nowait(None)
+            await self._writer
+        await self._engine.dispose()
+
+    @contextlib.asynccontextmanager
+    async def reading(self) -> AsyncIterator[AsyncConnection]:
+        """Lend a connection for reads."""
+        async with self._engine.connect() as connection:
+            yield connection
+
+    async def write(self, *writes: Write) -> None:
+        """Execute statements in one transaction; all of them or none."""
+        pending = _Pending(writes, asyncio.get_running_loop().create_future())
+        self._queue.put_nowait(pending)
+        await pending.done
+
+    async def _write_groups(self) -> None:
+        open_ = True
+        while open_:
+            group = [await self._queue.get()]
+            while not self._queue.empty() and len(group) < _GROUP_LIMIT:
+                group.append(self._queue.get_nowait())
+            open_ = None not in group
+            await self._commit([pending for pending in group if pending is not None])
+
+    async def _commit(self, group: Sequence[_Pending]) -> None:
+        if not group:
+            return
+        try:
+            async with self._engine.begin() as connection:
+                for pending in group:
+                    for statement, parameters in pending.writes:
+                        await connection.execute(statement, parameters)
+        except Exception as error:  # noqa: BLE001 - whatever it is belongs to the caller who wrote it
+            if len(group) == 1:
+                if not group[0].done.done():
+                    group[0].done.set_exception(error)
+                return
+            # One bad write must not fail its neighbours: each gets a transaction of its own.
+            for pending in group:
+                await self._commit([pending])
+            return
+        for pending in group:
+            if not pending.done.done():
+                pending.done.set_result(None)
+
+
+def _set_pragmas(connection: Any, _record: object) -> None:  # noqa: ANN401 - the driver's own type
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", "busy_timeout=5000"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _migrate(connection: Connection) -> None:
+    config = AlembicConfig()
+    config.set_main_option("script_location", str(_MIGRATIONS))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")

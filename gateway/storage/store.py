@@ -1,0 +1,221 @@
+"""The queries: keys, threads, runs, events, messages and tool calls. Every one that serves a tenant names the tenant."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from agent.events import Event
+from agent.messages import Message
+from gateway.clock import MakeId, NowUs, make_id, now_us
+from gateway.keys import NewKey
+from gateway.storage.database import Database, Write
+from gateway.storage.tables import api_keys, events, messages, runs, threads, tool_calls
+
+INTERRUPTED_REASON = "the gateway stopped while this was under way; what it had done by then is not known"
+
+
+@dataclass(frozen=True)
+class Thread:
+    """A thread: `id` is ours, `name` is the tenant's."""
+
+    id: str
+    tenant: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as it is stored; `thread` is the thread's name."""
+
+    id: str
+    tenant: str
+    thread: str
+    agent: str
+    task: str
+    policy_version: str
+    status: str
+    stop_hook: str | None
+    stop_rule: str | None
+    stop_reason: str | None
+    last_sequence: int
+    started_us: int
+    finished_us: int | None
+
+
+@dataclass(frozen=True)
+class LoggedEvent:
+    """An event with its place in the run's log."""
+
+    sequence: int
+    type: str
+    at_us: int
+    payload: str
+
+
+class Store:
+    """Typed access to the database."""
+
+    def __init__(self, database: Database, *, clock: NowUs = now_us, ids: MakeId = make_id) -> None:
+        self._database = database
+        self._clock = clock
+        self._ids = ids
+
+    # --- keys ---
+
+    async def add_key(self, tenant: str, key: NewKey) -> None:
+        """Store a key; its secret is not stored."""
+        row = {"id": key.id, "tenant": tenant, "shown": key.shown, "digest": key.digest, "created_us": self._clock()}
+        await self._database.write((insert(api_keys), row))
+
+    async def tenant_of_key(self, digest: str) -> str | None:
+        """Return the tenant a key speaks for, None when the key is not known or revoked."""
+        query = select(api_keys.c.tenant).where(api_keys.c.digest == digest, api_keys.c.revoked_us.is_(None))
+        async with self._database.reading() as connection:
+            tenant: str | None = (await connection.execute(query)).scalar_one_or_none()
+        return tenant
+
+    # --- threads ---
+
+    async def thread(self, tenant: str, name: str) -> Thread:
+        """Return a thread of a tenant, made when it is not there."""
+        query = select(threads.c.id).where(threads.c.tenant == tenant, threads.c.name == name)
+        async with self._database.reading() as connection:
+            found = (await connection.execute(query)).scalar_one_or_none()
+        if found is None:
+            row = {"id": self._ids("thr"), "tenant": tenant, "name": name, "created_us": self._clock()}
+            try:
+                await self._database.write((insert(threads), row))
+            except IntegrityError:  # another call made it first
+                return await self.thread(tenant, name)
+            found = row["id"]
+        return Thread(id=found, tenant=tenant, name=name)
+
+    async def messages_of(self, thread: Thread) -> tuple[Message, ...]:
+        """Return what was said in a thread, oldest first."""
+        query = select(messages.c.message).where(messages.c.thread_id == thread.id).order_by(messages.c.position)
+        async with self._database.reading() as connection:
+            rows = (await connection.execute(query)).scalars().all()
+        return tuple(Message.model_validate_json(row) for row in rows)
+
+    async def add_messages(self, thread: Thread, run_id: str, position: int, added: Sequence[Message]) -> None:
+        """Append messages from `position` on."""
+        rows = [
+            {"thread_id": thread.id, "position": position + n, "run_id": run_id, "message": one.model_dump_json()}
+            for n, one in enumerate(added)
+        ]
+        if rows:
+            await self._database.write((insert(messages), rows))
+
+    # --- runs and their events ---
+
+    async def add_run(self, thread: Thread, *, agent: str, task: str, policy_version: str) -> Run:
+        """Store a run that starts now."""
+        run = Run(
+            id=self._ids("run"),
+            tenant=thread.tenant,
+            thread=thread.name,
+            agent=agent,
+            task=task,
+            policy_version=policy_version,
+            status="running",
+            stop_hook=None,
+            stop_rule=None,
+            stop_reason=None,
+            last_sequence=0,
+            started_us=self._clock(),
+            finished_us=None,
+        )
+        row = {
+            "id": run.id,
+            "tenant": run.tenant,
+            "thread_id": thread.id,
+            "agent": agent,
+            "task": task,
+            "policy_version": policy_version,
+            "status": run.status,
+            "last_sequence": 0,
+            "started_us": run.started_us,
+        }
+        await self._database.write((insert(runs), row))
+        return run
+
+    async def run(self, tenant: str, run_id: str) -> Run | None:
+        """Return a run of a tenant."""
+        query = (
+            select(runs, threads.c.name.label("thread"))
+            .join(threads, runs.c.thread_id == threads.c.id)
+            .where(runs.c.id == run_id, runs.c.tenant == tenant)
+        )
+        async with self._database.reading() as connection:
+            row = (await connection.execute(query)).mappings().one_or_none()
+        return None if row is None else Run(**{name: row[name] for name in Run.__dataclass_fields__})
+
+    async def add_events(self, run_id: str, batch: Sequence[LoggedEvent], finished: Event | None = None) -> None:
+        """Append events, and end the run in the same transaction when its last event is among them."""
+        rows = [
+            {"run_id": run_id, "sequence": e.sequence, "type": e.type, "at_us": e.at_us, "payload": e.payload}
+            for e in batch
+        ]
+        changes: dict[str, Any] = {"last_sequence": batch[-1].sequence}
+        if finished is not None:
+            stop: Any = finished.payload.get("stop") or {}
+            changes |= {
+                "status": finished.payload["status"],
+                "stop_hook": stop.get("hook"),
+                "stop_rule": stop.get("rule"),
+                "stop_reason": stop.get("reason"),
+                "finished_us": batch[-1].at_us,
+            }
+        await self._database.write(
+            (insert(events), rows), (update(runs).where(runs.c.id == run_id).values(**changes), None)
+        )
+
+    async def events_of(self, run_id: str, from_sequence: int, limit: int) -> Sequence[LoggedEvent]:
+        """Return a run's events from a sequence number on. The caller has checked whose run it is."""
+        query = (
+            select(events.c.sequence, events.c.type, events.c.at_us, events.c.payload)
+            .where(events.c.run_id == run_id, events.c.sequence >= from_sequence)
+            .order_by(events.c.sequence)
+            .limit(limit)
+        )
+        async with self._database.reading() as connection:
+            return [LoggedEvent(*row) for row in (await connection.execute(query)).all()]
+
+    async def end_interrupted(self) -> int:
+        """End the runs and tool calls that an earlier process left under way; return how many runs there were."""
+        query = select(runs.c.id, runs.c.last_sequence).where(runs.c.status == "running")
+        async with self._database.reading() as connection:
+            left = (await connection.execute(query)).all()
+        for run_id, last_sequence in left:
+            stop = {"hook": "gateway", "rule": "interrupted", "reason": INTERRUPTED_REASON}
+            event = Event("run_finished", {"status": "failed", "stop": stop, "answer": ""})
+            logged = LoggedEvent(last_sequence + 1, event.type, self._clock(), json.dumps(event.payload))
+            await self.add_events(run_id, [logged], event)
+        done = {"state": "interrupted", "reason": INTERRUPTED_REASON, "finished_us": self._clock()}
+        await self._database.write((update(tool_calls).where(tool_calls.c.state == "executing").values(**done), None))
+        return len(left)
+
+    # --- tool calls ---
+
+    async def write_tool_call(self, row: dict[str, Any]) -> None:
+        """Journal a tool call: that it is about to execute, or that it was blocked."""
+        write: Write = (insert(tool_calls), {"started_us": self._clock(), **row})
+        await self._database.write(write)
+
+    async def finish_tool_call(self, call_id: str, changes: dict[str, Any]) -> None:
+        """Journal a tool call's outcome."""
+        statement = update(tool_calls).where(tool_calls.c.id == call_id)
+        await self._database.write((statement.values(finished_us=self._clock(), **changes), None))
+
+    async def tool_call(self, tenant: str, call_id: str) -> dict[str, Any] | None:
+        """Return a journaled tool call of a tenant."""
+        query = select(tool_calls).where(tool_calls.c.id == call_id, tool_calls.c.tenant == tenant)
+        async with self._database.reading() as connection:
+            row = (await connection.execute(query)).mappings().one_or_none()
+        return None if row is None else dict(row)

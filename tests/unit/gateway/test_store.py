@@ -1,0 +1,124 @@
+"""The store on a real SQLite file: migrations, grouped writes, events, and what a restart does to what was under way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import insert, text
+from sqlalchemy.exc import IntegrityError
+
+from agent.events import Event
+from agent.messages import Message
+from gateway.keys import digest_of, make_key
+from gateway.run_log import RunLog
+from gateway.storage.database import Database
+from gateway.storage.store import Store
+from gateway.storage.tables import metadata, threads
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    opened = await Database.open(f"sqlite+aiosqlite:///{tmp_path}/airlock.db")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def store(database: Database) -> Store:
+    return Store(database)
+
+
+async def test_the_migrations_make_exactly_the_tables_of_the_code(database: Database) -> None:
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    async with database.reading() as connection:
+        differences = await connection.run_sync(
+            lambda sync: compare_metadata(MigrationContext.configure(sync), metadata)
+        )
+        journal = (await connection.execute(text("PRAGMA journal_mode"))).scalar_one()
+    assert differences == []
+    assert journal == "wal"
+
+
+async def test_a_bad_write_does_not_fail_the_ones_grouped_with_it(database: Database) -> None:
+    def row(name: str) -> dict[str, object]:
+        return {"id": name, "tenant": "t", "name": name, "created_us": 1}
+
+    await database.write((insert(threads), row("a")))
+    answers = await asyncio.gather(
+        *(database.write((insert(threads), row(name))) for name in ("b", "a", "c")), return_exceptions=True
+    )
+    assert answers[0] is None
+    assert isinstance(answers[1], IntegrityError)
+    assert answers[2] is None
+
+
+async def test_a_key_is_found_by_its_digest_only(store: Store) -> None:
+    key = make_key()
+    await store.add_key("default", key)
+    assert await store.tenant_of_key(digest_of(key.secret)) == "default"
+    assert await store.tenant_of_key(digest_of(key.secret + "x")) is None
+    assert key.secret not in (key.digest, key.shown)
+
+
+async def test_two_calls_that_make_a_thread_at_once_get_the_same_one(store: Store) -> None:
+    made = await asyncio.gather(*(store.thread("t", "name") for _ in range(8)))
+    assert len({thread.id for thread in made}) == 1
+    assert (await store.thread("other", "name")).id != made[0].id
+
+
+async def test_messages_come_back_in_order(store: Store) -> None:
+    thread = await store.thread("t", "name")
+    await store.add_messages(thread, "run_1", 0, [Message(role="user", content="a")])
+    await store.add_messages(thread, "run_1", 1, [Message(role="assistant", content="b")])
+    assert [message.content for message in await store.messages_of(thread)] == ["a", "b"]
+
+
+async def test_a_run_log_numbers_without_gaps_and_joins_neighbouring_deltas(store: Store) -> None:
+    run = await store.add_run(await store.thread("t", "n"), agent="a", task="x", policy_version="p")
+    log = RunLog(run.id, store)
+    log.emit(Event("run_started", {}))
+    for piece in "hello":
+        log.emit(Event("model_delta", {"text": piece}))
+    log.emit(Event("run_finished", {"status": "completed", "stop": {"hook": "h", "rule": "r", "reason": "why"}}))
+    log.emit(Event("late", {}))
+    await log.wait(2)
+    await log.close()
+    stored = await store.events_of(run.id, 1, 100)
+    assert [event.type for event in stored] == ["run_started", "model_delta", "run_finished"]
+    assert [event.sequence for event in stored] == [1, 2, 3]
+    assert stored[1].payload == '{"text": "hello"}'
+    ended = await store.run("t", run.id)
+    assert ended is not None
+    assert (ended.status, ended.stop_rule, ended.last_sequence) == ("completed", "r", 3)
+    assert await store.run("other", run.id) is None
+
+
+async def test_a_restart_ends_what_was_under_way(store: Store) -> None:
+    thread = await store.thread("t", "n")
+    run = await store.add_run(thread, agent="a", task="x", policy_version="p")
+    call = {
+        "id": "call_1",
+        "tenant": "t",
+        "thread_id": thread.id,
+        "run_id": run.id,
+        "name": "execute",
+        "arguments": "{}",
+        "arguments_digest": "d",
+        "policy_version": "p",
+        "state": "executing",
+    }
+    await store.write_tool_call(call)
+    assert await store.end_interrupted() == 1
+    assert await store.end_interrupted() == 0
+    ended = await store.run("t", run.id)
+    assert ended is not None
+    assert (ended.status, ended.stop_rule) == ("failed", "interrupted")
+    journaled = await store.tool_call("t", "call_1")
+    assert journaled is not None
+    assert journaled["state"] == "interrupted"
+    assert await store.tool_call("other", "call_1") is None
