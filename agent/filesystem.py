@@ -1,4 +1,4 @@
-"""What the agent asks of a file system and of a shell. Structural: LocalFS and RemoteFS satisfy it without importing it.
+"""What the agent asks of a file system and of a shell. LocalFS and RemoteFS satisfy it without importing it.
 
 Paths are absolute POSIX paths as str; bytes of a name that are not UTF-8 are surrogate-escaped. Failures are OSError
 subclasses whose str() tells a person or a model what is wrong and how to mend it.

@@ -47,7 +47,7 @@ class Hook:
     mandatory: bool = False
     innermost: bool = False
 
-    def matches(self, state: AgentState) -> bool:
+    def matches(self, state: AgentState) -> bool:  # noqa: ARG002 - for those who override it
         """Return whether the hook cares; see agent.matchers for ready-made conditions."""
         return True
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Self
 
-from pydantic import Field, JsonValue
+from pydantic import Field, InstanceOf, JsonValue
 
 from agent.continuation import ContinuationDecision, ContinuationOutcome
 from agent.messages import Message, ToolCall, Usage, Value
@@ -96,7 +96,7 @@ class AgentState(Value):
     usage: Usage = Usage()
     active_s: float = 0.0
     stop: ContinuationOutcome | None = None
-    current: CurrentExecution = Field(default_factory=CurrentExecution, exclude=True, repr=False)
+    current: InstanceOf[CurrentExecution] = Field(default_factory=CurrentExecution, exclude=True, repr=False)
 
     def with_(self, **changes: object) -> Self:
         """Return a copy with fields replaced; the values are trusted, as they come from this package and hooks."""

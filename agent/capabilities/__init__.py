@@ -1,0 +1,1 @@
+"""Capabilities: small bundles of hooks and tools, one file each."""

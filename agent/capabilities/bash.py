@@ -1,0 +1,142 @@
+"""The execute tool over a Shell: a command line in the workspace.
+
+`content` is the raw output in order of arrival. Past `limit_chars` the shell keeps the output in a file where it was
+made (eviction), and the content is the head, one line that says what is left out and how to read it, and the tail.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
+
+from agent.capability import Capability
+from agent.filesystem import ExecResult, OutputPiece, Shell, SpilledOutput
+from agent.tool import Evicted, Tool, ToolContext, ToolResult
+
+
+@dataclass(frozen=True)
+class Eviction:
+    """From how many characters on a result is evicted, and how many of its start and end are kept in sight."""
+
+    limit_chars: int = 80_000
+    head_chars: int = 2_000
+    tail_chars: int = 2_000
+
+
+class _Command(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    command: str = Field(min_length=1, description="what /bin/sh -c runs in /workspace")
+
+    @field_validator("command")
+    @classmethod
+    def _without_nul(cls, command: str) -> str:
+        if "\0" in command:
+            raise ValueError("must not hold a NUL character")
+        return command
+
+
+def shell_tool(
+    shell: Shell, *, eviction: Eviction | None = None, timeout_s: float = 120.0, max_timeout_s: float = 600.0
+) -> Capability:
+    """Return the execute tool over `shell`; a call may ask for another timeout, up to `max_timeout_s`."""
+    limits = eviction or Eviction()
+    arguments = create_model(
+        "ExecuteArguments",
+        __base__=_Command,
+        timeout_s=(
+            float,
+            Field(timeout_s, gt=0, le=max_timeout_s, description="seconds after which everything it started is killed"),
+        ),
+    )
+
+    async def execute(asked: Any, context: ToolContext) -> ToolResult:
+        done = await shell.execute(
+            asked.command,
+            timeout_s=asked.timeout_s,
+            call_id=context.call_id,
+            limit_chars=limits.limit_chars,
+            head_chars=limits.head_chars,
+            tail_chars=limits.tail_chars,
+            on_output=context.on_output,
+        )
+        return _result(done, asked.timeout_s)
+
+    description = "Run a command line with /bin/sh in /workspace; gives its output and how it ended."
+    return Capability("bash", tools=(Tool("execute", description, arguments, execute),))
+
+
+def _result(done: ExecResult, timeout_s: float) -> ToolResult:
+    pieces = (*done.output, *done.tail)
+    content = _joined(done.output)
+    if done.evicted is not None:
+        tail = _joined(done.tail)
+        content = content + _marker(done.evicted, done.output_bytes - len(content) - len(tail)) + tail
+    return ToolResult(
+        content,
+        outcome=done.outcome,
+        is_error=done.outcome != "exited" or done.exit_code != 0,
+        exit_code=done.exit_code,
+        evicted=_evicted(done.evicted),
+        stdout=_joined(piece for piece in pieces if piece.stream == "stdout"),
+        stderr=_joined(piece for piece in pieces if piece.stream == "stderr"),
+        note=_note(done, timeout_s),
+    )
+
+
+def _joined(pieces: Iterable[OutputPiece]) -> bytes:
+    return b"".join(piece.data for piece in pieces)
+
+
+def _marker(evicted: SpilledOutput, left_out_bytes: int) -> bytes:
+    holds = "holds the output from its start, as far as there was room" if evicted.incomplete else "is the whole output"
+    grep = f"grep {json.dumps({'pattern': '...', 'path': evicted.path})}"
+    read = f"read_file {json.dumps({'path': evicted.path, 'offset': 0})}"
+    line = (
+        f"[... {left_out_bytes} bytes left out here. {evicted.path} {holds}: {evicted.size_bytes} bytes, "
+        f"{evicted.lines} lines. Find what you need with {grep}, or read on with {read} ...]"
+    )
+    return f"\n{line}\n".encode("utf-8", "surrogateescape")
+
+
+def _evicted(spilled: SpilledOutput | None) -> Evicted | None:
+    if spilled is None:
+        return None
+    return Evicted(
+        path=spilled.path,
+        size_bytes=spilled.size_bytes,
+        lines=spilled.lines,
+        sha256=spilled.sha256,
+        incomplete=spilled.incomplete,
+    )
+
+
+def _note(done: ExecResult, timeout_s: float) -> str:
+    """Say how the program ended where that is not plain success."""
+    said = f": {done.message}" if done.message else ""
+    match done.outcome:
+        case "exited":
+            return f"[exit code {done.exit_code}]" if done.exit_code != 0 else ""
+        case "timed_out":
+            return (
+                f"[timed out after {timeout_s:g} s; everything the command had started was killed{said}. "
+                "Give a larger timeout_s or do less at once]"
+            )
+        case "signalled":
+            return f"[killed by signal {done.signal}{said}]"
+        case "cancelled":
+            return f"[cancelled; everything the command had started was killed{said}]"
+        case "out_of_memory":
+            return f"[killed: the sandbox's memory limit was reached{said}. Use less memory]"
+        case "pids_limit":
+            return f"[the sandbox's limit of processes was reached{said}. Run fewer at once]"
+        case "failed_to_start":
+            return f"[the command did not start{said}]"
+        case "daemon_lost":
+            return f"[the sandbox was lost during the command{said}. What it did so far may or may not be there]"
+        case other:
+            return f"[{other}{said}]"

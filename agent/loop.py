@@ -1,0 +1,362 @@
+"""The agent's loop: a skeleton that calls hooks at their points. What the agent does, its hooks and tools do.
+
+    execution_start
+    each step: before_step, before_inference, the model inside its rings, after_inference,
+               the tool calls (agent.tool_runner), after_step, should_continue
+    execution_end, however the run ends
+
+After each point the continuation is read: a Forbid ends the run there. At the end of a step a Request asks for another
+one; nothing, or AllowStop, ends the run. Nothing here depends on the thread's length but the tuple of its messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import JsonValue
+
+from agent.capability import Capability
+from agent.coalescing import Coalescer
+from agent.continuation import ContinuationDecision, ContinuationOutcome
+from agent.errors import HookFailed, ModelError
+from agent.events import EventSink, discard, emit
+from agent.hook import Hook, InferenceRequest
+from agent.hook_engine import HOOK_FAILED, HookEngine, Point
+from agent.messages import Message
+from agent.model import Model
+from agent.state import AgentState, CurrentExecution, ModelResponse
+from agent.tool import ToolExecutor
+from agent.tool_runner import ToolRunner
+from agent.toolbox import Toolbox
+
+_log = logging.getLogger(__name__)
+
+RunStatus = Literal["completed", "stopped", "cancelled", "failed"]
+
+
+class Agent:
+    """A model, its hooks and its tools. Holds nothing of a run: any number of runs may share one."""
+
+    def __init__(
+        self,
+        *,
+        model: Model,
+        capabilities: Sequence[Capability] = (),
+        hooks: Sequence[Hook] = (),
+        system_prompt: str = "",
+        name: str = "default",
+        clock: Callable[[], float] = time.monotonic,
+        executor: ToolExecutor | None = None,
+        concurrency: int = 8,
+        new_call_id: Callable[[], str] = lambda: f"call_{uuid.uuid4().hex}",
+    ) -> None:
+        """Put an agent together; hooks are registered in the order of the capabilities, then `hooks`.
+
+        `executor` runs the tool calls instead of a Toolbox of the capabilities' tools, which it usually wraps.
+        """
+        self.model = model
+        self.system_prompt = system_prompt
+        self.name = name
+        self.hooks = HookEngine(
+            [*(hook for capability in capabilities for hook in capability.hooks), *hooks], clock=clock
+        )
+        self.executor = executor or Toolbox(tool for capability in capabilities for tool in capability.tools)
+        self.clock = clock
+        self.concurrency = concurrency
+        self.new_call_id = new_call_id
+
+    async def run(self, state: AgentState, events: EventSink = discard) -> AgentState:
+        """Run until something stops it; return the state with `stop` set. The last event is always run_finished.
+
+        Raises nothing but asyncio.CancelledError, after a cancelled run has ended its tool calls, shown its state to
+        the execution_end hooks and emitted run_finished with status cancelled: whoever keeps the state of a cancelled
+        run takes it there.
+        """
+        return await _Run(self, state, events).run()
+
+
+@dataclass
+class _Totals:
+    hooks_s: float = 0.0
+    model_s: float = 0.0
+    tools_s: float = 0.0
+
+    def add(self, current: CurrentExecution) -> None:
+        self.hooks_s += current.hooks_s
+        self.model_s += current.model_s
+        self.tools_s += current.tools_s
+
+    def payload(self) -> dict[str, JsonValue]:
+        return {
+            "hooks_ms": round(self.hooks_s * 1000, 3),
+            "model_ms": round(self.model_s * 1000, 3),
+            "tools_ms": round(self.tools_s * 1000, 3),
+        }
+
+
+class _Run:
+    """One run in flight; `state` is always the newest, so that an end at any moment can be told truthfully."""
+
+    def __init__(self, agent: Agent, state: AgentState, events: EventSink) -> None:
+        self.agent = agent
+        self.events = events
+        self.state = state.with_(
+            agent=agent.name, system_prompt=state.system_prompt or agent.system_prompt, stop=None
+        ).cleared()
+        self.totals = _Totals()
+        self.failed = False
+
+    async def run(self) -> AgentState:
+        task = next((message.content for message in reversed(self.state.messages) if message.role == "user"), "")
+        emit(self.events, "run_started", task=task, agent=self.state.agent, thread=self.state.thread)
+        status: RunStatus = "failed"
+        stop = _outcome("interrupted", "the run was interrupted")
+        try:
+            try:
+                stop = await self._steps()
+                status = self._status(stop)
+            except asyncio.CancelledError:
+                status, stop = "cancelled", _outcome("cancelled", "the run was cancelled")
+                await self._end(stop)
+                raise
+            except Exception as error:
+                # Not a failure of a hook, a tool or the model, those are dealt with: a fault of this package.
+                _log.exception("run %s failed", self.state.run_id)
+                stop = _outcome("internal_error", f"{type(error).__name__}: {error}")
+                await self._end(stop)
+                return self.state
+            await self._end(stop)
+            return self.state
+        except asyncio.CancelledError:
+            if status != "cancelled":  # during execution_end of a run that had ended by itself
+                status, stop = "cancelled", _outcome("cancelled", "the run was cancelled")
+                self.state = self.state.with_(stop=stop)
+            raise
+        finally:
+            self._tell_finished(status, stop)
+
+    async def _steps(self) -> ContinuationOutcome:
+        """Go from step to step; return what stopped the run."""
+        stop = await self._at("execution_start")
+        while stop is None:
+            stop = await self._step()
+        return stop
+
+    async def _step(self) -> ContinuationOutcome | None:
+        """Take one step; return what stops the run, or None to go on."""
+        agent = self.agent
+        started_s = agent.clock()
+        self.state = self.state.with_(
+            current=CurrentExecution(
+                started_at_s=started_s,
+                input_messages=self.state.messages,
+                system_prompt=self.state.system_prompt,
+                tools=tuple(agent.executor.specs()),
+                # What execution_start spent belongs to the first step.
+                hooks_s=self.state.current.hooks_s,
+            )
+        )
+        stop = await self._at("before_step")
+        if stop is not None:
+            return stop
+        number = self.state.steps + 1
+        emit(self.events, "step_started", step=number)
+        self.state = self.state.with_(steps=number)
+        try:
+            stop = await self._think_and_act(number)
+        finally:
+            self.state = self.state.with_(active_s=self.state.active_s + agent.clock() - started_s).with_current(
+                completed_at_s=agent.clock()
+            )
+            step = _Totals()
+            step.add(self.state.current)
+            emit(self.events, "step_finished", step=number, **step.payload())
+        if stop is None:
+            self._clear()
+        return stop
+
+    async def _think_and_act(self, number: int) -> ContinuationOutcome | None:
+        stop = await self._at("before_inference")
+        if stop is not None:
+            return stop
+        try:
+            answer = await self._infer(number)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # whatever a model driver or a ring raises is for on_error to judge
+            return await self._failed(error)
+        stop = await self._at("after_inference")
+        response = self.state.current.response or answer  # a hook may replace the response, not do away with it
+        calls = response.message.tool_calls
+        if stop is None and calls:
+            runner = ToolRunner(
+                self.agent.hooks, self.agent.executor, self.events, self.agent.clock, self.agent.concurrency
+            )
+            try:
+                self.state = await runner.run(self.state, calls)
+            except asyncio.CancelledError:
+                self._say(response.message)  # the thread keeps what was said; _end answers its calls
+                raise
+        self._say(response.message, *self._tool_messages())
+        # Also after a Forbid: no early end skips a hook. A Forbid once written stays, so the last reading counts.
+        await self._at("after_step")
+        stop = await self._at("should_continue")
+        if stop is not None:
+            return stop
+        outcome = self.state.current.continuation
+        if outcome is None:
+            return _outcome("no_request", "no hook asked for another step", ContinuationDecision.ALLOW_STOP)
+        if outcome.decision is not ContinuationDecision.REQUEST:
+            return outcome
+        if not calls:
+            self.state = self.state.with_(forced_continuations=self.state.forced_continuations + 1)
+        return None
+
+    async def _infer(self, number: int) -> ModelResponse:
+        agent, current = self.agent, self.state.current
+        deltas = Coalescer(lambda text: emit(self.events, "model_delta", text=text))
+        model_s = 0.0
+
+        async def center(request: InferenceRequest) -> ModelResponse:
+            nonlocal model_s
+            asked_s = agent.clock()
+            try:
+                return await agent.model.infer(request, deltas.add)
+            finally:
+                deltas.flush()
+                model_s += agent.clock() - asked_s
+
+        request = InferenceRequest(current.system_prompt, current.input_messages, current.tools)
+        started_s = agent.clock()
+        try:
+            response = await agent.hooks.around_inference(center, self.events)(request)
+        finally:
+            elapsed_s = agent.clock() - started_s
+            self.state = self.state.with_current(
+                model_s=model_s, hooks_s=self.state.current.hooks_s + max(0.0, elapsed_s - model_s)
+            )
+        response = self._with_own_call_ids(response)
+        self.state = self.state.with_(usage=self.state.usage + response.usage).with_response(response)
+        emit(
+            self.events,
+            "model_finished",
+            step=number,
+            text=response.message.content,
+            tool_calls=[
+                {"id": call.id, "name": call.name, "arguments": call.arguments} for call in response.message.tool_calls
+            ],
+            finish_reason=response.finish_reason,
+            usage=response.usage.model_dump(),
+            duration_ms=round(elapsed_s * 1000, 3),
+        )
+        return response
+
+    def _with_own_call_ids(self, response: ModelResponse) -> ModelResponse:
+        """Name the tool calls ourselves: an id of the endpoint may come twice, and may hold anything."""
+        calls = tuple(call.model_copy(update={"id": self.agent.new_call_id()}) for call in response.message.tool_calls)
+        if not calls:
+            return response
+        return response.model_copy(update={"message": response.message.model_copy(update={"tool_calls": calls})})
+
+    def _tool_messages(self) -> list[Message]:
+        return [
+            Message(role="tool", tool_call_id=execution.requested.id, content=execution.result.text())
+            for execution in self.state.current.tool_executions
+            if execution.result is not None
+        ]
+
+    def _say(self, *messages: Message) -> None:
+        self.state = self.state.with_(messages=(*self.state.messages, *messages)).with_current(
+            output_messages=(*self.state.current.output_messages, *messages)
+        )
+
+    async def _failed(self, error: Exception) -> ContinuationOutcome | None:
+        """Let the hooks judge an error; return what stops the run, or None to go on."""
+        self.state = self.state.with_current(errors=(*self.state.current.errors, error))
+        if not isinstance(error, ModelError):
+            self.state = self.state.with_current(response=None)
+        if isinstance(error, HookFailed):
+            self.state = self.state.forbid_continuation(error.hook, HOOK_FAILED, str(error))
+        self.state = await self.agent.hooks.run("on_error", self.state, self.events)
+        outcome = self.state.current.continuation
+        if outcome is not None and outcome.decision is ContinuationDecision.REQUEST:
+            if not isinstance(error, ModelError):
+                self._say(Message(role="user", content=f"[the last step failed: {error}]"))
+            return None
+        self.failed = True
+        if outcome is not None and outcome.decision is ContinuationDecision.FORBID:
+            return outcome
+        return _outcome(type(error).__name__, str(error))
+
+    async def _at(self, point: Point) -> ContinuationOutcome | None:
+        """Run the hooks of a point; return the Forbid that ends the run there."""
+        errors = len(self.state.current.errors)
+        self.state = await self.agent.hooks.run(point, self.state, self.events)
+        if len(self.state.current.errors) > errors:  # a closed hook failed and forbade; others are told of it
+            self.failed = True
+            self.state = await self.agent.hooks.run("on_error", self.state, self.events)
+        return self._forbidden()
+
+    def _forbidden(self) -> ContinuationOutcome | None:
+        outcome = self.state.current.continuation
+        return outcome if outcome is not None and outcome.decision is ContinuationDecision.FORBID else None
+
+    def _clear(self) -> None:
+        self.totals.add(self.state.current)
+        self.state = self.state.cleared()
+
+    def _status(self, stop: ContinuationOutcome) -> RunStatus:
+        if self.failed:
+            return "failed"
+        return "stopped" if stop.decision is ContinuationDecision.FORBID else "completed"
+
+    async def _end(self, stop: ContinuationOutcome) -> None:
+        """Leave a thread that can be continued, and run execution_end."""
+        self._clear()
+        self._answer_open_calls(stop)
+        self.state = self.state.with_(stop=stop)
+        self.state = await self.agent.hooks.run("execution_end", self.state, self.events)
+        self._clear()
+
+    def _answer_open_calls(self, stop: ContinuationOutcome) -> None:
+        """Endpoints refuse a thread with tool calls that were never answered, such as after a stop in between."""
+        messages = self.state.messages
+        position = len(messages)
+        while position and messages[position - 1].role == "tool":
+            position -= 1
+        if not position or not messages[position - 1].tool_calls:
+            return
+        answered = {message.tool_call_id for message in messages[position:]}
+        content = f"[not finished: the run ended ({stop.hook}, {stop.rule}: {stop.reason})]"
+        missing = tuple(
+            Message(role="tool", tool_call_id=call.id, content=content)
+            for call in messages[position - 1].tool_calls
+            if call.id not in answered
+        )
+        self.state = self.state.with_(messages=(*messages, *missing))
+
+    def _tell_finished(self, status: RunStatus, stop: ContinuationOutcome) -> None:
+        last = self.state.messages[-1] if self.state.messages else None
+        emit(
+            self.events,
+            "run_finished",
+            status=status,
+            stop={"hook": stop.hook, "rule": stop.rule, "reason": stop.reason},
+            answer=last.content if last is not None and last.role == "assistant" else "",
+            steps=self.state.steps,
+            usage=self.state.usage.model_dump(),
+            **self.totals.payload(),
+        )
+
+
+def _outcome(
+    rule: str, reason: str, decision: ContinuationDecision = ContinuationDecision.FORBID
+) -> ContinuationOutcome:
+    """Return an outcome that the loop itself writes."""
+    return ContinuationOutcome(decision=decision, hook="loop", rule=rule, reason=reason)

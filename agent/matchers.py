@@ -1,0 +1,79 @@
+"""Conditions on the state, for Hook.matches; they combine with &, | and ~.
+
+    class WatchShell(Hook):
+        when = tool_name("execute") | tool_glob("run_*")
+
+        def matches(self, state: AgentState) -> bool:
+            return self.when(state)
+
+Exact means exact: tool_name("bash") does not match "bash_admin". Outside the two tool points no tool matches.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from agent.state import AgentState
+
+StepKind = Literal["tool_use", "answer"]
+
+
+@dataclass(frozen=True)
+class Matcher:
+    """A condition on the state."""
+
+    test: Callable[[AgentState], bool]
+
+    def __call__(self, state: AgentState) -> bool:
+        return self.test(state)
+
+    def __and__(self, other: Matcher) -> Matcher:
+        return Matcher(lambda state: self(state) and other(state))
+
+    def __or__(self, other: Matcher) -> Matcher:
+        return Matcher(lambda state: self(state) or other(state))
+
+    def __invert__(self) -> Matcher:
+        return Matcher(lambda state: not self(state))
+
+
+def tool_name(name: str) -> Matcher:
+    """Match the tool call in question when its tool has exactly this name."""
+    return _tool(lambda called: called == name)
+
+
+def tool_glob(pattern: str) -> Matcher:
+    """Match when the whole tool name matches a shell-style pattern, case-sensitively."""
+    return _tool(lambda called: fnmatchcase(called, pattern))
+
+
+def tool_regex(pattern: str) -> Matcher:
+    """Match when the whole tool name matches a regular expression. Raises re.error for a bad one."""
+    compiled = re.compile(pattern)
+    return _tool(lambda called: compiled.fullmatch(called) is not None)
+
+
+def step_kind(kind: StepKind) -> Matcher:
+    """Match a step whose response calls tools (tool_use) or does not (answer); neither before its response."""
+
+    def test(state: AgentState) -> bool:
+        response = state.current.response
+        return response is not None and bool(response.message.tool_calls) is (kind == "tool_use")
+
+    return Matcher(test)
+
+
+def metadata_key(key: str) -> Matcher:
+    """Match when the state's metadata has the key, whatever its value."""
+    return Matcher(lambda state: key in state.metadata)
+
+
+def _tool(test: Callable[[str], bool]) -> Matcher:
+    def on_state(state: AgentState) -> bool:
+        return state.current.tool_index is not None and test(state.current.tool.call.name)
+
+    return Matcher(on_state)

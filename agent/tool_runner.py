@@ -1,0 +1,256 @@
+"""The way of a tool call: judged, executed, shown. The loop and the gateway's CallTool both come through here.
+
+executor.check    a call that cannot run is judged all the same, for the record, and never executes
+before_tool_use   in call order; the last of it, policy, judges the final arguments
+execution         allowed calls concurrently (bounded), inside the rings; no call runs with other arguments than judged
+after_tool_use    in call order, for blocked calls too
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from agent.coalescing import Coalescer
+from agent.errors import HookFailed
+from agent.events import EventSink, emit
+from agent.filesystem import OutputStream
+from agent.hook_engine import HookEngine, withheld
+from agent.messages import ToolCall
+from agent.state import AgentState, ToolExecution
+from agent.tool import ToolContext, ToolExecutor, ToolResult
+from agent.verdict import Verdict, VerdictKind
+
+
+class ToolRunner:
+    """Runs the tool calls of one step, or one call of a service. It keeps no state between runs."""
+
+    def __init__(
+        self,
+        hooks: HookEngine,
+        executor: ToolExecutor,
+        events: EventSink,
+        clock: Callable[[], float] = time.monotonic,
+        concurrency: int = 8,
+    ) -> None:
+        self._hooks = hooks
+        self._executor = executor
+        self._events = events
+        self._clock = clock
+        self._concurrency = concurrency
+
+    async def run(self, state: AgentState, calls: Sequence[ToolCall]) -> AgentState:
+        """Return the state with one finished execution per call, in call order, in state.current.tool_executions.
+
+        Raises nothing but cancellation: then every call in flight has been cancelled and has ended, after_tool_use has
+        seen all of them, and each has its tool_call_finished event.
+        """
+        executions = tuple(ToolExecution(requested=call, call=self._executor.normalised(call)) for call in calls)
+        state = state.with_current(tool_executions=executions)
+        results: list[tuple[ToolResult, float] | None] = [None] * len(calls)
+        judged: list[ToolCall | None] = [None] * len(calls)
+        begun = 0
+        try:
+            for index in range(len(calls)):
+                begun = index + 1
+                state, judged[index], refusal = await self._judge(state, index)
+                results[index] = (refusal, 0.0) if refusal is not None else None
+            started_s = self._clock()
+            await self._execute(judged, results)
+            state = state.with_current(tools_s=state.current.tools_s + self._clock() - started_s)
+        except asyncio.CancelledError:
+            # The record must be complete: hooks such as audit see what became of each call. A second cancellation
+            # ends this too.
+            for index, result in enumerate(results[:begun]):
+                state = await self._finish(state, index, *(result or (_CANCELLED, 0.0)))
+            raise
+        for index, result in enumerate(results):
+            state = await self._finish(state, index, *(result or (_CANCELLED, 0.0)))
+        return state.with_(current=replace(state.current, tool_index=None), tool_calls=state.tool_calls + len(calls))
+
+    async def _judge(self, state: AgentState, index: int) -> tuple[AgentState, ToolCall | None, ToolResult | None]:
+        """Run the before pass of one call; return the call to execute, or the result of one that must not."""
+        state = state.with_current(tool_index=index)
+        call = state.current.tool.call
+        emit(self._events, "tool_call_started", call_id=call.id, name=call.name, arguments=call.arguments)
+        unfit = self._executor.check(call)
+        state = await self._hooks.run("before_tool_use", state, self._events, finalise=self._executor.normalised)
+        tool = state.current.tool
+        verdict = self._settled(tool.verdict)
+        state = state.with_(current=state.current.with_tool(replace(tool, verdict=verdict)))
+        emit(
+            self._events,
+            "hook_verdict",
+            call_id=call.id,
+            verdict=verdict.kind.public_name,
+            hook=verdict.hook,
+            rule=verdict.rule,
+            reason=verdict.reason,
+        )
+        unfit = unfit or self._executor.check(tool.call)
+        if verdict.kind is VerdictKind.BLOCK:
+            return state, None, _blocked(verdict, unfit)
+        if unfit is not None:
+            return state, None, unfit
+        # A copy of its own: a reference to the dict of arguments that some hook kept must not reach the tool.
+        try:
+            frozen = tool.call.model_copy(update={"arguments": json.loads(digestible(tool.call))})
+        except (TypeError, ValueError) as error:
+            return state, None, ToolResult.error(f"a hook made the arguments something else than JSON: {error}")
+        return state.with_(current=state.current.with_tool(replace(tool, call=frozen, verdict=verdict))), frozen, None
+
+    def _settled(self, verdict: Verdict | None) -> Verdict:
+        """Return the verdict that counts: nobody's silence lets a call pass where there is a policy."""
+        if verdict is None:
+            if self._hooks.innermost is not None:
+                return Verdict(
+                    kind=VerdictKind.BLOCK, hook="tool_runner", rule="no_verdict", reason="policy gave no verdict"
+                )
+            return Verdict(
+                kind=VerdictKind.PROCEED, hook="tool_runner", rule="no_policy", reason="no hook had a say in it"
+            )
+        if verdict.kind is VerdictKind.ASK:
+            reason = f"no approver: nobody can be asked here ({verdict.reason})"
+            return verdict.model_copy(update={"kind": VerdictKind.BLOCK, "reason": reason})
+        return verdict
+
+    async def _execute(self, judged: Sequence[ToolCall | None], results: list[tuple[ToolResult, float] | None]) -> None:
+        slots = asyncio.Semaphore(self._concurrency)
+        predecessors = self._predecessors(judged)
+        done = [asyncio.Event() for _ in judged]
+
+        async def one(index: int, call: ToolCall) -> None:
+            try:
+                before = predecessors[index]
+                if before is not None:
+                    await done[before].wait()
+                async with slots:
+                    started_s = self._clock()
+                    result = await self._execute_one(call)
+                    results[index] = (result, self._clock() - started_s)
+            finally:
+                done[index].set()
+
+        runnable = [(index, call) for index, call in enumerate(judged) if call is not None]
+        if len(runnable) == 1:
+            await one(*runnable[0])
+            return
+        # A task group: when the run is cancelled it cancels every call in flight and waits until they have ended.
+        async with asyncio.TaskGroup() as group:
+            for index, call in runnable:
+                group.create_task(one(index, call))
+
+    def _predecessors(self, judged: Sequence[ToolCall | None]) -> list[int | None]:
+        """Return for each call the one it must wait for: the last before it on a path that this step writes."""
+        writers = {spec.name for spec in self._executor.specs() if spec.writes}
+        paths = [_path(call) for call in judged]
+        written = {path for path, call in zip(paths, judged, strict=True) if call is not None and call.name in writers}
+        last: dict[str, int] = {}
+        predecessors: list[int | None] = []
+        for index, path in enumerate(paths):
+            predecessors.append(last.get(path) if path is not None else None)
+            if path is not None and path in written:
+                last[path] = index
+        return predecessors
+
+    async def _execute_one(self, call: ToolCall) -> ToolResult:
+        sealed = digestible(call)
+        output = _OutputEvents(self._events, call.id)
+
+        async def center(asked: ToolCall) -> ToolResult:
+            if (asked.id, asked.name) != (call.id, call.name) or digestible(asked) != sealed:
+                return ToolResult.error(
+                    "refused: a ring around this call changed its arguments after they were judged; "
+                    "arguments can be rewritten at before_tool_use only"
+                )
+            try:
+                return await self._executor.execute(
+                    call.model_copy(update={"arguments": json.loads(sealed)}), ToolContext(call.id, output)
+                )
+            except Exception as error:  # an executor must not raise; if one does, the call failed and the run goes on
+                return ToolResult.error(f"the tool failed: {str(error) or type(error).__name__}")
+
+        try:
+            return await self._hooks.around_tool_use(center, self._events)(call)
+        except HookFailed as failure:
+            return ToolResult.error(f"The result of this call is withheld: {failure}")
+        finally:
+            output.flush()
+
+    async def _finish(self, state: AgentState, index: int, result: ToolResult, duration_s: float) -> AgentState:
+        """Run the after pass of one call and tell what became of it."""
+        state = state.with_current(tool_index=index)
+        before = replace(state.current.tool, result=result, duration_s=duration_s)
+        state = state.with_(current=state.current.with_tool(before))
+        state = await self._hooks.run("after_tool_use", state, self._events)
+        tool = state.current.tool
+        if tool.blocked and not before.blocked and tool.verdict is not None:
+            # Too late to refuse the call, not too late to keep its result back; it did run, so its verdict stands.
+            reason = f"rule {tool.verdict.rule} of {tool.verdict.hook}: {tool.verdict.reason}"
+            tool = replace(tool, verdict=before.verdict, result=withheld(tool.result, reason))
+            state = state.with_(current=state.current.with_tool(tool))
+        shown = tool.result or result
+        verdict = tool.verdict
+        emit(
+            self._events,
+            "tool_call_finished",
+            call_id=tool.call.id,
+            name=tool.call.name,
+            verdict=verdict.kind.public_name if verdict else "",
+            rule=verdict.rule if verdict else "",
+            reason=verdict.reason if verdict else "",
+            outcome=shown.outcome,
+            exit_code=shown.exit_code,
+            is_error=shown.is_error,
+            content=shown.text(),
+            evicted=shown.evicted.model_dump() if shown.evicted else None,
+            duration_ms=round(duration_s * 1000, 3),
+        )
+        return state
+
+
+_CANCELLED = ToolResult.error("the call was cancelled", outcome="cancelled")
+
+
+def digestible(call: ToolCall) -> str:
+    """Return the canonical JSON of the call's arguments: equal texts mean equal arguments. Also for digests."""
+    return json.dumps(call.arguments, sort_keys=True, separators=(",", ":"))
+
+
+def _path(call: ToolCall | None) -> str | None:
+    path = call.arguments.get("path") if call is not None and call.arguments is not None else None
+    return path if isinstance(path, str) else None
+
+
+def _blocked(verdict: Verdict, unfit: ToolResult | None) -> ToolResult:
+    message = f"Blocked by rule {verdict.rule} of {verdict.hook}: {verdict.reason}. The call did not run."
+    if unfit is not None:
+        message = f"{message}\nBesides, {unfit.text()}"
+    return ToolResult.error(message, outcome="blocked")
+
+
+class _OutputEvents:
+    """Turns a program's output into tool_output events: decoded per stream, coalesced, in order of arrival."""
+
+    def __init__(self, events: EventSink, call_id: str) -> None:
+        self._events = events
+        self._call_id = call_id
+        self._stream: OutputStream = "stdout"
+        self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
+        self._text = Coalescer(self._deliver)
+
+    def __call__(self, stream: OutputStream, data: bytes) -> None:
+        if stream != self._stream:
+            self._text.flush()
+            self._stream = stream
+        self._text.add(self._decoders[stream].decode(data))
+
+    def flush(self) -> None:
+        self._text.flush()
+
+    def _deliver(self, text: str) -> None:
+        emit(self._events, "tool_output", call_id=self._call_id, stream=self._stream, text=text)

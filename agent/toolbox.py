@@ -1,0 +1,113 @@
+"""The tools of an agent behind one door: validated arguments in, a result for every failure out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic_core import ErrorDetails
+
+from agent.messages import ToolCall
+from agent.tool import Tool, ToolContext, ToolResult, ToolSpec
+
+_log = logging.getLogger(__name__)
+
+
+class Toolbox:
+    """A ToolExecutor over Tool objects."""
+
+    def __init__(self, tools: Iterable[Tool]) -> None:
+        """Take the tools in the order the model is shown them. Raises ValueError for two of one name."""
+        self._tools: dict[str, Tool] = {}
+        for tool in tools:
+            if tool.name in self._tools:
+                raise ValueError(f"two tools are named {tool.name!r}")
+            self._tools[tool.name] = tool
+        self._specs = tuple(
+            ToolSpec(tool.name, tool.description, _parameters(tool.arguments), writes=tool.writes)
+            for tool in self._tools.values()
+        )
+
+    def specs(self) -> Sequence[ToolSpec]:
+        """Return what a model sees of the tools."""
+        return self._specs
+
+    def check(self, call: ToolCall) -> ToolResult | None:
+        """Return the error result of a call that cannot run, None when it can."""
+        checked = self._validated(call)
+        return checked if isinstance(checked, ToolResult) else None
+
+    def normalised(self, call: ToolCall) -> ToolCall:
+        """Return the call with its arguments as the tool's pydantic model has them: coerced, paths absolute."""
+        checked = self._validated(call)
+        if isinstance(checked, ToolResult):
+            return call
+        arguments = cast(dict[str, JsonValue], checked.model_dump(exclude_unset=True))
+        return call if arguments == call.arguments else call.model_copy(update={"arguments": arguments})
+
+    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        """Run the call. Raises nothing but cancellation."""
+        checked = self._validated(call)
+        if isinstance(checked, ToolResult):
+            return checked
+        try:
+            return await self._tools[call.name].run(checked, context)
+        except OSError as error:
+            return ToolResult.error(str(error))
+        except Exception as error:
+            _log.exception("tool %s failed", call.name)
+            return ToolResult.error(f"the tool failed: {str(error) or type(error).__name__}")
+
+    def _validated(self, call: ToolCall) -> BaseModel | ToolResult:
+        tool = self._tools.get(call.name)
+        if tool is None:
+            return ToolResult.error(f"there is no tool {call.name!r}; the tools are {', '.join(self._tools) or 'none'}")
+        if call.arguments is None:
+            return ToolResult.error(
+                f"the arguments of {tool.name} are not a JSON object: {_shortened(call.raw_arguments)}. "
+                f"Send one JSON object. {_takes(tool)}"
+            )
+        try:
+            return tool.arguments.model_validate(call.arguments)
+        except ValidationError as error:
+            problems = "; ".join(_problem(details) for details in error.errors(include_url=False))
+            return ToolResult.error(f"the arguments of {tool.name} do not fit: {problems}. {_takes(tool)}")
+
+
+def _problem(details: ErrorDetails) -> str:
+    name = ".".join(str(part) for part in details["loc"]) or "arguments"
+    if details["type"] == "extra_forbidden":
+        return f"there is no argument `{name}`"
+    if details["type"] == "missing":
+        return f"`{name}` is missing"
+    message = details["msg"].removeprefix("Value error, ")
+    return f"`{name}`: {message[:1].lower()}{message[1:]}, not {_shortened(repr(details['input']))}"
+
+
+def _shortened(text: str, limit_chars: int = 200) -> str:
+    return text if len(text) <= limit_chars else f"{text[:limit_chars]}... ({len(text)} characters)"
+
+
+def _takes(tool: Tool) -> str:
+    schema = _parameters(tool.arguments)
+    properties = cast(dict[str, dict[str, Any]], schema.get("properties", {}))
+    required = cast(list[str], schema.get("required", []))
+    arguments = ", ".join(
+        f"{name} ({described.get('type', 'any')}, "
+        f"{'required' if name in required else 'default ' + repr(described.get('default'))})"
+        for name, described in properties.items()
+    )
+    return f"{tool.name} takes: {arguments or 'no arguments'}"
+
+
+def _parameters(arguments: type[BaseModel]) -> dict[str, JsonValue]:
+    """Return the JSON Schema without pydantic's titles, which only cost tokens."""
+    schema = arguments.model_json_schema()
+    schema.pop("title", None)
+    schema.pop("description", None)
+    for described in schema.get("properties", {}).values():
+        described.pop("title", None)
+    schema.setdefault("properties", {})
+    return schema
