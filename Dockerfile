@@ -1,0 +1,56 @@
+# The images of Airlock, all from one base. `make setup` builds sandbox and runtime, `make gateway-image` the gateway;
+# deploy/images.py puts the wheels into the build context, so no stage asks a package index for anything.
+#
+# airlock-base is python:3.12-slim, or Debian made from the host's own apt where no registry is reachable.
+ARG BASE=airlock-base
+
+# --- sandbox: what a tenant gets unless its policy names another image. Holds nothing of Airlock. ----------------------
+FROM ${BASE} AS sandbox
+# The Debian base brings all of these; the pulled one lacks git.
+RUN command -v git >/dev/null \
+    || { apt-get update && apt-get install -y --no-install-recommends git procps && rm -rf /var/lib/apt/lists/*; }
+RUN mkdir -p /workspace
+WORKDIR /workspace
+LABEL airlock.kind="image"
+CMD ["/bin/sh"]
+
+# --- runtime: the daemon with its own loader, Python and libraries, mounted read-only into every sandbox. --------------
+FROM ${BASE} AS bundle
+LABEL airlock.kind="image"
+COPY deploy/bundle.py /source/deploy/bundle.py
+COPY .build/images/runtime /wheels
+COPY sandbox /source/sandbox
+# The second command is the test of the first: everything a daemon imports comes out of the bundle, with the fast protobuf.
+RUN python3 -X no_debug_ranges /source/deploy/bundle.py \
+        --protobuf /wheels/protobuf-*.whl --source /source --output /opt/airlock \
+    && /opt/airlock/lib/ld.so --inhibit-cache --library-path /opt/airlock/lib /opt/airlock/bin/python3 -I -S -B -X utf8 -c \
+        "import asyncio, hashlib, sys; from google.protobuf.internal import api_implementation; from sandbox.v1 import channel_pb2; sys.exit(api_implementation.Type() != 'upb' or sys.prefix != '/opt/airlock')"
+
+FROM scratch AS runtime
+COPY --from=bundle /opt/airlock /opt/airlock
+LABEL airlock.kind="image"
+# How the daemon is started in any image; the engine reads this. -I -S: no environment variable, working directory or
+# site-packages of the tenant's image has a say; -B: nothing is written; utf8: whatever the locale.
+LABEL airlock.command='["/opt/airlock/lib/ld.so","--inhibit-cache","--library-path","/opt/airlock/lib","/opt/airlock/bin/python3","-I","-S","-B","-X","utf8","-m","sandbox.daemon"]'
+
+# --- gateway: the service. ---------------------------------------------------------------------------------------------
+FROM ${BASE} AS gateway-packages
+LABEL airlock.kind="image"
+COPY .build/images/gateway /wheels
+RUN python3 -m venv /opt/gateway \
+    && /opt/gateway/bin/pip install --no-cache-dir --no-index --find-links /wheels --require-hashes -r /wheels/gateway.lock \
+    && /opt/gateway/bin/pip install --no-cache-dir --no-index --no-deps /wheels/airlock-*.whl
+
+FROM ${BASE} AS gateway
+COPY --from=gateway-packages /opt/gateway /opt/gateway
+RUN groupadd --gid 10000 airlock \
+    && useradd --uid 10000 --gid 10000 --no-create-home --home-dir /var/lib/airlock --shell /usr/sbin/nologin airlock \
+    && install -d -o airlock -g airlock -m 0750 /var/lib/airlock /run/airlock
+ENV PATH=/opt/gateway/bin:$PATH PYTHONUNBUFFERED=1
+WORKDIR /var/lib/airlock
+VOLUME /var/lib/airlock
+USER 10000:10000
+EXPOSE 7443
+LABEL airlock.kind="image"
+ENTRYPOINT ["airlock"]
+CMD ["serve", "--config", "/var/lib/airlock/airlock.yaml", "--listen", "0.0.0.0:7443"]

@@ -1,0 +1,37 @@
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench gateway-image proto lock clean
+
+# Lines that begin with "changed:" name what a command changes on this machine. An engine that demo, test or bench had
+# to start is stopped at their end, also on failure and Ctrl-C; one that was running is left as it was.
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Make .venv, find or start a Docker engine, make the sandbox images
+	@deploy/setup
+
+demo: ## Show one agent run, from an empty machine to the answer
+	@deploy/setup -- .venv/bin/python -m examples.demo
+
+test: ## Run every check and every test, with real containers
+	@deploy/setup runtime sandbox gateway -- sh -c 'deploy/check && .venv/bin/python -m pytest'
+
+check: ## Check format, lint, types, imports, protos and stubs; needs no engine
+	@deploy/venv
+	@deploy/check
+
+bench: ## Measure the gateway beside docker exec and bare gRPC
+	@deploy/setup -- .venv/bin/python -m tests.bench
+
+gateway-image: ## Make the airlock-gateway image that compose.yaml runs
+	@deploy/setup runtime sandbox gateway
+
+proto: ## Generate the Python stubs from proto/
+	@deploy/venv
+	@deploy/stubs
+
+lock: ## Resolve the newest dependencies into deploy/*.lock
+	@deploy/lock
+
+clean: ## Remove .venv, .build and everything of Airlock in Docker, workspaces too
+	@deploy/clean

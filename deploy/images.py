@@ -1,0 +1,233 @@
+"""Make the Docker images, each only when what it is made of has changed.
+
+    .venv/bin/python deploy/images.py runtime sandbox [gateway]
+
+The engine is the one that `docker` reaches. Where no registry answers, the base image is made from the host's own apt
+(mmdebstrap), and wheels come through the host's pip, so an index, proxy or certificate that works for .venv works here.
+Prints a line for each image it makes and nothing for one that is up to date. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import select
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CONTEXT = ROOT / ".build" / "images"
+BASE = "airlock-base"
+PULLED_BASE = "python:3.12-slim"
+REGISTRY_ANSWERS_WITHIN_S = 20.0
+DEBIAN_PACKAGES = "python3,python3-pip,python3-venv,ca-certificates,git,procps"
+
+# What each image is made of, besides its base. A change in any of these files makes the image anew.
+INPUTS = {
+    "sandbox": ["Dockerfile"],
+    "runtime": [
+        "Dockerfile",
+        "deploy/bundle.py",
+        "deploy/sandbox.lock",
+        "sandbox/__init__.py",
+        "sandbox/v1",
+        "sandbox/daemon",
+    ],
+    "gateway": ["Dockerfile", "pyproject.toml", "deploy/gateway.lock", "agent", "sandbox", "gateway"],
+}
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _output(*command: str) -> str | None:
+    """Return what a command printed, None when it failed."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _run(*command: str, environment: dict[str, str] | None = None) -> None:
+    """Run a command in the repository, quietly; on failure show everything it said and stop."""
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **(environment or {})},
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"{done.stdout}\nfailed (exit {done.returncode}): {' '.join(command)}")
+
+
+def _pull_base() -> bool:
+    """Return whether the usual base image is here; the registry has to begin to answer within its time."""
+    with subprocess.Popen(
+        ["docker", "pull", PULLED_BASE],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as pull:
+        assert pull.stdout is not None  # noqa: S101  # PIPE above
+        # The first line comes once the registry has told what the image is; the layers after it may take any time.
+        answered = bool(select.select([pull.stdout], [], [], REGISTRY_ANSWERS_WITHIN_S)[0]) and pull.stdout.readline()
+        if not answered:
+            pull.terminate()
+        else:
+            pull.stdout.read()
+    return pull.returncode == 0 or _output("docker", "image", "inspect", PULLED_BASE) is not None
+
+
+def _apt_sources() -> tuple[str, list[str]]:
+    """Return this host's release name and the sources.list lines of its distribution, without third parties' ones."""
+    release = dict(
+        line.split("=", 1) for line in Path("/etc/os-release").read_text(encoding="utf-8").splitlines() if "=" in line
+    )
+    codename = release.get("VERSION_CODENAME", "").strip('"')
+    listing = _output(
+        "apt-get",
+        "indextargets",
+        "--format",
+        "$(ORIGIN)|deb $(REPO_URI) $(RELEASE) $(COMPONENT)",
+        "Created-By: Packages",
+    )
+    lines = [line.partition("|") for line in (listing or "").splitlines()]
+    return codename, sorted({source for origin, _, source in lines if origin in {"Debian", "Ubuntu"}})
+
+
+def _make_base() -> None:
+    """Make Debian or Ubuntu, as this host is, with Python; SystemExit says what is missing when that cannot be done."""
+    if shutil.which("mmdebstrap") is None:
+        if os.geteuid() != 0 or shutil.which("apt-get") is None:
+            raise SystemExit(
+                f"no registry answers for {PULLED_BASE}, and mmdebstrap is not there to make a base image from apt.\n"
+                f"Either let `docker pull {PULLED_BASE}` work, or (Debian, Ubuntu) `sudo apt-get install mmdebstrap`."
+            )
+        _say("changed: installing mmdebstrap with apt-get")
+        _output("apt-get", "update", "-q")  # an index that fails matters only if the package is then not found
+        install = ("apt-get", "install", "-y", "-q", "--no-install-recommends", "mmdebstrap")
+        _run(*install, environment={"DEBIAN_FRONTEND": "noninteractive"})
+    codename, sources = _apt_sources()
+    archive = CONTEXT / "base.tar"
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    _run(
+        "mmdebstrap",
+        "--quiet",
+        "--variant=minbase",
+        f"--include={DEBIAN_PACKAGES}",
+        "--dpkgopt=path-exclude=/usr/share/man/*",
+        "--dpkgopt=path-exclude=/usr/share/doc/*",
+        codename,
+        str(archive),
+        *sources,
+    )
+    _run("docker", "import", "--change", "LABEL airlock.kind=image", "--change", 'CMD ["/bin/sh"]', str(archive), BASE)
+    archive.unlink()
+
+
+def _base() -> str:
+    """Return the id of the base image, made first if need be."""
+    find = ("docker", "image", "inspect", "--format", "{{.Id}}", BASE)
+    if found := _output(*find):
+        return found
+    _say(f"changed: making image {BASE}: pulling {PULLED_BASE}")
+    if _pull_base():
+        _run("docker", "tag", PULLED_BASE, BASE)
+    else:
+        _say(f"         no registry answers; making {BASE} from this host's apt (half a minute)")
+        _make_base()
+    return _output(*find) or ""
+
+
+def _inputs_digest(image: str, base: str) -> str:
+    """Return one digest over everything the image is made of."""
+    digest = hashlib.sha256(base.encode())
+    for name in INPUTS[image]:
+        path = ROOT / name
+        files = sorted(path.rglob("*")) if path.is_dir() else [path]
+        for file in files:
+            if file.is_file() and file.suffix not in {".pyc", ".pyi"}:
+                digest.update(f"\0{file.relative_to(ROOT)}\0".encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _download_wheels(lock: str, into: Path) -> None:
+    """Download what a lock names, for the base image's Python, through the host's pip. Hashes are checked."""
+    probe = "import platform as p; print(p.machine(), *p.python_version_tuple()[:2])"
+    target = _output("docker", "run", "--rm", "--network", "none", BASE, "python3", "-c", probe)
+    if target is None:
+        raise SystemExit(f"{BASE} has no python3 that runs; remove it with `docker rmi {BASE}` and try again")
+    machine, major, minor = target.split()
+    platforms = [f"manylinux{tag}_{machine}" for tag in ("_2_28", "_2_26", "_2_24", "_2_17", "2014", "_2_5", "1")]
+    abis = [f"cp{major}{minor}", "abi3", "none"]
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(into)
+    into.mkdir(parents=True)
+    shutil.copyfile(ROOT / "deploy" / lock, into / lock)
+    _run(
+        *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
+        *(
+            "--require-hashes",
+            "--no-deps",
+            "--only-binary=:all:",
+            "--requirement",
+            f"deploy/{lock}",
+            "--dest",
+            str(into),
+        ),
+        *("--implementation", "cp", "--python-version", f"{major}.{minor}"),
+        *(argument for platform in platforms for argument in ("--platform", platform)),
+        *(argument for abi in abis for argument in ("--abi", abi)),
+    )
+
+
+def _prepare(image: str) -> None:
+    """Put into the build context what the image's stage copies from there."""
+    if image == "runtime":
+        _download_wheels("sandbox.lock", CONTEXT / "runtime")
+    if image == "gateway":
+        _download_wheels("gateway.lock", CONTEXT / "gateway")
+        # setuptools builds in the tree and would pack what an earlier build left there.
+        shutil.rmtree(ROOT / "build", ignore_errors=True)
+        wheel = (sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps")
+        _run(*wheel, "--no-build-isolation", "--wheel-dir", str(CONTEXT / "gateway"), ".")
+        shutil.rmtree(ROOT / "build", ignore_errors=True)
+
+
+def _build(image: str, inputs: str) -> None:
+    proxies = [name for name in ("http_proxy", "https_proxy", "no_proxy") if name in os.environ]
+    _run(
+        *("docker", "build", "--quiet", "--network", "host", "--target", image, "--tag", f"airlock-{image}"),
+        *("--build-arg", f"BASE={BASE}", "--label", f"airlock.inputs={inputs}"),
+        *(argument for name in proxies for argument in ("--build-arg", name)),
+        ".",
+        # The classic builder is there wherever buildx is not.
+        environment={} if _output("docker", "buildx", "version") else {"DOCKER_BUILDKIT": "0"},
+    )
+
+
+def main(images: Sequence[str]) -> None:
+    """Bring the named images up to date."""
+    base = _base()
+    for image in images:
+        inputs = _inputs_digest(image, base)
+        label = '{{index .Config.Labels "airlock.inputs"}}'
+        if _output("docker", "image", "inspect", "--format", label, f"airlock-{image}") == inputs:
+            continue
+        _say(f"changed: making image airlock-{image}")
+        old = _output("docker", "image", "inspect", "--format", "{{.Id}}", f"airlock-{image}")
+        _prepare(image)
+        _build(image, inputs)
+        if old is not None:
+            _output("docker", "rmi", old)  # fails, as it should, while a container uses it
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
