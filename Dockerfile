@@ -46,7 +46,7 @@ COPY --from=gateway-packages /opt/gateway /opt/gateway
 RUN groupadd --gid 10000 airlock \
     && useradd --uid 10000 --gid 10000 --no-create-home --home-dir /var/lib/airlock --shell /usr/sbin/nologin airlock \
     && install -d -o airlock -g airlock -m 0750 /var/lib/airlock /run/airlock
-ENV PATH=/opt/gateway/bin:$PATH PYTHONUNBUFFERED=1
+ENV PATH=/opt/gateway/bin:$PATH PYTHONUNBUFFERED=1 AIRLOCK_CHANNEL_DIR=/run/airlock
 WORKDIR /var/lib/airlock
 VOLUME /var/lib/airlock
 USER 10000:10000

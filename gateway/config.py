@@ -67,9 +67,14 @@ class TenantSettings(Section):
 class SandboxSettings(Section):
     """How sandboxes are kept."""
 
-    engine_url: str | None = Field(default=None, description="Docker engine; unset means DOCKER_HOST or the default socket")
+    engine_url: str | None = Field(
+        default=None, description="Docker engine; unset means DOCKER_HOST or the default socket"
+    )
     runtime_image: str = "airlock-runtime"
     default_image: str = "airlock-sandbox"
+    channel_dir: Path | None = Field(
+        default=None, description="where sandboxes' sockets are; unset means AIRLOCK_CHANNEL_DIR or state_dir/channels"
+    )
     idle_timeout_s: float = Field(default=600.0, gt=0)
     max_live: int = Field(default=64, ge=1)
     keep_workspaces: bool = Field(default=True, description="false removes every workspace when the gateway stops")
@@ -112,6 +117,11 @@ class Config(Section):
     def resolved_database_url(self) -> str:
         """Return the SQLAlchemy URL."""
         return self.database_url or f"sqlite+aiosqlite:///{self.path(self.state_dir)}/airlock.db"
+
+    def resolved_channel_dir(self) -> Path:
+        """Return where sandboxes' sockets are; the engine must find this path where the gateway does."""
+        named = self.sandbox.channel_dir or os.environ.get("AIRLOCK_CHANNEL_DIR")
+        return self.path(Path(named) if named else self.state_dir / "channels")
 
     def model_of(self, tenant: str) -> ModelSettings:
         """Return the model settings of a tenant."""

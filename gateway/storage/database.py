@@ -29,7 +29,7 @@ class _Pending:
 
 
 class Database:
-    """An open database. Reads take a connection each; writes go through `write`, which returns when they are durable."""
+    """An open database. Reads take a connection each; `write` returns when what it was given is durable."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -84,7 +84,7 @@ class Database:
                 for pending in group:
                     for statement, parameters in pending.writes:
                         await connection.execute(statement, parameters)
-        except Exception as error:  # noqa: BLE001 - whatever it is belongs to the caller who wrote it
+        except Exception as error:
             if len(group) == 1:
                 if not group[0].done.done():
                     group[0].done.set_exception(error)
@@ -98,7 +98,7 @@ class Database:
                 pending.done.set_result(None)
 
 
-def _set_pragmas(connection: Any, _record: object) -> None:  # noqa: ANN401 - the driver's own type
+def _set_pragmas(connection: Any, _record: object) -> None:
     cursor = connection.cursor()
     for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", "busy_timeout=5000"):
         cursor.execute(f"PRAGMA {pragma}")

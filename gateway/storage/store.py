@@ -1,4 +1,4 @@
-"""The queries: keys, threads, runs, events, messages and tool calls. Every one that serves a tenant names the tenant."""
+"""The queries: keys, threads, runs, events, messages and tool calls. One that serves a tenant names the tenant."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import JsonValue
 from sqlalchemy import insert, select, update
 from sqlalchemy.exc import IntegrityError
 
@@ -88,12 +89,12 @@ class Store:
         async with self._database.reading() as connection:
             found = (await connection.execute(query)).scalar_one_or_none()
         if found is None:
-            row = {"id": self._ids("thr"), "tenant": tenant, "name": name, "created_us": self._clock()}
+            found = self._ids("thr")
+            row = {"id": found, "tenant": tenant, "name": name, "created_us": self._clock()}
             try:
                 await self._database.write((insert(threads), row))
             except IntegrityError:  # another call made it first
                 return await self.thread(tenant, name)
-            found = row["id"]
         return Thread(id=found, tenant=tenant, name=name)
 
     async def messages_of(self, thread: Thread) -> tuple[Message, ...]:
@@ -193,7 +194,7 @@ class Store:
         async with self._database.reading() as connection:
             left = (await connection.execute(query)).all()
         for run_id, last_sequence in left:
-            stop = {"hook": "gateway", "rule": "interrupted", "reason": INTERRUPTED_REASON}
+            stop: dict[str, JsonValue] = {"hook": "gateway", "rule": "interrupted", "reason": INTERRUPTED_REASON}
             event = Event("run_finished", {"status": "failed", "stop": stop, "answer": ""})
             logged = LoggedEvent(last_sequence + 1, event.type, self._clock(), json.dumps(event.payload))
             await self.add_events(run_id, [logged], event)

@@ -1,4 +1,4 @@
-"""The store on a real SQLite file: migrations, grouped writes, events, and what a restart does to what was under way."""
+"""The store on a real SQLite file: migrations, grouped writes, events, and what a restart does to open work."""
 
 from __future__ import annotations
 

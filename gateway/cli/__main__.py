@@ -1,0 +1,5 @@
+"""`python -m gateway.cli` is `airlock`."""
+
+from gateway.cli.main import main
+
+main()

@@ -1,0 +1,167 @@
+"""`airlock doctor`: what works on this machine, and how to mend what does not."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.table import Table
+
+from gateway.cli.terminal import EXIT_BAD_NEWS, Json, out, print_json
+
+if TYPE_CHECKING:
+    from sandbox.docker_engine import DockerEngine, EngineFacts
+
+_DISK_WANTED_BYTES = 5 * 1024**3
+_PYTHON_WANTED = (3, 11)
+_STYLES = {"ok": "green", "warning": "yellow", "failed": "red"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at; `mend` is empty when it is as it should be."""
+
+    what: str
+    state: Literal["ok", "warning", "failed"]
+    detail: str
+    mend: str = ""
+
+
+def doctor(
+    *,
+    engine_url: Annotated[str | None, typer.Option(help="Docker engine to look at; default as for docker.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Look at Python, disk, engine, images and runtimes, and try the limits on a sandbox. Exits 1 when one failed."""
+    findings = asyncio.run(_collect(engine_url))
+    if as_json:
+        ok = all(finding.state != "failed" for finding in findings)
+        print_json({"ok": ok, "findings": [asdict(finding) for finding in findings]})
+    else:
+        _print(findings)
+    if any(finding.state == "failed" for finding in findings):
+        raise typer.Exit(EXIT_BAD_NEWS)
+
+
+def _print(findings: list[Finding]) -> None:
+    table = Table("what", "state", "detail", box=None, header_style="bold")
+    for finding in findings:
+        table.add_row(finding.what, f"[{_STYLES[finding.state]}]{finding.state}[/]", finding.detail)
+    out.print(table)
+    for finding in findings:
+        if finding.mend:
+            out.print(f"\n[bold]{finding.what}[/]: {finding.mend}")
+
+
+async def _collect(engine_url: str | None) -> list[Finding]:
+    return [finding async for finding in _look(engine_url)]
+
+
+async def _look(engine_url: str | None) -> AsyncIterator[Finding]:
+    from gateway.clock import make_id
+    from sandbox.docker_engine import DockerEngine
+    from sandbox.errors import SandboxError
+
+    yield _python()
+    yield _disk()
+    with tempfile.TemporaryDirectory(prefix="airlock-doctor-") as directory:
+        engine = DockerEngine(
+            instance=make_id("doctor"), channel_root=Path(directory), runtime_image=_RUNTIME, base_url=engine_url
+        )
+        try:
+            facts = await engine.describe()
+        except SandboxError as error:
+            yield Finding("engine", "failed", "does not answer", str(error))
+            return
+        try:
+            async for finding in _engine(engine, facts):
+                yield finding
+        finally:
+            await engine.close()
+
+
+_RUNTIME = "airlock-runtime"
+_IMAGES = {"airlock-sandbox": "what tool code sees", _RUNTIME: "the daemon that is brought along"}
+
+
+async def _engine(engine: DockerEngine, facts: EngineFacts) -> AsyncIterator[Finding]:
+    yield Finding("engine", "ok", f"Docker {facts.version}, API {facts.api_version}, {facts.storage_driver}")
+    yield _seccomp(facts)
+    for image, role in _IMAGES.items():
+        here = image in facts.images
+        detail = role if here else f"{role}: not there"
+        yield Finding(f"image {image}", "ok" if here else "failed", detail, "" if here else "run `make setup`")
+    for runtime in ("runc", "runsc"):
+        yield _runtime(runtime, facts)
+    if set(_IMAGES) <= set(facts.images):
+        async for finding in _limits(engine):
+            yield finding
+
+
+async def _limits(engine: DockerEngine) -> AsyncIterator[Finding]:
+    """Start a sandbox; the engine refuses one whose posture is weaker than asked, so that coming up is the proof."""
+    from sandbox.engine import SandboxSpec
+    from sandbox.errors import SandboxError
+
+    try:
+        sandbox = await engine.create(SandboxSpec(tenant="doctor", thread="doctor", image="airlock-sandbox"))
+    except SandboxError as error:
+        yield Finding("sandbox", "failed", "a trial sandbox did not come up", str(error))
+        return
+    try:
+        ran = await sandbox.shell.execute(
+            "id -u", timeout_s=10, call_id="doctor", limit_chars=1000, head_chars=100, tail_chars=100
+        )
+        said = b"".join(piece.data for piece in ran.output).decode("utf-8", "replace").strip()
+        if ran.exit_code == 0 and said.isdigit() and said != "0":
+            yield Finding("sandbox", "ok", f"a trial sandbox ran a command as user {said}")
+        else:
+            yield Finding("sandbox", "failed", f"a trial command ended with {ran.outcome}: {said}", ran.message)
+        posture = sandbox.posture
+        for what, detail in (
+            ("limit memory", f"{posture.memory_limit_bytes // 1024**2} MiB, read back from the kernel"),
+            ("limit processes", f"{posture.pids_limit}, read back from the kernel"),
+            ("limit cpu", f"{posture.cpu_limit_millis / 1000:g} CPUs, read back from the kernel"),
+            ("isolation", "no network, no capabilities, no-new-privileges, seccomp, read-only root"),
+        ):
+            yield Finding(what, "ok", detail)
+        yield Finding(
+            "limit workspace", "warning", "each file is limited by the kernel, all files together are not yet"
+        )
+    finally:
+        await engine.remove(sandbox.id)
+        await engine.remove_workspace("doctor", "doctor")
+
+
+def _python() -> Finding:
+    ok = sys.version_info >= _PYTHON_WANTED
+    return Finding("python", "ok" if ok else "failed", platform.python_version(), "" if ok else "install Python 3.11")
+
+
+def _disk() -> Finding:
+    free = shutil.disk_usage("/").free
+    ok = free >= _DISK_WANTED_BYTES
+    detail = f"{free / 1024**3:.1f} GiB free on /"
+    return Finding("disk", "ok" if ok else "warning", detail, "" if ok else "free some: images and workspaces need it")
+
+
+def _seccomp(facts: EngineFacts) -> Finding:
+    if facts.seccomp:
+        return Finding("seccomp", "ok", "the engine filters system calls")
+    return Finding("seccomp", "failed", "the engine has none", "use an engine built with seccomp, on a kernel with it")
+
+
+def _runtime(name: str, facts: EngineFacts) -> Finding:
+    if name in facts.runtimes:
+        return Finding(f"runtime {name}", "ok", "known to the engine")
+    if name == "runc":
+        return Finding("runtime runc", "failed", "not known to the engine", "install runc")
+    return Finding(f"runtime {name}", "warning", "not known to the engine: policies cannot ask for it")

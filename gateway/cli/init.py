@@ -1,0 +1,75 @@
+"""`airlock init`: a starter configuration, policy and key."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gateway.cli.terminal import EXIT_USAGE, Json, fail, out, print_json
+
+if TYPE_CHECKING:
+    from gateway.config import Config
+
+_TENANT = "default"
+_CONFIG = """\
+# Airlock's configuration. Paths are relative to this file. `airlock serve --config airlock.yaml` starts the gateway.
+state_dir: state
+
+tenants:
+  default:
+    policy: policies/default.yaml
+
+# Any OpenAI-compatible endpoint. Unset fields come from OPENAI_BASE_URL and AIRLOCK_MODEL.
+model:
+  api_key_env: OPENAI_API_KEY
+"""
+
+
+def init(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Made if it is not there.")],
+    *,
+    as_json: Json = False,
+) -> None:
+    """Write a starter configuration and policy, and make a key for the tenant "default"."""
+    from gateway.config import Config
+    from gateway.policy import STARTER_POLICY
+
+    config_path = directory / "airlock.yaml"
+    policy_path = directory / "policies" / f"{_TENANT}.yaml"
+    if config_path.exists():
+        fail(f"{config_path} is there already; `airlock key create` makes another key", EXIT_USAGE, as_json=as_json)
+    try:
+        policy_path.parent.mkdir(parents=True, exist_ok=True)
+        policy_path.write_text(STARTER_POLICY, encoding="utf-8")
+        config_path.write_text(_CONFIG, encoding="utf-8")
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror}", EXIT_USAGE, as_json=as_json)
+    secret = asyncio.run(add_key(Config.load(config_path), _TENANT))
+    if as_json:
+        print_json({"config": str(config_path.resolve()), "tenant": _TENANT, "key": secret})
+        return
+    out.print(f"[green]wrote[/] {config_path}\n[green]wrote[/] {policy_path}")
+    out.print(f"\nThe key of tenant [bold]{_TENANT}[/], shown this once:\n\n  export AIRLOCK_API_KEY={secret}\n")
+    out.print(f"Start the gateway with [bold]airlock serve --config {config_path}[/]")
+
+
+async def add_key(config: Config, tenant: str) -> str:
+    """Make a key in the configured database and return its secret."""
+    from gateway.errors import Misconfigured
+    from gateway.keys import make_key
+    from gateway.storage.database import Database
+    from gateway.storage.store import Store
+
+    if tenant not in config.tenants:
+        raise Misconfigured(f"tenant {tenant!r} is not one of {', '.join(sorted(config.tenants))}")
+    config.path(config.state_dir).mkdir(parents=True, exist_ok=True, mode=0o700)
+    database = await Database.open(config.resolved_database_url())
+    try:
+        key = make_key()
+        await Store(database).add_key(tenant, key)
+        return key.secret
+    finally:
+        await database.close()

@@ -1,0 +1,49 @@
+"""`airlock run`: start a run and follow it live."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gateway.cli.terminal import DEFAULT_ADDRESS, EXIT_BAD_NEWS, Address, Json, Key, out, print_json, run_client
+
+if TYPE_CHECKING:
+    from gateway.client import Event
+
+
+def run(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="What the agent is asked to do.")],
+    *,
+    agent: Annotated[str, typer.Option(help="Agent of the gateway's configuration.")] = "default",
+    thread: Annotated[str, typer.Option(help="Thread to work in; a new one when not given.")] = "",
+    address: Address = DEFAULT_ADDRESS,
+    key: Key = "",
+    as_json: Json = False,
+) -> None:
+    """Run an agent on a task. Ctrl-C cancels the run. Exits 0 when the agent answered, else 1."""
+    last = run_client(_follow(task, agent, thread, address, key, as_json=as_json), as_json=as_json)
+    if last is None or last.payload.get("status") != "completed":
+        raise typer.Exit(EXIT_BAD_NEWS)
+
+
+async def _follow(task: str, agent: str, thread: str, address: str, key: str, *, as_json: bool) -> Event | None:
+    import asyncio
+
+    from gateway.cli.render import RunView
+    from gateway.client import Client
+
+    view = RunView(out)
+    last = None
+    async with Client(address, key) as airlock:
+        started = await airlock.start_run(task, thread=thread, agent=agent)
+        try:
+            async for last in airlock.watch_run(started.id):
+                if as_json:
+                    print_json({"sequence": last.sequence, "type": last.type, "run_id": started.id, **last.payload})
+                else:
+                    view.feed(last.type, dict(last.payload))
+        except asyncio.CancelledError:
+            await airlock.cancel_run(started.id)
+            raise
+    return last

@@ -1,0 +1,64 @@
+"""`airlock serve`: the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gateway.cli.terminal import DEFAULT_ADDRESS, EXIT_USAGE, Json, err, fail, print_json
+
+if TYPE_CHECKING:
+    from gateway.config import Config
+
+
+def serve(
+    *,
+    config: Annotated[Path, typer.Option(help="Configuration file.")] = Path("airlock.yaml"),
+    listen: Annotated[str, typer.Option(help="HOST:PORT; port 0 takes a free one.")] = DEFAULT_ADDRESS,
+    ready_file: Annotated[Path | None, typer.Option(help="Gets the bound host:port once the gateway answers.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run the gateway until SIGTERM or Ctrl-C; then runs are cancelled and sandboxes removed."""
+    from gateway.config import Config
+    from gateway.errors import AirlockError, from_sandbox
+    from gateway.logging import set_up_logging
+    from sandbox.errors import SandboxError
+
+    set_up_logging()
+    try:
+        asyncio.run(_serve(Config.load(config), listen, ready_file, as_json=as_json))
+    except AirlockError as error:
+        fail(str(error), EXIT_USAGE, as_json=as_json)
+    except SandboxError as error:
+        fail(f"{from_sandbox(error)}\n`airlock doctor` says more", EXIT_USAGE, as_json=as_json)
+    finally:
+        if ready_file is not None:
+            ready_file.unlink(missing_ok=True)
+
+
+async def _serve(config: Config, listen: str, ready_file: Path | None, *, as_json: bool) -> None:
+    from gateway.server import running_gateway
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with running_gateway(config, listen) as gateway:
+        if ready_file is not None:
+            _write_atomically(ready_file, gateway.address)
+        if as_json:
+            print_json({"address": gateway.address})
+        else:
+            err.print(f"[bold green]airlock[/] answers at [bold]{gateway.address}[/]; Ctrl-C stops it")
+        await stop.wait()
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)

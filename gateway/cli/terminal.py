@@ -1,0 +1,63 @@
+"""What every subcommand shares: where output goes, the connection options, and how an error ends the process.
+
+Exit codes: 0 done, 1 done and the answer is bad news, 2 wrong usage or configuration, 3 the gateway refused or does
+not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Coroutine
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+from rich.console import Console
+
+EXIT_BAD_NEWS = 1
+EXIT_USAGE = 2
+EXIT_GATEWAY = 3
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Address = Annotated[
+    str, typer.Option("--address", envvar="AIRLOCK_ADDRESS", help="HOST:PORT of the gateway.", show_default=True)
+]
+Key = Annotated[str, typer.Option("--key", envvar="AIRLOCK_API_KEY", help="API key.", show_default=False)]
+DEFAULT_ADDRESS = "127.0.0.1:7443"
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+T = TypeVar("T")
+
+
+def print_json(value: object) -> None:
+    """Print one JSON document on one line."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def fail(message: str, code: int, *, as_json: bool = False) -> NoReturn:
+    """End with one clear error."""
+    if as_json:
+        print_json({"error": message})
+    else:
+        err.print("error:", style="bold red", end=" ")
+        err.print(message, markup=False)
+    raise typer.Exit(code)
+
+
+def run_client(work: Coroutine[Any, Any, T], *, as_json: bool) -> T:
+    """Run what talks to a gateway; its errors end the process."""
+    from gateway.errors import AirlockError, Misconfigured, Unavailable
+
+    try:
+        return asyncio.run(work)
+    except Unavailable as error:
+        fail(f"{error}. Is a gateway running there? `airlock serve` starts one", EXIT_GATEWAY, as_json=as_json)
+    except Misconfigured as error:
+        fail(str(error), EXIT_USAGE, as_json=as_json)
+    except AirlockError as error:
+        fail(str(error), EXIT_GATEWAY, as_json=as_json)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None

@@ -1,0 +1,113 @@
+"""`airlock tool`: list the tools, call one."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from gateway.cli.terminal import (
+    DEFAULT_ADDRESS,
+    EXIT_USAGE,
+    Address,
+    Json,
+    Key,
+    err,
+    fail,
+    out,
+    print_json,
+    run_client,
+)
+
+if TYPE_CHECKING:
+    from gateway.client import Tool, ToolResult
+
+app = typer.Typer(help="Tools, called one by one.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_(*, address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = False) -> None:
+    """List the tools and their arguments."""
+
+    async def work() -> Sequence[Tool]:
+        from gateway.client import Client
+
+        async with Client(address, key) as airlock:
+            return await airlock.list_tools()
+
+    tools = run_client(work(), as_json=as_json)
+    if as_json:
+        print_json([asdict(tool) for tool in tools])
+        return
+    table = Table("tool", "arguments", "what it does", box=None, header_style="bold")
+    for tool in tools:
+        required = set(tool.parameters.get("required", ()))
+        names = [name if name in required else f"[{name}]" for name in tool.parameters.get("properties", {})]
+        table.add_row(tool.name, ", ".join(names).replace("[", r"\["), tool.description)
+    out.print(table)
+
+
+@app.command()
+def call(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    arguments: Annotated[str, typer.Argument(metavar="ARGS", help="Arguments as a JSON object.")] = "{}",
+    *,
+    thread: Annotated[str, typer.Option(help="Thread whose sandbox runs it.")] = "default",
+    address: Address = DEFAULT_ADDRESS,
+    key: Key = "",
+    as_json: Json = False,
+) -> None:
+    """Call a tool and print its result. The exit code is 0 when there is a result, whatever it says."""
+    try:
+        parsed = json.loads(arguments)
+    except ValueError as error:
+        fail(f"ARGS is not JSON: {error}", EXIT_USAGE, as_json=as_json)
+    if not isinstance(parsed, dict):
+        fail('ARGS: a JSON object is expected, such as \'{"path": "/workspace"}\'', EXIT_USAGE, as_json=as_json)
+
+    async def work() -> ToolResult:
+        from gateway.client import Client
+
+        async with Client(address, key) as airlock:
+            return await airlock.call_tool(name, parsed, thread=thread)
+
+    result = run_client(work(), as_json=as_json)
+    if as_json:
+        print_json(_as_json(result))
+        return
+    from gateway.cli.render import printable
+
+    out.print(printable(result.content), markup=False)
+    if result.note:
+        out.print(printable(result.note), style="yellow", markup=False)
+    style = "red" if result.is_error else "dim"
+    ended = result.outcome if result.exit_code is None else f"{result.outcome} {result.exit_code}"
+    err.print(f"{result.verdict} by {result.rule} · {ended} · {result.duration_ms:.1f} ms", style=style, markup=False)
+
+
+def _as_json(result: ToolResult) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "call_id": result.call_id,
+        "thread": result.thread,
+        "verdict": result.verdict,
+        "rule": result.rule,
+        "reason": result.reason,
+        "outcome": result.outcome,
+        "exit_code": result.exit_code,
+        "content": result.content,
+        "is_error": result.is_error,
+        "evicted": None if result.evicted is None else asdict(result.evicted),
+        "duration_ms": result.duration_ms,
+        "stdout": result.stdout,
+        "stderr": result.stderr,
+        "note": result.note,
+    }
+    if result.content.encode() != result.content_bytes:
+        # JSON has no bytes: what is not UTF-8 comes exact beside the readable text.
+        fields["content_base64"] = base64.b64encode(result.content_bytes).decode("ascii")
+    return fields

@@ -1,0 +1,321 @@
+"""The Python client.
+
+    async with Client("127.0.0.1:7443", api_key) as airlock:
+        result = await airlock.call_tool("execute", {"command": "true", "timeout_s": 5}, thread="t1")
+        await airlock.write_file("t1", "/workspace/a.bin", data)
+        async for event in airlock.run("fix the tests", thread="t1"):
+            ...
+
+Every failure is a class of gateway.errors: NotFound, PermissionDenied, IsADirectory, InvalidPath, Unauthenticated, ...
+A tool call that was refused or failed is a result, not an exception.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, Self
+
+import grpc
+import grpc.aio
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from gateway.errors import (
+    AirlockError,
+    Conflict,
+    Internal,
+    InvalidArgument,
+    InvalidPath,
+    IsADirectory,
+    NoSpace,
+    NotADirectory,
+    NotFound,
+    PermissionDenied,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+    all_errors,
+)
+from gateway.v1 import (
+    run_service_pb2,
+    run_service_pb2_grpc,
+    tool_service_pb2,
+    tool_service_pb2_grpc,
+    workspace_service_pb2,
+    workspace_service_pb2_grpc,
+)
+
+__all__ = [
+    "AirlockError",
+    "Client",
+    "Conflict",
+    "Event",
+    "Evicted",
+    "InvalidArgument",
+    "InvalidPath",
+    "IsADirectory",
+    "NoSpace",
+    "NotADirectory",
+    "NotFound",
+    "PermissionDenied",
+    "Run",
+    "TooLarge",
+    "ToolResult",
+    "Unauthenticated",
+    "Unavailable",
+]
+
+_CHUNK_BYTES = 512 * 1024
+_MESSAGE_LIMIT_BYTES = 16 * 1024 * 1024
+_OPTIONS = (
+    ("grpc.max_receive_message_length", _MESSAGE_LIMIT_BYTES),
+    ("grpc.max_send_message_length", _MESSAGE_LIMIT_BYTES),
+)
+_ERRORS = all_errors()
+OnOutput = Callable[[str, bytes], None]
+
+
+@dataclass(frozen=True)
+class Evicted:
+    """Where a result that was too large is, in the sandbox."""
+
+    path: str
+    size_bytes: int
+    lines: int
+    sha256: str
+    incomplete: bool
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """A tool call's result. `content` is text (bytes that are not UTF-8 are replaced); `content_bytes` is exact.
+
+    `note` is what a model is told besides: how a page goes on, a bad exit code, a timeout.
+    """
+
+    call_id: str
+    thread: str
+    verdict: str
+    rule: str
+    reason: str
+    outcome: str
+    exit_code: int | None
+    content_bytes: bytes
+    is_error: bool
+    evicted: Evicted | None
+    duration_ms: float
+    stdout_bytes: bytes
+    stderr_bytes: bytes
+    note: str = ""
+
+    @property
+    def content(self) -> str:
+        """What the tool gave, as text."""
+        return self.content_bytes.decode("utf-8", "replace")
+
+    @property
+    def stdout(self) -> str:
+        """Standard output of execute, as text."""
+        return self.stdout_bytes.decode("utf-8", "replace")
+
+    @property
+    def stderr(self) -> str:
+        """Standard error of execute, as text."""
+        return self.stderr_bytes.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event of a run; agent/events.py lists the types and their payloads."""
+
+    sequence: int
+    type: str
+    payload: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run. `stop` is empty until it has finished, then {hook, rule, reason}."""
+
+    id: str
+    thread: str
+    agent: str
+    status: str
+    stop: Mapping[str, str]
+    last_sequence: int
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool and the JSON Schema of its arguments."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+class Client:
+    """A connection to a gateway; use it as an async context manager."""
+
+    def __init__(self, address: str, api_key: str) -> None:
+        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        self._metadata = (("authorization", f"Bearer {api_key}"),)
+        self._runs: Any = run_service_pb2_grpc.RunServiceStub(self._channel)
+        self._tools: Any = tool_service_pb2_grpc.ToolServiceStub(self._channel)
+        self._workspaces: Any = workspace_service_pb2_grpc.WorkspaceServiceStub(self._channel)
+
+    async def __aenter__(self) -> Self:
+        """Return the client; it connects on the first call."""
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        """Close the connection."""
+        await self._channel.close(None)
+
+    # --- tools ---
+
+    async def list_tools(self) -> Sequence[Tool]:
+        """Return the tools and their schemas."""
+        response = await self._unary(self._tools.ListTools, tool_service_pb2.ListToolsRequest())
+        return [Tool(tool.name, tool.description, json.loads(tool.parameters_json)) for tool in response.tools]
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        thread: str = "default",
+        on_output: OnOutput | None = None,
+        timeout_s: float | None = None,
+    ) -> ToolResult:
+        """Run one tool call; cancelling the await kills what it started.
+
+        `on_output` gets (stream, bytes) as output arrives.
+        """
+        request = tool_service_pb2.CallToolRequest(thread=thread, name=name, arguments_json=json.dumps(arguments))
+        if on_output is None:
+            response = await self._unary(self._tools.CallTool, request, timeout_s)
+            return _result(response.result)
+        streamed = tool_service_pb2.StreamToolCallRequest(call=request)
+        async for message in self._stream(self._tools.StreamToolCall, streamed, timeout_s):
+            if message.WhichOneof("event") == "result":
+                return _result(message.result)
+            on_output("stderr" if message.output.stderr else "stdout", message.output.data)
+        raise Internal("the stream ended without a result")
+
+    # --- files ---
+
+    async def write_file(self, thread: str, path: str, data: bytes) -> int:
+        """Replace a file atomically and return its size in bytes."""
+
+        def messages() -> Sequence[workspace_service_pb2.WriteFileRequest]:
+            first = workspace_service_pb2.WriteFileRequest(thread=thread, path=path, data=data[:_CHUNK_BYTES])
+            rest = range(_CHUNK_BYTES, len(data), _CHUNK_BYTES)
+            view = memoryview(data)
+            return [
+                first,
+                *(workspace_service_pb2.WriteFileRequest(data=bytes(view[at : at + _CHUNK_BYTES])) for at in rest),
+            ]
+
+        response = await self._unary(self._workspaces.WriteFile, iter(messages()))
+        return int(response.size_bytes)
+
+    async def read_file(self, thread: str, path: str) -> bytes:
+        """Return a file's bytes."""
+        request = workspace_service_pb2.ReadFileRequest(thread=thread, path=path)
+        return b"".join([message.data async for message in self._stream(self._workspaces.ReadFile, request)])
+
+    # --- runs ---
+
+    async def start_run(self, task: str, *, thread: str = "", agent: str = "") -> Run:
+        """Start a run; an empty thread means a new one."""
+        request = run_service_pb2.StartRunRequest(task=task, thread=thread, agent=agent)
+        return _run((await self._unary(self._runs.StartRun, request)).run)
+
+    async def watch_run(self, run_id: str, from_sequence: int = 1) -> AsyncIterator[Event]:
+        """Yield a run's events from a sequence number on, until it has finished."""
+        request = run_service_pb2.WatchRunRequest(run_id=run_id, from_sequence=from_sequence)
+        async for message in self._stream(self._runs.WatchRun, request):
+            event = message.event
+            yield Event(event.sequence, event.type, json.loads(event.payload_json))
+
+    async def run(self, task: str, *, thread: str = "", agent: str = "") -> AsyncIterator[Event]:
+        """Start a run and yield its events; the last one is run_finished."""
+        started = await self.start_run(task, thread=thread, agent=agent)
+        async for event in self.watch_run(started.id):
+            yield event
+
+    async def get_run(self, run_id: str) -> Run:
+        """Return a run."""
+        return _run((await self._unary(self._runs.GetRun, run_service_pb2.GetRunRequest(run_id=run_id))).run)
+
+    async def cancel_run(self, run_id: str) -> Run:
+        """Stop a run, down to its processes."""
+        return _run((await self._unary(self._runs.CancelRun, run_service_pb2.CancelRunRequest(run_id=run_id))).run)
+
+    # --- the wire ---
+
+    async def _unary(self, method: Any, request: Any, timeout_s: float | None = None) -> Any:
+        try:
+            return await method(request, metadata=self._metadata, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            _raise(error)
+
+    async def _stream(
+        self,
+        method: Any,
+        request: Any,
+        timeout_s: float | None = None,
+    ) -> AsyncIterator[Any]:
+        try:
+            async for message in method(request, metadata=self._metadata, timeout=timeout_s):
+                yield message
+        except grpc.aio.AioRpcError as error:
+            _raise(error)
+
+
+def _raise(error: grpc.aio.AioRpcError) -> NoReturn:
+    """Raise the class of gateway.errors that a status stands for."""
+    message = error.details() or error.code().name
+    status = rpc_status.from_call(error)  # type: ignore[arg-type]
+    for detail in status.details if status else ():
+        info = error_details_pb2.ErrorInfo()
+        if detail.Unpack(info) and info.reason in _ERRORS:
+            raise _ERRORS[info.reason](message, **dict(info.metadata)) from error
+    kind = next((one for one in _ERRORS.values() if one.code is error.code()), AirlockError)
+    raise kind(f"{error.code().name}: {message}") from error
+
+
+def _result(result: tool_service_pb2.ToolResult) -> ToolResult:
+    evicted = result.evicted
+    return ToolResult(
+        call_id=result.call_id,
+        thread=result.thread,
+        verdict=_word(tool_service_pb2.Verdict.Name(result.verdict)),
+        rule=result.rule,
+        reason=result.reason,
+        outcome=result.outcome,
+        exit_code=result.exit_code if result.HasField("exit_code") else None,
+        content_bytes=result.content,
+        is_error=result.is_error,
+        evicted=Evicted(evicted.path, evicted.size_bytes, evicted.lines, evicted.sha256, evicted.incomplete)
+        if result.HasField("evicted")
+        else None,
+        duration_ms=result.duration_ms,
+        stdout_bytes=result.stdout,
+        stderr_bytes=result.stderr,
+        note=result.note,
+    )
+
+
+def _run(run: run_service_pb2.Run) -> Run:
+    stop = {"hook": run.stop.hook, "rule": run.stop.rule, "reason": run.stop.reason} if run.HasField("stop") else {}
+    status = _word(run_service_pb2.RunStatus.Name(run.status))
+    return Run(run.id, run.thread, run.agent, status, stop, run.last_sequence)
+
+
+def _word(enum_name: str) -> str:
+    """Return the last word of an enum value's name in lower case: VERDICT_DENY is deny."""
+    return enum_name.rpartition("_")[2].lower()

@@ -1,0 +1,97 @@
+"""The edge: every RPC goes through one of these wrappers. It authenticates, and it translates errors, once.
+
+An RPC is written as `async def CallTool(self, tenant, request, context)`; what it raises becomes a status with a
+google.rpc.ErrorInfo whose reason a client can branch on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NoReturn, Protocol, TypeVar
+
+import grpc
+import grpc.aio
+import structlog
+from google.protobuf import any_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from gateway.errors import AirlockError, Internal, from_sandbox
+from gateway.tenants import Tenant
+from sandbox.errors import SandboxError
+
+log = structlog.get_logger(__name__)
+_DOMAIN = "airlock"
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Authenticator(Protocol):
+    """Tells whose call it is; Unauthenticated when nobody's."""
+
+    async def __call__(self, context: Context) -> Tenant: ...
+
+
+class Service(Protocol):
+    """What a servicer must have for the wrappers."""
+
+    authenticate: Authenticator
+
+
+S = TypeVar("S", bound=Service)
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+def unary(
+    method: Callable[[S, Tenant, Q, Context], Awaitable[A]],
+) -> Callable[[S, Q, Context], Awaitable[A]]:
+    """Wrap an RPC that answers once."""
+
+    @functools.wraps(method)
+    async def rpc(self: S, request: Q, context: Context) -> A:
+        try:
+            return await method(self, await self.authenticate(context), request, context)
+        except Exception as error:
+            await _abort(context, error)
+
+    return rpc
+
+
+def streaming(
+    method: Callable[[S, Tenant, Q, Context], AsyncIterator[A]],
+) -> Callable[[S, Q, Context], AsyncIterator[A]]:
+    """Wrap an RPC that answers with a stream."""
+
+    @functools.wraps(method)
+    async def rpc(self: S, request: Q, context: Context) -> AsyncIterator[A]:
+        try:
+            async for answer in method(self, await self.authenticate(context), request, context):
+                yield answer
+        except Exception as error:
+            await _abort(context, error)
+
+    return rpc
+
+
+async def _abort(context: Context, error: Exception) -> NoReturn:
+    if isinstance(error, asyncio.CancelledError | grpc.aio.AbortError):
+        raise error
+    if isinstance(error, SandboxError):
+        error = from_sandbox(error)
+    if not isinstance(error, AirlockError):
+        log.error("fault", exc_info=error)
+        error = Internal("a fault of the gateway; its log has the details")
+    # grpc-stubs do not know this method, nor that it never returns.
+    abort: Callable[[grpc.Status], Awaitable[NoReturn]] = context.abort_with_status  # type: ignore[attr-defined]
+    await abort(rpc_status.to_status(status_of(error)))
+
+
+def status_of(error: AirlockError) -> status_pb2.Status:
+    """Return the google.rpc.Status of an error."""
+    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=_DOMAIN, metadata=error.details)
+    detail = any_pb2.Any()
+    detail.Pack(info)
+    code = code_pb2.Code.Value(error.code.name)
+    return status_pb2.Status(code=code, message=str(error), details=[detail])

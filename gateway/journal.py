@@ -1,0 +1,81 @@
+"""The journal hook: a tool call is written down before it executes, and its outcome before anybody sees the result.
+
+Innermost of the rings and first of the after hooks. A call that was blocked is written once, when it is over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from agent.hook import Hook, NextToolUse
+from agent.messages import ToolCall
+from agent.state import AgentState
+from agent.tool import ToolResult
+from agent.verdict import VerdictKind
+from gateway.storage.store import Store, Thread
+
+# Innermost: below every priority that a capability may have, so that its ring wraps nothing but the executor.
+INNERMOST_PRIORITY = -1_000_000
+# What is kept of the arguments themselves; the digest covers all of them.
+_ARGUMENTS_LIMIT_CHARS = 16_384
+
+
+def digest_of(arguments: object) -> str:
+    """Return the SHA-256 of arguments in canonical JSON."""
+    return hashlib.sha256(json.dumps(arguments, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+class JournalHook(Hook):
+    """Journals every tool call of one thread."""
+
+    name = "journal"
+    priority = INNERMOST_PRIORITY
+    mandatory = True
+
+    def __init__(self, store: Store, thread: Thread, policy_version: str, run_id: str | None = None) -> None:
+        self._store = store
+        self._thread = thread
+        self._policy_version = policy_version
+        self._run_id = run_id
+        self._executing: set[str] = set()
+
+    async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
+        """Write "about to execute"."""
+        self._executing.add(call.id)
+        await self._store.write_tool_call({**self._row(call), "state": "executing"})
+        return await next_(call)
+
+    async def after_tool_use(self, state: AgentState) -> AgentState:
+        """Write the outcome; the runner comes here for cancelled calls too."""
+        tool = state.current.tool
+        verdict, result = tool.verdict, tool.result
+        ended = {
+            "state": "blocked" if tool.blocked else "finished",
+            "verdict": "deny" if tool.blocked else "ask" if verdict and verdict.kind is VerdictKind.ASK else "allow",
+            "rule": verdict.rule if verdict else None,
+            "reason": verdict.reason if verdict else None,
+            "outcome": result.outcome if result else None,
+            "exit_code": result.exit_code if result else None,
+            "is_error": result.is_error if result else None,
+            "result_bytes": len(result.content) if result else 0,
+        }
+        if tool.call.id in self._executing:
+            self._executing.discard(tool.call.id)
+            await self._store.finish_tool_call(tool.call.id, ended)
+        else:
+            await self._store.write_tool_call({**self._row(tool.call), **ended})
+        return state
+
+    def _row(self, call: ToolCall) -> dict[str, str | None]:
+        arguments = call.raw_arguments if call.arguments is None else json.dumps(call.arguments)
+        return {
+            "id": call.id,
+            "tenant": self._thread.tenant,
+            "thread_id": self._thread.id,
+            "run_id": self._run_id,
+            "name": call.name[:128],
+            "arguments": arguments[:_ARGUMENTS_LIMIT_CHARS],
+            "arguments_digest": digest_of(call.arguments),
+            "policy_version": self._policy_version,
+        }

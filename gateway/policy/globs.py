@@ -1,0 +1,162 @@
+"""Path globs: absolute, anchored at both ends; `*`, `?` and `[...]` stop at a slash, `**` does not.
+
+`**` stands alone between slashes and means any number of directories, none too. At the end, `/workspace/**` is
+/workspace itself and everything below it. A literal star is written `[*]`. Names that start with a dot are not special.
+
+Matching takes time linear in the path for each wildcard: pieces between wildcards are matched leftmost and then kept
+(atomic groups), so no glob that a tenant writes can make a decision slow.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+_WILDCARD = frozenset("*?[")
+
+
+def path_problem(path: object) -> str | None:
+    """Return what keeps a path from being judged, None for an absolute normalised path."""
+    if not isinstance(path, str) or not path:
+        return "path must be text"
+    if "\0" in path:
+        return "path contains NUL"
+    if not path.startswith("/"):
+        return "path is not absolute"
+    parts = path[1:].split("/") if path != "/" else []
+    if ".." in parts:
+        return 'path contains ".."; name the file by its plain path'
+    if "" in parts or "." in parts:
+        return 'path is not normalised: it has "//", "/./" or a slash at its end'
+    return None
+
+
+@dataclass(frozen=True)
+class PathGlob:
+    """A compiled glob. `root` is its longest leading directory without wildcards ("" for the root itself)."""
+
+    text: str
+    root: str
+    components: tuple[str, ...]
+    pattern: re.Pattern[str]
+
+    def matches(self, path: str) -> bool:
+        """Return whether an absolute normalised path matches."""
+        return self.pattern.fullmatch(path) is not None
+
+    def may_match_below(self, directory: str) -> bool:
+        """Return whether some path at or below a directory could match: what a recursive search would meet."""
+        inside = "" if directory == "/" else directory
+        if self.root == inside or self.root.startswith(inside + "/"):
+            return True
+        if not inside.startswith(self.root + "/"):
+            return False
+        return _may_continue(self.components, tuple(inside[1:].split("/")))
+
+
+def _may_continue(components: tuple[str, ...], directories: tuple[str, ...]) -> bool:
+    """Return whether `components` can match some path that starts with `directories`."""
+    positions = {0}
+    for directory in directories:
+        following: set[int] = set()
+        for position in positions:
+            while position < len(components) and components[position] == "**":
+                following.add(position)
+                position += 1
+            if position < len(components) and re.fullmatch(_component(components[position]), directory, re.DOTALL):
+                following.add(position + 1)
+        positions = following
+    # A position at the end has matched the directory itself, which a search meets as well.
+    return bool(positions)
+
+
+@lru_cache(maxsize=4096)
+def compile_glob(text: str) -> PathGlob:
+    """Compile a glob. Raises ValueError that says what is wrong and what is allowed."""
+    if not text.startswith("/"):
+        raise ValueError(f"{text!r} is not absolute; a path glob starts with /, for example /workspace/**")
+    if "\0" in text or "\\" in text:
+        raise ValueError(f"{text!r} contains NUL or a backslash; a literal star is written [*]")
+    components = tuple(text[1:].split("/")) if text != "/" else ()
+    for component in components:
+        if component in ("", ".", ".."):
+            raise ValueError(f'{text!r} has an empty, "." or ".." part; no judged path ever has one')
+        if "**" in component and component != "**":
+            raise ValueError(f"{text!r}: ** stands alone between slashes, as in /workspace/**/name")
+        if component.count("*") > 8:
+            raise ValueError(f"{text!r} has more than eight stars between two slashes")
+    if components.count("**") > 8:
+        raise ValueError(f"{text!r} has more than eight **")
+    literal = 0
+    while literal < len(components) and not _WILDCARD & set(components[literal]):
+        literal += 1
+    if literal == len(components):
+        literal -= 1
+    root = "".join("/" + component for component in components[: max(literal, 0)])
+    return PathGlob(text, root, components, re.compile(_path(components), re.DOTALL))
+
+
+def _path(components: tuple[str, ...]) -> str:
+    """Return the expression of a whole glob."""
+    if not components:
+        return "/"
+    chunks: list[list[str]] = [[]]
+    for component in components:
+        if component == "**":
+            chunks.append([])
+        else:
+            chunks[-1].append(component)
+    expressions = ["".join("/" + _component(component) for component in chunk) for chunk in chunks]
+    first, *others = expressions
+    if not others:
+        return first
+    *middle, last = others
+    # A path and its parts start with a slash; "/" alone is the root, which has no parts.
+    result = first
+    for expression in middle:
+        if expression:
+            result += f"(?>(?:/[^/]+)*?{expression}(?=/|\\Z))"
+    if last:
+        return result + f"(?:/[^/]+)*{last}"
+    return result + ("(?:/.*)?" if first or any(middle) else "/.*")
+
+
+def _component(component: str) -> str:
+    """Return the expression of one part between slashes."""
+    pieces: list[str] = [""]
+    position = 0
+    while position < len(component):
+        character = component[position]
+        if character == "*":
+            pieces.append("")
+            position += 1
+        elif character == "[":
+            expression, position = _character_class(component, position)
+            pieces[-1] += expression
+        else:
+            pieces[-1] += "[^/]" if character == "?" else re.escape(character)
+            position += 1
+    first, *others = pieces
+    if not others:
+        return first
+    *middle, last = others
+    return first + "".join(f"(?>[^/]*?{piece})" for piece in middle if piece) + f"[^/]*{last}"
+
+
+def _character_class(component: str, start: int) -> tuple[str, int]:
+    """Return the expression of a [...] and the position after it."""
+    body = start + 1
+    negated = component[body : body + 1] in ("!", "^")
+    body += negated
+    end = component.find("]", body + 1)
+    if end < 0:
+        raise ValueError(f"{component!r}: [ is never closed; a literal bracket is written [[]")
+    members = component[body:end]
+    if "--" in members:
+        raise ValueError(f"{component!r}: a range has one - in it")
+    for low, high in re.findall(r"(.)-(.)", members, re.DOTALL):
+        if low > high:
+            raise ValueError(f"{component!r}: the range {low}-{high} is backwards")
+    escaped = "".join(character if character == "-" else re.escape(character) for character in members)
+    return f"(?!/)[{'^' if negated else ''}{escaped}]", end + 1

@@ -1,0 +1,118 @@
+"""YAML read as plain data, with the line of every field.
+
+Only what a policy needs: one document of mappings, sequences and plain scalars. Anchors, aliases, merge keys and tags
+are refused (an alias can name a billion entries), and so are duplicate keys, which YAML readers resolve in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+LIMIT_DEPTH = 20
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_SCALARS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "timestamp"))
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class YamlProblem(Exception):
+    """What is wrong, at which line from 1 and at which field."""
+
+    line: int
+    path: Path
+    message: str
+
+
+@dataclass
+class YamlReading:
+    """Plain data (dict, tuple, str, int, float, bool, None), the line of each path, and what was wrong."""
+
+    data: object = None
+    lines: dict[Path, int] = field(default_factory=dict)
+    problems: list[YamlProblem] = field(default_factory=list)
+
+    def line(self, path: Path) -> int:
+        """Return the line of a path, or of what is nearest around it."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+
+def read_yaml(text: str) -> YamlReading:
+    """Read one document. Never raises: what is wrong is in `problems`."""
+    reading = YamlReading()
+    try:
+        _check_events(yaml.parse(text, Loader=_Loader))
+        node = yaml.compose(text, Loader=_Loader)
+        if node is None:
+            raise YamlProblem(1, (), "the file is empty; a policy starts with version: 1")
+        reading.data = _Construction(reading).value(node, ())
+    except YamlProblem as problem:
+        reading.problems.append(problem)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        message = f"not valid YAML: {error.problem or error.context}"
+        reading.problems.append(YamlProblem(mark.line + 1 if mark else 1, (), message))
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        reading.problems.append(YamlProblem(1, (), f"not valid YAML: {str(error).splitlines()[0]}"))
+    return reading
+
+
+def _check_events(events: Iterator[Any]) -> None:
+    """Raise YamlProblem for what must not even be composed."""
+    depth = documents = 0
+    for event in events:
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+            raise YamlProblem(line, (), "anchors (&) and aliases (*) are not allowed; write the value out or quote it")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > LIMIT_DEPTH:
+                raise YamlProblem(line, (), f"nested deeper than {LIMIT_DEPTH} levels")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.DocumentStartEvent):
+            documents += 1
+            if documents > 1:
+                raise YamlProblem(line, (), "a second document starts here (---); a policy is one document")
+
+
+class _Construction:
+    def __init__(self, reading: YamlReading) -> None:
+        self._reading = reading
+        self._loader = _Loader("")
+
+    def value(self, node: yaml.Node, path: Path) -> object:
+        line = node.start_mark.line + 1
+        self._reading.lines.setdefault(path, line)
+        if isinstance(node, yaml.MappingNode) and node.tag == "tag:yaml.org,2002:map":
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
+            return tuple(self.value(item, (*path, place)) for place, item in enumerate(node.value))
+        if isinstance(node, yaml.ScalarNode) and node.tag in _SCALARS:
+            if node.tag.endswith(":timestamp"):
+                return node.value
+            return self._loader.construct_object(node)
+        raise YamlProblem(line, path, f"the YAML tag {node.tag!r} is not allowed; write plain values")
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, object]:
+        mapping: dict[str, object] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise YamlProblem(line, path, "a field's name must be plain text")
+            key = key_node.value
+            if key in mapping:
+                first = self._reading.lines[(*path, key)]
+                message = f"written twice; the first is in line {first}. Keep one"
+                self._reading.problems.append(YamlProblem(line, (*path, key), message))
+                continue
+            self._reading.lines[(*path, key)] = line
+            mapping[key] = self.value(value_node, (*path, key))
+        return mapping

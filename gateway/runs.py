@@ -1,0 +1,209 @@
+"""Runs: starting them, following them, stopping them. A run is a task here and an event log in the database."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import structlog
+
+from agent.capabilities.flow import run_flow
+from agent.capabilities.limits import run_limits
+from agent.errors import AgentError
+from agent.events import Event, EventSink
+from agent.hook import Hook
+from agent.loop import Agent
+from agent.messages import Message
+from agent.openai_model import OpenAIModel
+from agent.state import AgentState
+from gateway.clock import MakeId, make_id
+from gateway.config import AgentSettings, ModelSettings
+from gateway.errors import AirlockError, InvalidArgument, NotFound, Overloaded
+from gateway.run_log import RunLog
+from gateway.storage.store import LoggedEvent, Run, Store, Thread
+from gateway.tenants import Tenant
+from gateway.tool_calls import ToolCalls
+
+log = structlog.get_logger(__name__)
+_TASK_LIMIT_CHARS = 262_144
+_EVENTS_PAGE = 200
+# Runs at once of one tenant; one run at a time in a thread, for both would write the same history.
+_LIVE_LIMIT = 32
+
+
+@dataclass
+class _Live:
+    run: Run
+    thread: Thread
+    log: RunLog
+    cancelled: bool = False
+    task: asyncio.Task[None] | None = field(default=None, repr=False)
+
+
+class Runs:
+    """Hosts the runs of every tenant."""
+
+    def __init__(
+        self, store: Store, tool_calls: ToolCalls, agents: dict[str, AgentSettings], ids: MakeId = make_id
+    ) -> None:
+        self._store = store
+        self._tool_calls = tool_calls
+        self._agents = agents
+        self._ids = ids
+        self._live: dict[str, _Live] = {}
+
+    async def start(self, tenant: Tenant, task: str, thread_name: str, agent_name: str) -> Run:
+        """Start a run and return it; its first event is stored soon after."""
+        agent_name = agent_name or "default"
+        if not task or len(task) > _TASK_LIMIT_CHARS:
+            raise InvalidArgument(f"task: between 1 and {_TASK_LIMIT_CHARS:,} characters")
+        if agent_name not in self._agents:
+            raise InvalidArgument(f"agent: {agent_name[:64]!r} is not one of {', '.join(sorted(self._agents))}")
+        model = _model_of(tenant.model)
+        thread = await self._tool_calls.thread(tenant, thread_name or self._ids("thread"))
+        mine = [live for live in self._live.values() if live.run.tenant == tenant.name]
+        if len(mine) >= _LIVE_LIMIT:
+            raise Overloaded(f"{_LIVE_LIMIT} runs of this tenant are under way; wait for one or cancel one")
+        if any(live.thread.id == thread.id for live in mine):
+            raise Overloaded(f"a run is under way in thread {thread.name!r}: wait for it, cancel it, or use another")
+        run = await self._store.add_run(thread, agent=agent_name, task=task, policy_version=tenant.policy.version)
+        live = _Live(run, thread, RunLog(run.id, self._store))
+        self._live[run.id] = live
+        live.task = asyncio.create_task(self._host(live, tenant, model), name=f"run {run.id}")
+        return run
+
+    async def get(self, tenant: Tenant, run_id: str) -> Run:
+        """Return a run; NotFound also when it is another tenant's."""
+        run = await self._store.run(tenant.name, run_id)
+        if run is None:
+            raise NotFound(f"no run {run_id[:64]!r}: `airlock run` prints the id of each run it starts")
+        return run
+
+    async def watch(self, tenant: Tenant, run_id: str, from_sequence: int) -> AsyncIterator[LoggedEvent]:
+        """Yield a run's events from a sequence number on, until the run has finished."""
+        if from_sequence < 0:
+            raise InvalidArgument("from_sequence: 0 or more")
+        await self.get(tenant, run_id)
+        sequence = max(1, from_sequence)
+        while True:
+            # Looked up before the events are read: what is stored after that is announced.
+            live = self._live.get(run_id)
+            page = await self._store.events_of(run_id, sequence, _EVENTS_PAGE)
+            for event in page:
+                yield event
+                if event.type == "run_finished":
+                    return
+                sequence = event.sequence + 1
+            if page:
+                continue
+            if live is None:
+                return
+            await live.log.wait(sequence - 1)
+
+    async def cancel(self, tenant: Tenant, run_id: str) -> Run:
+        """Stop a run, down to its processes; a finished run stays as it is."""
+        run = await self.get(tenant, run_id)
+        live = self._live.get(run_id)
+        if live is not None and live.task is not None and not live.cancelled:
+            live.cancelled = True
+            live.task.cancel()
+        return run
+
+    async def close(self) -> None:
+        """Cancel every live run and wait until their last events are stored."""
+        tasks = [live.task for live in self._live.values() if live.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _host(self, live: _Live, tenant: Tenant, model: OpenAIModel) -> None:
+        try:
+            await self._run_agent(live, tenant, model)
+        except asyncio.CancelledError:
+            live.log.emit(_finished("cancelled", "gateway", "cancelled", "the run was cancelled"))
+        except (AgentError, AirlockError) as error:
+            live.log.emit(_finished("failed", "gateway", "error", str(error)))
+        except Exception as error:
+            log.exception("run failed", run=live.run.id)
+            live.log.emit(_finished("failed", "gateway", "fault", f"a fault of the gateway: {type(error).__name__}"))
+        finally:
+            await model.close()
+            await live.log.close()
+            self._live.pop(live.run.id, None)
+
+    async def _run_agent(self, live: _Live, tenant: Tenant, model: OpenAIModel) -> None:
+        path = self._tool_calls.path(tenant, live.thread, live.run.id)
+        history = await self._store.messages_of(live.thread)
+        limits = tenant.policy.document.limits
+        keeper = _HistoryHook(self._store, live.thread, live.run.id, len(history))
+        agent = Agent(
+            model=model,
+            name=live.run.agent,
+            capabilities=(
+                *path.capabilities,
+                run_flow(),
+                run_limits(steps=limits.steps, output_tokens=limits.output_tokens, execution_time_s=limits.run_s),
+            ),
+            hooks=(*path.hooks, keeper),
+            system_prompt=self._agents[live.run.agent].system_prompt,
+        )
+        state = AgentState(
+            run_id=live.run.id,
+            thread=live.thread.name,
+            agent=live.run.agent,
+            messages=(*history, Message(role="user", content=live.run.task)),
+        )
+        events: EventSink = live.log.emit
+        await agent.run(state, events)
+
+
+class _HistoryHook(Hook):
+    """Keeps the thread's messages: each step adds its own, so a step's cost does not grow with the thread."""
+
+    name = "history"
+    mandatory = True
+    priority = 1_000_000
+
+    def __init__(self, store: Store, thread: Thread, run_id: str, stored: int) -> None:
+        self._store = store
+        self._thread = thread
+        self._run_id = run_id
+        self._stored = stored
+
+    async def before_step(self, state: AgentState) -> AgentState:
+        """Store what the last step added; the first step stores the task."""
+        return await self._keep(state)
+
+    async def execution_end(self, state: AgentState) -> AgentState:
+        """Store what the last step added."""
+        return await self._keep(state)
+
+    async def _keep(self, state: AgentState) -> AgentState:
+        added = state.messages[self._stored :]
+        await self._store.add_messages(self._thread, self._run_id, self._stored, added)
+        self._stored += len(added)
+        return state
+
+
+def _model_of(settings: ModelSettings) -> OpenAIModel:
+    return OpenAIModel(
+        settings.resolved_name(),
+        base_url=settings.resolved_base_url(),
+        api_key=settings.resolved_api_key(),
+        stream=settings.stream,
+        timeout_s=settings.timeout_s,
+    )
+
+
+def _finished(status: str, hook: str, rule: str, reason: str) -> Event:
+    return Event(
+        "run_finished", {"status": status, "stop": {"hook": hook, "rule": rule, "reason": reason}, "answer": ""}
+    )
+
+
+def payload_of(event: LoggedEvent) -> dict[str, object]:
+    """Return an event's fields."""
+    fields: dict[str, object] = json.loads(event.payload)
+    return fields

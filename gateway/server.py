@@ -1,0 +1,132 @@
+"""The composition: every part of a gateway, put together in one place and taken apart in the reverse order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
+
+from gateway.auth import KeyAuthenticator
+from gateway.clock import make_id
+from gateway.config import Config
+from gateway.errors import Misconfigured
+from gateway.runs import Runs
+from gateway.services.run_service import RunService
+from gateway.services.tool_service import ToolService
+from gateway.services.workspace_service import WorkspaceService
+from gateway.storage.database import Database
+from gateway.storage.store import Store
+from gateway.tenants import load_tenants
+from gateway.tool_calls import ToolCalls
+from gateway.v1 import (
+    run_service_pb2,
+    run_service_pb2_grpc,
+    tool_service_pb2,
+    tool_service_pb2_grpc,
+    workspace_service_pb2,
+    workspace_service_pb2_grpc,
+)
+from sandbox.docker_engine import DockerEngine
+from sandbox.sandbox_keeper import SandboxKeeper
+
+log = structlog.get_logger(__name__)
+SERVICES = tuple(
+    file.DESCRIPTOR.services_by_name[name].full_name
+    for file, name in (
+        (run_service_pb2, "RunService"),
+        (tool_service_pb2, "ToolService"),
+        (workspace_service_pb2, "WorkspaceService"),
+    )
+)
+_MESSAGE_LIMIT_BYTES = 16 * 1024 * 1024
+_DRAIN_S = 5.0
+_OPTIONS = (
+    ("grpc.max_receive_message_length", _MESSAGE_LIMIT_BYTES),
+    ("grpc.max_send_message_length", _MESSAGE_LIMIT_BYTES),
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_time_ms", 30_000),
+)
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A gateway that answers at `address`."""
+
+    address: str
+    store: Store
+
+
+@contextlib.asynccontextmanager
+async def running_gateway(config: Config, listen: str) -> AsyncIterator[Gateway]:
+    """Run a gateway until the block ends; then runs are cancelled, sandboxes removed, events stored."""
+    tenants = load_tenants(config)
+    state_dir = config.path(config.state_dir)
+    state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    async with contextlib.AsyncExitStack() as stack:
+        database = await Database.open(config.resolved_database_url())
+        stack.push_async_callback(database.close)
+        store = Store(database)
+        interrupted = await store.end_interrupted()
+        if interrupted:
+            log.warning("ended runs that an earlier process left", runs=interrupted)
+        engine = DockerEngine(
+            instance=_instance(state_dir),
+            channel_root=config.resolved_channel_dir(),
+            runtime_image=config.sandbox.runtime_image,
+            base_url=config.sandbox.engine_url,
+        )
+        stack.push_async_callback(engine.close)
+        await engine.reconcile()
+        keeper = SandboxKeeper(engine, idle_timeout_s=config.sandbox.idle_timeout_s, max_live=config.sandbox.max_live)
+        stack.push_async_callback(keeper.close, remove_workspaces=not config.sandbox.keep_workspaces)
+        tool_calls = ToolCalls(store, keeper)
+        runs = Runs(store, tool_calls, dict(config.agents))
+        server = grpc.aio.server(options=_OPTIONS)
+        _add_services(server, runs, tool_calls, KeyAuthenticator(store, tenants))
+        address = _bind(server, listen)
+        await server.start()
+        # Watchers end when their run does, so runs are closed first and the server is given time to drain.
+        stack.push_async_callback(server.stop, _DRAIN_S)
+        stack.push_async_callback(runs.close)
+        yield Gateway(address, store)
+
+
+def _add_services(server: grpc.aio.Server, runs: Runs, tool_calls: ToolCalls, authenticate: KeyAuthenticator) -> None:
+    run_service_pb2_grpc.add_RunServiceServicer_to_server(RunService(runs, authenticate), server)
+    tool_service_pb2_grpc.add_ToolServiceServicer_to_server(ToolService(tool_calls, authenticate), server)
+    workspace_service_pb2_grpc.add_WorkspaceServiceServicer_to_server(
+        WorkspaceService(tool_calls, authenticate), server
+    )
+    healthy = HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
+    for name in ("", *SERVICES):
+        asyncio.ensure_future(healthy.set(name, health_pb2.HealthCheckResponse.SERVING))  # noqa: RUF006
+    reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+
+
+def _bind(server: grpc.aio.Server, listen: str) -> str:
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdigit():
+        raise Misconfigured(f"--listen {listen!r}: HOST:PORT is expected, such as 127.0.0.1:7443")
+    try:
+        bound = server.add_insecure_port(listen)
+    except RuntimeError as error:
+        raise Misconfigured(f"--listen {listen}: {error}; is another process listening there?") from error
+    return f"{host}:{bound}"
+
+
+def _instance(state_dir: Path) -> str:
+    """Return the id that labels this gateway's containers, the same after a restart."""
+    path = state_dir / "instance"
+    if not path.exists():
+        path.write_text(make_id("gw"), encoding="ascii")
+    return path.read_text(encoding="ascii").strip()

@@ -1,0 +1,1 @@
+"""The servicers: each translates one proto service to the rooms behind it."""

@@ -1,0 +1,87 @@
+"""RunService over gateway.runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from gateway import runs as hosted
+from gateway.edge import Authenticator, Context, streaming, unary
+from gateway.storage.store import Run
+from gateway.tenants import Tenant
+from gateway.v1 import run_service_pb2 as pb
+from gateway.v1 import run_service_pb2_grpc as grpc_pb
+
+_STATUS = {
+    "running": pb.RUN_STATUS_RUNNING,
+    "completed": pb.RUN_STATUS_COMPLETED,
+    "stopped": pb.RUN_STATUS_STOPPED,
+    "cancelled": pb.RUN_STATUS_CANCELLED,
+    "failed": pb.RUN_STATUS_FAILED,
+}
+
+
+class RunService(grpc_pb.RunServiceServicer):
+    """Starts and follows runs."""
+
+    def __init__(self, runs: hosted.Runs, authenticate: Authenticator) -> None:
+        self._runs = runs
+        self.authenticate = authenticate
+
+    @unary
+    async def StartRun(  # noqa: N802
+        self, tenant: Tenant, request: pb.StartRunRequest, context: Context
+    ) -> pb.StartRunResponse:
+        """Start a run and return at once."""
+        del context
+        return pb.StartRunResponse(
+            run=_run(await self._runs.start(tenant, request.task, request.thread, request.agent))
+        )
+
+    @streaming
+    async def WatchRun(  # noqa: N802
+        self, tenant: Tenant, request: pb.WatchRunRequest, context: Context
+    ) -> AsyncIterator[pb.WatchRunResponse]:
+        """Stream a run's events."""
+        del context
+        async for event in self._runs.watch(tenant, request.run_id, request.from_sequence):
+            yield pb.WatchRunResponse(
+                event=pb.Event(
+                    sequence=event.sequence, type=event.type, at=_time(event.at_us), payload_json=event.payload
+                )
+            )
+
+    @unary
+    async def GetRun(self, tenant: Tenant, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:  # noqa: N802
+        """Return a run."""
+        del context
+        return pb.GetRunResponse(run=_run(await self._runs.get(tenant, request.run_id)))
+
+    @unary
+    async def CancelRun(  # noqa: N802
+        self, tenant: Tenant, request: pb.CancelRunRequest, context: Context
+    ) -> pb.CancelRunResponse:
+        """Stop a run."""
+        del context
+        return pb.CancelRunResponse(run=_run(await self._runs.cancel(tenant, request.run_id)))
+
+
+def _run(run: Run) -> pb.Run:
+    return pb.Run(
+        id=run.id,
+        thread=run.thread,
+        agent=run.agent,
+        status=_STATUS[run.status],
+        stop=None
+        if run.stop_hook is None
+        else pb.Stop(hook=run.stop_hook, rule=run.stop_rule or "", reason=run.stop_reason or ""),
+        started_at=_time(run.started_us),
+        finished_at=None if run.finished_us is None else _time(run.finished_us),
+        last_sequence=run.last_sequence,
+        task=run.task,
+    )
+
+
+def _time(us: int) -> Timestamp:
+    return Timestamp(seconds=us // 1_000_000, nanos=us % 1_000_000 * 1000)

@@ -1,0 +1,102 @@
+"""ToolService over gateway.tool_calls."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+from agent.tool import Evicted
+from agent.verdict import VerdictKind
+from gateway.edge import Authenticator, Context, streaming, unary
+from gateway.tenants import Tenant
+from gateway.tool_calls import FinishedToolCall, ToolCalls
+from gateway.v1 import tool_service_pb2 as pb
+from gateway.v1 import tool_service_pb2_grpc as grpc_pb
+
+
+class ToolService(grpc_pb.ToolServiceServicer):
+    """Calls tools one by one."""
+
+    def __init__(self, tool_calls: ToolCalls, authenticate: Authenticator) -> None:
+        self._tool_calls = tool_calls
+        self.authenticate = authenticate
+
+    @unary
+    async def ListTools(  # noqa: N802
+        self, tenant: Tenant, request: pb.ListToolsRequest, context: Context
+    ) -> pb.ListToolsResponse:
+        """List the tools."""
+        del request, context
+        return pb.ListToolsResponse(
+            tools=[
+                pb.Tool(name=spec.name, description=spec.description, parameters_json=json.dumps(spec.parameters))
+                for spec in self._tool_calls.specs(tenant)
+            ]
+        )
+
+    @unary
+    async def CallTool(  # noqa: N802
+        self, tenant: Tenant, request: pb.CallToolRequest, context: Context
+    ) -> pb.CallToolResponse:
+        """Run one tool call."""
+        del context
+        finished = await self._tool_calls.call(tenant, request.thread, request.name, request.arguments_json)
+        return pb.CallToolResponse(result=_result(finished, request.thread))
+
+    @streaming
+    async def StreamToolCall(  # noqa: N802
+        self, tenant: Tenant, request: pb.StreamToolCallRequest, context: Context
+    ) -> AsyncIterator[pb.StreamToolCallResponse]:
+        """Run one tool call and stream its output; a client that goes away cancels it."""
+        del context
+        asked = request.call
+        # Bounded by what a result may hold: past the eviction limit no output is streamed.
+        pieces: asyncio.Queue[pb.ToolOutput | None] = asyncio.Queue()
+
+        def take(stream: str, data: bytes) -> None:
+            pieces.put_nowait(pb.ToolOutput(stderr=stream == "stderr", data=data))
+
+        call = asyncio.create_task(
+            self._tool_calls.call(tenant, asked.thread, asked.name, asked.arguments_json, on_output=take)
+        )
+        call.add_done_callback(lambda _: pieces.put_nowait(None))
+        try:
+            while (piece := await pieces.get()) is not None:
+                yield pb.StreamToolCallResponse(output=piece)
+            yield pb.StreamToolCallResponse(result=_result(await call, asked.thread))
+        finally:
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+
+
+def _result(finished: FinishedToolCall, thread: str) -> pb.ToolResult:
+    execution, result = finished.execution, finished.result
+    verdict = execution.verdict
+    return pb.ToolResult(
+        call_id=execution.call.id,
+        thread=thread or finished.thread,
+        verdict=_verdict(finished),
+        rule=verdict.rule if verdict else "",
+        reason=verdict.reason if verdict else "",
+        outcome=result.outcome,
+        exit_code=result.exit_code,
+        content=result.content,
+        is_error=result.is_error,
+        evicted=None if result.evicted is None else _evicted(result.evicted),
+        duration_ms=finished.duration_s * 1000,
+        stdout=result.stdout,
+        stderr=result.stderr,
+        note=result.note,
+    )
+
+
+def _verdict(finished: FinishedToolCall) -> pb.Verdict:
+    if finished.execution.blocked:
+        return pb.VERDICT_DENY
+    verdict = finished.execution.verdict
+    return pb.VERDICT_ASK if verdict and verdict.kind is VerdictKind.ASK else pb.VERDICT_ALLOW
+
+
+def _evicted(evicted: Evicted) -> pb.Evicted:
+    return pb.Evicted(**evicted.model_dump())

@@ -1,0 +1,105 @@
+"""WorkspaceService: files in and out of a thread's sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+from agent import errors as agent_errors
+from agent.paths import resolve
+from gateway.edge import Authenticator, Context, streaming, unary
+from gateway.errors import InvalidArgument, InvalidPath, PermissionDenied
+from gateway.file_transfer import Download, Upload
+from gateway.tenants import Tenant
+from gateway.thread_sandbox import ThreadSandbox
+from gateway.tool_calls import FinishedToolCall, ToolCalls
+from gateway.v1 import workspace_service_pb2 as pb
+from gateway.v1 import workspace_service_pb2_grpc as grpc_pb
+
+_CHUNKS_IN_FLIGHT = 4
+
+
+class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
+    """Moves files."""
+
+    def __init__(self, tool_calls: ToolCalls, authenticate: Authenticator) -> None:
+        self._tool_calls = tool_calls
+        self.authenticate = authenticate
+
+    @streaming
+    async def ReadFile(  # noqa: N802
+        self, tenant: Tenant, request: pb.ReadFileRequest, context: Context
+    ) -> AsyncIterator[pb.ReadFileResponse]:
+        """Stream a file."""
+        del context
+        arguments = _arguments(request.path)
+        chunks: asyncio.Queue[bytes | None] = asyncio.Queue(_CHUNKS_IN_FLIGHT)
+        moved: list[Download] = []
+
+        def executor(sandbox: ThreadSandbox) -> Download:
+            moved.append(Download(sandbox, chunks))
+            return moved[0]
+
+        async def transfer() -> FinishedToolCall:
+            try:
+                return await self._tool_calls.call(tenant, request.thread, "read_file", arguments, executor=executor)
+            finally:
+                await chunks.put(None)
+
+        call = asyncio.create_task(transfer())
+        try:
+            while (chunk := await chunks.get()) is not None:
+                yield pb.ReadFileResponse(data=chunk)
+            _raise_failure(await call, moved)
+        finally:
+            call.cancel()
+            while not chunks.empty():
+                chunks.get_nowait()
+            await asyncio.gather(call, return_exceptions=True)
+
+    @unary
+    async def WriteFile(  # noqa: N802
+        self, tenant: Tenant, request: AsyncIterator[pb.WriteFileRequest], context: Context
+    ) -> pb.WriteFileResponse:
+        """Replace a file atomically."""
+        del context
+        first = await anext(aiter(request), None)
+        if first is None:
+            raise InvalidArgument("the first message names thread and path")
+
+        async def chunks() -> AsyncIterator[bytes]:
+            yield first.data
+            async for piece in request:
+                yield piece.data
+
+        moved: list[Upload] = []
+
+        def executor(sandbox: ThreadSandbox) -> Upload:
+            moved.append(Upload(sandbox, chunks()))
+            return moved[0]
+
+        finished = await self._tool_calls.call(
+            tenant, first.thread, "write_file", _arguments(first.path), executor=executor
+        )
+        _raise_failure(finished, moved)
+        return pb.WriteFileResponse(size_bytes=moved[0].size_bytes)
+
+
+def _arguments(path: str) -> str:
+    try:
+        return json.dumps({"path": resolve(path)})
+    except agent_errors.InvalidPath as error:
+        raise InvalidPath(str(error)) from error
+
+
+def _raise_failure(finished: FinishedToolCall, moved: list[Upload] | list[Download]) -> None:
+    execution = finished.execution
+    if execution.blocked and execution.verdict is not None:
+        raise PermissionDenied(
+            f"{execution.verdict.reason} (rule {execution.verdict.rule})", rule=execution.verdict.rule
+        )
+    if moved and moved[0].error is not None:
+        raise moved[0].error
+    if finished.result.is_error:
+        raise InvalidArgument(finished.result.text())

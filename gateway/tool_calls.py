@@ -1,0 +1,182 @@
+"""The one way of a tool call, for runs and for services with a loop of their own.
+
+    policy and other hooks -> journal "about to execute" -> sandbox -> journal the outcome -> after hooks -> result
+
+`ToolPath` is that way laid out for one thread: the hooks that nobody can take out, and the tools over its sandbox.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from time import perf_counter
+from typing import Any
+
+from agent.capabilities.bash import Eviction, shell_tool
+from agent.capabilities.filesystem import file_tools
+from agent.capability import Capability
+from agent.events import discard
+from agent.filesystem import OnOutput
+from agent.hook import Hook
+from agent.hook_engine import HookEngine
+from agent.messages import ToolCall
+from agent.state import AgentState, ToolExecution
+from agent.tool import ToolContext, ToolExecutor, ToolResult, ToolSpec
+from agent.tool_runner import ToolRunner
+from agent.toolbox import Toolbox
+from gateway.clock import MakeId, make_id
+from gateway.errors import InvalidArgument
+from gateway.journal import JournalHook
+from gateway.policy import PolicyDocument, PolicyHook
+from gateway.storage.store import Store, Thread
+from gateway.tenants import Tenant
+from gateway.thread_sandbox import ThreadSandbox
+from sandbox.sandbox_keeper import SandboxKeeper
+
+_THREAD_LIMIT_CHARS = 256
+_NAME_LIMIT_CHARS = 128
+# Threads whose way stays laid, and whose id is remembered; the one that was used longest ago is forgotten first.
+_LANES_LIMIT = 4096
+# How long a command may take when neither the call nor a shorter limit of the policy says.
+_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class ToolPath:
+    """The way of a tool call in one thread. The mandatory hooks are in `hooks`; no request can take one out."""
+
+    thread: Thread
+    sandbox: ThreadSandbox
+    hooks: Sequence[Hook]
+    capabilities: Sequence[Capability]
+
+    @cached_property
+    def engine(self) -> HookEngine:
+        """The hooks, ready to run."""
+        return HookEngine([*self.hooks, *(hook for capability in self.capabilities for hook in capability.hooks)])
+
+    @cached_property
+    def toolbox(self) -> Toolbox:
+        """The tools, ready to run."""
+        return Toolbox([tool for capability in self.capabilities for tool in capability.tools])
+
+
+@dataclass(frozen=True)
+class FinishedToolCall:
+    """A tool call that is over."""
+
+    thread: str
+    execution: ToolExecution
+    result: ToolResult
+    duration_s: float
+
+
+class ToolCalls:
+    """Lays tool paths and sends calls down them."""
+
+    def __init__(self, store: Store, keeper: SandboxKeeper, ids: MakeId = make_id) -> None:
+        self._store = store
+        self._keeper = keeper
+        self._ids = ids
+        self._threads: dict[tuple[str, str], Thread] = {}
+        self._lanes: dict[str, ToolPath] = {}
+
+    async def thread(self, tenant: Tenant, name: str) -> Thread:
+        """Return a thread, made on first use; an empty name means "default"."""
+        name = name or "default"
+        if len(name) > _THREAD_LIMIT_CHARS or not name.isprintable():
+            raise InvalidArgument(f"thread: {_THREAD_LIMIT_CHARS} printable characters at most")
+        key = (tenant.name, name)
+        thread = self._threads.pop(key, None) or await self._store.thread(*key)
+        self._threads[key] = thread
+        if len(self._threads) > _LANES_LIMIT:
+            del self._threads[next(iter(self._threads))]
+        return thread
+
+    def path(self, tenant: Tenant, thread: Thread, run_id: str | None = None) -> ToolPath:
+        """Lay the way of a tool call for a thread."""
+        document = tenant.policy.document
+        sandbox = ThreadSandbox(self._keeper, tenant.sandbox_spec(thread.name))
+        return ToolPath(
+            thread=thread,
+            sandbox=sandbox,
+            hooks=(
+                JournalHook(self._store, thread, tenant.policy.version, run_id),
+                PolicyHook(tenant.policy),
+            ),
+            capabilities=(file_tools(sandbox), _shell_tool(sandbox, document)),
+        )
+
+    async def call(
+        self,
+        tenant: Tenant,
+        thread_name: str,
+        name: str,
+        arguments_json: str,
+        *,
+        on_output: OnOutput | None = None,
+        executor: Callable[[ThreadSandbox], ToolExecutor] | None = None,
+    ) -> FinishedToolCall:
+        """Send one call down the way; `executor` stands in for the tools when bytes are streamed."""
+        started = perf_counter()
+        if not name or len(name) > _NAME_LIMIT_CHARS:
+            raise InvalidArgument(f"name: the name of a tool, {_NAME_LIMIT_CHARS} characters at most")
+        path = await self._lane(tenant, thread_name)
+        tools = path.toolbox if executor is None else executor(path.sandbox)
+        if on_output is not None:
+            tools = _Overheard(tools, on_output)
+        runner = ToolRunner(path.engine, tools, discard)
+        call = ToolCall(id=self._ids("call"), name=name, **_parse(arguments_json))
+        state = await runner.run(AgentState(run_id=call.id, thread=path.thread.name), [call])
+        execution = state.current.tool_executions[0]
+        result = execution.result or ToolResult.error("the call ended without a result")
+        return FinishedToolCall(path.thread.name, execution, result, perf_counter() - started)
+
+    def specs(self, tenant: Tenant) -> Sequence[ToolSpec]:
+        """Return the tools of a tenant's threads; no sandbox is made for it."""
+        return self.path(tenant, Thread(id="", tenant=tenant.name, name="")).toolbox.specs()
+
+    async def _lane(self, tenant: Tenant, thread_name: str) -> ToolPath:
+        """Return the way for calls that belong to no run, laid once for a thread that is in use."""
+        thread = await self.thread(tenant, thread_name)
+        path = self._lanes.pop(thread.id, None) or self.path(tenant, thread)
+        self._lanes[thread.id] = path
+        if len(self._lanes) > _LANES_LIMIT:
+            del self._lanes[next(iter(self._lanes))]
+        return path
+
+
+class _Overheard:
+    """A ToolExecutor whose output also goes, as bytes, to somebody who listens."""
+
+    def __init__(self, inner: ToolExecutor, on_output: OnOutput) -> None:
+        self._inner = inner
+        self._on_output = on_output
+        self.specs = inner.specs
+        self.check = inner.check
+        self.normalised = inner.normalised
+
+    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        """Run the call; the runner's own listener is not needed, for nobody watches its events."""
+        return await self._inner.execute(call, replace(context, on_output=self._on_output))
+
+
+def _shell_tool(sandbox: ThreadSandbox, document: PolicyDocument) -> Capability:
+    kept, limit_s = document.eviction.sizes("execute"), document.limits.timeout_s
+    return shell_tool(
+        sandbox,
+        eviction=Eviction(kept.limit_chars, kept.head_chars, kept.tail_chars),
+        timeout_s=min(_TIMEOUT_S, limit_s),
+        max_timeout_s=limit_s,
+    )
+
+
+def _parse(arguments_json: str) -> dict[str, Any]:
+    """Return ToolCall's argument fields; what is not a JSON object goes on as raw text and is told to the caller."""
+    try:
+        arguments = json.loads(arguments_json or "{}")
+    except (ValueError, RecursionError):  # the latter from ten thousand brackets
+        arguments = None
+    return {"arguments": arguments if isinstance(arguments, dict) else None, "raw_arguments": arguments_json}

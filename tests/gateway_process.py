@@ -1,0 +1,121 @@
+"""A real gateway for tests and benchmarks: `airlock init`, then `airlock serve` as a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_READY_S = 60
+_STOP_S = 60
+AIRLOCK = (sys.executable, "-m", "gateway.cli")
+
+
+def airlock(
+    *arguments: str, env: Mapping[str, str] | None = None, check: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Run the CLI and return what it printed."""
+    return subprocess.run(
+        [*AIRLOCK, *arguments],
+        capture_output=True,
+        text=True,
+        check=check,
+        timeout=120,
+        env={**os.environ, **(env or {})},
+    )
+
+
+@dataclass(frozen=True)
+class Home:
+    """A directory made by `airlock init`, and its first key."""
+
+    config: Path
+    key: str
+
+    @property
+    def instance(self) -> str:
+        """The id that labels this gateway's containers."""
+        return (self.config.parent / "state" / "instance").read_text(encoding="ascii")
+
+    def add_tenant(self, name: str, policy: str | None = None) -> str:
+        """Configure another tenant and return a key of it."""
+        import yaml
+
+        document = yaml.safe_load(self.config.read_text(encoding="utf-8"))
+        path = self.config.parent / "policies" / f"{name}.yaml"
+        path.write_text(policy or (path.parent / "default.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+        document["tenants"][name] = {"policy": f"policies/{name}.yaml"}
+        self.config.write_text(yaml.safe_dump(document), encoding="utf-8")
+        made = airlock("key", "create", "--tenant", name, "--config", str(self.config), "--json")
+        return str(json.loads(made.stdout)["key"])
+
+    def configure(self, **sections: Any) -> None:
+        """Merge sections into the configuration."""
+        import yaml
+
+        document = yaml.safe_load(self.config.read_text(encoding="utf-8"))
+        for name, section in sections.items():
+            document[name] = {**document.get(name, {}), **section} if isinstance(section, dict) else section
+        self.config.write_text(yaml.safe_dump(document), encoding="utf-8")
+
+
+def make_home(directory: Path) -> Home:
+    """Run `airlock init` in a directory."""
+    made = json.loads(airlock("init", str(directory), "--json").stdout)
+    home = Home(Path(made["config"]), made["key"])
+    home.configure(sandbox={"keep_workspaces": False})
+    return home
+
+
+@dataclass(frozen=True)
+class Served:
+    """A gateway process that answers."""
+
+    address: str
+    process: subprocess.Popen[bytes]
+
+    def kill(self) -> None:
+        """Kill it without a chance to clean up."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(_STOP_S)
+
+
+@contextlib.contextmanager
+def served(home: Home, env: Mapping[str, str] | None = None) -> Iterator[Served]:
+    """Run `airlock serve` until the block ends, then stop it with SIGTERM and see that it exits 0."""
+    ready = home.config.parent / "ready"
+    ready.unlink(missing_ok=True)
+    log_path = home.config.parent / "serve.log"
+    with log_path.open("ab") as log:
+        process = subprocess.Popen(
+            [*AIRLOCK, "serve", "--config", str(home.config), "--listen", "127.0.0.1:0", "--ready-file", str(ready)],
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **(env or {})},
+        )
+    try:
+        deadline = time.monotonic() + _READY_S
+        while not ready.exists():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the gateway did not start:\n{log_path.read_text(encoding='utf-8')}")
+            time.sleep(0.02)
+        yield Served(ready.read_text(encoding="utf-8"), process)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                code = process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise
+            if code:
+                raise RuntimeError(f"the gateway exited {code}:\n{log_path.read_text(encoding='utf-8')}")

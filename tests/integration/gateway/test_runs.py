@@ -1,0 +1,135 @@
+"""Runs hosted by a real gateway, with the real openai client against the scripted model server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from agent.scripted_model_server import Call, Fault, ScriptedModelServer, Turn
+from gateway.client import Client, Event
+from gateway.errors import NotFound
+from tests.docker_state import containers_of
+from tests.gateway_process import Home, make_home, served
+
+SLEEP = "touch started; sleep 62"
+LOOK = "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline 2>/dev/null; echo; done"
+ENV = {"OPENAI_API_KEY": "none", "NO_PROXY": "127.0.0.1"}
+
+
+async def _model_home(directory: Path, model: ScriptedModelServer) -> Home:
+    home = await asyncio.to_thread(make_home, directory)
+    home.configure(model={"base_url": model.base_url, "name": "scripted"})
+    return home
+
+
+def _types(events: list[Event]) -> list[str]:
+    return [event.type for event in events]
+
+
+@pytest.fixture
+async def script() -> AsyncIterator[ScriptedModelServer]:
+    turns = [
+        Turn(say="I look.", calls=(Call("execute", {"command": "echo hello"}), Call("ls", {"path": "/workspace"}))),
+        Turn(say="It said hello."),
+    ]
+    async with ScriptedModelServer(turns) as server:
+        yield server
+
+
+async def test_a_run_is_its_event_log_and_survives_a_restart(tmp_path: Path, script: ScriptedModelServer) -> None:
+    home = await _model_home(tmp_path / "home", script)
+    other = home.add_tenant("other")
+    with served(home, ENV) as gateway:
+        async with Client(gateway.address, home.key) as airlock, Client(gateway.address, other) as stranger:
+            run = await airlock.start_run("say hello", thread="t")
+            events = [event async for event in airlock.watch_run(run.id)]
+            assert [event.sequence for event in events] == list(range(1, len(events) + 1))
+            assert (_types(events)[0], _types(events)[-1]) == ("run_started", "run_finished")
+            last = events[-1].payload
+            assert last["status"] == "completed", last
+            assert set(last["stop"]) == {"hook", "rule", "reason"}
+            assert last["answer"] == "It said hello."
+            calls = [event.payload for event in events if event.type == "tool_call_finished"]
+            assert [call["name"] for call in calls] == ["execute", "ls"]
+            assert all(call["verdict"] == "allow" and call["rule"] for call in calls)
+            later = [event async for event in airlock.watch_run(run.id, from_sequence=3)]
+            assert later == events[2:]
+            for attempt in (stranger.get_run, stranger.cancel_run):
+                with pytest.raises(NotFound):
+                    await attempt(run.id)
+            with pytest.raises(NotFound):
+                _ = [event async for event in stranger.watch_run(run.id)]
+    assert containers_of(home.instance) == []
+    with served(home, ENV) as gateway:
+        async with Client(gateway.address, home.key) as airlock:
+            assert [event async for event in airlock.watch_run(run.id)] == events
+            assert (await airlock.get_run(run.id)).status == "completed"
+
+
+async def test_cancelling_a_run_reaches_the_process(tmp_path: Path) -> None:
+    async with ScriptedModelServer([Turn(calls=(Call("execute", {"command": SLEEP}),))]) as model:
+        home = await _model_home(tmp_path / "home", model)
+        with served(home, ENV) as gateway:
+            async with Client(gateway.address, home.key) as airlock:
+                run = await airlock.start_run("sleep", thread="t")
+                async with asyncio.timeout(30):
+                    while "started" not in (await airlock.call_tool("ls", {}, thread="t")).content:
+                        await asyncio.sleep(0.02)
+                await airlock.cancel_run(run.id)
+                events = [event async for event in airlock.watch_run(run.id)]
+                assert events[-1].payload["status"] == "cancelled"
+                assert "sleep 62" not in (await airlock.call_tool("execute", {"command": LOOK}, thread="t")).content
+                # Nothing is broken by it: the thread takes the next call, and cancelling again changes nothing.
+                assert (await airlock.cancel_run(run.id)).status == "cancelled"
+
+
+async def test_a_gateway_that_was_killed_ends_its_runs_when_it_starts_again(tmp_path: Path) -> None:
+    async with ScriptedModelServer([Turn(calls=(Call("execute", {"command": SLEEP}),))]) as model:
+        home = await _model_home(tmp_path / "home", model)
+        with served(home, ENV) as gateway:
+            async with Client(gateway.address, home.key) as airlock:
+                run = await airlock.start_run("sleep", thread="t")
+                async for event in airlock.watch_run(run.id):
+                    if event.type == "tool_call_started":
+                        break
+            gateway.kill()
+        with served(home, ENV) as gateway:
+            async with Client(gateway.address, home.key) as airlock:
+                events = [event async for event in airlock.watch_run(run.id)]
+                assert [event.sequence for event in events] == list(range(1, len(events) + 1))
+                assert events[-1].payload["stop"]["rule"] == "interrupted"
+                assert (await airlock.call_tool("execute", {"command": "true"}, thread="t")).exit_code == 0
+        assert containers_of(home.instance) == []
+
+
+@pytest.mark.parametrize("fault", ["drop", "nonsense", "empty"])
+async def test_a_model_that_misbehaves_ends_the_run_with_one_clear_reason(
+    tmp_path: Path, fault: Literal["drop", "nonsense", "empty"]
+) -> None:
+    async with ScriptedModelServer([Turn(fault=Fault(fault, times=99))]) as model:
+        home = await _model_home(tmp_path / "home", model)
+        with served(home, ENV) as gateway:
+            async with Client(gateway.address, home.key) as airlock:
+                events = [event async for event in airlock.run("anything", thread="t")]
+                last = events[-1].payload
+                assert last["status"] == "failed"
+                assert last["stop"]["reason"]
+                # The thread and the gateway live on.
+                assert (await airlock.call_tool("execute", {"command": "true"}, thread="t")).exit_code == 0
+
+
+async def test_a_second_run_in_a_thread_remembers_the_first(tmp_path: Path) -> None:
+    turns = [Turn(say="one"), Turn(say="two")]
+    async with ScriptedModelServer(turns) as model:
+        home = await _model_home(tmp_path / "home", model)
+        with served(home, ENV) as gateway:
+            async with Client(gateway.address, home.key) as airlock:
+                answers = []
+                for task in ("first", "second"):
+                    events = [event async for event in airlock.run(task, thread="t")]
+                    answers.append(events[-1].payload["answer"])
+                assert answers == ["one", "two"]

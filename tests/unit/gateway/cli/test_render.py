@@ -1,0 +1,240 @@
+"""What a person sees of a run."""
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from gateway.cli.render import RunSummary, RunView, one_line, printable, short_arguments
+
+EVICTED = {"path": "/workspace/.airlock/output/c1.txt", "size_bytes": 100_000, "lines": 2_000, "incomplete": False}
+HOSTILE = "[bold]x[/bold]\x1b[2J\x1b]0;title\x07\x9b31m\u202egnp\u202c\r\x00\ud800\x7f"
+
+
+def shown(*events: tuple[str, dict[str, Any]], terminal: bool = False, width: int = 80) -> str:
+    stream = io.StringIO()
+    view = RunView(Console(file=stream, force_terminal=terminal, width=width))
+    for event_type, payload in events:
+        view.feed(event_type, payload)
+    return stream.getvalue()
+
+
+def started(call_id: str = "c1", name: str = "execute", **arguments: Any) -> tuple[str, dict[str, Any]]:
+    return "tool_call_started", {"call_id": call_id, "name": name, "arguments": arguments}
+
+
+def output(text: str, call_id: str = "c1") -> tuple[str, dict[str, Any]]:
+    return "tool_output", {"call_id": call_id, "stream": "stdout", "text": text}
+
+
+def finished(call_id: str = "c1", name: str = "execute", **fields: Any) -> tuple[str, dict[str, Any]]:
+    usual = {
+        "call_id": call_id,
+        "name": name,
+        "verdict": "allow",
+        "rule": "run-tests",
+        "reason": "tests are what the agent is for",
+        "outcome": "exited",
+        "exit_code": 0,
+        "is_error": False,
+        "content": "",
+        "evicted": None,
+        "duration_ms": 12.0,
+    }
+    return "tool_call_finished", {**usual, **fields}
+
+
+def test_nothing_that_steers_a_terminal_survives() -> None:
+    text = printable(HOSTILE)
+    assert not [character for character in text if ord(character) < 32 or 0x7F <= ord(character) < 0xA0]
+    assert "\u202e" not in text
+    text.encode("utf-8")
+
+
+def test_lines_and_tabs_survive() -> None:
+    assert printable("a\tb\r\nc\n") == "a\tb\nc\n"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ("run_started", {"task": HOSTILE, "agent": HOSTILE, "thread": HOSTILE}),
+        ("step_started", {"step": HOSTILE}),
+        ("model_delta", {"text": f"{HOSTILE} "}),
+        ("model_finished", {"text": HOSTILE, "tool_calls": [{"id": "c1", "name": HOSTILE, "arguments": None}]}),
+        ("tool_call_started", {"call_id": "c1", "name": HOSTILE, "arguments": {HOSTILE: HOSTILE, "command": HOSTILE}}),
+        ("hook_verdict", {"call_id": "c1", "verdict": "deny", "rule": HOSTILE, "reason": HOSTILE}),
+        ("hook_verdict", {"call_id": "c1", "verdict": "ask", "rule": HOSTILE, "reason": HOSTILE}),
+        ("hook_failed", {"hook": HOSTILE, "point": HOSTILE, "on_failure": HOSTILE, "error": HOSTILE}),
+        ("run_finished", {"status": HOSTILE, "stop": {"hook": HOSTILE, "rule": HOSTILE, "reason": HOSTILE}}),
+        finished(name=HOSTILE, rule=HOSTILE, outcome=HOSTILE, content=HOSTILE),
+        finished(content=HOSTILE, evicted={**EVICTED, "path": HOSTILE}),
+    ],
+    ids=lambda event: event[0],
+)
+def test_no_field_of_any_event_reaches_a_pipe_as_a_control_character_or_as_markup(event: Any) -> None:
+    text = shown(event)
+    assert text.strip()
+    assert not [character for character in text if character != "\n" and not character.isprintable()]
+    assert "bold" not in text or "[bold]x[/bold]" in text
+
+
+def test_on_a_terminal_only_the_styles_of_the_view_itself_are_escape_sequences() -> None:
+    text = shown(started(command=HOSTILE), output(HOSTILE + "\n"), finished(content=HOSTILE), terminal=True)
+    assert "\x1b[" in text
+    assert "\x1b[2J" not in text
+    assert "\x1b]" not in text
+    assert "\x9b" not in text
+
+
+def test_the_summary_shows_no_control_character_either() -> None:
+    summary = RunSummary()
+    summary.feed(*finished(name=HOSTILE, rule=HOSTILE, verdict=HOSTILE, evicted={**EVICTED, "path": HOSTILE}))
+    summary.feed("run_finished", {"status": "failed", "stop": {"hook": HOSTILE, "rule": HOSTILE, "reason": HOSTILE}})
+    stream = io.StringIO()
+    Console(file=stream, width=80).print(summary.table())
+    assert not [character for character in stream.getvalue() if character != "\n" and not character.isprintable()]
+
+
+def test_a_call_is_shown_with_its_command_outcome_rule_and_time() -> None:
+    text = shown(started(command="python3 -m unittest", timeout_s=60), finished(exit_code=1, is_error=True))
+    assert text.splitlines() == [
+        "→ execute python3 -m unittest timeout_s=60",
+        "  ✗ exited 1 · rule run-tests · 12 ms",
+    ]
+
+
+def test_long_output_is_cut_to_its_head_and_its_tail() -> None:
+    content = "".join(f"line {number}\n" for number in range(1, 31))
+    lines = shown(started(command="seq"), finished(content=content)).splitlines()
+    assert [line.strip(" │") for line in lines[1:-1]] == [
+        *(f"line {number}" for number in range(1, 5)),
+        "… 23 more lines",
+        *(f"line {number}" for number in range(28, 31)),
+    ]
+
+
+def test_live_output_is_not_shown_a_second_time_when_the_call_finishes() -> None:
+    content = "one\ntwo\n\nthree\n"
+    text = shown(started(command="x"), output("one\nt"), output("wo\n\nthree\n"), finished(content=content))
+    assert [text.count(word) for word in ("one", "two", "three")] == [1, 1, 1]
+
+
+def test_live_output_is_shown_before_the_call_has_finished() -> None:
+    assert "│ one" in shown(started(command="x"), output("one\n"))
+
+
+def test_output_of_calls_that_run_side_by_side_is_shown_under_the_call_it_belongs_to() -> None:
+    lines = shown(
+        started("c1", "read_file", path="/workspace/a"),
+        started("c2", "read_file", path="/workspace/b"),
+        output("early\n", "c1"),
+        finished("c2", "read_file", content="of b"),
+        finished("c1", "read_file", content="of a"),
+    ).splitlines()
+    assert lines.index("→ read_file /workspace/b") + 1 == lines.index("  │ of b")
+    assert lines.index("← read_file /workspace/a") + 1 == lines.index("  │ of a")
+    assert "  │ early" not in lines
+
+
+def test_a_blocked_call_is_shown_once_with_rule_and_reason() -> None:
+    text = shown(
+        started(command="pip install x"),
+        ("hook_verdict", {"call_id": "c1", "verdict": "deny", "rule": "no-network", "reason": "there is no network"}),
+        finished(verdict="deny", rule="no-network", reason="there is no network", outcome="blocked", is_error=True),
+    )
+    assert text.count("✗ blocked by rule no-network: there is no network") == 1
+    assert "blocked ·" not in text
+
+
+def test_an_allowing_verdict_is_not_news() -> None:
+    assert shown(("hook_verdict", {"call_id": "c1", "verdict": "allow", "rule": "files"})) == ""
+
+
+def test_an_eviction_names_the_path_the_size_and_what_the_context_was_spared() -> None:
+    text = shown(started(command="x"), finished(content="head\ntail\n", evicted=EVICTED))
+    assert "evicted to /workspace/.airlock/output/c1.txt" in text
+    assert "100,000 bytes, 2,000 lines; 99,990 bytes kept out of the context" in text
+
+
+def test_model_text_that_came_in_pieces_is_not_repeated_when_it_is_whole() -> None:
+    text = shown(("step_started", {"step": 1}), ("model_delta", {"text": "Hi"}), ("model_finished", {"text": "Hi"}))
+    assert text.count("Hi") == 1
+
+
+def test_model_text_of_an_endpoint_that_does_not_stream_is_shown_whole() -> None:
+    assert "Hi" in shown(("step_started", {"step": 1}), ("model_finished", {"text": "Hi"}))
+
+
+def test_the_last_line_says_why_the_run_stopped_and_who_said_so() -> None:
+    stop = {"hook": "limits", "rule": "max_steps", "reason": "25 of 25 steps"}
+    text = shown(("run_finished", {"status": "stopped", "stop": stop}))
+    assert text.splitlines()[-1] == "■ stopped: 25 of 25 steps (hook limits, rule max_steps)"
+
+
+def test_an_event_that_is_not_known_prints_nothing() -> None:
+    assert shown(("feed", {}), ("of_tomorrow", {"text": "x"})) == ""
+
+
+def test_lines_of_a_long_output_keep_to_the_width_of_the_console() -> None:
+    text = shown(started(command="x"), finished(content=f"{'y' * 300}\n" * 9), width=80)
+    assert max(len(line) for line in text.splitlines()) == 80
+
+
+def test_the_one_line_that_grep_found_is_shown_with_what_matters_at_its_end() -> None:
+    text = shown(started(name="grep", pattern="x"), finished(content=f"/workspace/a:1:{'y' * 100}x\n"), width=80)
+    assert f"{'y' * 100}x\n" in text
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_model_text_is_broken_between_words_however_it_comes_in_pieces(size: int) -> None:
+    text = "A statement loses its last day,\n  and a year is off by a little."
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    lines = shown(*(("model_delta", {"text": piece}) for piece in pieces), ("model_finished", {}), width=20)
+    assert lines.split("\n") == ["A statement loses ", "its last day,", "  and a year is off ", "by a little.", ""]
+
+
+def test_a_word_longer_than_the_console_is_shown_before_it_has_ended() -> None:
+    assert "w" * 100 in shown(("model_delta", {"text": "w" * 100}), width=20)
+
+
+def test_a_call_that_comes_back_later_is_named_by_its_subject_alone() -> None:
+    lines = shown(
+        started("c1", "edit_file", path="/workspace/a", old_text="x"),
+        started("c2", "edit_file", path="/workspace/b", old_text="x"),
+        finished("c1", "edit_file"),
+    ).splitlines()
+    assert lines[0] == '→ edit_file /workspace/a old_text="x"'
+    assert lines[2] == "← edit_file /workspace/a"
+
+
+def test_arguments_put_the_path_first_and_cut_long_values() -> None:
+    assert short_arguments({"content": "z" * 500, "path": "/workspace/a"}).startswith("/workspace/a ")
+    assert len(short_arguments({"content": "z" * 500, "path": "/workspace/a"})) < 100
+    assert short_arguments(None) == "(arguments that are no JSON object)"
+
+
+def test_a_long_line_is_cut_with_a_sign() -> None:
+    assert one_line("abc\n def", 5) == "abc …"
+
+
+def test_the_summary_adds_up_calls_verdicts_evictions_and_times() -> None:
+    summary = RunSummary()
+    summary.feed(*finished())
+    summary.feed(*finished(name="ls", rule="files", outcome="completed", exit_code=None))
+    summary.feed(*finished(verdict="deny", rule="no-network", outcome="blocked"))
+    summary.feed(*finished(content="x" * 4_000, evicted=EVICTED))
+    stop = {"hook": "tool_calls", "rule": "answered", "reason": "the model answered"}
+    times = {"steps": 3, "hooks_ms": 5.0, "model_ms": 1_500.0, "tools_ms": 250.0}
+    summary.feed("run_finished", {"status": "completed", "stop": stop, "answer": "done", **times})
+    stream = io.StringIO()
+    Console(file=stream, width=100).print(summary.table())
+    text = stream.getvalue()
+    assert (summary.status, summary.answer) == ("completed", "done")
+    assert "4 in 3 steps: execute 3, ls 1" in text
+    assert "allow   2  rule run-tests" in text
+    assert "deny    1  rule no-network" in text
+    assert "1: 96,000 bytes kept out of the context" in text
+    assert "model 1.500 s, hooks 0.005 s, sandbox 0.250 s" in text
+    assert "the model answered (hook tool_calls, rule answered)" in text
