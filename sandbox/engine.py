@@ -19,6 +19,7 @@ from typing import Protocol
 
 from sandbox.remote_fs import RemoteFS
 from sandbox.remote_shell import RemoteShell
+from sandbox.v1.channel_pb2 import Posture
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class SandboxLimits:
 
 @dataclass(frozen=True)
 class SandboxSpec:
-    """What to make. `tenant` and `thread` own it; names in Docker are derived from their hash, never from their text."""
+    """What to make. `tenant` and `thread` own it; names in Docker are made from their hash, never from their text."""
 
     tenant: str
     thread: str
@@ -53,9 +54,19 @@ class Sandbox(Protocol):
     @property
     def spec(self) -> SandboxSpec: ...
     @property
+    def posture(self) -> Posture:
+        """What the kernel said of it when it came up."""
+        ...
+
+    @property
     def files(self) -> RemoteFS: ...
     @property
     def shell(self) -> RemoteShell: ...
+    @property
+    def alive(self) -> bool:
+        """Whether its daemon has kept the protocol so far; a sandbox that is not alive must be replaced."""
+        ...
+
     async def ping(self) -> bool:
         """Return whether the daemon answers within a second."""
         ...
@@ -69,7 +80,14 @@ class Engine(Protocol):
         """Remove a sandbox, not its workspace. One that is gone is no error."""
         ...
 
-    async def remove_workspace(self, tenant: str, thread: str) -> None: ...
+    async def remove_workspace(self, tenant: str, thread: str) -> None:
+        """Remove a thread's files for good; its sandbox must be gone. Files that are gone are no error."""
+        ...
+
+    async def remove_workspaces(self) -> None:
+        """Remove the files of every thread of this gateway instance for good."""
+        ...
+
     async def owned(self) -> Sequence[str]:
         """Return the ids of the sandboxes that this gateway instance owns, alive or not."""
         ...

@@ -1,0 +1,114 @@
+"""The demo's one command: `python -m examples.demo`. It exits 0 when the run completed and the tests really pass.
+
+Without OPENAI_API_KEY a scripted model is served on loopback. With it (and OPENAI_BASE_URL, AIRLOCK_MODEL) a real model
+gets the same task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.rule import Rule
+
+from agent.scripted_model_server import ScriptedModelServer
+from examples.demo.demo_gateway import DemoError, demo_gateway
+from examples.demo.script import TASK, TEST_COMMAND, TURNS
+from examples.demo.workspace_diff import diff, is_source, project_files
+from gateway.cli.render import RunSummary, RunView, printable, stop_line
+from gateway.client import AirlockError, Client, InvalidPath, IsADirectory
+
+THREAD = "demo"
+WORKSPACE = "/workspace"
+_INTERRUPTED = 130
+
+
+async def main(console: Console) -> list[str]:
+    """Run the demo and return what was wrong with it."""
+    async with contextlib.AsyncExitStack() as stack:
+        scripted: ScriptedModelServer | None = None
+        if os.environ.get("OPENAI_API_KEY"):
+            console.print("model    the one of OPENAI_API_KEY", style="dim")
+        else:
+            scripted = await stack.enter_async_context(ScriptedModelServer(TURNS))
+            console.print(f"model    scripted, at {scripted.base_url} (OPENAI_API_KEY is not set)", style="dim")
+        gateway = await stack.enter_async_context(demo_gateway(scripted.base_url if scripted else None))
+        console.print(f"gateway  answers at {gateway.address}", style="dim")
+        airlock = await stack.enter_async_context(Client(gateway.address, gateway.api_key))
+        problems = await follow_the_run(airlock, console)
+        problems += scripted.failures if scripted else []
+    return problems + [f"the gateway left a {thing}" for thing in gateway.left_behind]
+
+
+async def follow_the_run(airlock: Client, console: Console) -> list[str]:
+    """Copy the project in, let the agent work, show it, and return what is wrong with the result."""
+    before = project_files()
+    for name, data in before.items():
+        await airlock.write_file(THREAD, f"{WORKSPACE}/{name}", data)
+    console.print(f"files    {len(before)} copied into {WORKSPACE} of thread {THREAD}\n", style="dim")
+
+    view, summary = RunView(console), RunSummary()
+    async for event in airlock.run(TASK, thread=THREAD):
+        view.feed(event.type, event.payload)
+        summary.feed(event.type, event.payload)
+
+    after = await workspace_files(airlock)
+    console.print(Rule("what the agent changed", align="left"))
+    for line in [*diff(before, after)] or ["nothing"]:
+        console.print(line, soft_wrap=True)
+    console.print(Rule("summary", align="left"))
+    console.print(Padding(summary.table(), (0, 0, 1, 0)))
+
+    problems = [] if summary.status == "completed" else [f"the run was {summary.status}: {stop_line(summary.stop)}"]
+    problems += [f"{name} was changed: the tests say what is right" for name in changed_tests(before, after)]
+    tests = await airlock.call_tool("execute", {"command": TEST_COMMAND, "timeout_s": 60}, thread=THREAD)
+    if (tests.outcome, tests.exit_code) != ("exited", 0):
+        said = tests.content.strip().splitlines()[-1:] or ["nothing was printed"]
+        problems.append(f"the tests do not pass: {tests.outcome}, {said[0]}")
+    return problems
+
+
+async def workspace_files(airlock: Client) -> dict[str, bytes]:
+    """Return the files of the workspace by their path in it, new ones too."""
+    pattern = {"path": WORKSPACE, "pattern": "**/*", "limit": 10_000}
+    found = await airlock.call_tool("glob", pattern, thread=THREAD)
+    if found.is_error:
+        raise DemoError(f"glob failed: {found.content}")
+    files: dict[str, bytes] = {}
+    for path in filter(is_source, found.content.splitlines()):
+        with contextlib.suppress(IsADirectory, InvalidPath):  # a link or a directory is no file to compare
+            files[path.removeprefix(f"{WORKSPACE}/")] = await airlock.read_file(THREAD, path)
+    return files
+
+
+def changed_tests(before: dict[str, bytes], after: dict[str, bytes]) -> list[str]:
+    """Return the test files that are not what they were."""
+    return [name for name in before if name.startswith("tests/") and after.get(name) != before[name]]
+
+
+async def until_stopped(console: Console) -> list[str]:
+    """Run the demo so that SIGTERM ends it as Ctrl-C does: with the gateway stopped and everything removed."""
+    task = asyncio.ensure_future(main(console))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await task
+
+
+if __name__ == "__main__":
+    terminal = Console(highlight=False)
+    try:
+        wrong = asyncio.run(until_stopped(terminal))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        terminal.print("interrupted; the gateway is stopped and its sandbox is gone", style="yellow")
+        sys.exit(_INTERRUPTED)
+    except (DemoError, AirlockError) as error:
+        wrong = [str(error)]
+    for problem in wrong:
+        terminal.print(f"✗ {printable(problem)}", style="red", markup=False)
+    if not wrong:
+        terminal.print("✓ the run completed and the tests pass", style="green")
+    sys.exit(1 if wrong else 0)

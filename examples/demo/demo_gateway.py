@@ -1,0 +1,146 @@
+"""A gateway for the length of the demo: configured, started, stopped and removed as an operator would do it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import docker
+import yaml
+
+REPOSITORY = Path(__file__).parents[2]
+POLICY = Path(__file__).parent / "policy.yaml"
+# The console script `airlock`, also where the project is not installed.
+AIRLOCK = (sys.executable, "-m", "gateway.cli")
+_READY_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 20.0
+
+
+class DemoError(Exception):
+    """The demo cannot go on; the text says why."""
+
+
+@dataclass(frozen=True)
+class DemoGateway:
+    """A gateway that answers. `left_behind` is filled when it has stopped: what it should have removed and did not."""
+
+    address: str
+    api_key: str
+    left_behind: list[str] = field(default_factory=list)
+
+
+@contextlib.asynccontextmanager
+async def demo_gateway(scripted_base_url: str | None) -> AsyncIterator[DemoGateway]:
+    """Run `airlock init` and `airlock serve` in a temporary directory; without a URL the model is the environment's."""
+    with tempfile.TemporaryDirectory(prefix="airlock-demo-") as name:
+        directory = Path(name)
+        made = await _init(directory / "gateway")
+        config_path = Path(made["config"])
+        state_dir = _configure(config_path, scripted_base_url)
+        ready_file, log_file = directory / "ready", directory / "gateway.log"
+        serve = ("serve", "--config", str(config_path), "--listen", "127.0.0.1:0", "--ready-file", str(ready_file))
+        with log_file.open("wb") as log:
+            process = await _start(serve, log)
+        gateway: DemoGateway | None = None
+        try:
+            address = await _address(process, ready_file, log_file)
+            gateway = DemoGateway(address, made["key"])
+            yield gateway
+        finally:
+            await _stop(process)
+            left_behind = await asyncio.to_thread(_remove_left_behind, state_dir / "instance")
+            if gateway is not None:
+                gateway.left_behind.extend(left_behind)
+
+
+async def _init(directory: Path) -> dict[str, str]:
+    init = (*AIRLOCK, "init", str(directory), "--json")
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*init, cwd=REPOSITORY, stdout=pipe, stderr=pipe)
+    output, error = await process.communicate()
+    if process.returncode:
+        raise DemoError(f"airlock init failed: {error.decode('utf-8', 'replace').strip()}")
+    made: dict[str, str] = json.loads(output)
+    return made
+
+
+def _configure(config_path: Path, scripted_base_url: str | None) -> Path:
+    """Give the tenant the demo's policy and the gateway the demo's model; return the gateway's state directory."""
+    config: dict[str, Any] = yaml.safe_load(config_path.read_text(encoding="utf-8"))
+    config["sandbox"] = {**(config.get("sandbox") or {}), "keep_workspaces": False}
+    if scripted_base_url is not None:
+        config["model"] = {"base_url": scripted_base_url, "name": "scripted", "api_key_env": "AIRLOCK_DEMO_MODEL_KEY"}
+    config_path.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+    shutil.copyfile(POLICY, config_path.parent / config["tenants"]["default"]["policy"])
+    return config_path.parent / str(config.get("state_dir", "state"))
+
+
+async def _start(arguments: tuple[str, ...], log: IO[bytes]) -> asyncio.subprocess.Process:
+    # A session of its own: Ctrl-C reaches the demo, and the demo stops the gateway.
+    return await asyncio.create_subprocess_exec(
+        *AIRLOCK,
+        *arguments,
+        cwd=REPOSITORY,
+        env={**os.environ, "AIRLOCK_DEMO_MODEL_KEY": "scripted"},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+
+
+async def _address(process: asyncio.subprocess.Process, ready_file: Path, log_file: Path) -> str:
+    try:
+        async with asyncio.timeout(_READY_TIMEOUT_S):
+            while process.returncode is None:
+                if address := _text(ready_file):
+                    return address
+                await asyncio.sleep(0.05)
+            problem = f"the gateway ended with exit code {process.returncode}"
+    except TimeoutError:
+        problem = f"the gateway did not answer within {_READY_TIMEOUT_S:.0f} s"
+    said = _text(log_file)[-2_000:]
+    raise DemoError(f"{problem}; `airlock doctor` says what works on this machine. It said:\n{said}")
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace").strip() if path.exists() else ""
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), _STOP_TIMEOUT_S)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+def _remove_left_behind(instance_file: Path) -> list[str]:
+    """Remove what the gateway should have removed by now, a killed one above all, and return its names."""
+    if not instance_file.exists():
+        return []
+    labels: dict[str, str | list[str] | bool] = {"label": f"airlock.instance={_text(instance_file)}"}
+    left_behind = []
+    try:
+        with contextlib.closing(docker.from_env()) as engine:
+            for container in engine.containers.list(all=True, filters=labels):
+                left_behind.append(f"container {container.name}")
+                container.remove(force=True, v=True)
+            for volume in engine.volumes.list(filters=labels):
+                left_behind.append(f"volume {volume.name}")
+                volume.remove(force=True)
+    except docker.errors.DockerException as error:
+        left_behind.append(f"sandbox that cannot be looked for: {error}")
+    return left_behind

@@ -1,0 +1,1 @@
+"""A small ledger: reads a bank's export and writes statements."""

@@ -1,0 +1,124 @@
+"""What the scripted model says and does, turn by turn, and what it expects of each tool result.
+
+`expect` of a turn is about the results of the calls of the turn before it, in call order. An expectation that is not
+met is answered with an HTTP error, so a sandbox that lies cannot pass.
+"""
+
+from __future__ import annotations
+
+import re
+
+from agent.scripted_model_server import Call, Received, Turn
+
+TASK = (
+    "The tests of the project in /workspace fail. Mend the code until they pass, and leave the tests as they are. "
+    "Use pytest if you can install it (pip install pytest), otherwise python3 -m unittest."
+)
+TEST_COMMAND = "python3 -m unittest"
+TRACE_COMMAND = "python3 -m ledger.trace"
+
+_EVICTED_PATH = re.compile(r"/workspace/\.airlock/output/[\w.-]+\.txt")
+_KEY_LINE = "but the bank moved"
+# What is left of an evicted result in the context: head, tail and a few words between them.
+_EVICTED_LIMIT_CHARS = 6_000
+
+
+def _is_evicted(text: str) -> str:
+    """Say what is wrong with the result of a command that printed 400,000 characters."""
+    if not _EVICTED_PATH.search(text):
+        return "it does not say in which file the whole output is"
+    if len(text) > _EVICTED_LIMIT_CHARS:
+        return f"{len(text):,} characters came through"
+    return "the key line is in the head or the tail" if _KEY_LINE in text else ""
+
+
+def _grep_the_evicted_result(received: Received) -> list[Call]:
+    path = _EVICTED_PATH.findall(received[0])[0]  # _is_evicted has seen that it is there
+    return [Call("grep", {"pattern": _KEY_LINE, "path": path})]
+
+
+TURNS = (
+    Turn(
+        expect=["/workspace"],
+        say="I look at what is there first.",
+        calls=[Call("ls", {"path": "/workspace"})],
+    ),
+    Turn(
+        expect=[["README.md", "ledger", "tests"]],
+        say="A small package with tests. I read what it is for, and see which files there are.",
+        calls=[
+            Call("read_file", {"path": "/workspace/README.md"}),
+            Call("glob", {"path": "/workspace", "pattern": "**/*.py"}),
+        ],
+    ),
+    Turn(
+        expect=[TRACE_COMMAND, ["money.py", "statement.py", "test_statement.py"]],
+        say="pytest is asked for, if it can be had.",
+        calls=[Call("execute", {"command": "pip install pytest"})],
+    ),
+    Turn(
+        expect=[["no-network", TEST_COMMAND]],
+        say="It cannot: there is no network, by policy. The reason names the other way.",
+        calls=[Call("execute", {"command": TEST_COMMAND, "timeout_s": 60})],
+    ),
+    Turn(
+        expect=[
+            [
+                "FAILED (failures=3)",
+                "test_the_last_day_belongs_to_the_period",
+                "test_the_closing_balance_ends_the_statement",
+                "test_a_year_of_entries_adds_up_to_the_balance_of_the_bank",
+            ]
+        ],
+        say="A statement loses its last day, and a year of entries is 0.70 off. I read the code that both go through.",
+        calls=[
+            Call("read_file", {"path": "/workspace/ledger/statement.py"}),
+            Call("read_file", {"path": "/workspace/ledger/money.py"}),
+        ],
+    ),
+    Turn(
+        expect=["first_day <= entry.day < last_day", "if units < 0"],
+        say="The last day is plain to see: < should be <=. For the 0.70 I need the entry that is booked wrongly.",
+        calls=[Call("execute", {"command": TRACE_COMMAND, "timeout_s": 60})],
+    ),
+    Turn(
+        expect=[["4800 entries, 1 booked otherwise", _is_evicted]],
+        say="One of 4,800 entries, and its line is not in what I was shown. The file has all of it, so I search that.",
+        calls=_grep_the_evicted_result,
+    ),
+    Turn(
+        expect=[["2408", "fees;-0.35;bank charge", "booked 0.35, but the bank moved -0.35"]],
+        say='"-0.35" is booked as 0.35: its units are -0, which is not below zero, so the sign is lost. I mend both.',
+        calls=[
+            Call(
+                "edit_file",
+                {
+                    "path": "/workspace/ledger/money.py",
+                    "old_text": "if units < 0 else",
+                    "new_text": 'if whole.startswith("-") else',
+                },
+            ),
+            Call(
+                "edit_file",
+                {
+                    "path": "/workspace/ledger/statement.py",
+                    "old_text": "first_day <= entry.day < last_day",
+                    "new_text": "first_day <= entry.day <= last_day",
+                },
+            ),
+        ],
+    ),
+    Turn(
+        expect=[re.compile("(?i)replaced"), re.compile("(?i)replaced")],
+        say="Now the tests again.",
+        calls=[Call("execute", {"command": TEST_COMMAND, "timeout_s": 60})],
+    ),
+    Turn(
+        expect=[["Ran 11 tests", re.compile(r"^OK$", re.MULTILINE)]],
+        say=(
+            "All 11 tests pass. Two bugs are mended: a statement left out its last day (ledger/statement.py), and an "
+            'amount between -1 and 0, such as "-0.35", lost its sign (ledger/money.py). pytest could not be '
+            "installed, since the sandbox has no network; unittest does it."
+        ),
+    ),
+)

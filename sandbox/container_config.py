@@ -1,0 +1,163 @@
+"""The configuration of a sandbox's container, as the Docker API takes it: every wall of DESIGN section 4 in one place.
+
+Nothing here talks to Docker. Names are derived from hashes, so no text of a tenant reaches a name or a label.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sandbox.engine import SandboxSpec
+from sandbox.filesystem import WORKSPACE
+
+KIND_LABEL = "airlock.kind"
+INSTANCE_LABEL = "airlock.instance"
+SANDBOX_LABEL = "airlock.sandbox"
+TENANT_LABEL = "airlock.tenant"
+THREAD_LABEL = "airlock.thread"
+# On the runtime image: how to start the daemon, a JSON list.
+COMMAND_LABEL = "airlock.command"
+
+RUNTIME_DIRECTORY = "/opt/airlock"
+CHANNEL_DIRECTORY = "/run/airlock"
+CAPABILITIES = ("CHOWN", "SETUID", "SETGID", "KILL")
+_SHM_BYTES = 16 * 1024 * 1024
+# Docker takes a variable without "=" out of the image's environment. These would let a tenant's image steer the
+# loader, libc or Python of pid 1, which is root inside; the AIRLOCK ones are the daemon's own settings.
+_REMOVED_VARIABLES = (
+    *("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "LD_DEBUG", "LD_DEBUG_OUTPUT", "LD_PROFILE", "LD_PROFILE_OUTPUT"),
+    *("GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "MALLOC_TRACE", "OPENSSL_CONF", "OPENSSL_MODULES"),
+    *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONMALLOC", "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"),
+    *("AIRLOCK_SOCKET", "AIRLOCK_WORKSPACE", "AIRLOCK_TOOL_UID", "AIRLOCK_TOOL_GID", "AIRLOCK_DAEMON_UID"),
+)
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """The daemon's bundle on this engine: the volume that holds it and the command that starts it."""
+
+    volume: str
+    command: Sequence[str]
+
+
+def digest(*texts: str) -> str:
+    """Return 24 hex digits that stand for texts; no two lists of texts share their input."""
+    joined = "".join(f"{len(text)}:{text}" for text in texts)
+    return hashlib.sha256(joined.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+
+
+def container_name(instance: str, sandbox_id: str) -> str:
+    """Return the name of a sandbox's container."""
+    return f"airlock-{instance}-{sandbox_id}"
+
+
+def workspace_volume(instance: str, tenant: str, thread: str) -> str:
+    """Return the name of a thread's workspace volume."""
+    return f"airlock-{instance}-workspace-{digest(tenant, thread)}"
+
+
+def container_config(
+    spec: SandboxSpec,
+    *,
+    instance: str,
+    sandbox_id: str,
+    runtime: Runtime,
+    channel_directory: str,
+    gateway_gid: int,
+    workspace_quota: bool,
+) -> dict[str, Any]:
+    """Return the body of POST /containers/create. `workspace_quota` asks the volume driver for a size limit."""
+    labels = {
+        INSTANCE_LABEL: instance,
+        TENANT_LABEL: digest(spec.tenant),
+        THREAD_LABEL: digest(spec.tenant, spec.thread),
+    }
+    return {
+        "Image": spec.image,
+        # The image's own entry point, user, health check and stop signal are a tenant's code or choice: none is used.
+        "Entrypoint": list(runtime.command),
+        "Cmd": [],
+        "User": f"0:{gateway_gid}",
+        "WorkingDir": WORKSPACE,
+        "Healthcheck": {"Test": ["NONE"]},
+        "StopSignal": "SIGKILL",
+        "Hostname": "sandbox",
+        "Env": list(_REMOVED_VARIABLES),
+        "NetworkDisabled": True,
+        "Labels": {**labels, KIND_LABEL: "sandbox", SANDBOX_LABEL: sandbox_id},
+        "HostConfig": {
+            "Runtime": spec.runtime,
+            "Init": False,  # pid 1 is ours and reaps
+            "NetworkMode": "none",
+            "IpcMode": "private",
+            "CapDrop": ["ALL"],
+            "CapAdd": list(CAPABILITIES),
+            # Nothing is said of seccomp, so the engine's default filter stays.
+            "SecurityOpt": ["no-new-privileges"],
+            "ReadonlyRootfs": True,
+            "Tmpfs": {"/tmp": f"size={spec.limits.tmp_bytes},mode=1777,nosuid,nodev,exec"},  # noqa: S108
+            "Mounts": [
+                _workspace_mount(spec, instance, {**labels, KIND_LABEL: "workspace"}, quota=workspace_quota),
+                {
+                    "Type": "volume",
+                    "Source": runtime.volume,
+                    "Target": RUNTIME_DIRECTORY,
+                    "ReadOnly": True,
+                    "VolumeOptions": {"NoCopy": True, "Labels": {KIND_LABEL: "runtime"}},
+                },
+                {"Type": "bind", "Source": channel_directory, "Target": CHANNEL_DIRECTORY},
+            ],
+            "LogConfig": {"Type": "none", "Config": {}},
+            "RestartPolicy": {"Name": "no"},
+            **_limits(spec),
+        },
+    }
+
+
+def filler_config(image: str, volume: str, instance: str) -> dict[str, Any]:
+    """Return a container that is created and never started: creating it fills an empty volume from the image."""
+    return {
+        "Image": image,
+        "Entrypoint": ["/never-started"],
+        "Labels": {INSTANCE_LABEL: instance, KIND_LABEL: "runtime"},
+        "NetworkDisabled": True,
+        "HostConfig": {
+            "NetworkMode": "none",
+            "Mounts": [
+                {
+                    "Type": "volume",
+                    "Source": volume,
+                    "Target": RUNTIME_DIRECTORY,
+                    "VolumeOptions": {"Labels": {KIND_LABEL: "runtime"}},
+                }
+            ],
+        },
+    }
+
+
+def _workspace_mount(spec: SandboxSpec, instance: str, labels: dict[str, str], *, quota: bool) -> dict[str, Any]:
+    options: dict[str, Any] = {"NoCopy": True, "Labels": labels}
+    if quota:
+        options["DriverConfig"] = {"Name": "local", "Options": {"size": str(spec.limits.workspace_bytes)}}
+    return {
+        "Type": "volume",
+        "Source": workspace_volume(instance, spec.tenant, spec.thread),
+        "Target": WORKSPACE,
+        "VolumeOptions": options,
+    }
+
+
+def _limits(spec: SandboxSpec) -> dict[str, Any]:
+    limits = spec.limits
+    ulimits = {"nofile": limits.open_files, "core": 0, "fsize": limits.workspace_bytes}
+    return {
+        "Memory": limits.memory_bytes,
+        "MemorySwap": limits.memory_bytes,
+        "NanoCpus": round(limits.cpus * 1_000_000_000),
+        "PidsLimit": limits.pids,
+        "ShmSize": _SHM_BYTES,
+        "Ulimits": [{"Name": name, "Soft": value, "Hard": value} for name, value in ulimits.items()],
+    }

@@ -1,0 +1,107 @@
+"""The daemon's composition: `python3 -m sandbox.daemon [--socket PATH] [--workspace PATH] [--tool-uid N] ...`.
+
+Started as root with the capabilities CHOWN, SETUID, SETGID and KILL it makes the listening socket, gives the workspace
+to the tool user and splits: this process stays root and becomes init, the child gives up everything and becomes the
+server.
+"""
+
+import gc
+import os
+import socket
+import stat
+import sys
+
+from sandbox.daemon.init import Init
+from sandbox.daemon.launch import ToolIdentity
+from sandbox.daemon.settings import Settings, read_settings
+
+BACKLOG = 512
+
+
+class CannotStart(Exception):
+    """The surroundings are not fit; str() says what to mend."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run init in this process; return the exit status of the sandbox."""
+    try:
+        settings = read_settings(arguments, dict(os.environ))
+        if os.geteuid() != 0:
+            raise CannotStart(
+                f"it must start as root to become other users, not as uid {os.geteuid()}; start the container with "
+                "user 0 and the capabilities CHOWN, SETUID, SETGID and KILL"
+            )
+        _prepare_workspace(settings)
+        listener = _listen(settings)
+        control_init, control_server = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        gc.freeze()  # keeps the collector from dirtying pages that init and server share
+        server_pid = os.fork()
+    except (CannotStart, ValueError, OSError) as error:
+        print(f"airlock daemon: cannot start: {error}", file=sys.stderr)
+        return 78
+    if server_pid == 0:
+        control_init.close()
+        _become_server(settings)
+        from sandbox.daemon import lean_imports
+
+        lean_imports.install()
+        from sandbox.daemon.server import serve
+
+        serve(listener, control_server, settings)
+        os._exit(1)
+    control_server.close()
+    listener.close()
+    return Init(control_init, server_pid, ToolIdentity(settings.tool_uid, settings.tool_gid)).run()
+
+
+def _prepare_workspace(settings: Settings) -> None:
+    try:
+        state = os.lstat(settings.workspace)
+        if not stat.S_ISDIR(state.st_mode):
+            raise CannotStart(f"{settings.workspace} is not a directory; mount the workspace there")
+        if (state.st_uid, state.st_gid) != (settings.tool_uid, settings.tool_gid):
+            os.chown(settings.workspace, settings.tool_uid, settings.tool_gid)
+    except OSError as error:
+        raise CannotStart(
+            f"{settings.workspace} cannot be given to the tool user: {error.strerror}; mount a writable volume there "
+            "and leave the container the capability CHOWN"
+        ) from error
+
+
+def _listen(settings: Settings) -> socket.socket:
+    directory = os.path.dirname(settings.socket)
+    state = os.stat(directory)
+    if state.st_mode & 0o007 or state.st_gid == settings.tool_gid or state.st_uid == settings.tool_uid:
+        raise CannotStart(
+            f"{directory} can be entered by tool code (mode {stat.S_IMODE(state.st_mode):o}, uid {state.st_uid}, gid "
+            f"{state.st_gid}); make it mode 770 and owned by root and the gateway's group"
+        )
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        os.unlink(settings.socket)
+    except FileNotFoundError:
+        pass
+    mask = os.umask(0o117)
+    try:
+        listener.bind(settings.socket)
+    finally:
+        os.umask(mask)
+    listener.listen(BACKLOG)
+    return listener
+
+
+def _become_server(settings: Settings) -> None:
+    """Become the server's user for good.
+
+    The effective user is the tool user, so the kernel judges every file operation as tool code's own. The real and
+    saved user are the daemon's, so tool code may neither signal nor trace this process, and the change makes it not
+    dumpable, so tool code may not read its /proc entries either. None of the three is 0: every capability is cleared.
+    """
+    os.umask(0o022)
+    os.setgroups([])
+    os.setresgid(settings.tool_gid, settings.tool_gid, settings.tool_gid)
+    os.setresuid(settings.daemon_uid, settings.tool_uid, settings.daemon_uid)
+
+
+if __name__ == "__main__":
+    os._exit(main(sys.argv[1:]))

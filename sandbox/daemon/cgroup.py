@@ -1,0 +1,61 @@
+"""What the kernel's control group says of this sandbox: limits, and kills for memory. Version 2 and version 1.
+
+0 always means unlimited or unknown.
+"""
+
+import os
+
+_ROOT = "/sys/fs/cgroup"
+_V1_UNLIMITED_BYTES = 2**62
+
+
+class Cgroup:
+    """Reads the files of the container's own group, which the engine mounts at /sys/fs/cgroup."""
+
+    def __init__(self, root: str = _ROOT) -> None:
+        self._root = root
+        self._unified = os.path.exists(f"{root}/cgroup.controllers")
+
+    def memory_limit_bytes(self) -> int:
+        """Return the limit on memory."""
+        return self._bytes("memory.max" if self._unified else "memory/memory.limit_in_bytes")
+
+    def memory_swap_limit_bytes(self) -> int:
+        """Return the limit on memory and swap together."""
+        if not self._unified:
+            return self._bytes("memory/memory.memsw.limit_in_bytes")
+        memory = self._read("memory.max").strip()
+        swap = self._read("memory.swap.max").strip()
+        return int(memory) + int(swap) if memory.isdigit() and swap.isdigit() else 0
+
+    def pids_limit(self) -> int:
+        """Return the limit on processes and threads."""
+        return self._bytes("pids.max" if self._unified else "pids/pids.max")
+
+    def cpu_limit_millis(self) -> int:
+        """Return the limit on processor time in thousandths of a processor."""
+        if self._unified:
+            quota, _, period = self._read("cpu.max").strip().partition(" ")
+        else:
+            quota, period = (self._read(f"cpu/cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
+        return int(quota) * 1000 // int(period) if quota.isdigit() and period.isdigit() and int(period) else 0
+
+    def memory_kills(self) -> int:
+        """Return how many processes the kernel has killed for memory so far."""
+        for line in self._read("memory.events" if self._unified else "memory/memory.oom_control").splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill" and value.isdigit():
+                return int(value)
+        return 0
+
+    def _bytes(self, name: str) -> int:
+        text = self._read(name).strip()
+        value = int(text) if text.isdigit() else 0
+        return value if value < _V1_UNLIMITED_BYTES else 0
+
+    def _read(self, name: str) -> str:
+        try:
+            with open(f"{self._root}/{name}") as file:
+                return file.read()
+        except OSError:
+            return ""

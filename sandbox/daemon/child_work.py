@@ -1,0 +1,160 @@
+"""Work that may take long or never end runs in a short-lived child process of the server, which can be killed.
+
+A regular expression cannot be interrupted and a huge tree would block the server's loop; a forked child does neither
+harm. It has the server's identity, hence the same protection and the same rights. It sends fragments, serialized
+protobuf messages that merge into the reply, through a pipe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import struct
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from sandbox.daemon.failures import Fault, fault_of, invalid_argument
+from sandbox.v1 import channel_pb2 as wire
+
+_HEADER = struct.Struct("!BI")
+_FRAGMENT, _FAILURE = 1, 2
+_FRAGMENT_LIMIT_BYTES = 2 * 1024 * 1024
+_CHILD_MEMORY_BYTES = 512 * 1024 * 1024
+_READ_BYTES = 256 * 1024
+
+
+class Mergeable(Protocol):
+    """A protobuf message."""
+
+    def MergeFromString(self, data: bytes) -> int: ...  # noqa: N802 - protobuf's name
+
+
+Emit = Callable[[Any], None]  # takes a protobuf message
+
+
+async def work_in_child(work: Callable[[Emit], None], reply: Mergeable, timeout_s: float, path: str) -> bool:
+    """Run `work` in a child and merge what it emits into `reply`; return False when the time limit ended it.
+
+    `path` is what a failure names. Cancelling kills the child.
+    """
+    loop = asyncio.get_running_loop()
+    output, child_output = os.pipe()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        os.close(output)
+        os.close(child_output)
+        raise fault_of(error, path) from None
+    if pid == 0:
+        _run_child(work, child_output, path)
+    os.close(child_output)
+    os.set_blocking(output, False)
+    deadline = loop.time() + timeout_s
+    data = bytearray()
+    try:
+        while True:
+            piece = await _read(loop, output, deadline)
+            if piece is None:
+                return False
+            if not piece:
+                if data:
+                    raise Fault(wire.FAILURE_KIND_INTERNAL, f"{path}: the search was killed, perhaps for memory")
+                return True
+            data += piece
+            if _merge(data, reply):
+                return True
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(output)
+
+
+async def _read(loop: asyncio.AbstractEventLoop, fd: int, deadline: float) -> bytes | None:
+    """Return the next bytes, b"" at the end, None at the deadline."""
+    while True:
+        try:
+            return os.read(fd, _READ_BYTES)
+        except BlockingIOError:
+            pass
+        ready = loop.create_future()
+        timer = loop.call_at(deadline, _settle, ready, False)
+        loop.add_reader(fd, _settle, ready, True)
+        try:
+            if not await ready:
+                return None
+        finally:
+            timer.cancel()
+            loop.remove_reader(fd)
+
+
+def _settle(future: asyncio.Future[bool], value: bool) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _merge(data: bytearray, reply: Mergeable) -> bool:
+    """Consume the whole fragments in `data`; return True after the empty one that ends the work."""
+    start = 0
+    while len(data) - start >= _HEADER.size:
+        kind, size = _HEADER.unpack_from(data, start)
+        if size > _FRAGMENT_LIMIT_BYTES:
+            raise Fault(wire.FAILURE_KIND_INTERNAL, "the search sent more than it may")
+        if len(data) - start - _HEADER.size < size:
+            break
+        body = bytes(data[start + _HEADER.size : start + _HEADER.size + size])
+        start += _HEADER.size + size
+        if kind == _FAILURE:
+            failure = wire.Failure.FromString(body)
+            raise Fault(failure.kind, failure.message, failure.errno)
+        if not size:
+            return True
+        reply.MergeFromString(body)
+    del data[:start]
+    return False
+
+
+def _run_child(work: Callable[[Emit], None], output: int, path: str) -> None:
+    """Never returns; nothing of the server's loop may run here."""
+
+    def send(kind: int, body: bytes) -> None:
+        view = memoryview(_HEADER.pack(kind, len(body)) + body)
+        while view:
+            view = view[os.write(output, view) :]
+
+    def emit(message: Any) -> None:
+        body = message.SerializeToString()
+        if body:
+            send(_FRAGMENT, body)
+
+    try:
+        output = os.dup2(output, 3)
+        _close_from(4)
+        _limit_memory()
+        work(emit)
+        send(_FRAGMENT, b"")
+    except Fault as fault:
+        send(_FAILURE, fault.failure().SerializeToString())
+    except OSError as error:
+        send(_FAILURE, fault_of(error, path).failure().SerializeToString())
+    except MemoryError:
+        send(_FAILURE, invalid_argument(f"{path}: this needs too much memory; narrow it").failure().SerializeToString())
+    except BaseException as error:
+        text = f"{path}: {type(error).__name__}: {error}"
+        send(_FAILURE, Fault(wire.FAILURE_KIND_INTERNAL, text).failure().SerializeToString())
+    finally:
+        os._exit(0)
+
+
+def _close_from(first: int) -> None:
+    """Let go of the server's sockets: a connection must not stay open because a child still holds it."""
+    os.closerange(first, max(int(name) for name in os.listdir("/proc/self/fd")) + 1)
+
+
+def _limit_memory() -> None:
+    with open("/proc/self/statm", "rb") as file:
+        mapped_bytes = int(file.read().split()[0]) * resource.getpagesize()
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = mapped_bytes + _CHILD_MEMORY_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (wanted if hard < 0 else min(wanted, hard), hard))

@@ -1,0 +1,81 @@
+"""Replacing exact text in a file."""
+
+from __future__ import annotations
+
+import os
+
+from sandbox.daemon.child_work import Emit, work_in_child
+from sandbox.daemon.failures import Fault, fault_of, invalid_argument
+from sandbox.daemon.paths import Place
+from sandbox.daemon.write_files import Replacement, new_temporary_name, remove_temporary
+from sandbox.v1 import channel_pb2 as wire
+
+FILE_LIMIT_BYTES = 64 * 1024 * 1024
+# Larger files are edited in a child process, so that they neither block the server nor stay in its memory.
+_HERE_LIMIT_BYTES = 1024 * 1024
+_TIMEOUT_S = 60.0
+
+
+async def edit(request: wire.EditRequest) -> wire.Reply:
+    """Replace the first match or all of them and say how many are left."""
+    if not request.old_text:
+        raise invalid_argument("old_text is empty; give the exact text to replace, or write the whole file instead")
+    with Place(request.path) as place:
+        fd, state = place.open_regular()
+        os.close(fd)
+        reply = wire.EditReply()
+        if state.st_size <= _HERE_LIMIT_BYTES and len(request.new_text) <= len(request.old_text) + 1024:
+            _edit(request, None, reply.CopyFrom)
+            return wire.Reply(edit=reply)
+        temporary_name = new_temporary_name()
+
+        def work(emit: Emit) -> None:
+            _edit(request, temporary_name, emit)
+
+        try:
+            if not await work_in_child(work, reply, _TIMEOUT_S, place.path):
+                raise Fault(wire.FAILURE_KIND_INTERNAL, f"{place.path}: the edit took longer than {_TIMEOUT_S:.0f} s")
+        finally:
+            # The child may have been killed before it could clean up.
+            remove_temporary(place.directory_fd, temporary_name)
+        return wire.Reply(edit=reply)
+
+
+def _edit(request: wire.EditRequest, temporary_name: str | None, emit: Emit) -> None:
+    with Place(request.path) as place:
+        text = _read_whole(place)
+        matches = text.count(request.old_text)
+        replaced = matches if request.replace_all else min(matches, 1)
+        size = len(text) + replaced * (len(request.new_text) - len(request.old_text))
+        if size > FILE_LIMIT_BYTES:
+            raise _too_large(place.path, size, "would become")
+        if replaced:
+            replacement = Replacement(place, temporary_name)
+            try:
+                replacement.write(text.replace(request.old_text, request.new_text, replaced))
+                replacement.take_place()
+            finally:
+                replacement.leave()
+    emit(wire.EditReply(replaced=replaced, left=matches - replaced))
+
+
+def _read_whole(place: Place) -> bytes:
+    fd, state = place.open_regular()
+    with open(fd, "rb", buffering=0) as file:
+        if state.st_size > FILE_LIMIT_BYTES:
+            raise _too_large(place.path, state.st_size, "is")
+        try:
+            # One byte more than allowed, for a file that grows meanwhile.
+            data = file.read(state.st_size) or b""
+            while more := file.read(256 * 1024):
+                data += more
+                if len(data) > FILE_LIMIT_BYTES:
+                    raise _too_large(place.path, len(data), "is")
+        except OSError as error:
+            raise fault_of(error, place.path) from None
+    return data
+
+
+def _too_large(path: str, size_bytes: int, verb: str) -> Fault:
+    message = f"{path} {verb} {size_bytes} bytes; edits go up to {FILE_LIMIT_BYTES}; use a command such as sed instead"
+    return Fault(wire.FAILURE_KIND_TOO_LARGE, message)

@@ -1,0 +1,69 @@
+"""How a call fails: a kind to branch on and a message that says what is wrong and how to mend it."""
+
+import errno
+
+from sandbox.v1 import channel_pb2 as wire
+
+MESSAGE_LIMIT_BYTES = 4096
+
+_KINDS = {
+    errno.ENOENT: wire.FAILURE_KIND_NOT_FOUND,
+    errno.EACCES: wire.FAILURE_KIND_PERMISSION_DENIED,
+    errno.EPERM: wire.FAILURE_KIND_PERMISSION_DENIED,
+    errno.EROFS: wire.FAILURE_KIND_PERMISSION_DENIED,
+    errno.ETXTBSY: wire.FAILURE_KIND_PERMISSION_DENIED,
+    errno.EISDIR: wire.FAILURE_KIND_IS_A_DIRECTORY,
+    errno.ENOTDIR: wire.FAILURE_KIND_NOT_A_DIRECTORY,
+    errno.ELOOP: wire.FAILURE_KIND_INVALID_PATH,
+    errno.ENAMETOOLONG: wire.FAILURE_KIND_INVALID_PATH,
+    errno.ENOSPC: wire.FAILURE_KIND_NO_SPACE,
+    errno.EDQUOT: wire.FAILURE_KIND_NO_SPACE,
+    errno.EFBIG: wire.FAILURE_KIND_TOO_LARGE,
+    errno.EEXIST: wire.FAILURE_KIND_CONFLICT,
+    errno.ENOTEMPTY: wire.FAILURE_KIND_CONFLICT,
+    errno.EBUSY: wire.FAILURE_KIND_CONFLICT,
+    errno.EINVAL: wire.FAILURE_KIND_INVALID_ARGUMENT,
+    errno.EXDEV: wire.FAILURE_KIND_INVALID_ARGUMENT,
+    errno.E2BIG: wire.FAILURE_KIND_TOO_LARGE,
+}
+
+_ADVICE = {
+    errno.EROFS: "the file system is read-only; write below /workspace or /tmp",
+    errno.ENOSPC: "no space is left; remove files you no longer need",
+    errno.EDQUOT: "the quota is used up; remove files you no longer need",
+    errno.EXDEV: "it lies on another file system; copy the file and remove the old one instead",
+    errno.ENOTEMPTY: "the directory is not empty; ask for a recursive removal if all of it may go",
+    errno.EAGAIN: "the sandbox has no process left to do it with; end some of its processes first",
+}
+
+
+class Fault(Exception):
+    """A call failed in a way that the caller can act on."""
+
+    def __init__(self, kind: wire.FailureKind, message: str, number: int = 0) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.number = number
+
+    def failure(self) -> wire.Failure:
+        """Return the frame member that tells the gateway."""
+        text = self.message.encode("utf-8", "backslashreplace")[:MESSAGE_LIMIT_BYTES].decode("utf-8", "ignore")
+        return wire.Failure(kind=self.kind, message=text, errno=self.number)
+
+
+def invalid_argument(message: str) -> Fault:
+    """Return the fault of an argument that is wrong."""
+    return Fault(wire.FAILURE_KIND_INVALID_ARGUMENT, message)
+
+
+def invalid_path(message: str) -> Fault:
+    """Return the fault of a path that is refused."""
+    return Fault(wire.FAILURE_KIND_INVALID_PATH, message)
+
+
+def fault_of(error: OSError, path: str) -> Fault:
+    """Return the fault that tells the kernel's refusal at `path`."""
+    number = error.errno or 0
+    what = _ADVICE.get(number) or (error.strerror or str(error)).lower()
+    return Fault(_KINDS.get(number, wire.FAILURE_KIND_INTERNAL), f"{path}: {what}", number)

@@ -1,0 +1,64 @@
+"""Frames on a connected Unix socket: a 4-byte big-endian length, then that many bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Protocol
+
+MAX_FRAME_BYTES = 1024 * 1024 + 64 * 1024
+_RECEIVE_BYTES = 64 * 1024
+
+
+class BrokenFrame(Exception):
+    """The peer broke the protocol; the connection cannot be used any more."""
+
+
+class Serializable(Protocol):
+    """A protobuf message."""
+
+    def SerializeToString(self) -> bytes: ...  # noqa: N802 - protobuf's name
+
+
+class FrameSocket:
+    """Reads and writes frames. One reader and one writer at a time; an idle one holds no buffer."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._rest = b""
+
+    async def read(self) -> bytes | None:
+        """Return the next frame, None at the end of the stream. BrokenFrame for one that is too long or cut."""
+        data = self._rest
+        self._rest = b""
+        while len(data) < 4:
+            more = await self._loop.sock_recv(self.connection, _RECEIVE_BYTES)
+            if not more:
+                if data:
+                    raise BrokenFrame("the stream ended inside a frame")
+                return None
+            data += more
+        size = int.from_bytes(data[:4], "big")
+        if size > MAX_FRAME_BYTES:
+            raise BrokenFrame(f"a frame of {size} bytes; {MAX_FRAME_BYTES} are allowed")
+        if len(data) >= 4 + size:
+            self._rest = data[4 + size :]
+            return data[4 : 4 + size]
+        frame = bytearray(size)
+        view = memoryview(frame)
+        done = len(data) - 4
+        view[:done] = data[4:]
+        while done < size:
+            count = await self._loop.sock_recv_into(self.connection, view[done:])
+            if not count:
+                raise BrokenFrame("the stream ended inside a frame")
+            done += count
+        return bytes(frame)
+
+    async def send(self, message: Serializable) -> None:
+        """Send one message; waits while the peer does not read."""
+        body = message.SerializeToString()
+        if len(body) > MAX_FRAME_BYTES:
+            raise BrokenFrame(f"a reply of {len(body)} bytes; {MAX_FRAME_BYTES} are allowed")
+        await self._loop.sock_sendall(self.connection, len(body).to_bytes(4, "big") + body)

@@ -1,0 +1,156 @@
+"""grep: lines that match a Python regular expression, in files that are text."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Callable, Iterator
+
+from sandbox.daemon.child_work import Emit
+from sandbox.daemon.entries import PAGE_LIMIT_BYTES
+from sandbox.daemon.failures import invalid_argument
+from sandbox.daemon.paths import Place, join, require_regular
+from sandbox.daemon.walk import Found, is_directory, private_below, walk
+from sandbox.v1 import channel_pb2 as wire
+
+PATTERN_LIMIT_BYTES = 64 * 1024
+TEXT_LIMIT_BYTES = 1000
+_BINARY_PROBE_BYTES = 8192
+_BLOCK_BYTES = 1024 * 1024
+# A longer line is searched in pieces of this size: one line of a hostile file must not fill the memory.
+_LINE_LIMIT_BYTES = 4 * 1024 * 1024
+_SPECIAL = re.compile(r"[.^$*+?{}\[\]\\|()]")
+
+
+def grep(request: wire.GrepRequest, limit: int, workspace: str, emit: Emit) -> None:
+    """Emit GrepReply fragments: each match of the page as it is found, then the totals."""
+    search = _Search(request, limit, emit)
+    with Place(request.path) as place:
+        names = place.names
+        state = place.stat()
+        place.refuse_link(state)
+        fd = place.open(os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    if not is_directory(fd):
+        require_regular(os.fstat(fd), join(names))
+        search.file(fd, join(names))
+    else:
+        included = re.compile(fnmatch.translate(request.include)).match if request.include else None
+        for found in walk(fd, private_below(names, workspace)):
+            if not found.is_regular or (included and not included(found.name)):
+                continue
+            child = _open_found(found)
+            if child is not None:
+                search.file(child, join([*names, *found.names]))
+            if search.full:
+                break
+    emit(wire.GrepReply(more=search.full, binary_files=search.binary_files))
+
+
+def _open_found(found: Found) -> int | None:
+    try:
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(found.name, flags, dir_fd=found.directory_fd)
+    except OSError:
+        return None  # not readable, or gone
+
+
+class _Search:
+    def __init__(self, request: wire.GrepRequest, limit: int, emit: Emit) -> None:
+        self._find = _finder(request.pattern)
+        self._skip = request.offset
+        self._limit = limit
+        self._emit = emit
+        self._sent_bytes = 0
+        self.binary_files = 0
+        self.full = False
+
+    def file(self, fd: int, path: str) -> None:
+        """Search one file and close it."""
+        try:
+            if b"\0" in os.pread(fd, _BINARY_PROBE_BYTES, 0):
+                self.binary_files += 1
+                return
+            for number, line in _lines(fd):
+                span = self._find(line)
+                if span is not None and not self._report(path, number, line, span):
+                    return
+        except OSError:
+            return  # cannot be read to its end; what was found stays
+        finally:
+            os.close(fd)
+
+    def _report(self, path: str, number: int, line: bytes, span: tuple[int, int]) -> bool:
+        if self._skip:
+            self._skip -= 1
+            return True
+        match = wire.GrepMatch(path=os.fsencode(path), line=number, text=_around(line, span))
+        fragment = wire.GrepReply(matches=[match])
+        self._sent_bytes += fragment.ByteSize()
+        if not self._limit or self._sent_bytes > PAGE_LIMIT_BYTES:
+            self.full = True
+            return False
+        self._limit -= 1
+        self._emit(fragment)
+        return True
+
+
+def _finder(pattern: str) -> Callable[[bytes], tuple[int, int] | None]:
+    """Return a function from a line to the byte span of its first match."""
+    if not _SPECIAL.search(pattern):
+        needle = pattern.encode("utf-8", "surrogateescape")
+
+        def find_literal(line: bytes) -> tuple[int, int] | None:
+            at = line.find(needle)
+            return None if at < 0 else (at, at + len(needle))
+
+        return find_literal
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        where = "" if error.pos is None else f" at character {error.pos + 1}"
+        raise invalid_argument(
+            f"pattern {pattern[:200]!r} is no regular expression: {error.msg}{where}; escape special characters with \\"
+        ) from None
+    except (OverflowError, RecursionError) as error:
+        raise invalid_argument(f"pattern {pattern[:200]!r} is too complex: {error}") from None
+
+    def find(line: bytes) -> tuple[int, int] | None:
+        text = line.decode("utf-8", "surrogateescape")
+        match = compiled.search(text)
+        if match is None:
+            return None
+        start = len(text[: match.start()].encode("utf-8", "surrogateescape"))
+        return start, start + len(match.group().encode("utf-8", "surrogateescape"))
+
+    return find
+
+
+def _lines(fd: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (number from 1, line without its end); a piece of a very long line has the line's number."""
+    number = 1
+    rest = b""
+    while block := os.read(fd, _BLOCK_BYTES):
+        lines = (rest + block).split(b"\n")
+        rest = lines.pop()
+        for line in lines:
+            yield number, line
+            number += 1
+        if len(rest) >= _LINE_LIMIT_BYTES:
+            yield number, rest
+            rest = b""
+    if rest:
+        yield number, rest
+
+
+def _around(line: bytes, span: tuple[int, int]) -> bytes:
+    """Return 1,000 bytes of a line at most, around the match, without its carriage return, cut between characters."""
+    line = line.removesuffix(b"\r")
+    if len(line) <= TEXT_LIMIT_BYTES:
+        return line
+    start = max(0, min(span[0] - TEXT_LIMIT_BYTES // 4, len(line) - TEXT_LIMIT_BYTES))
+    end = start + TEXT_LIMIT_BYTES
+    for _ in range(3):
+        start += start < end and line[start] & 0xC0 == 0x80
+        end -= end < len(line) and end > start and line[end] & 0xC0 == 0x80
+    return line[start:end]

@@ -1,0 +1,167 @@
+"""Opening exactly the path that was judged: no component, the last included, is ever followed through a symbolic link.
+
+Each component is opened relative to its parent's descriptor with O_NOFOLLOW, so a link planted between the gateway's
+judgement and this moment is refused by the kernel, not missed by a check.
+"""
+
+import errno
+import os
+import stat
+
+from sandbox.daemon.failures import Fault, fault_of, invalid_path
+from sandbox.v1 import channel_pb2 as wire
+
+PATH_LIMIT_BYTES = 4096
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def components(path: str, what: str = "path") -> list[str]:
+    """Return the names of an absolute path, [] for the root. Fault says why a path is not accepted."""
+    if not path:
+        raise invalid_path(f"{what} is missing; give an absolute path such as /workspace/notes.txt")
+    if not path.startswith("/"):
+        raise invalid_path(f"{what} {path!r} is not absolute; begin it with /, for example /workspace/{path}")
+    if "\0" in path:
+        raise invalid_path(f"{what} {path!r} has a NUL character, which no file name can have")
+    if len(os.fsencode(path)) > PATH_LIMIT_BYTES:
+        raise invalid_path(f"{what} is longer than {PATH_LIMIT_BYTES} bytes")
+    names = [name for name in path.split("/") if name not in ("", ".")]
+    if ".." in names:
+        raise invalid_path(f'{what} {path!r} has a ".." component; give the path it leads to')
+    if names and names[0] == "proc":
+        # Under /proc this process would show itself, not the tool's processes.
+        raise invalid_path(f"{what} {path!r} is in /proc, which the file tools do not serve; run a command to read it")
+    return names
+
+
+def join(names: list[str]) -> str:
+    """Return the absolute path of names."""
+    return "/" + "/".join(names)
+
+
+def open_directory(names: list[str], *, make: bool = False) -> int:
+    """Return an O_PATH descriptor of a directory; `make` creates what is missing with mode 755."""
+    fd = os.open("/", _DIRECTORY)
+    try:
+        for depth, name in enumerate(names):
+            try:
+                child = _enter(fd, name, make)
+            except OSError as error:
+                raise _explain(error, fd, names, depth) from None
+            os.close(fd)
+            fd = child
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _enter(fd: int, name: str, make: bool) -> int:
+    try:
+        return os.open(name, _DIRECTORY, dir_fd=fd)
+    except FileNotFoundError:
+        if not make:
+            raise
+    try:
+        os.mkdir(name, 0o755, dir_fd=fd)
+    except FileExistsError:
+        pass  # somebody else was faster
+    return os.open(name, _DIRECTORY, dir_fd=fd)
+
+
+class Place:
+    """A name in an open directory; close it, or use it in a with statement."""
+
+    __slots__ = ("directory_fd", "name", "names", "path")
+
+    def __init__(self, path: str, *, make_parents: bool = False, what: str = "path") -> None:
+        self.names = components(path, what)
+        self.path = join(self.names)
+        # The root has no name in a parent; "." stands for it.
+        self.name = self.names[-1] if self.names else "."
+        self.directory_fd = open_directory(self.names[:-1], make=make_parents)
+
+    def __enter__(self) -> "Place":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the directory."""
+        if self.directory_fd >= 0:
+            os.close(self.directory_fd)
+            self.directory_fd = -1
+
+    def stat(self) -> os.stat_result:
+        """Return what lstat says."""
+        try:
+            return os.stat(self.name, dir_fd=self.directory_fd, follow_symlinks=False)
+        except OSError as error:
+            raise fault_of(error, self.path) from None
+
+    def stat_or_none(self) -> os.stat_result | None:
+        """Return what lstat says, None when there is nothing."""
+        try:
+            return os.stat(self.name, dir_fd=self.directory_fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise fault_of(error, self.path) from None
+
+    def open(self, flags: int, mode: int = 0o666) -> int:
+        """Open it without following a link at its end."""
+        try:
+            return os.open(self.name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=self.directory_fd)
+        except OSError as error:
+            raise _explain(error, self.directory_fd, self.names, len(self.names) - 1) from None
+
+    def open_regular(self) -> tuple[int, os.stat_result]:
+        """Open a regular file for reading; a Fault tells directories, links, pipes and devices apart."""
+        # O_NONBLOCK: opening a pipe without a writer would wait forever.
+        fd = self.open(os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        try:
+            state = os.fstat(fd)
+            require_regular(state, self.path)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd, state
+
+    def open_listing(self) -> int:
+        """Open a directory for listing."""
+        return self.open(os.O_RDONLY | os.O_DIRECTORY)
+
+    def refuse_link(self, state: os.stat_result) -> None:
+        """Raise the Fault of a symbolic link when `state` is one."""
+        if stat.S_ISLNK(state.st_mode):
+            raise _link_fault(self.directory_fd, self.names, len(self.names) - 1)
+
+
+def require_regular(state: os.stat_result, path: str) -> None:
+    """Raise a Fault unless `state` is a regular file."""
+    if stat.S_ISDIR(state.st_mode):
+        raise Fault(wire.FAILURE_KIND_IS_A_DIRECTORY, f"{path} is a directory; a file was expected", errno.EISDIR)
+    if not stat.S_ISREG(state.st_mode):
+        raise Fault(
+            wire.FAILURE_KIND_INVALID_ARGUMENT, f"{path} is a pipe, socket or device; only regular files can be used"
+        )
+
+
+def _explain(error: OSError, directory_fd: int, names: list[str], depth: int) -> Fault:
+    if error.errno in (errno.ENOTDIR, errno.ELOOP) and names:
+        return _link_fault(directory_fd, names, depth)
+    return fault_of(error, join(names[: depth + 1]))
+
+
+def _link_fault(directory_fd: int, names: list[str], depth: int) -> Fault:
+    at = join(names[: depth + 1])
+    try:
+        target = os.readlink(names[depth], dir_fd=directory_fd)
+    except OSError:
+        return Fault(
+            wire.FAILURE_KIND_NOT_A_DIRECTORY, f"{at} is not a directory; a directory was expected", errno.ENOTDIR
+        )
+    leads_to = os.path.normpath(os.path.join(join(names[:depth]), target, *names[depth + 1 :]))
+    message = f"{at} is a symbolic link, and links are not followed; ask for {leads_to} if that is what you mean"
+    return Fault(wire.FAILURE_KIND_INVALID_PATH, message, errno.ELOOP)

@@ -1,0 +1,152 @@
+"""Reading files: by bytes in a stream, and by lines in pages."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import os
+
+from sandbox.daemon.failures import fault_of, invalid_argument
+from sandbox.daemon.frames import FrameSocket
+from sandbox.daemon.paths import Place
+from sandbox.v1 import channel_pb2 as wire
+
+CHUNK_BYTES = 256 * 1024
+INLINE_LIMIT_BYTES = 1024 * 1024
+LINES_LIMIT = 100_000
+LINES_LIMIT_BYTES = 1024 * 1024
+_OFFSET_LIMIT = 2**63 - 1
+
+
+async def read(request: wire.ReadRequest, frames: FrameSocket) -> None:
+    """Send the bytes, in the final frame when they fit one, else as chunks before it."""
+    _check_offset(request.offset)
+    with Place(request.path) as place:
+        fd, state = place.open_regular()
+        path = place.path
+    try:
+        wanted = max(0, state.st_size - request.offset)
+        if request.length:
+            wanted = min(wanted, request.length)
+        reply = wire.ReadReply(size_bytes=state.st_size)
+        if wanted <= INLINE_LIMIT_BYTES:
+            reply.data = _read_at(fd, wanted, request.offset, path)
+        else:
+            await _send_chunks(frames, fd, request.offset, wanted, path)
+    finally:
+        os.close(fd)
+    await frames.send(wire.Reply(read=reply))
+
+
+async def _send_chunks(frames: FrameSocket, fd: int, offset: int, wanted: int, path: str) -> None:
+    while wanted > 0:
+        data = _read_at(fd, min(CHUNK_BYTES, wanted), offset, path)
+        if not data:
+            return  # the file became shorter
+        await frames.send(wire.Reply(chunk=wire.Chunk(data=data)))
+        offset += len(data)
+        wanted -= len(data)
+        await asyncio.sleep(0)
+
+
+def _read_at(fd: int, length: int, offset: int, path: str) -> bytes:
+    try:
+        data = os.pread(fd, length, offset)
+        while 0 < len(data) < length:
+            more = os.pread(fd, length - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+    except OSError as error:
+        raise fault_of(error, path) from None
+
+
+def _check_offset(offset: int) -> None:
+    if offset > _OFFSET_LIMIT:
+        raise invalid_argument(f"offset is {offset}; no file is larger than {_OFFSET_LIMIT} bytes")
+
+
+async def read_lines(request: wire.ReadLinesRequest) -> wire.Reply:
+    """Return a page of lines; memory does not grow with the file."""
+    limit_bytes = request.limit_bytes
+    if not 1 <= request.limit <= LINES_LIMIT:
+        raise invalid_argument(f"limit is {request.limit} lines; give 1 to {LINES_LIMIT}")
+    if not 1 <= limit_bytes <= LINES_LIMIT_BYTES:
+        raise invalid_argument(f"limit_bytes is {limit_bytes}; give 1 to {LINES_LIMIT_BYTES}")
+    with Place(request.path) as place:
+        fd, state = place.open_regular()
+        path = place.path
+    try:
+        start = await _line_start(fd, request.offset, path)
+        # One byte more than the page takes tells whether anything follows.
+        data = _read_at(fd, limit_bytes + 1, start, path)
+    finally:
+        os.close(fd)
+    end = _end_of_lines(data, request.limit)
+    cut = end > limit_bytes
+    page = data[: min(end, limit_bytes)]
+    if cut:
+        page = _without_started_character(page)
+        # A page that happens to end with a line was not cut inside one.
+        cut = not page.endswith(b"\n")
+    next_byte = start + len(page)
+    return wire.Reply(
+        read_lines=wire.ReadLinesReply(
+            data=page,
+            lines=page.count(b"\n") + (bool(page) and not page.endswith(b"\n")),
+            more=len(page) < len(data),
+            binary=_is_binary(page, complete=not cut),
+            size_bytes=state.st_size,
+            next_byte=next_byte,
+            cut=cut,
+        )
+    )
+
+
+async def _line_start(fd: int, skip_lines: int, path: str) -> int:
+    """Return where the line after `skip_lines` lines begins; the end of the file when there are not so many."""
+    position = 0
+    while skip_lines:
+        data = _read_at(fd, CHUNK_BYTES, position, path)
+        if not data:
+            break
+        newlines = data.count(b"\n")
+        if newlines >= skip_lines:
+            return position + _end_of_lines(data, skip_lines)
+        skip_lines -= newlines
+        position += len(data)
+        await asyncio.sleep(0)
+    return position
+
+
+def _end_of_lines(data: bytes, lines: int) -> int:
+    """Return the length of the first `lines` lines of data, all of it when there are not so many."""
+    end = 0
+    for _ in range(lines):
+        newline = data.find(b"\n", end)
+        if newline < 0:
+            return len(data)
+        end = newline + 1
+    return end
+
+
+def _without_started_character(page: bytes) -> bytes:
+    """Return the page without the beginning of a UTF-8 character at its end, unless nothing else is in it."""
+    for back in range(1, min(4, len(page))):
+        byte = page[-back]
+        if byte & 0xC0 == 0x80:
+            continue
+        needed = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
+        return page[:-back] if needed > back and len(page) > back else page
+    return page
+
+
+def _is_binary(page: bytes, *, complete: bool) -> bool:
+    if b"\0" in page:
+        return True
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(page, final=complete)
+    except UnicodeDecodeError:
+        return True
+    return False

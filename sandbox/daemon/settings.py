@@ -1,0 +1,52 @@
+"""What the daemon is told at start: a handful of `--name=value` arguments, each also readable as AIRLOCK_NAME."""
+
+DEFAULTS = {
+    "socket": "/run/airlock/daemon.sock",
+    "workspace": "/workspace",
+    "tool-uid": "10001",
+    "tool-gid": "10001",
+    "daemon-uid": "10002",
+}
+
+
+class Settings:
+    """Where to listen, and as whom tool code and the server run."""
+
+    __slots__ = ("daemon_uid", "socket", "tool_gid", "tool_uid", "workspace")
+
+    def __init__(self, socket: str, workspace: str, tool_uid: int, tool_gid: int, daemon_uid: int) -> None:
+        self.socket = socket
+        self.workspace = workspace
+        self.tool_uid = tool_uid
+        self.tool_gid = tool_gid
+        self.daemon_uid = daemon_uid
+
+
+def read_settings(arguments: list[str], environment: dict[str, str]) -> Settings:
+    """Return the settings; an argument beats the environment beats the default. ValueError says what is wrong."""
+    values = dict(DEFAULTS)
+    for name in DEFAULTS:
+        variable = "AIRLOCK_" + name.upper().replace("-", "_")
+        values[name] = environment.get(variable, values[name])
+    rest = list(arguments)
+    while rest:
+        name, equals, value = rest.pop(0).removeprefix("--").partition("=")
+        if name not in DEFAULTS:
+            raise ValueError(f"unknown argument --{name}; there are " + ", ".join("--" + known for known in DEFAULTS))
+        if not equals:
+            if not rest:
+                raise ValueError(f"--{name} needs a value, such as --{name} {DEFAULTS[name]}")
+            value = rest.pop(0)
+        values[name] = value
+    ids = {}
+    for name in ("tool-uid", "tool-gid", "daemon-uid"):
+        if not values[name].isdecimal() or not 0 < int(values[name]) < 2**30:
+            raise ValueError(f"--{name} must be a number from 1 to {2**30 - 1}, not {values[name]!r}: never root")
+        ids[name] = int(values[name])
+    if ids["tool-uid"] == ids["daemon-uid"]:
+        raise ValueError("--tool-uid and --daemon-uid must differ, or tool code could kill and read the daemon")
+    for name in ("socket", "workspace"):
+        if not values[name].startswith("/"):
+            raise ValueError(f"--{name} must be an absolute path, not {values[name]!r}")
+    workspace = values["workspace"].rstrip("/") or "/"
+    return Settings(values["socket"], workspace, ids["tool-uid"], ids["tool-gid"], ids["daemon-uid"])

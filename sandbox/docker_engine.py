@@ -1,0 +1,397 @@
+"""DockerEngine: sandboxes as containers of a Docker engine. The only file that imports docker.
+
+The docker package blocks, so every request to the engine runs in a small thread pool. What is inside a container is
+decided in container_config.py; here is how one comes up, is verified and goes away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import docker
+import requests
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.utils import kwargs_from_env
+
+from sandbox import container_config as config
+from sandbox.channel import Channel
+from sandbox.channel_sandbox import ChannelSandbox
+from sandbox.engine import Sandbox, SandboxSpec
+from sandbox.errors import (
+    DaemonLost,
+    EngineUnavailable,
+    ImageMissing,
+    PostureTooWeak,
+    SandboxError,
+    SandboxUnavailable,
+)
+from sandbox.posture import weaknesses
+from sandbox.v1 import channel_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+_ENGINE_THREADS = 8
+_ENGINE_TIMEOUT_S = 60
+_BOOT_TIMEOUT_S = 10.0
+_HELLO_TIMEOUT_S = 5.0
+# How often a daemon that is coming up is tried, and how often the engine is asked whether it has already died.
+_CONNECT_INTERVAL_S = 0.002
+_INSPECT_INTERVAL_S = 0.25
+_CONFLICT_STATUS = 409
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """What an engine says of itself; `images` are the names, without tags, of what it has."""
+
+    version: str
+    api_version: str
+    storage_driver: str
+    seccomp: bool
+    runtimes: frozenset[str]
+    images: frozenset[str]
+
+
+class _BundleBroken(SandboxUnavailable):
+    """The daemon did not come up, which a bundle that another gateway removed or half filled would explain."""
+
+
+class DockerEngine:
+    """Satisfies sandbox.engine.Engine. `channel_root` must be the same path for this process and for the engine.
+
+    `instance` labels what belongs to this gateway and survives its restarts; `base_url` is the engine's address, None
+    means DOCKER_HOST or the default socket.
+    """
+
+    def __init__(
+        self,
+        *,
+        instance: str,
+        channel_root: Path,
+        runtime_image: str = "airlock-runtime",
+        base_url: str | None = None,
+        new_suffix: Callable[[], str] = lambda: secrets.token_hex(4),
+    ) -> None:
+        self._instance = instance
+        self._channel_root = channel_root.absolute()
+        self._runtime_image = runtime_image
+        self._base_url = base_url
+        self._new_suffix = new_suffix
+        self._threads = ThreadPoolExecutor(_ENGINE_THREADS, thread_name_prefix="airlock-docker")
+        self._client: docker.APIClient | None = None
+        self._preparing = asyncio.Lock()
+        self._runtime: config.Runtime | None = None
+        self._swap_limited = True
+        self._workspace_quota = True
+        self._sandboxes: dict[str, ChannelSandbox] = {}
+        self._removals: set[asyncio.Task[None]] = set()
+
+    @property
+    def bounds_workspaces(self) -> bool:
+        """Whether the engine's disk enforces workspace_bytes in all; else it holds for each file only."""
+        return self._workspace_quota
+
+    async def describe(self) -> EngineFacts:
+        """Return what the engine says of itself; EngineUnavailable when it does not answer."""
+        return await self._ask(_describe)
+
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        """Make a sandbox: started, greeted, its posture verified."""
+        try:
+            return await self._create(spec)
+        except _BundleBroken as error:
+            log.warning("making sandbox again after filling the runtime volume: %s", error)
+            self._runtime = None
+            return await self._create(spec)
+
+    async def remove(self, sandbox_id: str) -> None:
+        """Remove a sandbox, not its workspace. One that is gone is no error."""
+        sandbox = self._sandboxes.pop(sandbox_id, None)
+        if sandbox is not None:
+            sandbox.close()
+        await self._ask(lambda client: _remove_container(client, config.container_name(self._instance, sandbox_id)))
+        await self._run(lambda: shutil.rmtree(self._channel_root / sandbox_id, ignore_errors=True))
+
+    async def remove_workspace(self, tenant: str, thread: str) -> None:
+        """Remove a thread's files for good; its sandbox must be gone. Files that are gone are no error."""
+        await self._remove_volume(config.workspace_volume(self._instance, tenant, thread))
+
+    async def remove_workspaces(self) -> None:
+        """Remove the files of every thread of this instance for good."""
+        filters = {"label": [f"{config.INSTANCE_LABEL}={self._instance}", f"{config.KIND_LABEL}=workspace"]}
+        listed = await self._ask(lambda client: client.volumes(filters=filters))
+        for volume in listed["Volumes"] or ():
+            await self._remove_volume(volume["Name"])
+
+    async def owned(self) -> Sequence[str]:
+        """Return the ids of the sandboxes that this instance owns, alive or not."""
+        containers = await self._own_containers("sandbox")
+        return [container["Labels"][config.SANDBOX_LABEL] for container in containers]
+
+    async def reconcile(self) -> None:
+        """Remove sandboxes that an earlier process of this instance left, never workspaces."""
+        for sandbox_id in await self.owned():
+            if sandbox_id not in self._sandboxes:
+                log.info("removing the orphaned sandbox %s", sandbox_id)
+                await self.remove(sandbox_id)
+        for container in await self._own_containers("runtime"):
+            await self._ask(partial(_remove_container, name=container["Id"]))
+
+    async def close(self) -> None:
+        """Remove every sandbox of this instance, and the runtime volume if no other gateway uses it."""
+        try:
+            if self._removals:
+                await asyncio.wait(self._removals)
+            if self._client is not None:
+                await asyncio.gather(*(self.remove(sandbox_id) for sandbox_id in await self.owned()))
+                if self._runtime is not None:
+                    await self._release_runtime(self._runtime.volume)
+        except EngineUnavailable as error:
+            log.warning("sandboxes stay until the next start: %s", error)
+        finally:
+            for sandbox in self._sandboxes.values():
+                sandbox.close()
+            self._threads.shutdown(wait=False)
+            if self._client is not None:
+                self._client.close()
+
+    async def _create(self, spec: SandboxSpec) -> Sandbox:
+        runtime = await self._prepared()
+        sandbox_id = f"{config.digest(spec.tenant, spec.thread)[:12]}-{self._new_suffix()}"
+        directory = self._make_channel_directory(sandbox_id)
+        channel = Channel(directory)
+        boot = asyncio.ensure_future(self._ask(lambda client: self._boot(client, spec, sandbox_id, runtime)))
+        try:
+            # Both at once: the daemon listens before the engine has finished saying that it started the container.
+            await self._connected(channel, boot, sandbox_id)
+            await asyncio.shield(boot)
+            posture = await self._verify(channel, spec)
+        except BaseException:
+            channel.close()
+            self._discard(boot, sandbox_id)
+            raise
+        sandbox = self._sandboxes[sandbox_id] = ChannelSandbox(sandbox_id, spec, channel, posture)
+        return sandbox
+
+    def _boot(self, client: docker.APIClient, spec: SandboxSpec, sandbox_id: str, runtime: config.Runtime) -> None:
+        """Create and start the container; runs in a thread."""
+        name = config.container_name(self._instance, sandbox_id)
+        try:
+            try:
+                _create_container(client, self._config(spec, sandbox_id, runtime), name)
+            except APIError as error:
+                if not self._workspace_quota or "quota" not in str(error.explanation):
+                    raise
+                log.warning("the engine's disk has no quotas: workspace_bytes is enforced for each file only")
+                self._workspace_quota = False
+                _create_container(client, self._config(spec, sandbox_id, runtime), name)
+            client.start(name)
+        except ImageNotFound as error:
+            raise ImageMissing(
+                f"image {spec.image!r} is not on the engine; run `make setup` for Airlock's own images, or pull it"
+            ) from error
+        except APIError as error:
+            reason = str(error.explanation or error)
+            if "runtime" in reason.lower() and spec.runtime in reason:
+                raise SandboxUnavailable(
+                    f"runtime {spec.runtime!r} is not known to the engine; install it and name it in daemon.json"
+                ) from error
+            if config.RUNTIME_DIRECTORY in reason:
+                raise _BundleBroken(f"the daemon could not be started: {reason}") from error
+            raise SandboxUnavailable(f"the engine did not start a sandbox of image {spec.image!r}: {reason}") from error
+
+    def _config(self, spec: SandboxSpec, sandbox_id: str, runtime: config.Runtime) -> dict[str, Any]:
+        return config.container_config(
+            spec,
+            instance=self._instance,
+            sandbox_id=sandbox_id,
+            runtime=runtime,
+            channel_directory=str(self._channel_root / sandbox_id),
+            gateway_gid=os.getgid(),
+            workspace_quota=self._workspace_quota,
+        )
+
+    async def _connected(self, channel: Channel, boot: asyncio.Future[None], sandbox_id: str) -> None:
+        loop = asyncio.get_running_loop()
+        deadline_s = inspect_at_s = float("inf")
+        while True:
+            try:
+                await channel.connect()
+                return
+            except (FileNotFoundError, ConnectionRefusedError):
+                pass
+            now_s = loop.time()
+            if boot.done():
+                boot.result()
+                deadline_s = min(deadline_s, now_s + _BOOT_TIMEOUT_S)
+                inspect_at_s = min(inspect_at_s, now_s + _INSPECT_INTERVAL_S)
+            if now_s > deadline_s:
+                raise SandboxUnavailable(f"the sandbox daemon did not come up within {_BOOT_TIMEOUT_S:.0f} s")
+            if now_s > inspect_at_s:
+                inspect_at_s = now_s + _INSPECT_INTERVAL_S
+                await self._refuse_dead(sandbox_id)
+            await asyncio.sleep(_CONNECT_INTERVAL_S)
+
+    async def _refuse_dead(self, sandbox_id: str) -> None:
+        name = config.container_name(self._instance, sandbox_id)
+        state = (await self._ask(lambda client: client.inspect_container(name)))["State"]
+        if not state["Running"]:
+            raise _BundleBroken(
+                f"the sandbox daemon ended at once with exit code {state['ExitCode']}; "
+                f"does image {self._runtime_image!r} fit this machine? `make setup` makes it anew"
+            )
+
+    async def _verify(self, channel: Channel, spec: SandboxSpec) -> pb.Posture:
+        try:
+            posture = await channel.hello(timeout_s=_HELLO_TIMEOUT_S)
+        except DaemonLost as error:
+            raise SandboxUnavailable(f"the sandbox did not introduce itself: {error}") from error
+        except SandboxError as error:
+            raise SandboxUnavailable(f"the sandbox cannot say what holds it: {error}") from error
+        found = weaknesses(posture, spec, swap_limited=self._swap_limited)
+        if found:
+            raise PostureTooWeak("the sandbox is weaker than its spec and was removed: " + " ".join(found))
+        return posture
+
+    def _discard(self, boot: asyncio.Future[None], sandbox_id: str) -> None:
+        """Remove a sandbox that did not come up, in the background: also when its creator was cancelled."""
+
+        async def discard() -> None:
+            await asyncio.wait({boot})
+            if not boot.cancelled():
+                boot.exception()
+            try:
+                await self.remove(sandbox_id)
+            except SandboxError as error:
+                log.warning("sandbox %s could not be removed, the next start will: %s", sandbox_id, error)
+
+        task = asyncio.create_task(discard())
+        self._removals.add(task)
+        task.add_done_callback(self._removals.discard)
+
+    def _make_channel_directory(self, sandbox_id: str) -> Path:
+        self._channel_root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        directory = self._channel_root / sandbox_id
+        directory.mkdir()
+        # Root in the container has no power over other people's files, so it enters by the gateway's group.
+        os.chown(directory, -1, os.getgid())
+        directory.chmod(0o770)
+        return directory
+
+    async def _prepared(self) -> config.Runtime:
+        """Return the runtime, its volume filled; asks the engine once."""
+        if self._runtime is None:
+            async with self._preparing:
+                if self._runtime is None:
+                    self._runtime = await self._ask(self._prepare)
+        return self._runtime
+
+    def _prepare(self, client: docker.APIClient) -> config.Runtime:
+        self._swap_limited = bool(client.info().get("SwapLimit", True))
+        try:
+            image: dict[str, Any] = client.inspect_image(self._runtime_image)  # type: ignore[no-untyped-call]
+        except ImageNotFound as error:
+            raise ImageMissing(
+                f"runtime image {self._runtime_image!r} is not on the engine; `make setup` makes it"
+            ) from error
+        label = (image["Config"].get("Labels") or {}).get(config.COMMAND_LABEL)
+        if not label:
+            raise SandboxUnavailable(
+                f"image {self._runtime_image!r} has no label {config.COMMAND_LABEL} and so is no Airlock runtime; "
+                "`make setup` makes one"
+            )
+        volume = f"airlock-runtime-{image['Id'].removeprefix('sha256:')[:12]}"
+        filler = _create_container(client, config.filler_config(image["Id"], volume, self._instance), None)
+        _remove_container(client, filler)
+        return config.Runtime(volume, tuple(json.loads(label)))
+
+    async def _release_runtime(self, volume: str) -> None:
+        try:
+            await self._remove_volume(volume)
+        except SandboxUnavailable:
+            log.debug("the runtime volume stays: another gateway uses it")
+
+    async def _remove_volume(self, name: str) -> None:
+        def remove(client: docker.APIClient) -> None:
+            try:
+                client.remove_volume(name)
+            except NotFound:
+                return
+            except APIError as error:
+                raise SandboxUnavailable(f"volume {name} was not removed: {error.explanation}") from error
+
+        await self._ask(remove)
+
+    async def _own_containers(self, kind: str) -> list[dict[str, Any]]:
+        filters = {"label": [f"{config.INSTANCE_LABEL}={self._instance}", f"{config.KIND_LABEL}={kind}"]}
+        found: list[dict[str, Any]] = await self._ask(lambda client: client.containers(all=True, filters=filters))
+        return found
+
+    async def _ask(self, request: Callable[[docker.APIClient], _Value]) -> _Value:
+        """Run a request to the engine in the pool; its failures come back as sandbox errors."""
+        return await self._run(lambda: self._request(request))
+
+    async def _run(self, work: Callable[[], _Value]) -> _Value:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _request(self, request: Callable[[docker.APIClient], _Value]) -> _Value:
+        try:
+            return request(self._connected_client())
+        except APIError as error:
+            raise SandboxUnavailable(f"the Docker engine refused: {error.explanation or error}") from error
+        except (DockerException, requests.RequestException) as error:
+            address = self._base_url or os.environ.get("DOCKER_HOST") or "its default socket"
+            raise EngineUnavailable(
+                f"the Docker engine at {address} does not answer ({error}). "
+                "Start it, name another in DOCKER_HOST, or let this user use its socket; `airlock doctor` says more."
+            ) from error
+
+    def _connected_client(self) -> docker.APIClient:
+        # Two threads may both make one at first; the engine does not mind and one of them is kept.
+        if self._client is None:
+            where = {"base_url": self._base_url} if self._base_url else kwargs_from_env()
+            self._client = docker.APIClient(
+                **where, version="auto", timeout=_ENGINE_TIMEOUT_S, max_pool_size=_ENGINE_THREADS
+            )
+        return self._client
+
+
+def _describe(client: docker.APIClient) -> EngineFacts:
+    info, version = client.info(), client.version()
+    return EngineFacts(
+        version=version["Version"],
+        api_version=version["ApiVersion"],
+        storage_driver=info["Driver"],
+        seccomp=any("seccomp" in option for option in info.get("SecurityOptions") or ()),
+        runtimes=frozenset(info.get("Runtimes") or ()),
+        images=frozenset(tag.rpartition(":")[0] for image in client.images() for tag in image["RepoTags"] or ()),
+    )
+
+
+def _create_container(client: docker.APIClient, body: dict[str, Any], name: str | None) -> str:
+    created: dict[str, Any] = client.create_container_from_config(body, name)  # type: ignore[no-untyped-call]
+    return str(created["Id"])
+
+
+def _remove_container(client: docker.APIClient, name: str) -> None:
+    try:
+        # v: anonymous volumes that the image declared go too; the named ones, workspaces, stay.
+        client.remove_container(name, force=True, v=True)
+    except NotFound:
+        pass
+    except APIError as error:
+        if error.status_code != _CONFLICT_STATUS:  # somebody is removing it already
+            raise

@@ -1,0 +1,145 @@
+"""From the daemon's replies to values: the one place where what a sandbox says is believed, and how far.
+
+Each function takes what was asked beside what came, returns a frozen value, and raises DaemonLost when the reply is
+not one that an honest daemon could have sent.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NoReturn
+
+from sandbox import errors
+from sandbox.errors import DaemonLost
+from sandbox.filesystem import (
+    EditResult,
+    EntriesPage,
+    Entry,
+    EntryType,
+    GrepMatch,
+    GrepPage,
+    LinesPage,
+)
+from sandbox.v1 import channel_pb2 as pb
+
+_MESSAGE_CHARS = 4096
+_MATCH_TEXT_BYTES = 1000
+_NAME_BYTES = 255
+_PATH_BYTES = 4095
+# A count or a size past this (8 EiB) is no file's; it also keeps every figure a signed 64-bit one for storage.
+_COUNT_LIMIT = 2**63 - 1
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+_ENTRY_TYPES: dict[int, EntryType] = {
+    pb.ENTRY_TYPE_FILE: "file",
+    pb.ENTRY_TYPE_DIRECTORY: "directory",
+    pb.ENTRY_TYPE_SYMLINK: "symlink",
+    pb.ENTRY_TYPE_OTHER: "other",
+}
+
+_FAILURES: dict[int, type[errors.SandboxError]] = {
+    pb.FAILURE_KIND_NOT_FOUND: errors.NotFound,
+    pb.FAILURE_KIND_PERMISSION_DENIED: errors.PermissionDenied,
+    pb.FAILURE_KIND_IS_A_DIRECTORY: errors.IsADirectory,
+    pb.FAILURE_KIND_NOT_A_DIRECTORY: errors.NotADirectory,
+    pb.FAILURE_KIND_INVALID_PATH: errors.InvalidPath,
+    pb.FAILURE_KIND_NO_SPACE: errors.NoSpace,
+    pb.FAILURE_KIND_TOO_LARGE: errors.TooLarge,
+    pb.FAILURE_KIND_CONFLICT: errors.Conflict,
+    pb.FAILURE_KIND_INVALID_ARGUMENT: errors.InvalidArgument,
+    pb.FAILURE_KIND_INTERNAL: errors.FileError,
+}
+
+
+def raise_failure(failure: pb.Failure) -> NoReturn:
+    """Raise the error that a Failure stands for, its message cut and without control characters."""
+    error = _FAILURES.get(failure.kind)
+    if error is None:
+        raise DaemonLost(f"the sandbox daemon failed a call for no known reason ({failure.kind})")
+    message = plain_text(failure.message) or f"{error.__name__}: the sandbox gave no reason"
+    raise error(message)
+
+
+def plain_text(text: str) -> str:
+    """Return text for people and models: bounded, without control characters but newline and tab."""
+    return _CONTROL.sub("?", text[:_MESSAGE_CHARS])
+
+
+def listed_page(reply: pb.EntriesReply, *, limit: int) -> EntriesPage:
+    """Return a page of a directory: bare names."""
+    return _page(reply, limit, [_bare_name(entry.name) for entry in reply.entries[: limit + 1]])
+
+
+def globbed_page(reply: pb.EntriesReply, *, limit: int, under: str) -> EntriesPage:
+    """Return a page of matches: absolute paths below the searched directory."""
+    return _page(reply, limit, [_path(entry.name, under) for entry in reply.entries[: limit + 1]])
+
+
+def entry(reply: pb.Entry, name: str) -> Entry:
+    """Return an entry under the name that the gateway knows it by."""
+    kind = _ENTRY_TYPES.get(reply.type)
+    if kind is None:
+        raise DaemonLost(f"the sandbox daemon sent an entry of no known type ({reply.type})")
+    return Entry(name, kind, count(reply.size_bytes), reply.mode & 0o7777, reply.modified_ns)
+
+
+def lines_page(reply: pb.ReadLinesReply, *, limit: int, limit_bytes: int) -> LinesPage:
+    """Return a page of lines; no longer than asked in lines and bytes."""
+    if len(reply.data) > limit_bytes or reply.lines > limit:
+        raise DaemonLost("the sandbox daemon sent more lines than were asked for")
+    return LinesPage(
+        data=reply.data,
+        lines=reply.lines,
+        more=reply.more,
+        binary=reply.binary,
+        size_bytes=count(reply.size_bytes),
+        next_byte=count(reply.next_byte),
+        cut=reply.cut,
+    )
+
+
+def edit_result(reply: pb.EditReply) -> EditResult:
+    """Return what an edit did."""
+    return EditResult(count(reply.replaced), count(reply.left))
+
+
+def grep_page(reply: pb.GrepReply, *, limit: int, under: str) -> GrepPage:
+    """Return a page of matching lines; their text is for reading, so what is not UTF-8 is replaced."""
+    if len(reply.matches) > limit:
+        raise DaemonLost("the sandbox daemon sent more matches than were asked for")
+    matches = tuple(
+        GrepMatch(
+            _path(match.path, under), count(match.line), match.text[:_MATCH_TEXT_BYTES].decode("utf-8", "replace")
+        )
+        for match in reply.matches
+    )
+    return GrepPage(matches, reply.more, reply.timed_out, count(reply.binary_files))
+
+
+def count(number: int) -> int:
+    """Return a size or count that is one."""
+    if number > _COUNT_LIMIT:
+        raise DaemonLost(f"the sandbox daemon sent an impossible count ({number})")
+    return number
+
+
+def _page(reply: pb.EntriesReply, limit: int, names: list[str]) -> EntriesPage:
+    if len(reply.entries) > limit:
+        raise DaemonLost("the sandbox daemon sent more entries than were asked for")
+    entries = tuple(entry(item, name) for item, name in zip(reply.entries, names, strict=True))
+    return EntriesPage(entries, max(count(reply.total), len(entries)), reply.more)
+
+
+def _bare_name(name: bytes) -> str:
+    if not name or len(name) > _NAME_BYTES or name in (b".", b"..") or b"/" in name or b"\0" in name:
+        raise DaemonLost("the sandbox daemon sent a name that no file can have")
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _path(path: bytes, under: str) -> str:
+    text = path.decode("utf-8", "surrogateescape")
+    inside = text == under or text.startswith(under.rstrip("/") + "/")
+    plain = b"\0" not in path and b"//" not in path and not {b".", b".."} & set(path.split(b"/"))
+    if not inside or not plain or len(path) > _PATH_BYTES:
+        raise DaemonLost("the sandbox daemon sent a path that is not below the searched one")
+    return text

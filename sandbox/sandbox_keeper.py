@@ -1,0 +1,168 @@
+"""SandboxKeeper: lends each thread its one sandbox, making, replacing and removing them behind the callers' backs.
+
+One sandbox per tenant and thread. It is made once however many calls ask at the same time, replaced with the same
+workspace when it died, removed when idle, and the longest idle one makes room when too many live. Removal happens in
+the background: no caller waits for it, but for the one who replaces a dead sandbox, whose processes may still write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+from sandbox.engine import Engine, Sandbox, SandboxSpec
+from sandbox.errors import SandboxError, SandboxUnavailable
+
+log = logging.getLogger(__name__)
+
+# A sandbox that answered this recently is taken at its word; one that was left alone longer is asked first.
+_TRUST_S = 1.0
+_SWEEPS_PER_TIMEOUT = 4
+
+
+class _Place:
+    """Where the sandbox of one tenant and thread is: being made, lent out `users` times, or idle since `used_s`."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.sandbox: Sandbox | None = None
+        self.users = 0
+        self.used_s = 0.0
+
+
+class SandboxKeeper:
+    """Keeps the sandboxes of one gateway; `max_live` of them at most, each idle for `idle_timeout_s` at most."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        idle_timeout_s: float = 300.0,
+        max_live: int = 64,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._idle_timeout_s = idle_timeout_s
+        self._max_live = max_live
+        self._clock = clock
+        self._places: dict[tuple[str, str], _Place] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sweeper: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def live(self) -> int:
+        """How many sandboxes there are or are being made."""
+        return len(self._places)
+
+    @asynccontextmanager
+    async def acquire(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
+        """Lend the sandbox of the spec's tenant and thread; raises SandboxError when there can be none.
+
+        Calls of one thread share it. A sandbox made for another spec is replaced once nobody uses it.
+        """
+        if self._closed:
+            raise SandboxUnavailable("the gateway is stopping; ask again when it is back")
+        key = (spec.tenant, spec.thread)
+        place = self._places.get(key)
+        if place is None:
+            self._make_room()
+            place = self._places[key] = _Place()
+        if self._sweeper is None:
+            self._sweeper = asyncio.create_task(self._sweep_forever())
+        place.users += 1
+        try:
+            sandbox = place.sandbox
+            if sandbox is None or not self._fresh(place, sandbox, spec):
+                async with place.lock:
+                    sandbox = await self._usable(place, spec)
+            yield sandbox
+        finally:
+            place.users -= 1
+            place.used_s = self._clock()
+            if place.users == 0 and (place.sandbox is None or self._closed):
+                self._forget(key, place)
+
+    def sweep(self) -> None:
+        """Begin to remove what is idle for too long."""
+        now_s = self._clock()
+        for key, place in list(self._places.items()):
+            if place.users == 0 and now_s - place.used_s >= self._idle_timeout_s:
+                self._forget(key, place)
+
+    async def close(self, *, remove_workspaces: bool = False) -> None:
+        """Remove every sandbox, busy ones too, and wait for it; with `remove_workspaces` all threads' files too."""
+        self._closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for key, place in list(self._places.items()):
+            self._forget(key, place)
+        await self.settled()
+        if remove_workspaces:
+            try:
+                await self._engine.remove_workspaces()
+            except SandboxError as error:
+                log.warning("workspaces could not be removed: %s", error)
+
+    async def settled(self) -> None:
+        """Wait for the removals in the background."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _fresh(self, place: _Place, sandbox: Sandbox, spec: SandboxSpec) -> bool:
+        busy = place.users > 1
+        return sandbox.alive and sandbox.spec == spec and (busy or self._clock() - place.used_s < _TRUST_S)
+
+    async def _usable(self, place: _Place, spec: SandboxSpec) -> Sandbox:
+        """Return the place's sandbox, made or replaced as needed; the caller holds the lock."""
+        sandbox = place.sandbox
+        if sandbox is not None:
+            others = place.users > 1
+            if sandbox.alive and (others or (sandbox.spec == spec and await sandbox.ping())):
+                return sandbox
+            place.sandbox = None
+            await self._engine.remove(sandbox.id)
+        made = await self._engine.create(spec)
+        if self._closed:
+            await self._engine.remove(made.id)
+            raise SandboxUnavailable("the gateway is stopping; ask again when it is back")
+        place.sandbox = made
+        return made
+
+    def _make_room(self) -> None:
+        if len(self._places) < self._max_live:
+            return
+        idle = [(place.used_s, key) for key, place in self._places.items() if place.users == 0]
+        if not idle:
+            raise SandboxUnavailable(
+                f"all {self._max_live} sandboxes are busy; try again later or raise sandbox.max_live"
+            )
+        _, key = min(idle)
+        self._forget(key, self._places[key])
+
+    def _forget(self, key: tuple[str, str], place: _Place) -> None:
+        if self._places.get(key) is place:
+            del self._places[key]
+        if place.sandbox is not None:
+            self._begin(self._remove(place.sandbox.id))
+            place.sandbox = None
+
+    async def _remove(self, sandbox_id: str) -> None:
+        try:
+            await self._engine.remove(sandbox_id)
+        except SandboxError as error:
+            log.warning("sandbox %s could not be removed, the next start will: %s", sandbox_id, error)
+
+    async def _sweep_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._idle_timeout_s / _SWEEPS_PER_TIMEOUT)
+            self.sweep()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

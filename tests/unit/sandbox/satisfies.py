@@ -1,0 +1,29 @@
+"""Read by mypy, in test_protocols.py: each assignment holds only if the class satisfies the protocol."""
+
+from agent.filesystem import FileSystem, Shell
+from sandbox.channel_sandbox import ChannelSandbox
+from sandbox.docker_engine import DockerEngine
+from sandbox.engine import Engine, Sandbox
+from sandbox.local_fs import LocalFS
+from sandbox.remote_fs import RemoteFS
+from sandbox.remote_shell import RemoteShell
+
+
+def local(files: LocalFS) -> FileSystem:
+    return files
+
+
+def remote(files: RemoteFS) -> FileSystem:
+    return files
+
+
+def shell(commands: RemoteShell) -> Shell:
+    return commands
+
+
+def sandbox(made: ChannelSandbox) -> Sandbox:
+    return made
+
+
+def engine(docker: DockerEngine) -> Engine:
+    return docker

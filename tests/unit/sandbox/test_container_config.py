@@ -1,0 +1,87 @@
+"""The walls of a container, as they are asked of Docker."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sandbox.container_config import Runtime, container_config, digest, workspace_volume
+from sandbox.engine import SandboxLimits, SandboxSpec
+
+
+def config(spec: SandboxSpec, *, quota: bool = False) -> dict[str, Any]:
+    return container_config(
+        spec,
+        instance="i1",
+        sandbox_id="s1",
+        runtime=Runtime("runtime-volume", ["/opt/airlock/bin/daemon"]),
+        channel_directory="/channels/s1",
+        gateway_gid=77,
+        workspace_quota=quota,
+    )
+
+
+SPEC = SandboxSpec("Tenant-Ärger", "thread/../x", "image", limits=SandboxLimits(workspace_bytes=1000), env={"KEY": "v"})
+
+
+def test_no_text_of_a_tenant_reaches_docker_but_the_image() -> None:
+    told = json.dumps(config(SPEC), ensure_ascii=False)
+    assert "Tenant" not in told
+    assert "thread/" not in told
+    assert "KEY" not in told
+
+
+def test_what_the_image_says_to_run_is_never_run() -> None:
+    told = config(SPEC)
+    assert told["Entrypoint"] == ["/opt/airlock/bin/daemon"]
+    assert told["Cmd"] == []
+    assert told["User"] == "0:77"
+    assert told["Healthcheck"] == {"Test": ["NONE"]}
+
+
+def test_the_image_s_environment_cannot_steer_the_loader_of_pid_1() -> None:
+    removed = config(SPEC)["Env"]
+    assert "LD_PRELOAD" in removed
+    assert "AIRLOCK_TOOL_UID" in removed
+    assert not [variable for variable in removed if "=" in variable]
+
+
+def test_every_wall_is_asked_for() -> None:
+    host = config(SPEC)["HostConfig"]
+    assert host["NetworkMode"] == "none"
+    assert host["CapDrop"] == ["ALL"]
+    assert sorted(host["CapAdd"]) == ["CHOWN", "KILL", "SETGID", "SETUID"]
+    assert host["SecurityOpt"] == ["no-new-privileges"]
+    assert host["ReadonlyRootfs"] is True
+    assert host["Memory"] == host["MemorySwap"] == SPEC.limits.memory_bytes
+    assert host["PidsLimit"] == 512
+    assert host["LogConfig"]["Type"] == "none"
+    assert {limit["Name"]: limit["Hard"] for limit in host["Ulimits"]} == {"nofile": 4096, "core": 0, "fsize": 1000}
+    assert "Privileged" not in host
+
+
+def test_the_bundle_is_mounted_read_only_and_the_workspace_is_labelled() -> None:
+    workspace, bundle, channel = config(SPEC)["HostConfig"]["Mounts"]
+    assert bundle["ReadOnly"] is True
+    assert bundle["Target"] == "/opt/airlock"
+    assert workspace["VolumeOptions"]["Labels"]["airlock.kind"] == "workspace"
+    assert channel == {"Type": "bind", "Source": "/channels/s1", "Target": "/run/airlock"}
+
+
+def test_a_quota_is_asked_of_the_volume_where_the_engine_can() -> None:
+    mounts = [config(SPEC, quota=quota)["HostConfig"]["Mounts"][0] for quota in (True, False)]
+    assert mounts[0]["VolumeOptions"]["DriverConfig"]["Options"] == {"size": "1000"}
+    assert "DriverConfig" not in mounts[1]["VolumeOptions"]
+
+
+@given(st.lists(st.text(), min_size=2, max_size=2), st.lists(st.text(), min_size=2, max_size=2))
+def test_two_owners_never_share_a_digest_by_how_their_names_are_cut(one: list[str], other: list[str]) -> None:
+    assert (digest(*one) == digest(*other)) == (one == other)
+
+
+def test_the_same_thread_name_of_two_tenants_is_two_workspaces() -> None:
+    assert workspace_volume("i1", "a", "t") != workspace_volume("i1", "b", "t")
+    assert workspace_volume("i1", "ab", "c") != workspace_volume("i1", "a", "bc")

@@ -1,0 +1,232 @@
+"""SandboxKeeper over an engine that counts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from sandbox.engine import Engine, Sandbox, SandboxSpec
+from sandbox.errors import SandboxUnavailable
+from sandbox.sandbox_keeper import SandboxKeeper
+
+
+class FakeSandbox:
+    def __init__(self, sandbox_id: str, spec: SandboxSpec) -> None:
+        self.id = sandbox_id
+        self.spec = spec
+        self.alive = True
+        self.answers = True
+
+    async def ping(self) -> bool:
+        return self.answers
+
+
+class FakeEngine:
+    def __init__(self) -> None:
+        self.made: list[FakeSandbox] = []
+        self.live: set[str] = set()
+        self.failure: Exception | None = None
+        self.may_create = asyncio.Event()
+        self.may_create.set()
+        self.may_remove = asyncio.Event()
+        self.may_remove.set()
+        self.workspaces_removed = False
+
+    async def create(self, spec: SandboxSpec) -> FakeSandbox:
+        await self.may_create.wait()
+        if self.failure is not None:
+            raise self.failure
+        sandbox = FakeSandbox(f"s{len(self.made)}", spec)
+        self.made.append(sandbox)
+        self.live.add(sandbox.id)
+        return sandbox
+
+    async def remove(self, sandbox_id: str) -> None:
+        await self.may_remove.wait()
+        self.live.discard(sandbox_id)
+
+    async def remove_workspaces(self) -> None:
+        assert not self.live
+        self.workspaces_removed = True
+
+    async def owned(self) -> Sequence[str]:
+        return sorted(self.live)
+
+
+class Clock:
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def spec(thread: str = "t", **changes: Any) -> SandboxSpec:
+    return SandboxSpec("tenant", thread, "image", **changes)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest.fixture
+async def keeper(engine: FakeEngine, clock: Clock) -> AsyncIterator[SandboxKeeper]:
+    made = SandboxKeeper(cast("Engine", engine), idle_timeout_s=60, max_live=2, clock=clock)
+    yield made
+    engine.may_remove.set()
+    await made.close()
+
+
+@asynccontextmanager
+async def borrowed(keeper: SandboxKeeper, **changes: Any) -> AsyncIterator[FakeSandbox]:
+    async with keeper.acquire(spec(**changes)) as sandbox:
+        yield cast("FakeSandbox", cast("Sandbox", sandbox))
+
+
+async def test_a_thread_gets_the_same_sandbox_again(keeper: SandboxKeeper, engine: FakeEngine) -> None:
+    async with borrowed(keeper) as first:
+        pass
+    async with borrowed(keeper) as second:
+        assert second is first
+    assert len(engine.made) == 1
+
+
+async def test_calls_that_ask_at_the_same_time_make_one_sandbox(keeper: SandboxKeeper, engine: FakeEngine) -> None:
+    engine.may_create.clear()
+
+    async def ask() -> str:
+        async with borrowed(keeper) as sandbox:
+            return sandbox.id
+
+    asking = [asyncio.create_task(ask()) for _ in range(5)]
+    await asyncio.sleep(0)
+    engine.may_create.set()
+    assert set(await asyncio.gather(*asking)) == {"s0"}
+
+
+async def test_a_dead_sandbox_is_removed_before_its_replacement_is_made(
+    keeper: SandboxKeeper, engine: FakeEngine
+) -> None:
+    async with borrowed(keeper) as first:
+        first.alive = False
+    async with borrowed(keeper) as second:
+        assert second.id != first.id
+        assert engine.live == {second.id}
+
+
+async def test_a_sandbox_left_alone_is_asked_whether_it_lives(keeper: SandboxKeeper, clock: Clock) -> None:
+    async with borrowed(keeper) as first:
+        first.answers = False
+    async with borrowed(keeper) as second:
+        assert second is first  # used just now: taken at its word
+    clock.now_s += 10
+    async with borrowed(keeper) as third:
+        assert third is not first
+
+
+async def test_a_busy_sandbox_is_not_replaced_for_answering_late(keeper: SandboxKeeper, clock: Clock) -> None:
+    async with borrowed(keeper) as first:
+        first.answers = False
+        clock.now_s += 10
+        async with borrowed(keeper) as second:
+            assert second is first
+
+
+async def test_another_spec_gets_another_sandbox_once_nobody_uses_the_old_one(
+    keeper: SandboxKeeper, engine: FakeEngine
+) -> None:
+    async with borrowed(keeper) as first, borrowed(keeper, runtime="runsc") as second:
+        assert second is first
+    async with borrowed(keeper, runtime="runsc") as third:
+        assert third.spec.runtime == "runsc"
+        assert engine.live == {third.id}
+
+
+async def test_an_idle_sandbox_is_removed_in_the_background(
+    keeper: SandboxKeeper, engine: FakeEngine, clock: Clock
+) -> None:
+    async with borrowed(keeper):
+        clock.now_s += 100
+        keeper.sweep()
+        assert engine.live == {"s0"}  # busy is not idle
+    clock.now_s += 59
+    keeper.sweep()
+    assert keeper.live == 1
+    clock.now_s += 1
+    engine.may_remove.clear()
+    keeper.sweep()
+    assert keeper.live == 0
+    async with borrowed(keeper) as again:  # does not wait for the removal
+        assert again.id == "s1"
+    engine.may_remove.set()
+    await keeper.settled()
+    assert engine.live == {"s1"}
+
+
+async def test_the_longest_idle_sandbox_makes_room(keeper: SandboxKeeper, engine: FakeEngine, clock: Clock) -> None:
+    for thread in ("a", "b", "c"):
+        async with borrowed(keeper, thread=thread):
+            clock.now_s += 1
+    await keeper.settled()
+    assert engine.live == {"s1", "s2"}
+
+
+async def test_when_all_are_busy_the_next_thread_is_told_so(keeper: SandboxKeeper) -> None:
+    async with borrowed(keeper, thread="a"), borrowed(keeper, thread="b"):
+        with pytest.raises(SandboxUnavailable, match="all 2 sandboxes are busy"):
+            async with borrowed(keeper, thread="c"):
+                pass
+
+
+async def test_a_failed_creation_takes_no_room_and_the_next_call_tries_again(
+    keeper: SandboxKeeper, engine: FakeEngine
+) -> None:
+    engine.failure = SandboxUnavailable("no")
+    with pytest.raises(SandboxUnavailable):
+        async with borrowed(keeper):
+            pass
+    assert keeper.live == 0
+    engine.failure = None
+    async with borrowed(keeper) as sandbox:
+        assert sandbox.id == "s0"
+
+
+async def test_closing_removes_everything_and_refuses_what_comes_later(
+    keeper: SandboxKeeper, engine: FakeEngine
+) -> None:
+    async with borrowed(keeper, thread="busy"):
+        async with borrowed(keeper, thread="idle"):
+            pass
+        await keeper.close(remove_workspaces=True)
+        assert engine.live == set()
+        assert engine.workspaces_removed
+    with pytest.raises(SandboxUnavailable, match="stopping"):
+        async with borrowed(keeper):
+            pass
+
+
+async def test_a_sandbox_that_comes_up_while_the_keeper_closes_does_not_stay(
+    keeper: SandboxKeeper, engine: FakeEngine
+) -> None:
+    engine.may_create.clear()
+
+    async def ask() -> None:
+        async with borrowed(keeper):
+            raise AssertionError("it must not be lent")
+
+    asking = asyncio.create_task(ask())
+    await asyncio.sleep(0)
+    await keeper.close()
+    engine.may_create.set()
+    with pytest.raises(SandboxUnavailable, match="stopping"):
+        await asking
+    assert engine.live == set()
