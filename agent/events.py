@@ -6,6 +6,7 @@ Event types and their payloads (JSON):
     step_started         step
     model_delta          text                                       (coalesced)
     model_finished       step, text, tool_calls [{id, name, arguments}], finish_reason, usage, duration_ms
+    model_failed         step, error
     tool_call_started    call_id, name, arguments
     hook_verdict         call_id, verdict (allow|ask|deny), hook, rule, reason
     tool_output          call_id, stream, text                      (coalesced)

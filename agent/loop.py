@@ -279,7 +279,9 @@ class _Run:
     async def _failed(self, error: Exception) -> ContinuationOutcome | None:
         """Let the hooks judge an error; return what stops the run, or None to go on."""
         self.state = self.state.with_current(errors=(*self.state.current.errors, error))
-        if not isinstance(error, ModelError):
+        if isinstance(error, ModelError):
+            emit(self.events, "model_failed", step=self.state.steps, error=str(error))
+        else:
             self.state = self.state.with_current(response=None)
         if isinstance(error, HookFailed):
             self.state = self.state.forbid_continuation(error.hook, HOOK_FAILED, str(error))

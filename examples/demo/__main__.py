@@ -15,6 +15,7 @@ import sys
 from rich.console import Console
 from rich.padding import Padding
 from rich.rule import Rule
+from rich.text import Text
 
 from agent.scripted_model_server import ScriptedModelServer
 from examples.demo.demo_gateway import DemoError, demo_gateway
@@ -59,7 +60,7 @@ async def follow_the_run(airlock: Client, console: Console) -> list[str]:
 
     after = await workspace_files(airlock)
     console.print(Rule("what the agent changed", align="left"))
-    for line in [*diff(before, after)] or ["nothing"]:
+    for line in [*diff(before, after)] or [Text("nothing")]:
         console.print(line, soft_wrap=True)
     console.print(Rule("summary", align="left"))
     console.print(Padding(summary.table(), (0, 0, 1, 0)))

@@ -66,7 +66,10 @@ async def _init(directory: Path) -> dict[str, str]:
     init = (*AIRLOCK, "init", str(directory), "--json")
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*init, cwd=REPOSITORY, stdout=pipe, stderr=pipe)
-    output, error = await process.communicate()
+    try:
+        output, error = await process.communicate()
+    finally:
+        await _stop(process)  # an interrupted one would go on writing into the directory
     if process.returncode:
         raise DemoError(f"airlock init failed: {error.decode('utf-8', 'replace').strip()}")
     made: dict[str, str] = json.loads(output)

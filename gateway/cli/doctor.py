@@ -133,12 +133,21 @@ async def _limits(engine: DockerEngine) -> AsyncIterator[Finding]:
             ("isolation", "no network, no capabilities, no-new-privileges, seccomp, read-only root"),
         ):
             yield Finding(what, "ok", detail)
-        yield Finding(
-            "limit workspace", "warning", "each file is limited by the kernel, all files together are not yet"
-        )
+        yield _workspace(engine)
     finally:
         await engine.remove(sandbox.id)
         await engine.remove_workspace("doctor", "doctor")
+
+
+def _workspace(engine: DockerEngine) -> Finding:
+    if engine.bounds_workspaces:
+        return Finding("limit workspace", "ok", "enforced by the engine's disk")
+    return Finding(
+        "limit workspace",
+        "warning",
+        "enforced for each file, not for all together",
+        "put the engine's data directory on XFS mounted with pquota; until then a tenant can fill the engine's disk",
+    )
 
 
 def _python() -> Finding:

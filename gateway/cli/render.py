@@ -152,6 +152,9 @@ class RunView:
         for call in payload.get("tool_calls") or ():
             self._know(call.get("id"), call.get("name"), call.get("arguments"))
 
+    def _on_model_failed(self, payload: Mapping[str, Any]) -> None:
+        self._print(f"✗ the model failed: {one_line(payload.get('error'))}", "red", wrap=True)
+
     # --- tool calls ---
 
     def _know(self, call_id: object, name: object, arguments: Mapping[str, Any] | None) -> _Call:

@@ -35,7 +35,7 @@ def serve(
     except AirlockError as error:
         fail(str(error), EXIT_USAGE, as_json=as_json)
     except SandboxError as error:
-        fail(f"{from_sandbox(error)}\n`airlock doctor` says more", EXIT_USAGE, as_json=as_json)
+        fail(str(from_sandbox(error)), EXIT_USAGE, as_json=as_json)
     finally:
         if ready_file is not None:
             ready_file.unlink(missing_ok=True)

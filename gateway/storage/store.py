@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import JsonValue
-from sqlalchemy import insert, select, update
+from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from agent.events import Event
@@ -19,6 +19,14 @@ from gateway.storage.database import Database, Write
 from gateway.storage.tables import api_keys, events, messages, runs, threads, tool_calls
 
 INTERRUPTED_REASON = "the gateway stopped while this was under way; what it had done by then is not known"
+
+_OUTCOME_COLUMNS = ("state", "verdict", "rule", "reason", "outcome", "exit_code", "is_error", "result_bytes")
+# On the path of every call, so it is built once: building it costs as much as running it.
+_FINISH_TOOL_CALL = (
+    update(tool_calls)
+    .where(tool_calls.c.id == bindparam("finished_id"))
+    .values({name: bindparam(name) for name in (*_OUTCOME_COLUMNS, "finished_us")})
+)
 
 
 @dataclass(frozen=True)
@@ -211,8 +219,11 @@ class Store:
 
     async def finish_tool_call(self, call_id: str, changes: dict[str, Any]) -> None:
         """Journal a tool call's outcome."""
-        statement = update(tool_calls).where(tool_calls.c.id == call_id)
-        await self._database.write((statement.values(finished_us=self._clock(), **changes), None))
+        unknown = changes.keys() - set(_OUTCOME_COLUMNS)
+        if unknown:
+            raise ValueError(f"not columns of an outcome: {sorted(unknown)}")
+        row = dict.fromkeys(_OUTCOME_COLUMNS) | changes | {"finished_us": self._clock(), "finished_id": call_id}
+        await self._database.write((_FINISH_TOOL_CALL, row))
 
     async def tool_call(self, tenant: str, call_id: str) -> dict[str, Any] | None:
         """Return a journaled tool call of a tenant."""

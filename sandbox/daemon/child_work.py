@@ -67,7 +67,7 @@ async def work_in_child(work: Callable[[Emit], None], reply: Mergeable, timeout_
                 return True
     finally:
         os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        os.waitpid(pid, 0)  # noqa: ASYNC222 - it was killed just now
         os.close(output)
 
 

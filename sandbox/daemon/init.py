@@ -159,11 +159,11 @@ def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
     return data, fds
 
 
-def _nothing(number: int, frame: FrameType | None) -> None:
+def _nothing(_number: int, _frame: FrameType | None) -> None:
     """Signals must have a handler to wake the poll through the wakeup descriptor."""
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
+def _leave(_number: int, _frame: FrameType | None) -> None:
     os._exit(0)  # the kernel kills everything in the sandbox when pid 1 is gone
 
 

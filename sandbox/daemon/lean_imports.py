@@ -16,7 +16,7 @@ def install() -> None:
     """Call before the first import of asyncio and protobuf in this process."""
     sys.modules.setdefault(_TLS, None)  # type: ignore[arg-type]
     try:
-        import google._upb._message
+        import google._upb._message  # noqa: F401 - only whether it is there
     except ImportError:
         return
     sys.modules.setdefault(_PYTHON_MESSAGE, ModuleType(_PYTHON_MESSAGE))

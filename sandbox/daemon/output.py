@@ -27,6 +27,8 @@ class KeptOutput:
 
     def __init__(self, limit: wire.OutputLimit, open_spill: Callable[[], Spill]) -> None:
         self._limit_chars = limit.limit_chars
+        # Bytes that begin no character are bounded by what as many characters could take.
+        self._limit_bytes = limit.limit_chars * BYTES_PER_CHARACTER
         self._head_chars = limit.head_chars
         self._tail_chars = limit.tail_chars
         self._open_spill = open_spill
@@ -46,15 +48,14 @@ class KeptOutput:
             return b""
         data = bytes(memoryview(buffer)[:size])
         room_chars = self._limit_chars - self._chars
+        room_bytes = self._limit_bytes - (self.total_bytes - size)
         self._chars += count_characters(data)
         self._keep(stream, data)
-        if self._chars <= self._limit_chars and self._cost_bytes <= self._cost_limit():
+        within = self._chars <= self._limit_chars and self.total_bytes <= self._limit_bytes
+        if within and self._cost_bytes <= KEPT_LIMIT_BYTES:
             return data
         self._evict()
-        return data[: prefix_length(data, room_chars)]
-
-    def _cost_limit(self) -> int:
-        return min(KEPT_LIMIT_BYTES, max(self._limit_chars, 1) * (BYTES_PER_CHARACTER + PIECE_COST_BYTES))
+        return data[: min(prefix_length(data, room_chars), room_bytes)]
 
     def _keep(self, stream: wire.OutputStream, data: bytes) -> None:
         self._cost_bytes += len(data)

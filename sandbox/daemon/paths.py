@@ -7,6 +7,7 @@ judgement and this moment is refused by the kernel, not missed by a check.
 import errno
 import os
 import stat
+from typing import Self
 
 from sandbox.daemon.failures import Fault, fault_of, invalid_path
 from sandbox.v1 import channel_pb2 as wire
@@ -39,15 +40,18 @@ def join(names: list[str]) -> str:
     return "/" + "/".join(names)
 
 
-def open_directory(names: list[str], *, make: bool = False) -> int:
-    """Return an O_PATH descriptor of a directory; `make` creates what is missing with mode 755."""
+def open_directory(names: list[str], depth: int, *, make: bool = False) -> int:
+    """Return an O_PATH descriptor of the first `depth` names; `make` creates what is missing with mode 755.
+
+    The names after them are only for the message, which tells where the whole path leads.
+    """
     fd = os.open("/", _DIRECTORY)
     try:
-        for depth, name in enumerate(names):
+        for index, name in enumerate(names[:depth]):
             try:
                 child = _enter(fd, name, make)
             except OSError as error:
-                raise _explain(error, fd, names, depth) from None
+                raise _explain(error, fd, names, index) from None
             os.close(fd)
             fd = child
     except BaseException:
@@ -79,9 +83,9 @@ class Place:
         self.path = join(self.names)
         # The root has no name in a parent; "." stands for it.
         self.name = self.names[-1] if self.names else "."
-        self.directory_fd = open_directory(self.names[:-1], make=make_parents)
+        self.directory_fd = open_directory(self.names, max(len(self.names) - 1, 0), make=make_parents)
 
-    def __enter__(self) -> "Place":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:

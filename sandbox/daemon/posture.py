@@ -16,9 +16,9 @@ async def read_posture(spawner: Spawner, cgroup: Cgroup) -> wire.Posture:
         await spawner.probe(tool_output)
     finally:
         os.close(tool_output)
-        with open(output, "rb") as file:
+        with open(output, "rb") as file:  # noqa: ASYNC230 - whoever writes has ended
             tool = parse_status(file.read())
-    with open(f"/proc/{os.getppid()}/status", "rb") as file:
+    with open(f"/proc/{os.getppid()}/status", "rb") as file:  # noqa: ASYNC230 - in memory
         init = parse_status(file.read())
     return wire.Posture(
         tool_uid=int(tool["Uid"].split()[1]),

@@ -95,7 +95,7 @@ def _emit_page(request: wire.ListRequest, limit: int, names: list[str], emit: Em
 def make_directory(request: wire.MkdirRequest) -> wire.Reply:
     """Make a directory and its parents."""
     names = components(request.path)
-    fd = open_directory(names, make=True)
+    fd = open_directory(names, len(names), make=True)
     try:
         return wire.Reply(entry=entry_of(join(names), os.fstat(fd)))
     finally:

@@ -12,7 +12,7 @@ PRIVATE_NAME = ".airlock"
 
 
 class Found:
-    """One thing in the tree. `names` leads to it from the top; `directory_fd`, its directory, is open during the step."""
+    """One thing in the tree. `names` leads to it from the top; `directory_fd` is its directory, open meanwhile."""
 
     __slots__ = ("directory_fd", "is_directory", "is_regular", "name", "names")
 

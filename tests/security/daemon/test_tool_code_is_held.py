@@ -1,10 +1,11 @@
-"""What tool code tries against the daemon, from inside the sandbox. Each attempt must fail and leave the daemon well."""
+"""What tool code tries against the daemon, from inside the sandbox. Each attempt must fail and the daemon stay well."""
 
 from __future__ import annotations
 
 import pytest
 
 from sandbox.v1 import channel_pb2 as wire
+from tests.security.daemon.daemon_container import Client, Sandbox
 
 FIND_SERVER = """
 import os, signal
@@ -21,7 +22,7 @@ def attempt(name, action):
 """
 
 
-def attack(client, body: str) -> str:
+def attack(client: Client, body: str) -> str:
     reply = client.call(exec=wire.ExecRequest(argv=[b"python3", b"-c", (FIND_SERVER + body).encode()])).exec
     output = b"".join(piece.data for piece in reply.output).decode()
     assert reply.outcome == wire.OUTCOME_EXITED, output
@@ -29,13 +30,13 @@ def attack(client, body: str) -> str:
     return output
 
 
-def test_the_server_and_init_run_as_other_users_than_tools(client):
+def test_the_server_and_init_run_as_other_users_than_tools(client: Client) -> None:
     assert attack(client, "print(uids(server), uids(1), os.getresuid(), os.getresgid(), len(os.getgroups()))").split(
         "\n"
     )[0] == ("['10002', '10001', '10002', '10001'] ['0', '0', '0', '0'] (10001, 10001, 10001) (10001, 10001, 10001) 1")
 
 
-def test_neither_pid_1_nor_the_server_can_be_signalled(client):
+def test_neither_pid_1_nor_the_server_can_be_signalled(client: Client) -> None:
     output = attack(
         client,
         "for pid in (1, server):\n"
@@ -46,7 +47,7 @@ def test_neither_pid_1_nor_the_server_can_be_signalled(client):
 
 
 @pytest.mark.parametrize("name", ["environ", "mem", "fd", "maps", "cwd", "root", "exe", "task", "io"])
-def test_proc_entries_of_the_daemon_show_nothing(client, name):
+def test_proc_entries_of_the_daemon_show_nothing(client: Client, name: str) -> None:
     body = f"""
 import pathlib
 for pid in (1, server):
@@ -65,7 +66,7 @@ for pid in (1, server):
     assert output.count("PermissionError") == 2, output
 
 
-def test_the_daemon_cannot_be_traced(client):
+def test_the_daemon_cannot_be_traced(client: Client) -> None:
     body = """
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
@@ -77,7 +78,7 @@ for pid in (1, server):
         assert line.startswith("-1 "), line
 
 
-def test_the_channel_cannot_be_entered_or_replaced(client):
+def test_the_channel_cannot_be_entered_or_replaced(client: Client) -> None:
     body = """
 import socket
 attempt('list', lambda: os.listdir('/run/airlock'))
@@ -89,7 +90,7 @@ attempt('rename', lambda: os.rename('/run/airlock', '/tmp/airlock'))
     assert "SUCCEEDED" not in output
 
 
-def test_no_privilege_can_be_gained_and_the_calls_mark_not_be_dropped(client):
+def test_no_privilege_can_be_gained_and_the_calls_mark_not_be_dropped(client: Client) -> None:
     body = """
 for uid in (0, 10002):
     attempt('setuid', lambda: os.setuid(uid))
@@ -105,14 +106,14 @@ print(open('/proc/self/oom_score_adj').read().strip())
     assert output.splitlines()[-2:] == ["0000000000000000 0000000000000000 1 2", "800"]
 
 
-def test_killing_everything_within_reach_leaves_the_daemon_well(sandbox, client):
+def test_killing_everything_within_reach_leaves_the_daemon_well(sandbox: Sandbox, client: Client) -> None:
     reply = client.execute("kill -9 -1; kill -9 1; true")
     assert reply.outcome in {wire.OUTCOME_SIGNALLED, wire.OUTCOME_EXITED}
     assert client.execute("true").outcome == wire.OUTCOME_EXITED
     assert sandbox.status() == "running"
 
 
-def test_a_link_planted_for_evicted_output_is_not_followed(client):
+def test_a_link_planted_for_evicted_output_is_not_followed(client: Client) -> None:
     client.execute("mkdir -p /tmp/elsewhere; rm -rf /workspace/.airlock; ln -s /tmp/elsewhere /workspace/.airlock")
     limit = wire.OutputLimit(
         limit_chars=100,
@@ -129,7 +130,7 @@ def test_a_link_planted_for_evicted_output_is_not_followed(client):
 
 
 @pytest.mark.parametrize("path", ["/tmp/planted/link", "/tmp/planted/dir/file"])
-def test_a_link_planted_at_the_target_of_a_write_is_refused_with_where_it_leads(client, path):
+def test_a_link_planted_at_the_target_of_a_write_is_refused_with_where_it_leads(client: Client, path: str) -> None:
     client.execute(
         "rm -rf /tmp/planted /tmp/victim; mkdir -p /tmp/planted /tmp/victim; echo old > /tmp/victim/file;"
         "ln -s /tmp/victim/file /tmp/planted/link; ln -s ../victim /tmp/planted/dir"
@@ -146,7 +147,7 @@ def test_a_link_planted_at_the_target_of_a_write_is_refused_with_where_it_leads(
     assert client.output("cat /tmp/victim/file") == "old\n"
 
 
-def test_the_file_tools_have_the_rights_of_the_tool_user_only(client):
+def test_the_file_tools_have_the_rights_of_the_tool_user_only(client: Client) -> None:
     for path in ("/etc/shadow", "/run/airlock/daemon.sock", "/root/x"):
         failure = client.call(read=wire.ReadRequest(path=path)).failure
         assert failure.kind == wire.FAILURE_KIND_PERMISSION_DENIED, failure
@@ -156,12 +157,15 @@ def test_the_file_tools_have_the_rights_of_the_tool_user_only(client):
     assert failure.kind == wire.FAILURE_KIND_INVALID_PATH
 
 
-def test_written_files_belong_to_the_tool_user(client):
+def test_written_files_belong_to_the_tool_user(client: Client) -> None:
     client.call(write=wire.WriteRequest(path="/workspace/new/deep/file", data=b"x", inline=True))
-    assert client.output("stat -c '%u:%g %a' /workspace/new/deep/file /workspace/new") == "10001:10001 644\n10001:10001 755\n"
+    assert (
+        client.output("stat -c '%u:%g %a' /workspace/new/deep/file /workspace/new")
+        == "10001:10001 644\n10001:10001 755\n"
+    )
 
 
-def test_pipes_and_devices_neither_block_nor_are_read(client):
+def test_pipes_and_devices_neither_block_nor_are_read(client: Client) -> None:
     client.execute("rm -f /tmp/pipe; mkfifo /tmp/pipe")
     for path in ("/tmp/pipe", "/dev/zero"):
         for request in (
@@ -173,7 +177,7 @@ def test_pipes_and_devices_neither_block_nor_are_read(client):
             assert client.call(**request).failure.kind == wire.FAILURE_KIND_INVALID_ARGUMENT
 
 
-def test_the_posture_is_what_the_container_really_has(client):
+def test_the_posture_is_what_the_container_really_has(client: Client) -> None:
     reply = client.call(hello=wire.HelloRequest(protocol_version=1)).hello
     posture = reply.posture
     assert reply.protocol_version == 1
@@ -190,7 +194,7 @@ def test_the_posture_is_what_the_container_really_has(client):
     assert posture.kernel
 
 
-def test_an_upload_that_is_given_up_leaves_nothing_behind(sandbox, client):
+def test_an_upload_that_is_given_up_leaves_nothing_behind(sandbox: Sandbox, client: Client) -> None:
     client.execute("rm -rf /tmp/upload; mkdir /tmp/upload; echo old > /tmp/upload/file")
     other = sandbox.connect()
     other.send(wire.Request(write=wire.WriteRequest(path="/tmp/upload/file")))
@@ -203,7 +207,7 @@ def test_an_upload_that_is_given_up_leaves_nothing_behind(sandbox, client):
     assert client.output("cat /tmp/upload/file") == "old\n"
 
 
-def test_a_write_that_fails_reads_its_input_to_the_end_so_the_next_call_is_understood(client):
+def test_a_write_that_fails_reads_its_input_to_the_end_so_the_next_call_is_understood(client: Client) -> None:
     client.send(wire.Request(write=wire.WriteRequest(path="/etc/no/file")))
     for _ in range(3):
         client.send(wire.Input(data=b"x" * 1000))
@@ -212,7 +216,9 @@ def test_a_write_that_fails_reads_its_input_to_the_end_so_the_next_call_is_under
     assert client.output("echo next") == "next\n"
 
 
-def test_a_hostile_regular_expression_ends_at_its_time_limit_and_others_do_not_wait(sandbox, client):
+def test_a_hostile_regular_expression_ends_at_its_time_limit_and_others_do_not_wait(
+    sandbox: Sandbox, client: Client
+) -> None:
     client.call(write=wire.WriteRequest(path="/tmp/evil", data=b"hit\n" + b"a" * 40 + b"!\n", inline=True))
     other = sandbox.connect()
     request = wire.GrepRequest(path="/tmp/evil", pattern="hit|(a+)+$", limit=10, timeout_ms=700)

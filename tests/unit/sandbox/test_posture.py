@@ -74,9 +74,7 @@ def test_an_empty_posture_is_weak_in_every_way() -> None:
 
 
 def test_under_gvisor_the_kernel_s_limits_are_not_looked_at_but_users_and_capabilities_are() -> None:
-    silent = posture(
-        seccomp_mode=0, memory_limit_bytes=0, memory_swap_limit_bytes=0, pids_limit=0, cpu_limit_millis=0
-    )
+    silent = posture(seccomp_mode=0, memory_limit_bytes=0, memory_swap_limit_bytes=0, pids_limit=0, cpu_limit_millis=0)
     assert weaknesses(silent, spec("runsc")) == []
     assert weaknesses(posture(tool_uid=0), spec("runsc"))
 
