@@ -7,11 +7,14 @@ decided in container_config.py; here is how one comes up, is verified and goes a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
 import secrets
 import shutil
+import socket
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -41,6 +44,7 @@ from sandbox.v1 import channel_pb2 as pb
 
 log = logging.getLogger(__name__)
 
+_DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
 _ENGINE_THREADS = 8
 _ENGINE_TIMEOUT_S = 60
 _BOOT_TIMEOUT_S = 10.0
@@ -48,7 +52,11 @@ _HELLO_TIMEOUT_S = 5.0
 # How often a daemon that is coming up is tried, and how often the engine is asked whether it has already died.
 _CONNECT_INTERVAL_S = 0.002
 _INSPECT_INTERVAL_S = 0.25
+_REMOVAL_TIMEOUT_S = 30
 _CONFLICT_STATUS = 409
+
+# What engine 20.10 says of a runtime that it does not have, and what later ones do.
+_UNKNOWN_RUNTIME = ("unknown runtime specified", "invalid runtime name")
 
 _Value = TypeVar("_Value")
 
@@ -89,13 +97,15 @@ class DockerEngine:
         self._channel_root = channel_root.absolute()
         self._runtime_image = runtime_image
         self._base_url = base_url
+        self._address = base_url or os.environ.get("DOCKER_HOST") or _DEFAULT_ADDRESS
         self._new_suffix = new_suffix
         self._threads = ThreadPoolExecutor(_ENGINE_THREADS, thread_name_prefix="airlock-docker")
         self._client: docker.APIClient | None = None
+        self._connecting = threading.Lock()
         self._preparing = asyncio.Lock()
         self._runtime: config.Runtime | None = None
         self._swap_limited = True
-        self._workspace_quota = True
+        self._workspace_quota = False
         self._sandboxes: dict[str, ChannelSandbox] = {}
         self._removals: set[asyncio.Task[None]] = set()
 
@@ -179,9 +189,11 @@ class DockerEngine:
             await self._connected(channel, boot, sandbox_id)
             await asyncio.shield(boot)
             posture = await self._verify(channel, spec)
-        except BaseException:
+        except BaseException as error:
             channel.close()
-            self._discard(boot, sandbox_id)
+            discarding = self._discard(boot, sandbox_id)
+            if isinstance(error, Exception):
+                await asyncio.shield(discarding)
             raise
         sandbox = self._sandboxes[sandbox_id] = ChannelSandbox(sandbox_id, spec, channel, posture)
         return sandbox
@@ -190,14 +202,7 @@ class DockerEngine:
         """Create and start the container; runs in a thread."""
         name = config.container_name(self._instance, sandbox_id)
         try:
-            try:
-                _create_container(client, self._config(spec, sandbox_id, runtime), name)
-            except APIError as error:
-                if not self._workspace_quota or "quota" not in str(error.explanation):
-                    raise
-                log.warning("the engine's disk has no quotas: workspace_bytes is enforced for each file only")
-                self._workspace_quota = False
-                _create_container(client, self._config(spec, sandbox_id, runtime), name)
+            _create_container(client, self._config(spec, sandbox_id, runtime), name)
             client.start(name)
         except ImageNotFound as error:
             raise ImageMissing(
@@ -205,7 +210,7 @@ class DockerEngine:
             ) from error
         except APIError as error:
             reason = str(error.explanation or error)
-            if "runtime" in reason.lower() and spec.runtime in reason:
+            if any(said in reason.lower() for said in _UNKNOWN_RUNTIME):
                 raise SandboxUnavailable(
                     f"runtime {spec.runtime!r} is not known to the engine; install it and name it in daemon.json"
                 ) from error
@@ -266,8 +271,8 @@ class DockerEngine:
             raise PostureTooWeak("the sandbox is weaker than its spec and was removed: " + " ".join(found))
         return posture
 
-    def _discard(self, boot: asyncio.Future[None], sandbox_id: str) -> None:
-        """Remove a sandbox that did not come up, in the background: also when its creator was cancelled."""
+    def _discard(self, boot: asyncio.Future[None], sandbox_id: str) -> asyncio.Task[None]:
+        """Remove a sandbox that did not come up, whether or not its creator waits for that."""
 
         async def discard() -> None:
             await asyncio.wait({boot})
@@ -281,6 +286,7 @@ class DockerEngine:
         task = asyncio.create_task(discard())
         self._removals.add(task)
         task.add_done_callback(self._removals.discard)
+        return task
 
     def _make_channel_directory(self, sandbox_id: str) -> Path:
         self._channel_root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -301,6 +307,7 @@ class DockerEngine:
 
     def _prepare(self, client: docker.APIClient) -> config.Runtime:
         self._swap_limited = bool(client.info().get("SwapLimit", True))
+        self._workspace_quota = self._has_quotas(client)
         try:
             image: dict[str, Any] = client.inspect_image(self._runtime_image)  # type: ignore[no-untyped-call]
         except ImageNotFound as error:
@@ -317,6 +324,17 @@ class DockerEngine:
         filler = _create_container(client, config.filler_config(image["Id"], volume, self._instance), None)
         _remove_container(client, filler)
         return config.Runtime(volume, tuple(json.loads(label)))
+
+    def _has_quotas(self, client: docker.APIClient) -> bool:
+        """Return whether volumes can be given a size: only if the engine's disk has project quotas."""
+        probe = f"airlock-{self._instance}-quota-probe"
+        try:
+            client.create_volume(probe, driver="local", driver_opts={"size": "1m"})
+        except APIError:
+            log.warning("the engine's disk has no quotas: workspace_bytes is enforced for each file only")
+            return False
+        client.remove_volume(probe)
+        return True
 
     async def _release_runtime(self, volume: str) -> None:
         try:
@@ -352,21 +370,25 @@ class DockerEngine:
             return request(self._connected_client())
         except APIError as error:
             raise SandboxUnavailable(f"the Docker engine refused: {error.explanation or error}") from error
-        except (DockerException, requests.RequestException) as error:
-            address = self._base_url or os.environ.get("DOCKER_HOST") or "its default socket"
+        except (DockerException, requests.RequestException, OSError) as error:
             raise EngineUnavailable(
-                f"the Docker engine at {address} does not answer ({error}). "
+                f"the Docker engine at {self._address} does not answer ({error}). "
                 "Start it, name another in DOCKER_HOST, or let this user use its socket; `airlock doctor` says more."
             ) from error
 
     def _connected_client(self) -> docker.APIClient:
-        # Two threads may both make one at first; the engine does not mind and one of them is kept.
-        if self._client is None:
-            where = {"base_url": self._base_url} if self._base_url else kwargs_from_env()
-            self._client = docker.APIClient(
-                **where, version="auto", timeout=_ENGINE_TIMEOUT_S, max_pool_size=_ENGINE_THREADS
-            )
-        return self._client
+        with self._connecting:
+            if self._client is None:
+                if self._address.startswith("unix://"):
+                    # Asked first because docker hides the kernel's reason and leaks the socket when this fails.
+                    with socket.socket(socket.AF_UNIX) as probe:
+                        probe.settimeout(_ENGINE_TIMEOUT_S)
+                        probe.connect(self._address.removeprefix("unix://"))
+                where = {"base_url": self._base_url} if self._base_url else kwargs_from_env()
+                self._client = docker.APIClient(
+                    **where, version="auto", timeout=_ENGINE_TIMEOUT_S, max_pool_size=_ENGINE_THREADS
+                )
+            return self._client
 
 
 def _describe(client: docker.APIClient) -> EngineFacts:
@@ -393,5 +415,8 @@ def _remove_container(client: docker.APIClient, name: str) -> None:
     except NotFound:
         pass
     except APIError as error:
-        if error.status_code != _CONFLICT_STATUS:  # somebody is removing it already
+        if error.status_code != _CONFLICT_STATUS:
             raise
+        # Somebody is removing it already; it is gone when that is done.
+        with contextlib.suppress(NotFound):
+            client.wait(name, timeout=_REMOVAL_TIMEOUT_S, condition="removed")

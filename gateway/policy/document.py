@@ -48,28 +48,28 @@ class SandboxSection(Section):
 
     image: Text = "airlock-sandbox"
     runtime: Literal["runc", "runsc"] = "runc"
-    memory_mib: int = Field(1024, ge=64, le=1_048_576)
-    cpus: float = Field(1.0, gt=0, le=1024, allow_inf_nan=False)
-    pids: int = Field(512, ge=16, le=65_536)
-    workspace_mib: int = Field(2048, ge=1, le=1_048_576)
-    tmp_mib: int = Field(256, ge=1, le=1_048_576)
+    memory_mib: int = Field(default=1024, ge=64, le=1_048_576)
+    cpus: float = Field(default=1.0, gt=0, le=1024, allow_inf_nan=False)
+    pids: int = Field(default=512, ge=16, le=65_536)
+    workspace_mib: int = Field(default=2048, ge=1, le=1_048_576)
+    tmp_mib: int = Field(default=256, ge=1, le=1_048_576)
 
 
 class LimitsSection(Section):
     """What a run may use. `timeout_s` is the longest one execute may take; seconds are wall time."""
 
-    timeout_s: float = Field(300.0, gt=0, le=86_400, allow_inf_nan=False)
-    steps: int = Field(25, ge=1, le=10_000)
-    output_tokens: int = Field(32_768, ge=1, le=100_000_000)
-    run_s: float = Field(300.0, gt=0, le=604_800, allow_inf_nan=False)
+    timeout_s: float = Field(default=300.0, gt=0, le=86_400, allow_inf_nan=False)
+    steps: int = Field(default=25, ge=1, le=10_000)
+    output_tokens: int = Field(default=32_768, ge=1, le=100_000_000)
+    run_s: float = Field(default=300.0, gt=0, le=604_800, allow_inf_nan=False)
 
 
 class EvictionSizes(Section):
     """Above `limit_chars` characters a result stays in the sandbox; its head and tail come back."""
 
-    limit_chars: int = Field(80_000, ge=100, le=10_000_000)
-    head_chars: int = Field(2000, ge=0, le=10_000_000)
-    tail_chars: int = Field(2000, ge=0, le=10_000_000)
+    limit_chars: int = Field(default=80_000, ge=100, le=10_000_000)
+    head_chars: int = Field(default=2000, ge=0, le=10_000_000)
+    tail_chars: int = Field(default=2000, ge=0, le=10_000_000)
 
     @model_validator(mode="after")
     def _fits(self) -> EvictionSizes:
@@ -92,8 +92,8 @@ class EvictionSection(EvictionSizes):
 class Examples(Section):
     """Command lines (argv rules) or paths (path rules) that the rule must match, and ones that it must not."""
 
-    match: tuple[Text, ...] = Field((), max_length=100)
-    not_match: tuple[Text, ...] = Field((), max_length=100)
+    match: tuple[Text, ...] = Field(default=(), max_length=100)
+    not_match: tuple[Text, ...] = Field(default=(), max_length=100)
 
 
 class Rule(Section):
@@ -104,8 +104,8 @@ class Rule(Section):
     effect: Literal["allow", "deny"]
     reason: Text
     mode: Literal["enforce"] = "enforce"
-    paths: tuple[Glob, ...] | None = Field(None, min_length=1, max_length=1000)
-    argv: tuple[ArgvPrefix, ...] | None = Field(None, min_length=1, max_length=1000)
+    paths: tuple[Glob, ...] | None = Field(default=None, min_length=1, max_length=1000)
+    argv: tuple[ArgvPrefix, ...] | None = Field(default=None, min_length=1, max_length=1000)
     examples: Examples = Examples()
 
     @field_validator("id")

@@ -60,12 +60,13 @@ def _may_continue(components: tuple[str, ...], directories: tuple[str, ...]) -> 
     positions = {0}
     for directory in directories:
         following: set[int] = set()
-        for position in positions:
-            while position < len(components) and components[position] == "**":
-                following.add(position)
-                position += 1
-            if position < len(components) and re.fullmatch(_component(components[position]), directory, re.DOTALL):
-                following.add(position + 1)
+        for start in positions:
+            end = start
+            while end < len(components) and components[end] == "**":
+                following.add(end)
+                end += 1
+            if end < len(components) and re.fullmatch(_component(components[end]), directory, re.DOTALL):
+                following.add(end + 1)
         positions = following
     # A position at the end has matched the directory itself, which a search meets as well.
     return bool(positions)

@@ -1,8 +1,8 @@
 """The judge: a compiled policy that says allow or deny of one tool call.
 
-A call is cut into parts: the path of a file tool, or each simple command and each redirect of a command line. Every part
-is judged alone by all rules that match it; the strictest wins, over rules and over parts; a part that nothing allows is
-denied. So the order of rules never changes a verdict.
+A call is cut into parts: the path of a file tool, or each simple command and each redirect of a command line. Every
+part is judged alone by all rules that match it; the strictest wins, over rules and over parts; a part that nothing
+allows is denied. So the order of rules never changes a verdict.
 
 An opaque command line gets what the policy says for opaque, except that
   - a deny rule that matches a part seen in it denies it;
@@ -45,7 +45,7 @@ class _Ruling:
         allowed: CompiledRule | None = None
         denied = False
         for rule in rules:
-            self.trace.append(Match(part, rule.id, rule.effect))
+            self.trace.append(Match(_shown(part), rule.id, rule.effect))
             if rule.effect == "deny":
                 denied = True
                 self.denying.append(rule)
@@ -54,7 +54,7 @@ class _Ruling:
         if allowed is not None:
             self.allowing.append(allowed)
         elif needs_allow and not denied:
-            self.unmatched.append(part)
+            self.unmatched.append(_shown(part))
 
 
 class Policy:
@@ -99,7 +99,7 @@ class Policy:
         unclear = self._take_redirects(programs, ruling, rules)
         for program in programs.programs:
             matching = rules.matching_argv(program.words, wrapper=program.wrapper)
-            ruling.take(_show(program.words), matching, needs_allow=not program.wrapper)
+            ruling.take(_text(program.words), matching, needs_allow=not program.wrapper)
         opaque = programs.opaque or unclear
         if opaque is None:
             return self._conclude("execute", ruling)
@@ -130,6 +130,7 @@ class Policy:
         return self._by_rule(ruling.allowing, ruling)
 
     def _conclude_opaque(self, opaque: str, ruling: _Ruling, rules: ToolRules) -> Decision:
+        opaque = _shown(opaque)
         part = "the whole line"
         ruling.trace.extend(Match(part, rule.id, rule.effect) for rule in rules.general)
         denying = [*ruling.denying, *(rule for rule in rules.general if rule.effect == "deny")]
@@ -171,6 +172,10 @@ def _redirect_path(redirect: Redirect) -> str | None:
     return path
 
 
-def _show(words: tuple[Word, ...]) -> str:
-    """Return a command as a short text for people and models."""
-    return " ".join(word.text for word in words)[:_PART_CHARS]
+def _text(words: tuple[Word, ...]) -> str:
+    return " ".join(word.text for word in words)
+
+
+def _shown(text: str) -> str:
+    """Return a short text for people and models; names that are not UTF-8 come out escaped."""
+    return text[:_PART_CHARS].encode("utf-8", "backslashreplace").decode("utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -59,12 +59,12 @@ def check_policy_file(path: FilePath | str) -> list[PolicyProblem]:
     try:
         with FilePath(path).open("rb") as file:
             data = file.read(LIMIT_BYTES + 1)
-        load_policy(data.decode(), str(path))
     except OSError as error:
         return [PolicyProblem(1, "", f"cannot be read: {error.strerror}")]
+    try:
+        load_policy(data.decode(), str(path))
     except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        return [PolicyProblem(line, "", "not UTF-8 text")]
+        return [PolicyProblem(data[: error.start].count(b"\n") + 1, "", "not UTF-8 text")]
     except PolicyError as error:
         return error.errors
     return []
@@ -109,16 +109,18 @@ def _untrue(alone: Policy, rule: Rule, example: str, *, matches: bool) -> str | 
 
 def _translated(error: ValidationError, reading: YamlReading) -> Iterator[PolicyProblem]:
     """Say pydantic's errors in the words of the file, one for each field."""
-    seen: set[Path] = set()
+    problems: dict[Path, Mapping[str, Any]] = {}
     for detail in error.errors(include_url=False):
         path = tuple(detail["loc"])
         if path[2:3] == ("argv",) and detail["type"] != "value_error":
             path = path[:5]  # the branches of "a word or alternatives" are one problem
         elif path[-1:] == ("[key]",):
             path = path[:-1]
-        if path not in seen:
-            seen.add(path)
-            yield PolicyProblem(reading.line(path), _field(path), _message(detail, path))
+        problems.setdefault(path, cast(Mapping[str, Any], detail))
+    for path, problem in problems.items():
+        # A list with a bad item is also too short without it: the item is the problem.
+        if not any(other != path and other[: len(path)] == path for other in problems):
+            yield PolicyProblem(reading.line(path), _field(path), _message(problem, path))
 
 
 def _message(detail: Mapping[str, Any], path: Path) -> str:
@@ -130,14 +132,14 @@ def _message(detail: Mapping[str, Any], path: Path) -> str:
     if kind == "value_error":
         return str(context.get("error", detail["msg"]))
     if path[2:3] == ("argv",):
-        return 'must be a list of prefixes, each a list of words: [[git, [status, diff]], [ls]]; quote words like "no" and "1"'
+        return 'write lists of words, as in [[git, [status, diff]], [ls]]; words like "no" and "1" need quotes'
     if kind == "literal_error":
         later = {"ask": "approvals come later; ", "shadow": "shadow mode comes later; "}.get(str(value), "")
         return f"{later}{value!r} is not allowed; allowed: {str(context['expected']).replace(' or ', ', ')}"
     if kind == "string_type":
         return f"must be text, not {value!r}; write it in quotes"
     if kind == "string_pattern_mismatch":
-        return f"{value!r} is not an id; allowed: small letters, digits, '.', '_' and '-', 64 at most, a letter or digit first"
+        return f"{value!r} is not an id; allowed: a small letter or digit, then up to 63 of these or '.', '_', '-'"
     if kind in ("model_type", "dict_type", "model_attributes_type"):
         return f"must be a mapping with these fields: {', '.join(_allowed_fields(path)) or 'names and values'}"
     if kind == "tuple_type":

@@ -1,10 +1,10 @@
 """A shell command line, taken apart: simple commands and redirects, or the reason why it is opaque.
 
-tree-sitter-bash reads the line, but the tool runs /bin/sh, and neither is trusted to agree with the other. So only plain
-nodes are understood (commands, `;`, `&&`, `||`, `|`, newlines, literal words, redirects to literal files), and then the
-bytes are counted: every byte must belong to a word, an operator, or a gap that may stand there. From words and gaps
-alone the line is cut into commands a second time, by the shell's own grammar for so small a language; where the tree
-says otherwise (it joins `cmd | head -30` with the line after it) the line is opaque.
+tree-sitter-bash reads the line, but the tool runs /bin/sh, and neither is trusted to agree with the other. So only
+plain nodes are understood (commands, `;`, `&&`, `||`, `|`, newlines, literal words, redirects to literal files), and
+then the bytes are counted: every byte must belong to a word, an operator, or a gap that may stand there. From words and
+gaps alone the line is cut into commands a second time, by the shell's own grammar for so small a language; where the
+tree says otherwise (some releases join `cmd | head -30` with the line after it) the line is opaque.
 
 An opaque line still lists the commands that were seen in it, so that deny rules can match them. They are no promise.
 """
@@ -55,6 +55,8 @@ _KEYWORDS = frozenset(
         "while",
     ]
 )
+# What a program may be called: nothing that a shell takes for an assignment, a job (%1) or a keyword.
+_NAME = re.compile(r"[A-Za-z0-9_./:][A-Za-z0-9_./:+@,-]*")
 _REASONS = {
     "ERROR": "it is not well-formed",
     "simple_expansion": "it expands a variable",
@@ -133,6 +135,8 @@ def _unreadable(command: str) -> str | None:
         return f"it is longer than {LIMIT_BYTES} bytes"
     if not command.strip(" \t\n"):
         return "it is empty"
+    if command.startswith(("-", "+")):
+        return "it starts with - or +, which the shell takes for options of its own"
     for character in command:
         if not (character.isprintable() or character in "\t\n"):
             return f"it contains the character U+{ord(character):04X}, which shells do not all read alike"
@@ -202,7 +206,7 @@ class _Reading:
     def _check_name(self, name: Word) -> None:
         if name.kind == "glob":
             self._refuse("the name of a program is a file name pattern")
-        elif name.text in _KEYWORDS or not name.text or "=" in name.text:
+        elif name.text in _KEYWORDS or not _NAME.fullmatch(name.text):
             self._refuse(f"{name.text!r} stands where the name of a program should")
 
     def _redirect(self, node: tree_sitter.Node) -> Iterator[tree_sitter.Node]:
@@ -290,9 +294,8 @@ def _disagreement(source: bytes, tokens: list[_Token]) -> str | None:
                     return unclear
                 owner = token.owner
                 owners.add(owner)
-            elif token.kind == "redirect" and tight and before is not None:
-                if source[token.start : token.start + 1].isdigit() or source[before.end - 1 : before.end].isdigit():
-                    return unclear
+            elif token.kind == "redirect" and tight and re.search(rb"[0-9]", source[token.start - 1 : token.start + 1]):
+                return unclear  # whether the digit is a descriptor or ends a word
             started, joined = True, False
         before = token
     if joined or (before is not None and before.kind == "redirect"):

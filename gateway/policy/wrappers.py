@@ -7,7 +7,7 @@ line means (export, alias, eval, ...) and programs that exist to run others (sud
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gateway.policy.shell import LIMIT_COMMANDS, Redirect, ShellLine, parse_line
@@ -16,97 +16,15 @@ from gateway.policy.words import Opaque, Word
 LIMIT_DEPTH = 4
 
 _SYSTEM_DIRECTORIES = ("/bin", "/usr/bin")
-_SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh"})
 _CHANGES_THE_SHELL = frozenset(
-    [
-        ".",
-        "alias",
-        "bg",
-        "bind",
-        "break",
-        "builtin",
-        "compgen",
-        "complete",
-        "compopt",
-        "continue",
-        "coproc",
-        "declare",
-        "disown",
-        "enable",
-        "eval",
-        "exec",
-        "export",
-        "fc",
-        "fg",
-        "getopts",
-        "hash",
-        "history",
-        "jobs",
-        "let",
-        "local",
-        "logout",
-        "mapfile",
-        "popd",
-        "pushd",
-        "read",
-        "readarray",
-        "readonly",
-        "return",
-        "set",
-        "shift",
-        "shopt",
-        "source",
-        "suspend",
-        "trap",
-        "typeset",
-        "unalias",
-        "unset",
-    ]
+    """. alias bg bind break builtin compgen complete compopt continue coproc declare disown enable eval exec export fc
+    fg getopts hash history jobs let local logout mapfile popd pushd read readarray readonly return set shift shopt
+    source suspend trap typeset unalias unset""".split()  # noqa: SIM905 - one name a line would take fifty
 )
 _RUNS_OTHERS = frozenset(
-    [
-        "aa-exec",
-        "capsh",
-        "chroot",
-        "chrt",
-        "chpst",
-        "cpulimit",
-        "dbus-run-session",
-        "doas",
-        "entr",
-        "expect",
-        "fakeroot",
-        "flock",
-        "gdb",
-        "ionice",
-        "ltrace",
-        "nsenter",
-        "numactl",
-        "parallel",
-        "pkexec",
-        "prlimit",
-        "run-parts",
-        "runcon",
-        "runuser",
-        "screen",
-        "script",
-        "setarch",
-        "setpriv",
-        "setuidgid",
-        "sg",
-        "softlimit",
-        "start-stop-daemon",
-        "strace",
-        "su",
-        "sudo",
-        "systemd-run",
-        "taskset",
-        "time",
-        "tmux",
-        "unbuffer",
-        "unshare",
-        "watch",
-    ]
+    """aa-exec capsh chroot chrt chpst cpulimit dbus-run-session doas entr expect fakeroot flock gdb ionice ltrace
+    nsenter numactl parallel pkexec prlimit run-parts runcon runuser screen script setarch setpriv setuidgid sg
+    softlimit start-stop-daemon strace su sudo systemd-run taskset time tmux unbuffer unshare watch""".split()  # noqa: SIM905 - as above
 )
 _FIND_WRITES = ("-delete", "-fprint", "-fls", "-ok", "-execdir")
 
@@ -199,22 +117,21 @@ def _unwrap(words: tuple[Word, ...]) -> _Inner | None:
     """Return what a command runs, None for one that runs nothing but itself. Raises Opaque."""
     directory, _, name = words[0].text.rpartition("/")
     unwrap = _WRAPPERS.get(name)
-    known = unwrap is not None or name in _SHELLS or name in _RUNS_OTHERS
+    known = unwrap is not None or name in _RUNS_OTHERS
     if name in _CHANGES_THE_SHELL and not directory:
         raise Opaque(f"{name} changes what the rest of the line means")
     if not known:
-        return _builtin(name, words) if not directory else None
+        if not directory:
+            _check_builtin(name, words)
+        return None
     if directory and directory not in _SYSTEM_DIRECTORIES:
         raise Opaque(f"{words[0].text} has the name of a program that runs others")
-    if name in _RUNS_OTHERS:
+    if unwrap is None:
         raise Opaque(f"{name} runs other programs")
-    if name in _SHELLS:
-        return _shell(words)
-    assert unwrap is not None
     return unwrap(words)
 
 
-def _builtin(name: str, words: tuple[Word, ...]) -> None:
+def _check_builtin(name: str, words: tuple[Word, ...]) -> None:
     """Raise Opaque for the forms of harmless builtins in which some shells evaluate an argument."""
     flags = {"printf": ("-v",), "test": ("-v", "-R"), "[": ("-v", "-R"), "wait": ("-p",)}.get(name, ())
     for word in words[1:]:
@@ -318,7 +235,7 @@ def _find(words: tuple[Word, ...]) -> _Inner | None:
     return _Inner(commands=tuple(commands), replaces=False) if commands else None
 
 
-_WRAPPERS = {
+_WRAPPERS: dict[str, Callable[[tuple[Word, ...]], _Inner | None]] = {
     "busybox": _plain,
     "command": _command,
     "env": _env,
@@ -330,4 +247,5 @@ _WRAPPERS = {
     "timeout": _timeout,
     "toybox": _plain,
     "xargs": _xargs,
+    **dict.fromkeys(("sh", "bash", "dash", "ash", "zsh", "ksh", "mksh"), _shell),
 }

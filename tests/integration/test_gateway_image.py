@@ -1,4 +1,4 @@
-"""The gateway image, run as compose.yaml runs it: the engine's socket, a channel directory of the same path, no powers."""
+"""The gateway image, run as compose.yaml runs it: the engine's socket, a channel directory, hardly any powers."""
 
 from __future__ import annotations
 

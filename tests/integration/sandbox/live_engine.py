@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from sandbox.remote_shell import RemoteShell
 from tests.docker_state import containers_of, volumes_of
 
 IMAGE = "airlock-sandbox"
-RUNTIME_IMAGE = os.environ.get("AIRLOCK_TEST_RUNTIME_IMAGE", "airlock-runtime")
+RUNTIME_IMAGE = "airlock-runtime"
 LIMITS = SandboxLimits(memory_bytes=256 * 1024 * 1024, workspace_bytes=64 * 1024 * 1024, pids=64)
 
 

@@ -7,7 +7,7 @@ import itertools
 import os
 import struct
 import tracemalloc
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -160,7 +160,7 @@ async def test_a_silent_daemon_is_given_up(tmp_path: Path, monkeypatch: pytest.M
     async def silent(request: pb.Request, peer: Peer) -> None:
         await peer.hung_up()
 
-    await refused(tmp_path, silent, lambda files: all_of(files))
+    await refused(tmp_path, silent, all_of)
 
 
 async def test_a_frame_that_drips_does_not_hold_a_call_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +172,7 @@ async def test_a_frame_that_drips_does_not_hold_a_call_open(tmp_path: Path, monk
             await peer.raw(b"x")
             await asyncio.sleep(0.01)
 
-    await refused(tmp_path, drip, lambda files: all_of(files))
+    await refused(tmp_path, drip, all_of)
 
 
 async def test_chunks_that_drip_do_not_hold_a_read_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ async def test_chunks_that_drip_do_not_hold_a_read_open(tmp_path: Path, monkeypa
             await peer.reply(chunk=pb.Chunk(data=b"x"))
             await asyncio.sleep(0.01)
 
-    await refused(tmp_path, drip, lambda files: all_of(files))
+    await refused(tmp_path, drip, all_of)
 
 
 @pytest.mark.parametrize("data", [b"", b"x" * (256 * 1024 + 1)], ids=["empty", "too large"])
@@ -192,7 +192,7 @@ async def test_a_chunk_of_a_wrong_size_ends_the_channel(tmp_path: Path, data: by
         while True:
             await peer.reply(chunk=pb.Chunk(data=data))
 
-    await refused(tmp_path, flood, lambda files: all_of(files))
+    await refused(tmp_path, flood, all_of)
 
 
 async def test_an_endless_read_is_given_to_the_caller_piece_by_piece_and_has_an_end(tmp_path: Path) -> None:
@@ -203,10 +203,15 @@ async def test_an_endless_read_is_given_to_the_caller_piece_by_piece_and_has_an_
     async with fake_daemon(tmp_path, flood) as daemon:
         files = RemoteFS(daemon.channel, file_limit_bytes=64 * 1024 * 1024)
         got_bytes = 0
-        tracemalloc.start()
-        with pytest.raises(TooLarge, match="in ranges"):
+
+        async def count() -> None:
+            nonlocal got_bytes
             async for data in files.read("/workspace/a"):
                 got_bytes += len(data)
+
+        tracemalloc.start()
+        with pytest.raises(TooLarge, match="in ranges"):
+            await count()
         _, peak_bytes = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert got_bytes == 64 * 1024 * 1024
@@ -233,7 +238,7 @@ async def test_a_write_that_is_confirmed_before_it_was_sent_is_not_believed(tmp_
         await peer.reply(entry=pb.Entry(type=FILE))
         await peer.hung_up()
 
-    async def endless():  # type: ignore[no-untyped-def]
+    async def endless() -> AsyncIterator[bytes]:
         while True:
             yield b"x" * 100_000
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -108,12 +108,12 @@ async def test_a_directory_whose_path_is_longer_than_a_socket_address_is_no_trou
 async def test_a_closed_channel_lets_go_of_its_descriptors(tmp_path: Path) -> None:
     async with fake_daemon(tmp_path, describe) as daemon:
         channel = Channel(tmp_path)
-        before = len(os.listdir("/proc/self/fd"))
+        before = len(list(Path("/proc/self/fd").iterdir()))
         await RemoteFS(channel).stat("/workspace/a")
         assert daemon.connections == 1
         channel.close()
         # The server's end may still be open: it is another descriptor of this process.
-        assert len(os.listdir("/proc/self/fd")) <= before + 1
+        assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
         with pytest.raises(DaemonLost, match="removed"):
             await RemoteFS(channel).stat("/workspace/a")
 
@@ -124,7 +124,7 @@ async def test_an_upload_that_is_refused_half_way_ends_with_the_refusal(tmp_path
         await peer.reply(failure=pb.Failure(kind=pb.FAILURE_KIND_NO_SPACE, message="no space is left"))
         await peer.hung_up()
 
-    async def endless():  # type: ignore[no-untyped-def]
+    async def endless() -> AsyncIterator[bytes]:
         while True:
             yield b"x" * 262144
 
@@ -138,7 +138,7 @@ async def test_an_upload_whose_source_fails_raises_the_source_s_error(tmp_path: 
     async def swallow(request: pb.Request, peer: Peer) -> None:
         await peer.hung_up()
 
-    async def broken():  # type: ignore[no-untyped-def]
+    async def broken() -> AsyncIterator[bytes]:
         yield b"x"
         raise TimeoutError("the client went away")
 

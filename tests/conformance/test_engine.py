@@ -1,0 +1,128 @@
+"""What every Engine does alike."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from sandbox.docker_engine import DockerEngine
+from sandbox.engine import Engine
+from sandbox.errors import ImageMissing, NotFound, SandboxError, SandboxUnavailable
+from tests.docker_state import containers_of, volumes_of
+from tests.integration.sandbox.live_engine import RUNTIME_IMAGE, instance_id, removed, run, spec, text
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_a_sandbox_is_ready_when_it_is_there(engine: Engine) -> None:
+    sandbox = await engine.create(spec("ready"))
+    assert sandbox.spec == spec("ready")
+    assert sandbox.alive
+    assert await sandbox.ping()
+    assert sandbox.id in await engine.owned()
+    assert text(await run(sandbox.shell, "echo here")) == "here\n"
+    await engine.remove(sandbox.id)
+
+
+async def test_a_removed_sandbox_is_gone_and_removing_it_again_is_no_error(engine: Engine) -> None:
+    sandbox = await engine.create(spec("gone"))
+    await engine.remove(sandbox.id)
+    await engine.remove(sandbox.id)
+    await engine.remove("never-was")
+    assert sandbox.id not in await engine.owned()
+    assert not sandbox.alive
+    assert not await sandbox.ping()
+    assert (await run(sandbox.shell, "true")).outcome == "daemon_lost"
+
+
+async def test_the_workspace_outlives_the_sandbox_and_nothing_else_does(engine: Engine) -> None:
+    first = await engine.create(spec("outlives"))
+    await run(first.shell, "echo kept > /workspace/a && echo lost > /tmp/b")
+    await engine.remove(first.id)
+    second = await engine.create(spec("outlives"))
+    assert second.id != first.id
+    assert text(await run(second.shell, "cat /workspace/a /tmp/b 2>/dev/null")) == "kept\n"
+    await engine.remove(second.id)
+
+
+async def test_a_removed_workspace_is_empty_the_next_time(engine: Engine) -> None:
+    first = await engine.create(spec("forgotten"))
+    await first.files.write("/workspace/a", b"1")
+    with pytest.raises(SandboxError):  # in use
+        await engine.remove_workspace("tenant-a", "forgotten")
+    await engine.remove(first.id)
+    await engine.remove_workspace("tenant-a", "forgotten")
+    await engine.remove_workspace("tenant-a", "forgotten")
+    second = await engine.create(spec("forgotten"))
+    with pytest.raises(NotFound):
+        await second.files.stat("/workspace/a")
+    await engine.remove(second.id)
+
+
+async def test_two_owners_have_nothing_in_common(engine: Engine) -> None:
+    one, other = await asyncio.gather(engine.create(spec("same", "tenant-a")), engine.create(spec("same", "tenant-b")))
+    await run(one.shell, "echo secret > /workspace/a; echo secret > /tmp/a; sleep 30 >/dev/null 2>&1 &")
+    assert (await other.files.ls("/workspace")).total == 0
+    assert (await other.files.ls("/tmp")).total == 0
+    assert "sleep" not in text(await run(other.shell, "ps -eo args"))
+    for sandbox in (one, other):
+        await engine.remove(sandbox.id)
+
+
+async def test_an_image_that_is_not_there_is_named_in_the_error(engine: Engine) -> None:
+    with pytest.raises(ImageMissing, match="no-such-image"):
+        await engine.create(spec("imageless", image="no-such-image"))
+
+
+async def test_a_runtime_that_is_not_there_is_named_in_the_error(engine: Engine) -> None:
+    with pytest.raises(SandboxUnavailable, match="no-such-runtime"):
+        await engine.create(spec("runtimeless", runtime="no-such-runtime"))
+
+
+async def test_a_creation_that_fails_or_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
+    instance = instance_id()
+    engine = DockerEngine(instance=instance, channel_root=tmp_path, runtime_image=RUNTIME_IMAGE)
+    try:
+        with pytest.raises(ImageMissing):
+            await engine.create(spec(image="no-such-image"))
+        for delay_s in (0.0, 0.05, 0.15):
+            creating = asyncio.ensure_future(engine.create(spec()))
+            await asyncio.wait({creating}, timeout=delay_s)
+            creating.cancel()
+            await asyncio.wait({creating})
+    finally:
+        await removed(engine, instance)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_closing_removes_every_sandbox_and_keeps_every_workspace(tmp_path: Path) -> None:
+    instance = instance_id()
+    engine = DockerEngine(instance=instance, channel_root=tmp_path, runtime_image=RUNTIME_IMAGE)
+    try:
+        await asyncio.gather(*(engine.create(spec(thread)) for thread in ("a", "b")))
+        assert len(containers_of(instance)) == 2
+        await engine.close()
+        assert containers_of(instance) == []
+        assert len(volumes_of(instance)) == 2
+    finally:
+        later = DockerEngine(instance=instance, channel_root=tmp_path, runtime_image=RUNTIME_IMAGE)
+        await removed(later, instance)
+
+
+async def test_a_new_process_removes_what_an_earlier_one_left_and_finds_the_files(tmp_path: Path) -> None:
+    instance = instance_id()
+    before = DockerEngine(instance=instance, channel_root=tmp_path, runtime_image=RUNTIME_IMAGE)
+    left = await before.create(spec())
+    await left.files.write("/workspace/a", b"1")
+    after = DockerEngine(instance=instance, channel_root=tmp_path, runtime_image=RUNTIME_IMAGE)
+    try:
+        await after.reconcile()
+        assert await after.owned() == []
+        assert containers_of(instance) == []
+        found = await after.create(spec())
+        assert (await found.files.stat("/workspace/a")).size_bytes == 1
+    finally:
+        await removed(after, instance)
+        await before.close()

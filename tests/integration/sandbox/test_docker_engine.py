@@ -1,0 +1,136 @@
+"""DockerEngine when things go wrong around it, and with images of every kind."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandbox.docker_engine import DockerEngine
+from sandbox.errors import EngineUnavailable, ImageMissing, NoSpace, SandboxUnavailable, TooLarge
+from sandbox.sandbox_keeper import SandboxKeeper
+from tests.integration.sandbox.live_engine import (
+    IMAGE,
+    LIMITS,
+    RUNTIME_IMAGE,
+    instance_id,
+    removed,
+    run,
+    spec,
+    text,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest.fixture(scope="module")
+def empty_image() -> Iterator[str]:
+    """An image with nothing in it: no libc, no shell, no /tmp."""
+    name = f"airlock-empty-{instance_id()}"
+    nothing = io.BytesIO()
+    tarfile.open(fileobj=nothing, mode="w").close()
+    subprocess.run(["docker", "import", "-", name], input=nothing.getvalue(), check=True, capture_output=True)
+    yield name
+    subprocess.run(["docker", "image", "rm", "-f", name], check=True, capture_output=True)
+
+
+async def test_an_engine_that_does_not_answer_is_said_to_and_how_to_mend_it(tmp_path: Path) -> None:
+    engine = DockerEngine(instance=instance_id(), channel_root=tmp_path, base_url=f"unix://{tmp_path}/none.sock")
+    with pytest.raises(EngineUnavailable, match=r"No such file.*Start it"):
+        await engine.create(spec())
+    await engine.close()
+
+
+async def test_a_runtime_image_that_is_not_there_is_said_to_be_made_by_make_setup(tmp_path: Path) -> None:
+    engine = DockerEngine(instance=instance_id(), channel_root=tmp_path, runtime_image="no-such-runtime-image")
+    with pytest.raises(ImageMissing, match=r"no-such-runtime-image.*make setup"):
+        await engine.create(spec())
+    await engine.close()
+
+
+async def test_an_image_without_the_label_is_no_runtime(tmp_path: Path) -> None:
+    engine = DockerEngine(instance=instance_id(), channel_root=tmp_path, runtime_image=IMAGE)
+    with pytest.raises(SandboxUnavailable, match=r"airlock\.command"):
+        await engine.create(spec())
+    await engine.close()
+
+
+async def test_an_image_with_nothing_in_it_still_has_files_and_says_that_it_has_no_shell(
+    engine: DockerEngine, empty_image: str
+) -> None:
+    sandbox = await engine.create(spec("empty", image=empty_image))
+    await sandbox.files.write("/workspace/a/b", b"1")
+    assert (await sandbox.files.stat("/workspace/a/b")).size_bytes == 1
+    result = await run(sandbox.shell, "true")
+    assert result.outcome == "failed_to_start"
+    assert "needs a /bin/sh" in result.message
+    await engine.remove(sandbox.id)
+
+
+async def test_the_environment_of_the_spec_reaches_commands_and_not_the_container(engine: DockerEngine) -> None:
+    wanted = dataclasses.replace(spec("environment"), env={"TOKEN": "t0p"})
+    sandbox = await engine.create(wanted)
+    assert text(await run(sandbox.shell, "echo $TOKEN")) == "t0p\n"
+    shown = subprocess.run(
+        ["docker", "inspect", *_containers(engine, sandbox.id)], check=True, capture_output=True, text=True
+    )
+    assert "t0p" not in shown.stdout
+    await engine.remove(sandbox.id)
+
+
+async def test_the_runtime_volume_comes_back_when_somebody_removed_it(tmp_path: Path) -> None:
+    instance = instance_id()
+    engine = DockerEngine(instance=instance, channel_root=tmp_path, runtime_image=RUNTIME_IMAGE)
+    try:
+        first = await engine.create(spec())
+        await engine.remove(first.id)
+        assert engine._runtime is not None
+        # Another engine of the test session may hold the volume; an empty one under another name is the same trouble.
+        empty = f"airlock-test-{instance}"
+        engine._runtime = dataclasses.replace(engine._runtime, volume=empty)
+        second = await engine.create(spec())
+        assert text(await run(second.shell, "echo here")) == "here\n"
+        await engine.remove(second.id)
+    finally:
+        await removed(engine, instance)
+        subprocess.run(["docker", "volume", "rm", "-f", f"airlock-test-{instance}"], check=True, capture_output=True)
+
+
+async def test_a_container_that_dies_in_the_middle_is_replaced_with_its_files(engine: DockerEngine) -> None:
+    keeper = SandboxKeeper(engine)
+    async with keeper.acquire(spec("dies")) as first:
+        await first.files.write("/workspace/a", b"kept")
+        subprocess.run(["docker", "kill", *_containers(engine, first.id)], check=True, capture_output=True)
+        assert (await run(first.shell, "true")).outcome == "daemon_lost"
+    async with keeper.acquire(spec("dies")) as second:
+        assert second.id != first.id
+        assert (await second.files.read_lines("/workspace/a")).data == b"kept"
+    await keeper.close()
+
+
+async def test_one_file_cannot_take_more_than_the_workspace_may(engine: DockerEngine) -> None:
+    sandbox = await engine.create(spec("large"))
+    result = await run(sandbox.shell, f"head -c {LIMITS.workspace_bytes + 1} /dev/zero > /workspace/a")
+    assert result.exit_code != 0
+    assert (await sandbox.files.stat("/workspace/a")).size_bytes <= LIMITS.workspace_bytes
+    with pytest.raises((TooLarge, NoSpace)):
+        await sandbox.files.write("/workspace/b", bytes(LIMITS.workspace_bytes + 1))
+    assert sandbox.alive
+    await engine.remove(sandbox.id)
+
+
+async def test_tmp_is_as_large_as_asked_and_not_more(engine: DockerEngine) -> None:
+    small = dataclasses.replace(spec("tmp"), limits=dataclasses.replace(LIMITS, tmp_bytes=1024 * 1024))
+    sandbox = await engine.create(small)
+    with pytest.raises(NoSpace):
+        await sandbox.files.write("/tmp/a", bytes(2 * 1024 * 1024))
+    await engine.remove(sandbox.id)
+
+
+def _containers(engine: DockerEngine, sandbox_id: str) -> list[str]:
+    return [f"airlock-{engine._instance}-{sandbox_id}"]

@@ -1,0 +1,218 @@
+"""Whatever the policy claims to understand, dash, bash and busybox must have run exactly so."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.policy.shell import parse_line
+from tests.security.policy.real_shell import SHELLS, disagreements
+
+# Pieces that shells have opinions about, beside plain words.
+PIECES = [
+    *[
+        "a",
+        "b",
+        "cmd",
+        "1",
+        "2",
+        "-30",
+        "x=y",
+        "A=",
+        "if",
+        "then",
+        "fi",
+        "in",
+        "do",
+        "time",
+        "function",
+        "case",
+        "esac",
+    ],
+    *[" ", " ", " ", " ", "\t", "\n", "\n", "\r", "\f", "\u00a0", "\\\n", ";", "&&", "||", "|", "&", "|&", ";;", "!"],
+    *[">", ">>", "<", "2>", "2>&1", ">&2", "1>&2", ">&", "&>", "<<", "<<<", "<>", ">|", "10>", "/dev/null", "<&-"],
+    *[
+        "'",
+        '"',
+        "''",
+        '""',
+        "' '",
+        '" "',
+        "'a b'",
+        '"a b"',
+        '"$"',
+        '"\\$"',
+        '"\\a"',
+        '"\\\\"',
+        "'\\'",
+        "'\n'",
+        "\\",
+        "\\ ",
+    ],
+    *[
+        "\\;",
+        "\\'",
+        "\\\\",
+        "$",
+        "$x",
+        "${x}",
+        "$(",
+        ")",
+        "(",
+        "`",
+        "{",
+        "}",
+        "{}",
+        "{a,b}",
+        "{1..2}",
+        "*",
+        "?",
+        "[",
+        "]",
+    ],
+    *[
+        "~",
+        "a~",
+        "#",
+        "# c",
+        " # c\n",
+        "a#",
+        "%",
+        "@",
+        "+",
+        ",",
+        "^",
+        "=",
+        ":",
+        "-",
+        ".",
+        "é",
+        "'é'",
+        '"日本"',
+        "$'a'",
+        '$"a"',
+    ],
+]
+LINES = st.lists(st.sampled_from(PIECES), min_size=1, max_size=12).map("".join)
+
+# Lines nearer to what is understood, so that most of the fuzzing reaches a real shell.
+WORDS = st.lists(
+    st.sampled_from(
+        [
+            "a",
+            "b",
+            "1",
+            "-x",
+            "=",
+            "'a b'",
+            '"a b"',
+            "''",
+            '"a\\"b"',
+            '"\\n"',
+            "'\\'",
+            "\\ ",
+            "\\;",
+            "{}",
+            "x~",
+            "x#",
+            "@",
+            "*",
+            "!",
+        ]
+        + [
+            "'é\u0081'",
+            '"日本"',
+            '"$"',
+            "']'",
+            "]",
+            ":",
+            ",",
+            "^",
+            "%",
+            "+",
+            "-",
+            ".",
+            "'\n'",
+            '"\n"',
+            "'\t'",
+            '"#"',
+            "'!'",
+            '"!"',
+            "\\~",
+        ]
+    ),
+    min_size=1,
+    max_size=3,
+).map("".join)
+PARTS = st.one_of(
+    WORDS,
+    WORDS,
+    WORDS,
+    st.sampled_from(
+        [">x", "> x", ">>x", "2>x", "2>&1", ">&2", "</dev/null", "2> /dev/null", ">'x y'", "1>y", "&>x", "3>x"]
+    ),
+)
+BLANKS = st.sampled_from([" ", " ", " ", "\t", "  ", "", "\n", "\\\n"])
+OPERATORS = st.sampled_from(
+    [";", " ; ", "&&", " && ", " || ", "|", " | ", "\n", " \n\n ", " |\n", " &&\n", " # c\n", " &\n", ";\n"]
+)
+COMMANDS = st.lists(st.tuples(PARTS, BLANKS).map("".join), min_size=1, max_size=5).map("".join)
+PLAINER_LINES = st.lists(st.tuples(COMMANDS, OPERATORS).map("".join), min_size=1, max_size=4).map("".join)
+
+FUZZ = settings(
+    max_examples=9000, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
+
+
+def test_there_is_a_posix_shell_to_compare_with() -> None:
+    assert "sh" in SHELLS
+
+
+@FUZZ
+@given(LINES)
+def test_any_mix_of_shell_syntax_that_is_understood_is_run_exactly_so(line: str) -> None:
+    assert disagreements(line) == []
+
+
+@FUZZ
+@given(PLAINER_LINES)
+def test_nearly_plain_lines_that_are_understood_are_run_exactly_so(line: str) -> None:
+    assert disagreements(line) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a b 'c d' \"e f\"g'h'",
+        "a \\; b\\ c \\'d",
+        "a ''; b \"\"",
+        "a && b || c; d | e",
+        "a # b\nc",
+        "a |\nb",
+        "a &&\n\n b\n",
+        "cmd | head -30\nrm y",
+        "a >x 2>&1; b >>y 2>/dev/null",
+        ">x a b",
+        "</dev/null a",
+        "2>x a 1 2>y",
+        "a '\n' \"\n\" '\t'",
+        'a "x\\"y" "\\n" "\\\\" "\\$" "cost $" "\\`"',
+        "a é 'é' \"日本\"",
+        "a {} x{} HEAD~1 a#b 50% a@b x=y --k=v [x] !x ^x",
+        "a * ?.py [ab]c",
+    ],
+)
+def test_plain_lines_are_run_as_they_are_read(line: str) -> None:
+    assert disagreements(line) == []
+
+
+def test_the_comparison_would_notice_a_wrong_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The harness itself: a parser that takes $x for a word must be caught."""
+    understood = parse_line("a b")
+    monkeypatch.setattr("tests.security.policy.real_shell.parse_line", lambda command: understood)
+    assert disagreements("a $x")
+    assert disagreements("a b; b")
+    assert disagreements("a b > y")
+    assert disagreements("a b c")
+    assert disagreements("a b") == []

@@ -1,0 +1,181 @@
+"""A tenant's image and a tenant's code against the walls of a live sandbox."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from sandbox.container_config import Runtime
+from sandbox.docker_engine import DockerEngine
+from sandbox.engine import Sandbox, SandboxSpec
+from sandbox.errors import FileError, PostureTooWeak
+from tests.docker_state import containers_of
+from tests.integration.sandbox.live_engine import IMAGE, RUNTIME_IMAGE, instance_id, removed, run, spec, text
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+HOSTILE_IMAGE = f"""
+FROM {IMAGE}
+RUN useradd --uid 10001 tool 2>/dev/null || true
+RUN printf '#!/bin/sh\\ntouch /tmp/entered\\nsleep 60\\n' > /evil && chmod 4755 /evil /bin/sh
+ENV LD_PRELOAD=/evil.so LD_LIBRARY_PATH=/ AIRLOCK_TOOL_UID=10002 AIRLOCK_DAEMON_UID=10001 PYTHONPATH=/
+ENV AIRLOCK_SOCKET=/tmp/daemon.sock AIRLOCK_WORKSPACE=/root
+ENTRYPOINT ["/evil"]
+CMD ["x"]
+USER 1234:1234
+WORKDIR /root
+VOLUME /data
+HEALTHCHECK --interval=1s CMD touch /tmp/healthy
+STOPSIGNAL SIGCONT
+"""
+
+
+class LooserEngine(DockerEngine):
+    """An engine that somebody configured to ask Docker for less."""
+
+    def __init__(self, loosen: dict[str, Any], **known: Any) -> None:
+        super().__init__(**known)
+        self._loosen = loosen
+
+    def _config(self, spec: SandboxSpec, sandbox_id: str, runtime: Runtime) -> dict[str, Any]:
+        body = super()._config(spec, sandbox_id, runtime)
+        body["HostConfig"].update(self._loosen)
+        return body
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def sandbox(engine: DockerEngine) -> AsyncIterator[Sandbox]:
+    made = await engine.create(spec("walls"))
+    yield made
+    await engine.remove(made.id)
+
+
+@pytest.fixture(scope="module")
+def hostile_image() -> Iterator[str]:
+    name = f"airlock-hostile-{instance_id()}"
+    subprocess.run(
+        ["docker", "build", "-q", "-t", name, "-"],
+        input=HOSTILE_IMAGE.encode(),
+        check=True,
+        capture_output=True,
+        env={"DOCKER_BUILDKIT": "0", "PATH": "/usr/bin:/bin:/usr/local/bin"},
+    )
+    yield name
+    subprocess.run(["docker", "image", "rm", "-f", name], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    "loosen, said",
+    [
+        ({"CapAdd": ["CHOWN", "SETUID", "SETGID", "KILL", "SYS_ADMIN"]}, "capabilities"),
+        ({"ReadonlyRootfs": False}, "root file system"),
+        ({"SecurityOpt": ["no-new-privileges", "seccomp=unconfined"]}, "seccomp"),
+        ({"SecurityOpt": []}, "no_new_privileges"),
+        ({"PidsLimit": 0}, "process limit"),
+        ({"Memory": 2**30, "MemorySwap": 2**30}, "memory limit"),
+        ({"NanoCpus": 0}, "CPU limit"),
+    ],
+)
+async def test_a_sandbox_weaker_than_asked_is_refused_and_removed(
+    tmp_path: Path, loosen: dict[str, Any], said: str
+) -> None:
+    instance = instance_id()
+    engine = LooserEngine(loosen, instance=instance, channel_root=tmp_path, runtime_image=RUNTIME_IMAGE)
+    try:
+        with pytest.raises(PostureTooWeak, match=said):
+            await engine.create(spec())
+    finally:
+        await removed(engine, instance)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_nothing_that_an_image_declares_is_run_or_obeyed(engine: DockerEngine, hostile_image: str) -> None:
+    made = await engine.create(spec("hostile", image=hostile_image))
+    said = text(
+        await run(
+            made.shell, "id -u; pwd; tr '\\0' '\\n' < /proc/self/environ | grep -c 'LD_\\|AIRLOCK'; ls /tmp; ps ax"
+        )
+    )
+    assert said.startswith("10001\n/workspace\n0\n")
+    assert "entered" not in said
+    assert "evil" not in said
+    # A set-user-id shell of the image gives nobody root.
+    assert text(await run(made.shell, "/bin/sh -p -c 'id -u'")) == "10001\n"
+    await engine.remove(made.id)
+
+
+async def test_two_tenants_cannot_see_each_other_s_files_processes_or_channels(engine: DockerEngine) -> None:
+    one = await engine.create(spec("t", "tenant-a"))
+    other = await engine.create(spec("t", "tenant-b"))
+    await run(one.shell, "echo secret > /workspace/a; echo secret > /tmp/a; echo secret > /dev/shm/a")
+    found = await run(other.shell, "grep -rs secret /workspace /tmp /dev/shm; ls /dev/shm; ls -A /workspace /tmp")
+    assert text(found) == "/tmp:\n\n/workspace:\n"
+    assert text(await run(other.shell, "cat /proc/*/cmdline | tr '\\0' ' '")).count("sandbox.daemon") <= 2
+    for made in (one, other):
+        await engine.remove(made.id)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "ls /run/airlock",
+        "cat /run/airlock/daemon.sock",
+        "echo x > /run/airlock/x",
+        "mv /run/airlock /run/other",
+        "echo x > /opt/airlock/x",
+        "echo x > /etc/x",
+        "rm -rf /usr/bin/env",
+        "chown 0 /workspace",
+        "mount -t tmpfs none /mnt",
+        "unshare -U true",
+        "mknod /tmp/sda b 8 0",
+        "kill -9 1",
+        "kill -STOP 7",
+        "cat /proc/1/environ",
+        "cat /proc/1/root/etc/hostname",
+        "ls /var/run/docker.sock",
+        "su -c id",
+        "python3 -c \"import socket; socket.create_connection(('1.1.1.1', 53), 2)\"",
+        'python3 -c "import os; os.setuid(0)"',
+        'python3 -c "import os; os.setgroups([])"',
+        "python3 -c \"import socket as s; s.socket(s.AF_UNIX).connect('/run/airlock/daemon.sock')\"",
+    ],
+)
+async def test_tool_code_gets_nowhere(sandbox: Sandbox, attack: str) -> None:
+    result = await run(sandbox.shell, attack)
+    assert result.outcome == "exited"
+    assert result.exit_code != 0, text(result)
+    assert await sandbox.ping()
+
+
+@pytest.mark.parametrize("path", ["/run/airlock/daemon.sock", "/run/airlock", "/etc/shadow", "/proc/1/environ"])
+async def test_the_file_tools_have_no_more_rights_than_tool_code(sandbox: Sandbox, path: str) -> None:
+    with pytest.raises(FileError):
+        await anext(sandbox.files.read(path))
+    with pytest.raises(FileError):
+        await sandbox.files.write(path, b"x")
+    with pytest.raises(FileError):
+        await sandbox.files.remove(path, recursive=True)
+
+
+async def test_the_host_sees_nothing_of_the_workspace_outside_of_it(sandbox: Sandbox) -> None:
+    attack = "ln -s /etc/shadow s; ln -s / r; ln s hard 2>/dev/null"
+    await run(sandbox.shell, attack)
+    for path in ("/workspace/s", "/workspace/r/etc/hostname"):
+        with pytest.raises(FileError):
+            await anext(sandbox.files.read(path))
+    assert (await sandbox.files.grep("/workspace", "root")).matches == ()
+
+
+async def test_an_owner_s_name_appears_nowhere_in_docker(engine: DockerEngine) -> None:
+    made = await engine.create(spec("thread-Zebra", "tenant-Zebra"))
+    shown = subprocess.run(
+        ["docker", "inspect", *containers_of(engine._instance)], check=True, capture_output=True, text=True
+    )
+    assert "Zebra" not in shown.stdout
+    await engine.remove(made.id)
