@@ -10,8 +10,8 @@ Event types and their payloads (JSON):
     tool_call_started    call_id, name, arguments
     hook_verdict         call_id, verdict (allow|ask|deny), hook, rule, reason
     tool_output          call_id, stream, text                      (coalesced)
-    tool_call_finished   call_id, name, verdict, rule, reason, outcome, exit_code, is_error, content, evicted,
-                         duration_ms
+    tool_call_finished   call_id, name, verdict, rule, reason, outcome, exit_code, is_error, content, note, evicted,
+                         duration_ms (of the execution alone, 0 for a blocked call)
     hook_failed          hook, point, on_failure, error
     step_finished        step, hooks_ms, model_ms, tools_ms
     run_finished         status, stop {hook, rule, reason}, answer, steps, usage, hooks_ms, model_ms, tools_ms

@@ -206,7 +206,8 @@ class ToolRunner:
             outcome=shown.outcome,
             exit_code=shown.exit_code,
             is_error=shown.is_error,
-            content=shown.text(),
+            content=shown.content.decode("utf-8", "replace"),
+            note=shown.note,
             evicted=shown.evicted.model_dump() if shown.evicted else None,
             duration_ms=round(duration_s * 1000, 3),
         )

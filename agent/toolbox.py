@@ -9,7 +9,9 @@ from typing import Any, cast
 from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic_core import ErrorDetails
 
+from agent.errors import InvalidPath
 from agent.messages import ToolCall
+from agent.paths import resolve
 from agent.tool import Tool, ToolContext, ToolResult, ToolSpec
 
 _log = logging.getLogger(__name__)
@@ -43,9 +45,22 @@ class Toolbox:
         """Return the call with its arguments as the tool's pydantic model has them: coerced, paths absolute."""
         checked = self._validated(call)
         if isinstance(checked, ToolResult):
-            return call
+            return self._with_path(call)
         arguments = cast(dict[str, JsonValue], checked.model_dump(exclude_unset=True))
         return call if arguments == call.arguments else call.model_copy(update={"arguments": arguments})
+
+    def _with_path(self, call: ToolCall) -> ToolCall:
+        """Return a call that will not run with its path absolute all the same: it is judged, and not for its form."""
+        tool = self._tools.get(call.name)
+        field = tool.arguments.model_fields.get("path") if tool is not None else None
+        if field is None or call.arguments is None:
+            return call
+        path = call.arguments.get("path", None if field.is_required() else field.default)
+        try:
+            arguments = {**call.arguments, "path": resolve(path)} if isinstance(path, str) else call.arguments
+        except InvalidPath:
+            return call
+        return call.model_copy(update={"arguments": arguments})
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
         """Run the call. Raises nothing but cancellation."""

@@ -35,7 +35,9 @@ class KeyAuthenticator:
         if cached is None or cached[0] < self._clock():
             tenant = await self._store.tenant_of_key(digest)
             if tenant is None:
-                raise Unauthenticated("this key is not known: make one with `airlock key create --tenant NAME`")
+                raise Unauthenticated(
+                    "this key is not known: make one with `airlock key create --tenant NAME --config FILE`"
+                )
             if len(self._cache) >= _CACHE_LIMIT:
                 self._cache.clear()
             cached = self._cache[digest] = (self._clock() + _CACHE_S, tenant)

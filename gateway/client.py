@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, NoReturn, Self
 
 import grpc
@@ -24,7 +25,9 @@ from grpc_status import rpc_status
 
 from gateway.errors import (
     AirlockError,
+    Cancelled,
     Conflict,
+    DeadlineExceeded,
     Internal,
     InvalidArgument,
     InvalidPath,
@@ -32,6 +35,7 @@ from gateway.errors import (
     NoSpace,
     NotADirectory,
     NotFound,
+    Overloaded,
     PermissionDenied,
     TooLarge,
     Unauthenticated,
@@ -49,8 +53,10 @@ from gateway.v1 import (
 
 __all__ = [
     "AirlockError",
+    "Cancelled",
     "Client",
     "Conflict",
+    "DeadlineExceeded",
     "Event",
     "Evicted",
     "InvalidArgument",
@@ -59,6 +65,7 @@ __all__ = [
     "NoSpace",
     "NotADirectory",
     "NotFound",
+    "Overloaded",
     "PermissionDenied",
     "Run",
     "TooLarge",
@@ -74,6 +81,20 @@ _OPTIONS = (
     ("grpc.max_send_message_length", _MESSAGE_LIMIT_BYTES),
 )
 _ERRORS = all_errors()
+# For a status that grpc itself made and that therefore carries no reason; other codes stand for several classes.
+_BY_CODE: Mapping[grpc.StatusCode, type[AirlockError]] = {
+    kind.code: kind
+    for kind in (
+        Unauthenticated,
+        InvalidArgument,
+        NotFound,
+        PermissionDenied,
+        Overloaded,
+        Unavailable,
+        DeadlineExceeded,
+        Cancelled,
+    )
+}
 OnOutput = Callable[[str, bytes], None]
 
 
@@ -133,6 +154,7 @@ class Event:
     sequence: int
     type: str
     payload: Mapping[str, Any]
+    at: datetime
 
 
 @dataclass(frozen=True)
@@ -145,6 +167,9 @@ class Run:
     status: str
     stop: Mapping[str, str]
     last_sequence: int
+    task: str
+    started_at: datetime
+    finished_at: datetime | None
 
 
 @dataclass(frozen=True)
@@ -160,6 +185,8 @@ class Client:
     """A connection to a gateway; use it as an async context manager."""
 
     def __init__(self, address: str, api_key: str) -> None:
+        if not (api_key.isascii() and api_key.isprintable()):
+            raise Unauthenticated("the key holds characters that no key has: is there a line end in it?")
         self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         self._metadata = (("authorization", f"Bearer {api_key}"),)
         self._runs: Any = run_service_pb2_grpc.RunServiceStub(self._channel)
@@ -239,7 +266,7 @@ class Client:
         request = run_service_pb2.WatchRunRequest(run_id=run_id, from_sequence=from_sequence)
         async for message in self._stream(self._runs.WatchRun, request):
             event = message.event
-            yield Event(event.sequence, event.type, json.loads(event.payload_json))
+            yield Event(event.sequence, event.type, json.loads(event.payload_json), event.at.ToDatetime(UTC))
 
     async def run(self, task: str, *, thread: str = "", agent: str = "") -> AsyncIterator[Event]:
         """Start a run and yield its events; the last one is run_finished."""
@@ -284,7 +311,9 @@ def _raise(error: grpc.aio.AioRpcError) -> NoReturn:
         info = error_details_pb2.ErrorInfo()
         if detail.Unpack(info) and info.reason in _ERRORS:
             raise _ERRORS[info.reason](message, **dict(info.metadata)) from error
-    kind = next((one for one in _ERRORS.values() if one.code is error.code()), AirlockError)
+    kind = _BY_CODE.get(error.code(), AirlockError)
+    if kind is Overloaded and "larger than max" in message:
+        kind = TooLarge
     raise kind(f"{error.code().name}: {message}") from error
 
 
@@ -313,7 +342,9 @@ def _result(result: tool_service_pb2.ToolResult) -> ToolResult:
 def _run(run: run_service_pb2.Run) -> Run:
     stop = {"hook": run.stop.hook, "rule": run.stop.rule, "reason": run.stop.reason} if run.HasField("stop") else {}
     status = _word(run_service_pb2.RunStatus.Name(run.status))
-    return Run(run.id, run.thread, run.agent, status, stop, run.last_sequence)
+    finished_at = run.finished_at.ToDatetime(UTC) if run.HasField("finished_at") else None
+    started_at = run.started_at.ToDatetime(UTC)
+    return Run(run.id, run.thread, run.agent, status, stop, run.last_sequence, run.task, started_at, finished_at)
 
 
 def _word(enum_name: str) -> str:

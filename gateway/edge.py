@@ -6,7 +6,6 @@ google.rpc.ErrorInfo whose reason a client can branch on.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -76,7 +75,7 @@ def streaming(
 
 
 async def _abort(context: Context, error: Exception) -> NoReturn:
-    if isinstance(error, asyncio.CancelledError | grpc.aio.AbortError):
+    if isinstance(error, grpc.aio.AbortError):
         raise error
     if isinstance(error, SandboxError):
         error = from_sandbox(error)

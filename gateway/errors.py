@@ -13,6 +13,8 @@
     +-- TooLarge             OUT_OF_RANGE         larger than the call takes
     +-- Overloaded           RESOURCE_EXHAUSTED   too many sandboxes, runs or calls at once
     +-- Unavailable          UNAVAILABLE          the engine, a sandbox or the gateway does not answer
+    +-- DeadlineExceeded     DEADLINE_EXCEEDED    the caller's own time limit passed first
+    +-- Cancelled            CANCELLED            the caller took the call back
     +-- Misconfigured        FAILED_PRECONDITION  the operator has to mend the configuration
     +-- Internal             INTERNAL             a fault of the gateway
 
@@ -121,6 +123,20 @@ class Unavailable(AirlockError):
 
     code = grpc.StatusCode.UNAVAILABLE
     reason = "UNAVAILABLE"
+
+
+class DeadlineExceeded(AirlockError):
+    """The caller's own time limit passed first; what the call had started was killed."""
+
+    code = grpc.StatusCode.DEADLINE_EXCEEDED
+    reason = "DEADLINE_EXCEEDED"
+
+
+class Cancelled(AirlockError):
+    """The caller took the call back."""
+
+    code = grpc.StatusCode.CANCELLED
+    reason = "CANCELLED"
 
 
 class Misconfigured(AirlockError):

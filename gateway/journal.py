@@ -12,6 +12,7 @@ from agent.hook import Hook, NextToolUse
 from agent.messages import ToolCall
 from agent.state import AgentState
 from agent.tool import ToolResult
+from agent.tool_runner import digestible
 from agent.verdict import VerdictKind
 from gateway.storage.store import Store, Thread
 
@@ -19,11 +20,6 @@ from gateway.storage.store import Store, Thread
 INNERMOST_PRIORITY = -1_000_000
 # What is kept of the arguments themselves; the digest covers all of them.
 _ARGUMENTS_LIMIT_CHARS = 16_384
-
-
-def digest_of(arguments: object) -> str:
-    """Return the SHA-256 of arguments in canonical JSON."""
-    return hashlib.sha256(json.dumps(arguments, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 class JournalHook(Hook):
@@ -76,6 +72,6 @@ class JournalHook(Hook):
             "run_id": self._run_id,
             "name": call.name[:128],
             "arguments": arguments[:_ARGUMENTS_LIMIT_CHARS],
-            "arguments_digest": digest_of(call.arguments),
+            "arguments_digest": hashlib.sha256(digestible(call).encode()).hexdigest(),
             "policy_version": self._policy_version,
         }

@@ -78,7 +78,7 @@ class Runs:
         """Return a run; NotFound also when it is another tenant's."""
         run = await self._store.run(tenant.name, run_id)
         if run is None:
-            raise NotFound(f"no run {run_id[:64]!r}: `airlock run` prints the id of each run it starts")
+            raise NotFound(f"no run {run_id[:64]!r}: `airlock run` shows the id of each run it starts")
         return run
 
     async def watch(self, tenant: Tenant, run_id: str, from_sequence: int) -> AsyncIterator[LoggedEvent]:
@@ -134,7 +134,7 @@ class Runs:
             self._live.pop(live.run.id, None)
 
     async def _run_agent(self, live: _Live, tenant: Tenant, model: OpenAIModel) -> None:
-        path = self._tool_calls.path(tenant, live.thread, live.run.id)
+        tool_path = self._tool_calls.tool_path(tenant, live.thread, live.run.id)
         history = await self._store.messages_of(live.thread)
         limits = tenant.policy.document.limits
         keeper = _HistoryHook(self._store, live.thread, live.run.id, len(history))
@@ -142,11 +142,11 @@ class Runs:
             model=model,
             name=live.run.agent,
             capabilities=(
-                *path.capabilities,
+                *tool_path.capabilities,
                 run_flow(),
                 run_limits(steps=limits.steps, output_tokens=limits.output_tokens, execution_time_s=limits.run_s),
             ),
-            hooks=(*path.hooks, keeper),
+            hooks=(*tool_path.hooks, keeper),
             system_prompt=self._agents[live.run.agent].system_prompt,
         )
         state = AgentState(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +23,10 @@ from gateway.runs import Runs
 from gateway.services.run_service import RunService
 from gateway.services.tool_service import ToolService
 from gateway.services.workspace_service import WorkspaceService
+from gateway.state_lock import locked_state
 from gateway.storage.database import Database
 from gateway.storage.store import Store
-from gateway.tenants import load_tenants
+from gateway.tenants import Tenant, load_tenants
 from gateway.tool_calls import ToolCalls
 from gateway.v1 import (
     run_service_pb2,
@@ -63,6 +64,7 @@ class Gateway:
 
     address: str
     store: Store
+    tenants: Mapping[str, Tenant]
 
 
 @contextlib.asynccontextmanager
@@ -70,8 +72,8 @@ async def running_gateway(config: Config, listen: str) -> AsyncIterator[Gateway]
     """Run a gateway until the block ends; then runs are cancelled, sandboxes removed, events stored."""
     tenants = load_tenants(config)
     state_dir = config.path(config.state_dir)
-    state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(locked_state(state_dir))
         database = await Database.open(config.resolved_database_url())
         stack.push_async_callback(database.close)
         store = Store(database)
@@ -97,7 +99,7 @@ async def running_gateway(config: Config, listen: str) -> AsyncIterator[Gateway]
         # Watchers end when their run does, so runs are closed first and the server is given time to drain.
         stack.push_async_callback(server.stop, _DRAIN_S)
         stack.push_async_callback(runs.close)
-        yield Gateway(address, store)
+        yield Gateway(address, store, tenants)
 
 
 def _add_services(server: grpc.aio.Server, runs: Runs, tool_calls: ToolCalls, authenticate: KeyAuthenticator) -> None:

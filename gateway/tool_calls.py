@@ -38,7 +38,7 @@ from sandbox.sandbox_keeper import SandboxKeeper
 _THREAD_LIMIT_CHARS = 256
 _NAME_LIMIT_CHARS = 128
 # Threads whose way stays laid, and whose id is remembered; the one that was used longest ago is forgotten first.
-_LANES_LIMIT = 4096
+_THREADS_LIMIT = 4096
 # How long a command may take when neither the call nor a shorter limit of the policy says.
 _TIMEOUT_S = 120.0
 
@@ -53,7 +53,7 @@ class ToolPath:
     capabilities: Sequence[Capability]
 
     @cached_property
-    def engine(self) -> HookEngine:
+    def hook_engine(self) -> HookEngine:
         """The hooks, ready to run."""
         return HookEngine([*self.hooks, *(hook for capability in self.capabilities for hook in capability.hooks)])
 
@@ -81,7 +81,7 @@ class ToolCalls:
         self._keeper = keeper
         self._ids = ids
         self._threads: dict[tuple[str, str], Thread] = {}
-        self._lanes: dict[str, ToolPath] = {}
+        self._tool_paths: dict[str, ToolPath] = {}
 
     async def thread(self, tenant: Tenant, name: str) -> Thread:
         """Return a thread, made on first use; an empty name means "default"."""
@@ -91,11 +91,11 @@ class ToolCalls:
         key = (tenant.name, name)
         thread = self._threads.pop(key, None) or await self._store.thread(*key)
         self._threads[key] = thread
-        if len(self._threads) > _LANES_LIMIT:
+        if len(self._threads) > _THREADS_LIMIT:
             del self._threads[next(iter(self._threads))]
         return thread
 
-    def path(self, tenant: Tenant, thread: Thread, run_id: str | None = None) -> ToolPath:
+    def tool_path(self, tenant: Tenant, thread: Thread, run_id: str | None = None) -> ToolPath:
         """Lay the way of a tool call for a thread."""
         document = tenant.policy.document
         sandbox = ThreadSandbox(self._keeper, tenant.sandbox_spec(thread.name))
@@ -123,29 +123,29 @@ class ToolCalls:
         started = perf_counter()
         if not name or len(name) > _NAME_LIMIT_CHARS:
             raise InvalidArgument(f"name: the name of a tool, {_NAME_LIMIT_CHARS} characters at most")
-        path = await self._lane(tenant, thread_name)
-        tools = path.toolbox if executor is None else executor(path.sandbox)
+        tool_path = await self._tool_path(tenant, thread_name)
+        tools = tool_path.toolbox if executor is None else executor(tool_path.sandbox)
         if on_output is not None:
             tools = _Overheard(tools, on_output)
-        runner = ToolRunner(path.engine, tools, discard)
+        runner = ToolRunner(tool_path.hook_engine, tools, discard)
         call = ToolCall(id=self._ids("call"), name=name, **_parse(arguments_json))
-        state = await runner.run(AgentState(run_id=call.id, thread=path.thread.name), [call])
+        state = await runner.run(AgentState(run_id=call.id, thread=tool_path.thread.name), [call])
         execution = state.current.tool_executions[0]
         result = execution.result or ToolResult.error("the call ended without a result")
-        return FinishedToolCall(path.thread.name, execution, result, perf_counter() - started)
+        return FinishedToolCall(tool_path.thread.name, execution, result, perf_counter() - started)
 
     def specs(self, tenant: Tenant) -> Sequence[ToolSpec]:
         """Return the tools of a tenant's threads; no sandbox is made for it."""
-        return self.path(tenant, Thread(id="", tenant=tenant.name, name="")).toolbox.specs()
+        return self.tool_path(tenant, Thread(id="", tenant=tenant.name, name="")).toolbox.specs()
 
-    async def _lane(self, tenant: Tenant, thread_name: str) -> ToolPath:
+    async def _tool_path(self, tenant: Tenant, thread_name: str) -> ToolPath:
         """Return the way for calls that belong to no run, laid once for a thread that is in use."""
         thread = await self.thread(tenant, thread_name)
-        path = self._lanes.pop(thread.id, None) or self.path(tenant, thread)
-        self._lanes[thread.id] = path
-        if len(self._lanes) > _LANES_LIMIT:
-            del self._lanes[next(iter(self._lanes))]
-        return path
+        found = self._tool_paths.pop(thread.id, None) or self.tool_path(tenant, thread)
+        self._tool_paths[thread.id] = found
+        if len(self._tool_paths) > _THREADS_LIMIT:
+            del self._tool_paths[next(iter(self._tool_paths))]
+        return found
 
 
 class _Overheard:

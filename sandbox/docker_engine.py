@@ -373,7 +373,7 @@ class DockerEngine:
         except (DockerException, requests.RequestException, OSError) as error:
             raise EngineUnavailable(
                 f"the Docker engine at {self._address} does not answer ({error}). "
-                "Start it, name another in DOCKER_HOST, or let this user use its socket; `airlock doctor` says more."
+                "Start it, name another in DOCKER_HOST, or let this user use its socket."
             ) from error
 
     def _connected_client(self) -> docker.APIClient:

@@ -39,8 +39,9 @@ def _no_bool(value: object) -> object:
     return value
 
 
-Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=2**53)]
-PageSize = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=10_000)]
+# The bounds first: after a validator pydantic would leave them out of the JSON Schema.
+Count = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(_no_bool)]
+PageSize = Annotated[int, Field(ge=1, le=10_000), BeforeValidator(_no_bool)]
 
 
 class _Arguments(BaseModel):

@@ -173,4 +173,4 @@ def _runtime(name: str, facts: EngineFacts) -> Finding:
         return Finding(f"runtime {name}", "ok", "known to the engine")
     if name == "runc":
         return Finding("runtime runc", "failed", "not known to the engine", "install runc")
-    return Finding(f"runtime {name}", "warning", "not known to the engine: policies cannot ask for it")
+    return Finding(f"runtime {name}", "warning", "not known to the engine", "install gVisor and name it in daemon.json")

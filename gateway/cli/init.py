@@ -40,7 +40,11 @@ def init(
     config_path = directory / "airlock.yaml"
     policy_path = directory / "policies" / f"{_TENANT}.yaml"
     if config_path.exists():
-        fail(f"{config_path} is there already; `airlock key create` makes another key", EXIT_USAGE, as_json=as_json)
+        fail(
+            f"{config_path} is there already; `airlock key create --config {config_path}` makes another key",
+            EXIT_USAGE,
+            as_json=as_json,
+        )
     try:
         policy_path.parent.mkdir(parents=True, exist_ok=True)
         policy_path.write_text(STARTER_POLICY, encoding="utf-8")

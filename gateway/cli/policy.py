@@ -41,7 +41,11 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Show which rule decides a call."""
+    from agent.capabilities.filesystem import file_tools
+    from agent.messages import ToolCall
+    from agent.toolbox import Toolbox
     from gateway.policy import PolicyError, load_policy
+    from sandbox.local_fs import LocalFS
 
     try:
         policy = load_policy(file.read_text(encoding="utf-8"), str(file))
@@ -52,7 +56,10 @@ def explain(
         fail(str(error), EXIT_USAGE, as_json=as_json)
     if not isinstance(arguments, dict):
         fail("--args: a JSON object is expected", EXIT_USAGE, as_json=as_json)
-    decision = policy.judge(tool, arguments)
+    # Judged as a real call would be: with the path that the tool would open.
+    call = ToolCall(id="explain", name=tool, arguments=arguments)
+    final = Toolbox(file_tools(LocalFS()).tools).normalised(call).arguments or {}
+    decision = policy.judge(tool, final)
     if as_json:
         print_json({"verdict": decision.verdict, "rule": decision.rule, "reason": decision.reason})
     else:

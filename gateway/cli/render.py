@@ -228,7 +228,8 @@ class RunView:
     def _rest_of_output(self, call: _Call, payload: Mapping[str, Any]) -> None:
         """Show what the live output left out: the rest of the head, how much is left out, and the tail."""
         content, evicted = str(payload.get("content") or ""), payload.get("evicted")
-        lines = [line for line in content.split("\n") if line.strip()]
+        said = f"{content}\n{payload.get('note') or ''}"
+        lines = [line for line in said.split("\n") if line.strip()]
         # A result of a line or two, such as of grep, is worth its whole width.
         limit_chars = LINE_CHARS if len(lines) <= 2 else 0
         for line in lines[call.shown_lines : HEAD_LINES]:

@@ -21,7 +21,7 @@ def run(
     key: Key = "",
     as_json: Json = False,
 ) -> None:
-    """Run an agent on a task. Ctrl-C cancels the run. Exits 0 when the agent answered, else 1."""
+    """Run an agent on a task; Ctrl-C cancels it. Exits 0 when the agent answered, 1 when the run ended otherwise."""
     last = run_client(_follow(task, agent, thread, address, key, as_json=as_json), as_json=as_json)
     if last is None or last.payload.get("status") != "completed":
         raise typer.Exit(EXIT_BAD_NEWS)
@@ -37,6 +37,8 @@ async def _follow(task: str, agent: str, thread: str, address: str, key: str, *,
     last = None
     async with Client(address, key) as airlock:
         started = await airlock.start_run(task, thread=thread, agent=agent)
+        if not as_json:
+            out.print(f"run {started.id}", style="dim")
         try:
             async for last in airlock.watch_run(started.id):
                 if as_json:

@@ -36,9 +36,6 @@ def serve(
         fail(str(error), EXIT_USAGE, as_json=as_json)
     except SandboxError as error:
         fail(str(from_sandbox(error)), EXIT_USAGE, as_json=as_json)
-    finally:
-        if ready_file is not None:
-            ready_file.unlink(missing_ok=True)
 
 
 async def _serve(config: Config, listen: str, ready_file: Path | None, *, as_json: bool) -> None:
@@ -50,12 +47,18 @@ async def _serve(config: Config, listen: str, ready_file: Path | None, *, as_jso
         loop.add_signal_handler(number, stop.set)
     async with running_gateway(config, listen) as gateway:
         if ready_file is not None:
-            _write_atomically(ready_file, gateway.address)
+            await asyncio.to_thread(_write_atomically, ready_file, gateway.address)
         if as_json:
             print_json({"address": gateway.address})
         else:
+            for tenant in gateway.tenants.values():
+                rules = len(tenant.policy.document.rules)
+                err.print(f"tenant {tenant.name}: {tenant.policy.version}, {rules} rules", style="dim", markup=False)
             err.print(f"[bold green]airlock[/] answers at [bold]{gateway.address}[/]; Ctrl-C stops it")
         await stop.wait()
+        # Only the one that wrote it takes it away: a second gateway that did not start must leave it alone.
+        if ready_file is not None:
+            await asyncio.to_thread(ready_file.unlink, missing_ok=True)
 
 
 def _write_atomically(path: Path, text: str) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 _WILDCARD = frozenset("*?[")
+_NOT_LITERAL = re.compile(r"/?\*\*|[*?]|\[[!^]?+.[^]]*\]", re.DOTALL)
 
 
 def path_problem(path: object) -> str | None:
@@ -34,16 +35,21 @@ def path_problem(path: object) -> str | None:
 
 @dataclass(frozen=True)
 class PathGlob:
-    """A compiled glob. `root` is its longest leading directory without wildcards ("" for the root itself)."""
+    """A compiled glob.
+
+    `root` is its longest leading directory without wildcards ("" for the root itself); `needle` is a text that every
+    path it matches contains, so that most others need no expression.
+    """
 
     text: str
     root: str
+    needle: str
     components: tuple[str, ...]
     pattern: re.Pattern[str]
 
     def matches(self, path: str) -> bool:
         """Return whether an absolute normalised path matches."""
-        return self.pattern.fullmatch(path) is not None
+        return self.needle in path and self.pattern.fullmatch(path) is not None
 
     def may_match_below(self, directory: str) -> bool:
         """Return whether some path at or below a directory could match: what a recursive search would meet."""
@@ -61,12 +67,12 @@ def _may_continue(components: tuple[str, ...], directories: tuple[str, ...]) -> 
     for directory in directories:
         following: set[int] = set()
         for start in positions:
-            end = start
-            while end < len(components) and components[end] == "**":
-                following.add(end)
-                end += 1
-            if end < len(components) and re.fullmatch(_component(components[end]), directory, re.DOTALL):
-                following.add(end + 1)
+            if start == len(components):
+                continue
+            if components[start] == "**":
+                return True  # any number of directories, these too
+            if _component_pattern(components[start]).fullmatch(directory):
+                following.add(start + 1)
         positions = following
     # A position at the end has matched the directory itself, which a search meets as well.
     return bool(positions)
@@ -95,7 +101,9 @@ def compile_glob(text: str) -> PathGlob:
     if literal == len(components):
         literal -= 1
     root = "".join("/" + component for component in components[: max(literal, 0)])
-    return PathGlob(text, root, components, re.compile(_path(components), re.DOTALL))
+    pattern = re.compile(_path(components), re.DOTALL)
+    needle = max(_NOT_LITERAL.split(text[len(root) :]), key=len)
+    return PathGlob(text, root, needle, components, pattern)
 
 
 def _path(components: tuple[str, ...]) -> str:
@@ -121,6 +129,11 @@ def _path(components: tuple[str, ...]) -> str:
     if last:
         return result + f"(?:/[^/]+)*{last}"
     return result + ("(?:/.*)?" if first or any(middle) else "/.*")
+
+
+@lru_cache(maxsize=4096)
+def _component_pattern(component: str) -> re.Pattern[str]:
+    return re.compile(_component(component), re.DOTALL)
 
 
 def _component(component: str) -> str:

@@ -36,6 +36,11 @@ class ArgvPrefix:
 
     words: tuple[frozenset[str] | None, ...]
 
+    @property
+    def second(self) -> frozenset[str] | None:
+        """What the second word must be, None when it may be anything or be missing."""
+        return self.words[1] if len(self.words) > 1 else None
+
     def allows(self, words: Sequence[Word]) -> bool:
         """Return whether a command surely starts with this prefix."""
         if len(words) < len(self.words):
@@ -59,15 +64,17 @@ class ArgvPrefix:
         return True
 
 
+_Named = tuple[frozenset[str] | None, ArgvPrefix, CompiledRule]
+"""What the second word must be, looked at first: a policy can have hundreds of rules about git."""
+
+
 @dataclass
 class ToolRules:
     """The rules about one tool."""
 
     general: list[CompiledRule] = field(default_factory=list)
     by_root: dict[str, list[tuple[PathGlob, CompiledRule]]] = field(default_factory=lambda: defaultdict(list))
-    by_program: dict[str | None, list[tuple[ArgvPrefix, CompiledRule]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
+    by_program: dict[str | None, list[_Named]] = field(default_factory=lambda: defaultdict(list))
     denied_globs: list[tuple[PathGlob, CompiledRule]] = field(default_factory=list)
     denies_argv: bool = False
 
@@ -83,7 +90,7 @@ class ToolRules:
         for argv in rule.argv or ():
             prefix = ArgvPrefix(tuple(_alternatives(word) for word in argv))
             for program in prefix.words[0] or (None,):
-                self.by_program[program].append((prefix, compiled))
+                self.by_program[program].append((prefix.second, prefix, compiled))
             self.denies_argv = self.denies_argv or rule.effect == "deny"
 
     def matching_path(self, path: str) -> Iterator[CompiledRule]:
@@ -92,7 +99,7 @@ class ToolRules:
         root = path
         while True:
             for glob, rule in self.by_root.get(root, ()):
-                if glob.matches(path):
+                if glob.needle in path and glob.matches(path):
                     yield rule
             if not root:
                 return
@@ -110,7 +117,11 @@ class ToolRules:
         yield from self.general
         named = self.by_program.get(program, ())
         bare = self.by_program.get(program.rpartition("/")[2], ()) if "/" in program else ()
-        for prefix, rule in chain(named, bare, self.by_program.get(None, ())):
+        # The text that the second word must have, None when it has none that is known.
+        second = words[1].text if len(words) > 1 and words[1].kind == "literal" else None
+        for wanted, prefix, rule in chain(named, bare, self.by_program.get(None, ())):
+            if wanted is not None and second is not None and second not in wanted:
+                continue
             if rule.effect == "deny":
                 if prefix.denies(words):
                     yield rule

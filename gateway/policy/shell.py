@@ -12,6 +12,7 @@ An opaque line still lists the commands that were seen in it, so that deny rules
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -23,6 +24,8 @@ from gateway.policy.words import Opaque, Word, read_word
 
 LIMIT_BYTES = 32 * 1024
 LIMIT_COMMANDS = 256
+LIMIT_NODES = 4096
+LIMIT_PARSE_S = 0.025  # CPU time; a line of plain commands takes well under a millisecond
 
 _LANGUAGE = tree_sitter.Language(tree_sitter_bash.language())
 _STRUCTURE = frozenset({"program", "list", "pipeline", "redirected_statement"})
@@ -121,7 +124,19 @@ def parse_line(command: str) -> ShellLine:
     if reason is not None:
         return ShellLine(opaque=reason)
     source = command.encode()
-    tree = tree_sitter.Parser(_LANGUAGE).parse(source)
+    deadline_s = time.thread_time() + LIMIT_PARSE_S
+
+    def read_from(offset: int, _point: tree_sitter.Point) -> bytes:
+        return source[offset:]
+
+    def too_long(_offset: int, _has_error: bool) -> bool:
+        return time.thread_time() > deadline_s
+
+    try:
+        # Some nested nonsense costs the parser seconds (`a=(a=(a=(...`), and it would hold up every tenant's calls.
+        tree = tree_sitter.Parser(_LANGUAGE).parse(read_from, progress_callback=too_long)
+    except ValueError:
+        return ShellLine(opaque="it takes too long to parse")
     return _Reading(source).read(tree.root_node)
 
 
@@ -155,12 +170,14 @@ class _Reading:
 
     def read(self, root: tree_sitter.Node) -> ShellLine:
         pending = [root]
+        nodes = 0
         while pending:
             node = pending.pop()
-            pending.extend(reversed(list(self._visit(node))))
-            if len(self._commands) > LIMIT_COMMANDS:
-                self._refuse(f"it has more than {LIMIT_COMMANDS} commands")
+            nodes += 1 + node.child_count
+            if len(self._commands) > LIMIT_COMMANDS or nodes > LIMIT_NODES:
+                self._refuse(f"it has more than {LIMIT_COMMANDS} commands or {LIMIT_NODES} parts")
                 break
+            pending.extend(reversed(list(self._visit(node))))
         if root.has_error:
             self._refuse(_REASONS["ERROR"])
         if self._opaque is None:

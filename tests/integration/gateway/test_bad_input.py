@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.gateway_process import airlock, make_home
+from tests.docker_state import containers_of
+from tests.gateway_process import airlock, make_home, served
 
 
 def test_a_bad_policy_is_refused_with_file_line_and_field(tmp_path: Path) -> None:
@@ -56,3 +57,47 @@ def test_a_key_is_stored_hashed(tmp_path: Path) -> None:
     home = make_home(tmp_path / "home")
     state = home.config.parent / "state"
     assert all(home.key.encode() not in file.read_bytes() for file in state.iterdir() if file.is_file())
+
+
+def test_a_second_gateway_on_the_same_state_is_refused_and_harms_nothing(tmp_path: Path) -> None:
+    home = make_home(tmp_path / "home")
+    with served(home) as gateway:
+        env = {"AIRLOCK_ADDRESS": gateway.address, "AIRLOCK_API_KEY": home.key}
+        airlock("tool", "call", "execute", '{"command": "true"}', env=env)
+        sandboxes = containers_of(home.instance)
+        ready = home.config.parent / "ready"
+        second = airlock(
+            "serve", "--config", str(home.config), "--listen", "127.0.0.1:0", "--ready-file", str(ready), check=False
+        )
+        assert second.returncode == 2
+        assert "in use by another gateway" in second.stderr
+        assert containers_of(home.instance) == sandboxes
+        assert ready.read_text() == gateway.address
+
+
+def test_explain_says_what_a_real_call_would_be_told(tmp_path: Path) -> None:
+    home = make_home(tmp_path / "home")
+    policy = home.config.parent / "policies" / "default.yaml"
+    calls = [
+        ("read_file", '{"path": "a"}'),
+        ("ls", "{}"),
+        ("grep", '{"pattern": "x"}'),
+        ("read_file", '{"path": "../etc/passwd"}'),
+        ("execute", '{"command": "true"}'),
+        ("nothing", "{}"),
+    ]
+    with served(home) as gateway:
+        env = {"AIRLOCK_ADDRESS": gateway.address, "AIRLOCK_API_KEY": home.key}
+        for tool, arguments in calls:
+            said = json.loads(
+                airlock("policy", "explain", str(policy), "--tool", tool, "--args", arguments, "--json").stdout
+            )
+            real = json.loads(airlock("tool", "call", tool, arguments, "--json", env=env).stdout)
+            assert said == {name: real[name] for name in ("verdict", "rule", "reason")}
+
+
+def test_a_key_with_a_line_end_is_one_clear_error() -> None:
+    refused = airlock("tool", "list", "--key", "alk_x\n", check=False)
+    assert refused.returncode == 3
+    assert "line end" in refused.stderr
+    assert "Traceback" not in refused.stderr

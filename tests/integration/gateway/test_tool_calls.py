@@ -10,7 +10,7 @@ import time
 import pytest
 
 from gateway.client import Client
-from gateway.errors import InvalidArgument
+from gateway.errors import DeadlineExceeded, InvalidArgument, TooLarge
 from tests.gateway_process import airlock
 from tests.integration.gateway.conftest import Pair
 
@@ -71,6 +71,7 @@ async def test_a_large_result_stays_in_the_sandbox_and_can_be_searched(client: C
     assert page.content == "line 15000 needle\n"
 
 
+LOOK = "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline 2>/dev/null; echo; done"
 BACKGROUND = (
     f'python3 -c "import os,time,sys; os.fork() and sys.exit(); os.setsid(); os.fork() and os._exit(0); '
     f'time.sleep(60) # {SURVIVOR}"'
@@ -84,11 +85,7 @@ async def test_a_timeout_kills_double_forked_children_within_a_second(client: Cl
     assert (result.outcome, result.is_error) == ("timed_out", True)
     assert result.stdout == "before\n"
     assert time.monotonic() - started < 10
-    listed = await client.call_tool(
-        "execute",
-        {"command": "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline 2>/dev/null; echo; done"},
-        thread="timeout",
-    )
+    listed = await client.call_tool("execute", {"command": LOOK}, thread="timeout")
     assert "sleep 60" not in listed.content
     assert SURVIVOR not in listed.content
 
@@ -103,10 +100,9 @@ async def test_cancelling_the_client_reaches_the_process(client: Client) -> None
             await asyncio.sleep(0.02)
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
-    look = "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline 2>/dev/null; echo; done"
     async with asyncio.timeout(1.5):
         while True:
-            listed = (await client.call_tool("execute", {"command": look}, thread="cancel")).content
+            listed = (await client.call_tool("execute", {"command": LOOK}, thread="cancel")).content
             if "sleep 61" not in listed and SURVIVOR not in listed:
                 break
 
@@ -132,6 +128,9 @@ async def test_output_streams_as_it_arrives(client: Client) -> None:
 
 
 async def test_calls_that_the_model_got_wrong_say_how_to_mend_them(client: Client) -> None:
+    relative = await client.call_tool("write_file", {"path": "x", "content": "x", "z": 1})
+    assert (relative.verdict, relative.is_error) == ("allow", True)
+    assert "`z`" in relative.content
     unknown = await client.call_tool("bash", {"command": "ls"})
     assert unknown.is_error
     assert "execute" in unknown.content
@@ -190,3 +189,23 @@ async def test_an_unknown_key_and_no_gateway_are_one_clear_error(pair: Pair) -> 
     nobody = airlock("tool", "list", "--address", "127.0.0.1:1", "--key", "x", check=False)
     assert nobody.returncode == 3
     assert "airlock serve" in nobody.stderr
+
+
+async def test_the_callers_own_time_limit_is_a_class_and_kills_the_process(client: Client) -> None:
+    await client.call_tool("execute", {"command": "true"}, thread="deadline")
+    with pytest.raises(DeadlineExceeded):
+        await client.call_tool("execute", {"command": "sleep 63"}, thread="deadline", timeout_s=0.5)
+    async with asyncio.timeout(1.5):
+        while "sleep 63" in (await client.call_tool("execute", {"command": LOOK}, thread="deadline")).content:
+            pass
+
+
+async def test_a_request_that_is_too_large_is_told_as_that(client: Client) -> None:
+    with pytest.raises(TooLarge):
+        await client.call_tool("write_file", {"path": "a", "content": "x" * 20_000_000})
+
+
+async def test_the_schemas_are_json_schema(client: Client) -> None:
+    for tool in await client.list_tools():
+        for described in tool.parameters["properties"].values():
+            assert not {"ge", "le", "gt", "lt"} & described.keys(), tool.name
