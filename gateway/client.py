@@ -75,11 +75,8 @@ __all__ = [
 ]
 
 _CHUNK_BYTES = 512 * 1024
-_MESSAGE_LIMIT_BYTES = 16 * 1024 * 1024
-_OPTIONS = (
-    ("grpc.max_receive_message_length", _MESSAGE_LIMIT_BYTES),
-    ("grpc.max_send_message_length", _MESSAGE_LIMIT_BYTES),
-)
+_ANSWER_LIMIT_BYTES = 64 * 1024 * 1024
+_OPTIONS = (("grpc.max_receive_message_length", _ANSWER_LIMIT_BYTES),)
 _ERRORS = all_errors()
 # For a status that grpc itself made and that therefore carries no reason; other codes stand for several classes.
 _BY_CODE: Mapping[grpc.StatusCode, type[AirlockError]] = {

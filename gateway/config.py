@@ -77,6 +77,7 @@ class SandboxSettings(Section):
     )
     idle_timeout_s: float = Field(default=600.0, gt=0)
     max_live: int = Field(default=64, ge=1)
+    max_live_per_tenant: int = Field(default=16, ge=1)
     keep_workspaces: bool = Field(default=True, description="false removes every workspace when the gateway stops")
 
 

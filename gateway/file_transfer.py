@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from agent.messages import ToolCall
 from agent.tool import ToolContext, ToolResult, ToolSpec
+from gateway.errors import AirlockError, DeadlineExceeded
 from gateway.thread_sandbox import ThreadSandbox
 from sandbox.errors import SandboxError
 
@@ -19,7 +20,7 @@ class _Transfer:
 
     def __init__(self, sandbox: ThreadSandbox) -> None:
         self._sandbox = sandbox
-        self.error: SandboxError | None = None
+        self.error: SandboxError | AirlockError | None = None
 
     def specs(self) -> Sequence[ToolSpec]:
         """List nothing: no model is shown a transfer."""
@@ -40,7 +41,7 @@ class _Transfer:
         path = str((call.arguments or {})["path"])
         try:
             return ToolResult(content=(await self._move(path)).encode())
-        except SandboxError as error:
+        except (SandboxError, AirlockError) as error:
             self.error = error
             return ToolResult.error(str(error))
 
@@ -69,13 +70,18 @@ class Upload(_Transfer):
 class Download(_Transfer):
     """Streams a file to a client; `chunks` holds a few at most, so a slow client slows the sandbox, not the gateway."""
 
-    def __init__(self, sandbox: ThreadSandbox, chunks: asyncio.Queue[bytes | None]) -> None:
+    def __init__(self, sandbox: ThreadSandbox, chunks: asyncio.Queue[bytes | None], stall_limit_s: float) -> None:
         super().__init__(sandbox)
         self._chunks = chunks
+        self._stall_limit_s = stall_limit_s
 
     async def _move(self, path: str) -> str:
         size_bytes = 0
         async for chunk in self._sandbox.read(path):
             size_bytes += len(chunk)
-            await self._chunks.put(chunk)
+            try:
+                async with asyncio.timeout(self._stall_limit_s):  # a reader that stalls must not hold a sandbox
+                    await self._chunks.put(chunk)
+            except TimeoutError:
+                raise DeadlineExceeded(f"nothing was read for {self._stall_limit_s:g} s; read the file again") from None
         return f"{size_bytes} bytes read"

@@ -53,6 +53,7 @@ class Runs:
         self._agents = agents
         self._ids = ids
         self._live: dict[str, _Live] = {}
+        self._busy: dict[str, Thread] = {}
 
     async def start(self, tenant: Tenant, task: str, thread_name: str, agent_name: str) -> Run:
         """Start a run and return it; its first event is stored soon after."""
@@ -61,13 +62,22 @@ class Runs:
             raise InvalidArgument(f"task: between 1 and {_TASK_LIMIT_CHARS:,} characters")
         if agent_name not in self._agents:
             raise InvalidArgument(f"agent: {agent_name[:64]!r} is not one of {', '.join(sorted(self._agents))}")
-        model = _model_of(tenant.model)
         thread = await self._tool_calls.thread(tenant, thread_name or self._ids("thread"))
-        mine = [live for live in self._live.values() if live.run.tenant == tenant.name]
+        # Between the look and the taking nothing may be awaited, or two would pass at once.
+        mine = [busy for busy in self._busy.values() if busy.tenant == tenant.name]
         if len(mine) >= _LIVE_LIMIT:
             raise Overloaded(f"{_LIVE_LIMIT} runs of this tenant are under way; wait for one or cancel one")
-        if any(live.thread.id == thread.id for live in mine):
+        if thread.id in self._busy:
             raise Overloaded(f"a run is under way in thread {thread.name!r}: wait for it, cancel it, or use another")
+        self._busy[thread.id] = thread
+        try:
+            return await self._begin(tenant, thread, task, agent_name)
+        except BaseException:
+            del self._busy[thread.id]
+            raise
+
+    async def _begin(self, tenant: Tenant, thread: Thread, task: str, agent_name: str) -> Run:
+        model = _model_of(tenant.model)
         run = await self._store.add_run(thread, agent=agent_name, task=task, policy_version=tenant.policy.version)
         live = _Live(run, thread, RunLog(run.id, self._store))
         self._live[run.id] = live
@@ -132,6 +142,7 @@ class Runs:
             await model.close()
             await live.log.close()
             self._live.pop(live.run.id, None)
+            self._busy.pop(live.thread.id, None)
 
     async def _run_agent(self, live: _Live, tenant: Tenant, model: OpenAIModel) -> None:
         tool_path = self._tool_calls.tool_path(tenant, live.thread, live.run.id)

@@ -48,11 +48,15 @@ SERVICES = tuple(
         (workspace_service_pb2, "WorkspaceService"),
     )
 )
-_MESSAGE_LIMIT_BYTES = 16 * 1024 * 1024
+# What is parsed at once on the one event loop that all tenants share; larger files go through WorkspaceService.
+_REQUEST_LIMIT_BYTES = 4 * 1024 * 1024
+# A policy may let large results through.
+_ANSWER_LIMIT_BYTES = 64 * 1024 * 1024
+_CONCURRENT_RPCS = 2048
 _DRAIN_S = 5.0
 _OPTIONS = (
-    ("grpc.max_receive_message_length", _MESSAGE_LIMIT_BYTES),
-    ("grpc.max_send_message_length", _MESSAGE_LIMIT_BYTES),
+    ("grpc.max_receive_message_length", _REQUEST_LIMIT_BYTES),
+    ("grpc.max_send_message_length", _ANSWER_LIMIT_BYTES),
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_time_ms", 30_000),
 )
@@ -88,11 +92,16 @@ async def running_gateway(config: Config, listen: str) -> AsyncIterator[Gateway]
         )
         stack.push_async_callback(engine.close)
         await engine.reconcile()
-        keeper = SandboxKeeper(engine, idle_timeout_s=config.sandbox.idle_timeout_s, max_live=config.sandbox.max_live)
+        keeper = SandboxKeeper(
+            engine,
+            idle_timeout_s=config.sandbox.idle_timeout_s,
+            max_live=config.sandbox.max_live,
+            max_live_per_tenant=config.sandbox.max_live_per_tenant,
+        )
         stack.push_async_callback(keeper.close, remove_workspaces=not config.sandbox.keep_workspaces)
         tool_calls = ToolCalls(store, keeper)
         runs = Runs(store, tool_calls, dict(config.agents))
-        server = grpc.aio.server(options=_OPTIONS)
+        server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_CONCURRENT_RPCS)
         _add_services(server, runs, tool_calls, KeyAuthenticator(store, tenants))
         address = _bind(server, listen)
         await server.start()

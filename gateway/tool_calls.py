@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import perf_counter
-from typing import Any
 
 from agent.capabilities.bash import Eviction, shell_tool
 from agent.capabilities.filesystem import file_tools
@@ -37,6 +36,7 @@ from sandbox.sandbox_keeper import SandboxKeeper
 
 _THREAD_LIMIT_CHARS = 256
 _NAME_LIMIT_CHARS = 128
+_RAW_LIMIT_CHARS = 1000
 # Threads whose way stays laid, and whose id is remembered; the one that was used longest ago is forgotten first.
 _THREADS_LIMIT = 4096
 # How long a command may take when neither the call nor a shorter limit of the policy says.
@@ -128,7 +128,7 @@ class ToolCalls:
         if on_output is not None:
             tools = _Overheard(tools, on_output)
         runner = ToolRunner(tool_path.hook_engine, tools, discard)
-        call = ToolCall(id=self._ids("call"), name=name, **_parse(arguments_json))
+        call = _asked(self._ids("call"), name, arguments_json)
         state = await runner.run(AgentState(run_id=call.id, thread=tool_path.thread.name), [call])
         execution = state.current.tool_executions[0]
         result = execution.result or ToolResult.error("the call ended without a result")
@@ -173,10 +173,12 @@ def _shell_tool(sandbox: ThreadSandbox, document: PolicyDocument) -> Capability:
     )
 
 
-def _parse(arguments_json: str) -> dict[str, Any]:
-    """Return ToolCall's argument fields; what is not a JSON object goes on as raw text and is told to the caller."""
+def _asked(call_id: str, name: str, arguments_json: str) -> ToolCall:
+    """Return the call; arguments that are no JSON object, or a bottomless one, go on as raw text and are told so."""
     try:
         arguments = json.loads(arguments_json or "{}")
-    except (ValueError, RecursionError):  # the latter from ten thousand brackets
-        arguments = None
-    return {"arguments": arguments if isinstance(arguments, dict) else None, "raw_arguments": arguments_json}
+        if isinstance(arguments, dict):
+            return ToolCall(id=call_id, name=name, arguments=arguments)
+    except (ValueError, RecursionError):
+        pass  # a service is told as a model is: by a result
+    return ToolCall(id=call_id, name=name, arguments=None, raw_arguments=arguments_json[:_RAW_LIMIT_CHARS])

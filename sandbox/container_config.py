@@ -24,6 +24,9 @@ COMMAND_LABEL = "airlock.command"
 RUNTIME_DIRECTORY = "/opt/airlock"
 CHANNEL_DIRECTORY = "/run/airlock"
 CAPABILITIES = ("CHOWN", "SETUID", "SETGID", "KILL")
+# Above what a host gives to people and subordinate ids, below the groups by which the daemon finds a call's processes.
+_FIRST_USER = 600_000_000
+_USER_PAIRS = 200_000_000
 _SHM_BYTES = 16 * 1024 * 1024
 # Docker takes a variable without "=" out of the image's environment. These would let a tenant's image steer the
 # loader, libc or Python of pid 1, which is root inside; the AIRLOCK ones are the daemon's own settings.
@@ -59,6 +62,16 @@ def workspace_volume(instance: str, tenant: str, thread: str) -> str:
     return f"airlock-{instance}-workspace-{digest(tenant, thread)}"
 
 
+def user_ids(instance: str, tenant: str, thread: str) -> tuple[int, int]:
+    """Return the user ids of tool code and of the daemon: a pair of its own for each thread.
+
+    The kernel counts inotify instances, pipes and pending signals by user of the host. Were the ids shared, one tenant
+    could use up another's.
+    """
+    number = int(digest(instance, tenant, thread), 16) % _USER_PAIRS
+    return _FIRST_USER + 2 * number, _FIRST_USER + 2 * number + 1
+
+
 def container_config(
     spec: SandboxSpec,
     *,
@@ -70,6 +83,8 @@ def container_config(
     workspace_quota: bool,
 ) -> dict[str, Any]:
     """Return the body of POST /containers/create. `workspace_quota` asks the volume driver for a size limit."""
+    tool_user, daemon_user = user_ids(instance, spec.tenant, spec.thread)
+    users = {"--tool-uid": tool_user, "--tool-gid": tool_user, "--daemon-uid": daemon_user}
     labels = {
         INSTANCE_LABEL: instance,
         TENANT_LABEL: digest(spec.tenant),
@@ -78,7 +93,7 @@ def container_config(
     return {
         "Image": spec.image,
         # The image's own entry point, user, health check and stop signal are a tenant's code or choice: none is used.
-        "Entrypoint": list(runtime.command),
+        "Entrypoint": [*runtime.command, *(word for name, user in users.items() for word in (name, str(user)))],
         "Cmd": [],
         "User": f"0:{gateway_gid}",
         "WorkingDir": WORKSPACE,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -32,6 +32,7 @@ class _Place:
         self.sandbox: Sandbox | None = None
         self.users = 0
         self.used_s = 0.0
+        self.leaving: asyncio.Task[None] | None = None
 
 
 class SandboxKeeper:
@@ -43,11 +44,13 @@ class SandboxKeeper:
         *,
         idle_timeout_s: float = 300.0,
         max_live: int = 64,
+        max_live_per_tenant: int = 16,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._idle_timeout_s = idle_timeout_s
         self._max_live = max_live
+        self._max_live_per_tenant = max_live_per_tenant
         self._clock = clock
         self._places: dict[tuple[str, str], _Place] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -70,7 +73,7 @@ class SandboxKeeper:
         key = (spec.tenant, spec.thread)
         place = self._places.get(key)
         if place is None:
-            self._make_room()
+            self._make_room(spec.tenant)
             place = self._places[key] = _Place()
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep_forever())
@@ -84,7 +87,12 @@ class SandboxKeeper:
         finally:
             place.users -= 1
             place.used_s = self._clock()
-            if place.users == 0 and (place.sandbox is None or self._closed):
+            if place.sandbox is not None and not place.sandbox.alive:
+                # At once, not at the next call: what its calls had started runs until the container is gone.
+                place.leaving = self._begin(self._remove(place.sandbox.id))
+                place.sandbox = None
+            gone = place.sandbox is None and (place.leaving is None or place.leaving.done())
+            if place.users == 0 and (gone or self._closed):
                 self._forget(key, place)
 
     def sweep(self) -> None:
@@ -119,6 +127,9 @@ class SandboxKeeper:
 
     async def _usable(self, place: _Place, spec: SandboxSpec) -> Sandbox:
         """Return the place's sandbox, made or replaced as needed; the caller holds the lock."""
+        if place.leaving is not None:
+            await asyncio.wait({place.leaving})
+            place.leaving = None
         sandbox = place.sandbox
         if sandbox is not None:
             others = place.users > 1
@@ -133,16 +144,26 @@ class SandboxKeeper:
         place.sandbox = made
         return made
 
-    def _make_room(self) -> None:
-        if len(self._places) < self._max_live:
-            return
-        idle = [(place.used_s, key) for key, place in self._places.items() if place.users == 0]
-        if not idle:
+    def _make_room(self, tenant: str) -> None:
+        """Let a tenant have one more: its own idle sandboxes go first, another tenant's only when all are taken."""
+        own = [key for key in self._places if key[0] == tenant]
+        if len(own) >= self._max_live_per_tenant:
+            if not self._forget_idle(own):
+                raise SandboxUnavailable(
+                    f"all {self._max_live_per_tenant} sandboxes of this tenant are busy; try again later"
+                )
+        elif len(self._places) >= self._max_live and not (self._forget_idle(own) or self._forget_idle(self._places)):
             raise SandboxUnavailable(
                 f"all {self._max_live} sandboxes are busy; try again later or raise sandbox.max_live"
             )
-        _, key = min(idle)
-        self._forget(key, self._places[key])
+
+    def _forget_idle(self, keys: Iterable[tuple[str, str]]) -> bool:
+        """Forget the longest idle of some places; return whether there was one."""
+        idle = [(self._places[key].used_s, key) for key in keys if self._places[key].users == 0]
+        if idle:
+            _, key = min(idle)
+            self._forget(key, self._places[key])
+        return bool(idle)
 
     def _forget(self, key: tuple[str, str], place: _Place) -> None:
         if self._places.get(key) is place:
@@ -162,7 +183,8 @@ class SandboxKeeper:
             await asyncio.sleep(self._idle_timeout_s / _SWEEPS_PER_TIMEOUT)
             self.sweep()
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task

@@ -11,7 +11,16 @@ import shlex
 from collections.abc import Iterable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+    model_validator,
+)
 
 from agent.capability import Capability
 from agent.filesystem import EntriesPage, FileSystem
@@ -31,6 +40,17 @@ def _path(value: object) -> str:
 # A plain validator: names that are not UTF-8 come as surrogates, which pydantic's own str refuses.
 Path = Annotated[str, PlainValidator(_path), WithJsonSchema({"type": "string"})]
 """A path argument: absolute and normalised once validated."""
+
+
+def _utf8(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("holds half of a surrogate pair, which no file can; write the character whole") from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(_utf8)]
 
 
 def _no_bool(value: object) -> object:
@@ -78,15 +98,15 @@ class WriteFileArguments(_Arguments):
     """Arguments of write_file."""
 
     path: Path = Field(description="absolute, or relative to /workspace")
-    content: str = Field(description="the whole new content")
+    content: Text = Field(description="the whole new content")
 
 
 class EditFileArguments(_Arguments):
     """Arguments of edit_file."""
 
     path: Path = Field(description="absolute, or relative to /workspace")
-    old_text: str = Field(min_length=1, description="exact text to replace, spaces and line ends included")
-    new_text: str = Field(description="text to put there")
+    old_text: Text = Field(min_length=1, description="exact text to replace, spaces and line ends included")
+    new_text: Text = Field(description="text to put there")
     replace_all: bool = Field(False, description="replace every match, not only the first")
 
 

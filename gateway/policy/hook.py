@@ -29,4 +29,5 @@ class PolicyHook(Hook):
             return state.block(self.name, INVALID_ARGUMENTS, f"{call.name} was not judged: no JSON object of arguments")
         decision = self._policy.judge(call.name, call.arguments)
         say = state.proceed if decision.verdict == "allow" else state.block
-        return say(self.name, decision.rule, decision.reason)
+        # Half of a surrogate pair, which JSON can hold, fits neither the journal nor the wire.
+        return say(self.name, decision.rule, decision.reason.encode("utf-8", "backslashreplace").decode())

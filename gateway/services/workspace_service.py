@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
+from typing import TypeVar
 
 from agent import errors as agent_errors
 from agent.paths import resolve
 from gateway.edge import Authenticator, Context, streaming, unary
-from gateway.errors import InvalidArgument, InvalidPath, PermissionDenied
+from gateway.errors import DeadlineExceeded, InvalidArgument, InvalidPath, PermissionDenied
 from gateway.file_transfer import Download, Upload
 from gateway.tenants import Tenant
 from gateway.thread_sandbox import ThreadSandbox
@@ -18,6 +19,8 @@ from gateway.v1 import workspace_service_pb2 as pb
 from gateway.v1 import workspace_service_pb2_grpc as grpc_pb
 
 _CHUNKS_IN_FLIGHT = 4
+STALL_LIMIT_S = 60.0
+T = TypeVar("T")
 
 
 class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
@@ -38,7 +41,7 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
         moved: list[Download] = []
 
         def executor(sandbox: ThreadSandbox) -> Download:
-            moved.append(Download(sandbox, chunks))
+            moved.append(Download(sandbox, chunks, STALL_LIMIT_S))
             return moved[0]
 
         async def transfer() -> FinishedToolCall:
@@ -64,13 +67,14 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
     ) -> pb.WriteFileResponse:
         """Replace a file atomically."""
         del context
-        first = await anext(aiter(request), None)
+        pieces = aiter(request)
+        first = await _in_time(anext(pieces, None))
         if first is None:
             raise InvalidArgument("the first message names thread and path")
 
         async def chunks() -> AsyncIterator[bytes]:
             yield first.data
-            async for piece in request:
+            while (piece := await _in_time(anext(pieces, None))) is not None:
                 yield piece.data
 
         moved: list[Upload] = []
@@ -84,6 +88,15 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
         )
         _raise_failure(finished, moved)
         return pb.WriteFileResponse(size_bytes=moved[0].size_bytes)
+
+
+async def _in_time(piece: Awaitable[T]) -> T:
+    """Return the next piece; a peer that stalls must not hold a sandbox."""
+    try:
+        async with asyncio.timeout(STALL_LIMIT_S):
+            return await piece
+    except TimeoutError:
+        raise DeadlineExceeded(f"nothing moved for {STALL_LIMIT_S:g} s; start the transfer again") from None
 
 
 def _arguments(path: str) -> str:

@@ -59,9 +59,10 @@ class Pattern:
 
     def _past_any_depth(self, positions: set[int]) -> frozenset[int]:
         result = set(positions)
-        for position in positions:
+        # Those already reached lead nowhere new, so that a run of ** costs its length and not its square.
+        for position in sorted(positions):
             after = position
-            while after < len(self._matchers) and self._matchers[after] is None:
+            while after < len(self._matchers) and self._matchers[after] is None and after + 1 not in result:
                 after += 1
                 result.add(after)
         return frozenset(result)

@@ -11,7 +11,7 @@ import pytest
 
 from agent.scripted_model_server import Call, Fault, ScriptedModelServer, Turn
 from gateway.client import Client, Event
-from gateway.errors import NotFound
+from gateway.errors import NotFound, Overloaded
 from tests.docker_state import containers_of
 from tests.gateway_process import Home, make_home, served
 
@@ -133,3 +133,15 @@ async def test_a_second_run_in_a_thread_remembers_the_first(tmp_path: Path) -> N
                     events = [event async for event in airlock.run(task, thread="t")]
                     answers.append(events[-1].payload["answer"])
                 assert answers == ["one", "two"]
+
+
+async def test_of_many_runs_started_at_once_in_a_thread_one_is_taken(tmp_path: Path) -> None:
+    async with ScriptedModelServer([Turn(calls=(Call("execute", {"command": SLEEP}),))]) as model:
+        home = await _model_home(tmp_path / "home", model)
+        with served(home, ENV) as gateway:
+            async with Client(gateway.address, home.key) as airlock:
+                answers = await asyncio.gather(
+                    *(airlock.start_run("sleep", thread="t") for _ in range(20)), return_exceptions=True
+                )
+                assert [type(answer).__name__ for answer in answers].count("Run") == 1
+                assert sum(isinstance(answer, Overloaded) for answer in answers) == 19

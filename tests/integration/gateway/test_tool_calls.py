@@ -7,10 +7,12 @@ import hashlib
 import json
 import time
 
+import grpc.aio
 import pytest
 
 from gateway.client import Client
 from gateway.errors import DeadlineExceeded, InvalidArgument, TooLarge
+from gateway.v1 import tool_service_pb2, tool_service_pb2_grpc
 from tests.gateway_process import airlock
 from tests.integration.gateway.conftest import Pair
 
@@ -209,3 +211,36 @@ async def test_the_schemas_are_json_schema(client: Client) -> None:
     for tool in await client.list_tools():
         for described in tool.parameters["properties"].values():
             assert not {"ge", "le", "gt", "lt"} & described.keys(), tool.name
+
+
+@pytest.mark.parametrize(
+    "arguments_json",
+    ['{"a":' * 500 + "1" + "}" * 500, "[" * 100_000, "[]", "nonsense", '{"path": "/etc/\\ud800"}', '{"path": NaN}'],
+)
+async def test_hostile_json_is_a_result_with_a_verdict(pair: Pair, arguments_json: str) -> None:
+    async with grpc.aio.insecure_channel(pair.address) as channel:
+        stub = tool_service_pb2_grpc.ToolServiceStub(channel)
+        request = tool_service_pb2.CallToolRequest(thread="json", name="read_file", arguments_json=arguments_json)
+        answer = await stub.CallTool(request, metadata=(("authorization", f"Bearer {pair.key}"),))
+        assert answer.result.verdict == tool_service_pb2.VERDICT_DENY
+        assert answer.result.is_error
+
+
+async def test_half_a_surrogate_pair_in_a_files_content_is_told_to_the_model(client: Client) -> None:
+    result = await client.call_tool("write_file", {"path": "a", "content": "\ud800"}, thread="json")
+    assert result.is_error
+    assert "surrogate" in result.content
+
+
+async def test_two_threads_have_users_of_their_own(client: Client, strict: Client) -> None:
+    first = await client.call_tool("execute", {"command": "id -u"}, thread="user-a")
+    second = await client.call_tool("execute", {"command": "id -u"}, thread="user-b")
+    assert first.content != second.content
+
+
+async def test_a_transfer_whose_peer_stalls_lets_go_of_the_sandbox(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gateway.services import workspace_service
+
+    monkeypatch.setattr(workspace_service, "STALL_LIMIT_S", 0.05)
+    with pytest.raises(DeadlineExceeded, match="nothing moved"):
+        await workspace_service._in_time(asyncio.Event().wait())
