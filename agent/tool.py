@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pydantic import BaseModel, JsonValue
@@ -44,10 +44,6 @@ class ToolResult:
     def error(cls, message: str, *, outcome: str = "failed") -> ToolResult:
         """Return a result that tells the model what is wrong and how to mend it."""
         return cls(content=message.encode("utf-8", "replace"), outcome=outcome, is_error=True)
-
-    def with_content(self, content: bytes) -> ToolResult:
-        """Return this result with other content."""
-        return replace(self, content=content)
 
     def text(self) -> str:
         """Return what the model is shown."""

@@ -71,7 +71,6 @@ class SandboxSettings(Section):
         default=None, description="Docker engine; unset means DOCKER_HOST or the default socket"
     )
     runtime_image: str = "airlock-runtime"
-    default_image: str = "airlock-sandbox"
     channel_dir: Path | None = Field(
         default=None, description="where sandboxes' sockets are; unset means AIRLOCK_CHANNEL_DIR or state_dir/channels"
     )

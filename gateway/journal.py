@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 
+import structlog
+
 from agent.hook import Hook, NextToolUse
 from agent.messages import ToolCall
 from agent.state import AgentState
@@ -20,6 +22,8 @@ from gateway.storage.store import Store, Thread
 INNERMOST_PRIORITY = -1_000_000
 # What is kept of the arguments themselves; the digest covers all of them.
 _ARGUMENTS_LIMIT_CHARS = 16_384
+_LOGGED = ("verdict", "rule", "outcome", "exit_code")
+log = structlog.get_logger(__name__)
 
 
 class JournalHook(Hook):
@@ -56,12 +60,18 @@ class JournalHook(Hook):
             "is_error": result.is_error if result else None,
             "result_bytes": len(result.content) if result else 0,
         }
+        log.info("tool call", **self._facts(tool.call), **{name: ended[name] for name in _LOGGED})
         if tool.call.id in self._executing:
             self._executing.discard(tool.call.id)
             await self._store.finish_tool_call(tool.call.id, ended)
         else:
             await self._store.write_tool_call({**self._row(tool.call), **ended})
         return state
+
+    def _facts(self, call: ToolCall) -> dict[str, str | None]:
+        """Return who called what, for the log; never the arguments."""
+        whose = {"tenant": self._thread.tenant, "thread": self._thread.name, "run_id": self._run_id}
+        return {"call_id": call.id, "tool": call.name[:128], **whose, "policy": self._policy_version}
 
     def _row(self, call: ToolCall) -> dict[str, str | None]:
         arguments = call.raw_arguments if call.arguments is None else json.dumps(call.arguments)

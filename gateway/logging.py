@@ -1,4 +1,4 @@
-"""The gateway's log: structlog, JSON lines on stderr, or readable ones when stderr is a terminal."""
+"""The log: one line an event on stderr, JSON, or readable when stderr is a terminal. All modules, one format."""
 
 from __future__ import annotations
 
@@ -10,16 +10,29 @@ import structlog
 
 
 def set_up_logging() -> None:
-    """Configure structlog; AIRLOCK_LOG_LEVEL sets the least level, default warning."""
-    level = logging.getLevelNamesMapping().get(os.environ.get("AIRLOCK_LOG_LEVEL", "warning").upper(), logging.WARNING)
+    """Send structlog and the standard library's loggers the same way; AIRLOCK_LOG_LEVEL is the least level shown."""
+    level = logging.getLevelNamesMapping().get(os.environ.get("AIRLOCK_LOG_LEVEL", "info").upper(), logging.INFO)
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer(),
-        ],
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
     )
+    renderer = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    # Each of these tells of every request at info; what counts of it is in our own lines.
+    for chatty in ("httpx", "httpcore", "openai", "docker", "urllib3", "alembic", "aiosqlite", "asyncio"):
+        logging.getLogger(chatty).setLevel(max(level, logging.WARNING))

@@ -7,15 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import replace
+
+import structlog
 
 from agent.events import Event
 from gateway.clock import NowUs, now_us
+from gateway.errors import Unavailable
 from gateway.storage.store import LoggedEvent, Store
 
 # Neighbouring deltas that are not stored yet become one event: a slow database makes fewer, larger ones.
 _COALESCED = {"model_delta", "tool_output"}
 _COALESCED_LIMIT_CHARS = 16_384
+_PENDING_LIMIT = 1000
+_FIRST_RETRY_S = 0.05
+_LAST_RETRY_S = 2.0
+log = structlog.get_logger(__name__)
 
 
 class RunLog:
@@ -43,6 +51,8 @@ class RunLog:
                 logged = replace(self._pending[-1][1], payload=json.dumps(merged.payload))
                 self._pending[-1] = (merged, logged)
                 return
+        if event.type in _COALESCED and len(self._pending) >= _PENDING_LIMIT:
+            return  # their whole text comes again in model_finished and tool_call_finished
         self._sequence += 1
         logged = LoggedEvent(self._sequence, event.type, self._clock(), json.dumps(event.payload))
         self._pending.append((event, logged))
@@ -61,7 +71,7 @@ class RunLog:
         """Store what is left; call it after run_finished was emitted."""
         self._done = True
         self._wake.set()
-        await self._flusher
+        await asyncio.shield(self._flusher)
 
     async def _flush(self) -> None:
         while not (self._done and not self._pending):
@@ -70,12 +80,23 @@ class RunLog:
             if not self._pending:
                 continue
             batch, self._pending = self._pending, []
-            last = batch[-1][0]
-            finished = last if last.type == "run_finished" else None
-            await self._store.add_events(self._run_id, [logged for _, logged in batch], finished)
+            await self._keep_storing(batch)
             self._stored = batch[-1][1].sequence
             self._changed.set()
             self._changed = asyncio.Event()
+
+    async def _keep_storing(self, batch: Sequence[tuple[Event, LoggedEvent]]) -> None:
+        """Store a batch, again and again while the database refuses: a full disk must not cost a run its end."""
+        last = batch[-1][0]
+        finished = last if last.type == "run_finished" else None
+        wait_s = _FIRST_RETRY_S
+        while True:
+            try:
+                return await self._store.add_events(self._run_id, [logged for _, logged in batch], finished)
+            except Unavailable as error:
+                log.error("events are not stored yet", run_id=self._run_id, events=len(batch), error=str(error))  # noqa: TRY400 - the database has logged why
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LAST_RETRY_S)
 
 
 def _merge(earlier: Event, later: Event) -> Event | None:

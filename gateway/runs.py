@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import structlog
+from pydantic import JsonValue
 
 from agent.capabilities.flow import run_flow
 from agent.capabilities.limits import run_limits
 from agent.errors import AgentError
-from agent.events import Event, EventSink
+from agent.events import Event
 from agent.hook import Hook
 from agent.loop import Agent
 from agent.messages import Message
@@ -20,7 +21,7 @@ from agent.openai_model import OpenAIModel
 from agent.state import AgentState
 from gateway.clock import MakeId, make_id
 from gateway.config import AgentSettings, ModelSettings
-from gateway.errors import AirlockError, InvalidArgument, NotFound, Overloaded
+from gateway.errors import AirlockError, InvalidArgument, NotFound, Overloaded, Unavailable
 from gateway.run_log import RunLog
 from gateway.storage.store import LoggedEvent, Run, Store, Thread
 from gateway.tenants import Tenant
@@ -31,6 +32,11 @@ _TASK_LIMIT_CHARS = 262_144
 _EVENTS_PAGE = 200
 # Runs at once of one tenant; one run at a time in a thread, for both would write the same history.
 _LIVE_LIMIT = 32
+_GATEWAY_STOPPED: dict[str, JsonValue] = {
+    "hook": "gateway",
+    "rule": "gateway_stopped",
+    "reason": "the gateway was stopped while the run was under way; start it again",
+}
 
 
 @dataclass
@@ -40,6 +46,7 @@ class _Live:
     log: RunLog
     cancelled: bool = False
     task: asyncio.Task[None] | None = field(default=None, repr=False)
+    ended: asyncio.Task[None] | None = field(default=None, repr=False)
 
 
 class Runs:
@@ -54,6 +61,7 @@ class Runs:
         self._ids = ids
         self._live: dict[str, _Live] = {}
         self._busy: dict[str, Thread] = {}
+        self._closing = False
 
     async def start(self, tenant: Tenant, task: str, thread_name: str, agent_name: str) -> Run:
         """Start a run and return it; its first event is stored soon after."""
@@ -69,19 +77,25 @@ class Runs:
             raise Overloaded(f"{_LIVE_LIMIT} runs of this tenant are under way; wait for one or cancel one")
         if thread.id in self._busy:
             raise Overloaded(f"a run is under way in thread {thread.name!r}: wait for it, cancel it, or use another")
+        if self._closing:
+            raise Unavailable("the gateway is stopping; ask again when it is back")
         self._busy[thread.id] = thread
+        # Shielded: a caller that goes away meanwhile must not leave a stored run that nobody hosts.
+        return await asyncio.shield(asyncio.create_task(self._begin(tenant, thread, task, agent_name)))
+
+    async def _begin(self, tenant: Tenant, thread: Thread, task: str, agent_name: str) -> Run:
         try:
-            return await self._begin(tenant, thread, task, agent_name)
+            model = _model_of(tenant.model)
+            run = await self._store.add_run(thread, agent=agent_name, task=task, policy_version=tenant.policy.version)
         except BaseException:
             del self._busy[thread.id]
             raise
-
-    async def _begin(self, tenant: Tenant, thread: Thread, task: str, agent_name: str) -> Run:
-        model = _model_of(tenant.model)
-        run = await self._store.add_run(thread, agent=agent_name, task=task, policy_version=tenant.policy.version)
-        live = _Live(run, thread, RunLog(run.id, self._store))
-        self._live[run.id] = live
-        live.task = asyncio.create_task(self._host(live, tenant, model), name=f"run {run.id}")
+        work = _Live(run, thread, RunLog(run.id, self._store))
+        self._live[run.id] = work
+        work.task = asyncio.create_task(self._run_agent(work, tenant, model), name=f"run {run.id}")
+        work.ended = asyncio.create_task(self._end(work, work.task, model), name=f"end of run {run.id}")
+        if self._closing:
+            work.task.cancel()
         return run
 
     async def get(self, tenant: Tenant, run_id: str) -> Run:
@@ -122,27 +136,42 @@ class Runs:
         return run
 
     async def close(self) -> None:
-        """Cancel every live run and wait until their last events are stored."""
-        tasks = [live.task for live in self._live.values() if live.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Cancel every live run and wait until their last events are stored; no run starts after this."""
+        self._closing = True
+        live = list(self._live.values())
+        for work in live:
+            if work.task is not None:
+                work.task.cancel()
+        await asyncio.gather(*(work.ended for work in live if work.ended is not None))
 
-    async def _host(self, live: _Live, tenant: Tenant, model: OpenAIModel) -> None:
+    async def _end(self, work: _Live, task: asyncio.Task[None], model: OpenAIModel) -> None:
+        """Wait for a run and settle it. Nobody cancels this task, so a run's last event is always stored."""
+        await asyncio.wait({task})
         try:
-            await self._run_agent(live, tenant, model)
+            task.result()
         except asyncio.CancelledError:
-            live.log.emit(_finished("cancelled", "gateway", "cancelled", "the run was cancelled"))
+            self._log_event(work, _finished("cancelled", "gateway", "cancelled", "the run was cancelled"))
         except (AgentError, AirlockError) as error:
-            live.log.emit(_finished("failed", "gateway", "error", str(error)))
+            self._log_event(work, _finished("failed", "gateway", "error", str(error)))
         except Exception as error:
-            log.exception("run failed", run=live.run.id)
-            live.log.emit(_finished("failed", "gateway", "fault", f"a fault of the gateway: {type(error).__name__}"))
-        finally:
+            log.exception("run failed", run_id=work.run.id)
+            fault = f"a fault of the gateway: {type(error).__name__}"
+            self._log_event(work, _finished("failed", "gateway", "fault", fault))
+        try:
             await model.close()
-            await live.log.close()
-            self._live.pop(live.run.id, None)
-            self._busy.pop(live.thread.id, None)
+            await work.log.close()
+        finally:
+            self._live.pop(work.run.id, None)
+            self._busy.pop(work.thread.id, None)
+
+    def _log_event(self, work: _Live, event: Event) -> None:
+        """Take an event of a run; one that nobody asked to cancel was cancelled by the gateway's end."""
+        if event.type == "run_finished":
+            if event.payload.get("status") == "cancelled" and not work.cancelled:
+                event = Event(event.type, {**event.payload, "stop": _GATEWAY_STOPPED})
+            facts = {"run_id": work.run.id, "tenant": work.run.tenant, "thread": work.run.thread}
+            log.info("run finished", **facts, status=event.payload.get("status"), stop=event.payload.get("stop"))
+        work.log.emit(event)
 
     async def _run_agent(self, live: _Live, tenant: Tenant, model: OpenAIModel) -> None:
         tool_path = self._tool_calls.tool_path(tenant, live.thread, live.run.id)
@@ -166,8 +195,7 @@ class Runs:
             agent=live.run.agent,
             messages=(*history, Message(role="user", content=live.run.task)),
         )
-        events: EventSink = live.log.emit
-        await agent.run(state, events)
+        await agent.run(state, partial(self._log_event, live))
 
 
 class _HistoryHook(Hook):
@@ -212,9 +240,3 @@ def _finished(status: str, hook: str, rule: str, reason: str) -> Event:
     return Event(
         "run_finished", {"status": status, "stop": {"hook": hook, "rule": rule, "reason": reason}, "answer": ""}
     )
-
-
-def payload_of(event: LoggedEvent) -> dict[str, object]:
-    """Return an event's fields."""
-    fields: dict[str, object] = json.loads(event.payload)
-    return fields

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +54,7 @@ _REQUEST_LIMIT_BYTES = 4 * 1024 * 1024
 _ANSWER_LIMIT_BYTES = 64 * 1024 * 1024
 _CONCURRENT_RPCS = 2048
 _DRAIN_S = 5.0
+_LAST_PORT = 65_535
 _OPTIONS = (
     ("grpc.max_receive_message_length", _REQUEST_LIMIT_BYTES),
     ("grpc.max_send_message_length", _ANSWER_LIMIT_BYTES),
@@ -102,16 +103,19 @@ async def running_gateway(config: Config, listen: str) -> AsyncIterator[Gateway]
         tool_calls = ToolCalls(store, keeper)
         runs = Runs(store, tool_calls, dict(config.agents))
         server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_CONCURRENT_RPCS)
-        _add_services(server, runs, tool_calls, KeyAuthenticator(store, tenants))
+        healthy = await _add_services(server, runs, tool_calls, KeyAuthenticator(store, tenants))
         address = _bind(server, listen)
         await server.start()
         # Watchers end when their run does, so runs are closed first and the server is given time to drain.
         stack.push_async_callback(server.stop, _DRAIN_S)
         stack.push_async_callback(runs.close)
+        stack.push_async_callback(healthy.enter_graceful_shutdown)
         yield Gateway(address, store, tenants)
 
 
-def _add_services(server: grpc.aio.Server, runs: Runs, tool_calls: ToolCalls, authenticate: KeyAuthenticator) -> None:
+async def _add_services(
+    server: grpc.aio.Server, runs: Runs, tool_calls: ToolCalls, authenticate: KeyAuthenticator
+) -> HealthServicer:
     run_service_pb2_grpc.add_RunServiceServicer_to_server(RunService(runs, authenticate), server)
     tool_service_pb2_grpc.add_ToolServiceServicer_to_server(ToolService(tool_calls, authenticate), server)
     workspace_service_pb2_grpc.add_WorkspaceServiceServicer_to_server(
@@ -120,24 +124,36 @@ def _add_services(server: grpc.aio.Server, runs: Runs, tool_calls: ToolCalls, au
     healthy = HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     for name in ("", *SERVICES):
-        asyncio.ensure_future(healthy.set(name, health_pb2.HealthCheckResponse.SERVING))  # noqa: RUF006
+        await healthy.set(name, health_pb2.HealthCheckResponse.SERVING)
     reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    return healthy
 
 
 def _bind(server: grpc.aio.Server, listen: str) -> str:
     host, _, port = listen.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isdigit() or int(port) > _LAST_PORT:
         raise Misconfigured(f"--listen {listen!r}: HOST:PORT is expected, such as 127.0.0.1:7443")
     try:
         bound = server.add_insecure_port(listen)
     except RuntimeError as error:
-        raise Misconfigured(f"--listen {listen}: {error}; is another process listening there?") from error
+        raise Misconfigured(f"--listen {listen}: in use, or not an address of this machine") from error
     return f"{host}:{bound}"
 
 
 def _instance(state_dir: Path) -> str:
     """Return the id that labels this gateway's containers, the same after a restart."""
     path = state_dir / "instance"
-    if not path.exists():
-        path.write_text(make_id("gw"), encoding="ascii")
-    return path.read_text(encoding="ascii").strip()
+    try:
+        if not path.exists():
+            temporary = path.with_suffix(".new")
+            temporary.write_text(make_id("gw"), encoding="ascii")
+            temporary.replace(path)
+        instance = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Misconfigured(f"{path}: {error}") from error
+    if not re.fullmatch(r"gw_[0-9a-f]{24}", instance):
+        raise Misconfigured(
+            f"{path} is damaged: it names this gateway's containers. Restore it, or remove it; then run `make clean` "
+            "or remove what carries the label airlock.kind in Docker by hand"
+        )
+    return instance

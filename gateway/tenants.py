@@ -20,7 +20,6 @@ class Tenant:
     name: str
     policy: Policy
     model: ModelSettings
-    default_image: str
 
     def sandbox_spec(self, thread: str) -> SandboxSpec:
         """Return what a sandbox of this tenant is made of."""
@@ -28,7 +27,7 @@ class Tenant:
         return SandboxSpec(
             tenant=self.name,
             thread=thread,
-            image=asked.image or self.default_image,
+            image=asked.image,
             runtime=asked.runtime,
             limits=SandboxLimits(
                 memory_bytes=asked.memory_mib * _MIB,
@@ -52,7 +51,7 @@ def load_tenants(config: Config) -> Mapping[str, Tenant]:
         except PolicyError as error:
             problems = "\n".join(f"  {path}:{p.line}: {p.field}: {p.message}" for p in error.errors)
             raise Misconfigured(f"the policy of tenant {name} does not load:\n{problems}") from error
-        tenants[name] = Tenant(name, policy, config.model_of(name), config.sandbox.default_image)
+        tenants[name] = Tenant(name, policy, config.model_of(name))
     return tenants
 
 

@@ -141,10 +141,18 @@ class DockerEngine:
 
     async def remove_workspaces(self) -> None:
         """Remove the files of every thread of this instance for good."""
+        if self._removals:  # a sandbox that never came up may still hold its workspace
+            await asyncio.wait(self._removals)
         filters = {"label": [f"{config.INSTANCE_LABEL}={self._instance}", f"{config.KIND_LABEL}=workspace"]}
         listed = await self._ask(lambda client: client.volumes(filters=filters))
+        left = []
         for volume in listed["Volumes"] or ():
-            await self._remove_volume(volume["Name"])
+            try:
+                await self._remove_volume(volume["Name"])
+            except SandboxUnavailable as error:
+                left.append(str(error))
+        if left:
+            raise SandboxUnavailable("; ".join(left))
 
     async def owned(self) -> Sequence[str]:
         """Return the ids of the sandboxes that this instance owns, alive or not."""

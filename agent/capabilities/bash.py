@@ -137,6 +137,7 @@ def _note(done: ExecResult, timeout_s: float) -> str:
         case "failed_to_start":
             return f"[the command did not start{said}]"
         case "daemon_lost":
-            return f"[the sandbox was lost during the command{said}. What it did so far may or may not be there]"
+            lost = f"the sandbox was lost during the command{said.rstrip('.')}"
+            return f"[{lost}. What it did so far may or may not be there]"
         case other:
             return f"[{other}{said}]"

@@ -15,6 +15,8 @@ from gateway.cli.terminal import DEFAULT_ADDRESS, EXIT_USAGE, Json, err, fail, p
 if TYPE_CHECKING:
     from gateway.config import Config
 
+_STOP_LIMIT_S = 30.0
+
 
 def serve(
     *,
@@ -34,6 +36,8 @@ def serve(
         asyncio.run(_serve(Config.load(config), listen, ready_file, as_json=as_json))
     except AirlockError as error:
         fail(str(error), EXIT_USAGE, as_json=as_json)
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror}", EXIT_USAGE, as_json=as_json)
     except SandboxError as error:
         fail(str(from_sandbox(error)), EXIT_USAGE, as_json=as_json)
 
@@ -44,7 +48,7 @@ async def _serve(config: Config, listen: str, ready_file: Path | None, *, as_jso
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, _stop, loop, stop)
     async with running_gateway(config, listen) as gateway:
         if ready_file is not None:
             await asyncio.to_thread(_write_atomically, ready_file, gateway.address)
@@ -59,6 +63,19 @@ async def _serve(config: Config, listen: str, ready_file: Path | None, *, as_jso
         # Only the one that wrote it takes it away: a second gateway that did not start must leave it alone.
         if ready_file is not None:
             await asyncio.to_thread(ready_file.unlink, missing_ok=True)
+
+
+def _stop(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """Take a signal: the first one stops in order, within bounds; a second one stops at once."""
+    if stop.is_set():
+        _give_up()
+    stop.set()
+    loop.call_later(_STOP_LIMIT_S, _give_up)
+
+
+def _give_up() -> None:
+    err.print("stopped before everything was put away; the next start removes the sandboxes that were left")
+    os._exit(1)
 
 
 def _write_atomically(path: Path, text: str) -> None:

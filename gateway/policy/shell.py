@@ -236,7 +236,8 @@ class _Reading:
         operator, *targets = children
         self._tokens.append(_Token("redirect", start, operator.end_byte))
         if len(targets) != 1 or targets[0].type not in _WORDS:
-            self._refuse("a redirect is not followed by exactly one literal target")
+            unclear = "a redirect is not followed by exactly one literal target"
+            self._refuse(_REASONS.get(targets[0].type, unclear) if len(targets) == 1 else unclear)
             yield from targets
             return
         target = self._word(targets[0], "target", 0)

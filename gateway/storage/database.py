@@ -9,11 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import structlog
 from alembic import command
 from alembic.config import Config as AlembicConfig
+from alembic.util import CommandError
 from sqlalchemy import Connection, Executable, event
+from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from gateway.errors import Misconfigured, Unavailable
+
+log = structlog.get_logger(__name__)
 _MIGRATIONS = Path(__file__).parent / "migrations"
 # One transaction takes at most this many callers' writes, so that a burst cannot hold the database for long.
 _GROUP_LIMIT = 128
@@ -35,21 +41,34 @@ class Database:
         self._engine = engine
         self._queue: asyncio.Queue[_Pending | None] = asyncio.Queue()
         self._writer: asyncio.Task[None] | None = None
+        self._closed = False
 
     @classmethod
     async def open(cls, url: str) -> Self:
         """Open, migrate to the newest revision, and start the writer."""
-        engine = create_async_engine(url)
+        try:
+            # Parameters hold what tenants wrote: no message of an error may.
+            engine = create_async_engine(url, hide_parameters=True)
+        except (SQLAlchemyError, ImportError) as error:
+            raise Misconfigured(f"database_url: {error}; sqlite+aiosqlite:///FILE is the default") from error
         if engine.dialect.name == "sqlite":
             event.listen(engine.sync_engine, "connect", _set_pragmas)
-        async with engine.begin() as connection:
-            await connection.run_sync(_migrate)
+        try:
+            async with engine.begin() as connection:
+                await connection.run_sync(_migrate)
+        except (SQLAlchemyError, OSError, CommandError) as error:
+            await engine.dispose()
+            raise Misconfigured(
+                f"the database {engine.url.render_as_string()} does not open: {_said(error)}. Is its directory there, "
+                "writable and not full, and does no other program hold it?"
+            ) from error
         database = cls(engine)
         database._writer = asyncio.create_task(database._write_groups(), name="database writer")
         return database
 
     async def close(self) -> None:
         """Finish the writes that callers wait for, then close."""
+        self._closed = True
         if self._writer is not None:
             self._queue.put_nowait(None)
             await self._writer
@@ -63,6 +82,8 @@ class Database:
 
     async def write(self, *writes: Write) -> None:
         """Execute statements in one transaction; all of them or none."""
+        if self._closed:
+            raise Unavailable("the gateway is stopping; ask again when it is back")
         pending = _Pending(writes, asyncio.get_running_loop().create_future())
         self._queue.put_nowait(pending)
         await pending.done
@@ -84,18 +105,32 @@ class Database:
                 for pending in group:
                     for statement, parameters in pending.writes:
                         await connection.execute(statement, parameters)
-        except Exception as error:
+        except (IntegrityError, DataError) as error:
             if len(group) == 1:
-                if not group[0].done.done():
-                    group[0].done.set_exception(error)
+                _settle(group[0], error)
                 return
             # One bad write must not fail its neighbours: each gets a transaction of its own.
             for pending in group:
                 await self._commit([pending])
             return
+        except Exception as error:
+            log.error("the database refuses writes", error=_said(error), writes=len(group))  # noqa: TRY400 - no statements
+            for pending in group:
+                _settle(pending, Unavailable(f"the database is locked, full or gone: {_said(error)}; try again later"))
+            return
         for pending in group:
             if not pending.done.done():
                 pending.done.set_result(None)
+
+
+def _settle(pending: _Pending, error: Exception) -> None:
+    if not pending.done.done():
+        pending.done.set_exception(error)
+
+
+def _said(error: Exception) -> str:
+    """Return what the driver said, without the statement around it."""
+    return str(getattr(error, "orig", None) or error).splitlines()[0]
 
 
 def _set_pragmas(connection: Any, _record: object) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +14,7 @@ import pytest
 from agent.scripted_model_server import Call, Fault, ScriptedModelServer, Turn
 from gateway.client import Client, Event
 from gateway.errors import NotFound, Overloaded
-from tests.docker_state import containers_of
+from tests.docker_state import containers_of, volumes_of
 from tests.gateway_process import Home, make_home, served
 
 SLEEP = "touch started; sleep 62"
@@ -145,3 +147,42 @@ async def test_of_many_runs_started_at_once_in_a_thread_one_is_taken(tmp_path: P
                 )
                 assert [type(answer).__name__ for answer in answers].count("Run") == 1
                 assert sum(isinstance(answer, Overloaded) for answer in answers) == 19
+
+
+async def test_a_gateway_that_stops_says_so_in_the_run_and_leaves_nothing(tmp_path: Path) -> None:
+    async with ScriptedModelServer([Turn(calls=(Call("execute", {"command": SLEEP}),))]) as model:
+        home = await _model_home(tmp_path / "home", model)
+        with served(home, ENV) as gateway:
+            async with Client(gateway.address, home.key) as airlock:
+                run = await airlock.start_run("sleep", thread="t")
+                async for event in airlock.watch_run(run.id):
+                    if event.type == "tool_call_started":
+                        break
+        assert containers_of(home.instance) == []
+        assert volumes_of(home.instance) == []
+        with served(home, ENV) as gateway:
+            async with Client(gateway.address, home.key) as airlock:
+                ended = await airlock.get_run(run.id)
+                assert (ended.status, ended.stop["rule"]) == ("cancelled", "gateway_stopped")
+
+
+async def test_a_call_is_journaled_before_it_runs_and_interrupted_after_a_kill(tmp_path: Path) -> None:
+    home = await asyncio.to_thread(make_home, tmp_path / "home")
+
+    def journal() -> list[tuple[str, str, str]]:
+        with closing(sqlite3.connect(f"file:{home.config.parent}/state/airlock.db?mode=ro", uri=True)) as database:
+            return database.execute("select name, state, arguments from tool_calls order by started_us").fetchall()
+
+    with served(home) as gateway:
+        async with Client(gateway.address, home.key) as airlock:
+            await airlock.call_tool("ls", {}, thread="t")
+            call = asyncio.create_task(airlock.call_tool("execute", {"command": SLEEP}, thread="t"))
+            async with asyncio.timeout(30):
+                while "started" not in (await airlock.call_tool("ls", {}, thread="t")).content:
+                    await asyncio.sleep(0.02)
+            assert ("execute", "executing", '{"command": "touch started; sleep 62"}') in journal()
+            assert ("ls", "finished", '{"path": "/workspace"}') in journal()
+            gateway.kill()
+            await asyncio.gather(call, return_exceptions=True)
+    with served(home):
+        assert [state for name, state, _ in journal() if name == "execute"] == ["interrupted"]

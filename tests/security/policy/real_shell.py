@@ -79,9 +79,11 @@ def disagreements(command: str) -> list[str]:
             opened |= files
         # A redirect alone succeeds, stubs or not: what || has after it is then never reached.
         partly = "||" in command and (">" in command or "<" in command)
-        for words in () if partly else line.commands:
-            if not any(_is(argv, words) for argv in ran):
-                found.append(f"{name}: {command!r} never ran {[word.text for word in words]}")
+        found.extend(
+            f"{name}: {command!r} never ran {[word.text for word in words]}"
+            for words in line.commands
+            if not partly and not any(_is(argv, words) for argv in ran)
+        )
         wanted = {redirect.target for redirect in line.redirects if redirect.target != "/dev/null"}
         if not opened <= wanted or (opened != wanted and not partly):
             found.append(f"{name}: {command!r} made files {opened}, not {wanted}")
@@ -118,8 +120,7 @@ def _run(shell: list[str], command: str, line: ShellLine, status: int) -> tuple[
             cwd=cwd,
             env={"PATH": str(programs), "ARGV_LOG": str(log), "STUB_STATUS": str(status), "LC_ALL": "C.UTF-8"},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             timeout=20,
             check=False,
         )

@@ -213,7 +213,7 @@ async def test_endpoint_call_ids_that_repeat_are_told_apart() -> None:
     assert [message.tool_call_id for message in final.messages if message.role == "tool"] == ids
 
 
-async def test_twelve_hooks_cost_less_than_a_millisecond_a_step_and_step_300_costs_as_step_1() -> None:
+async def test_with_twelve_hooks_step_300_costs_as_much_as_step_1() -> None:
     class Touch(Hook):
         """Does a little at every point of a step."""
 
@@ -243,6 +243,4 @@ async def test_twelve_hooks_cost_less_than_a_millisecond_a_step_and_step_300_cos
     steps_s = [later - earlier for earlier, later in itertools.pairwise(stamps)]
     first, last = sorted(steps_s[:100])[50], sorted(steps_s[-100:])[50]
     print(f"median CPU per step: first hundred {first * 1000:.3f} ms, last hundred {last * 1000:.3f} ms")
-    # Generous against a loaded machine; tests/bench holds the number itself.
-    assert last < 0.004
     assert last < 3 * first

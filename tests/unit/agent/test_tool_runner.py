@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -175,7 +176,7 @@ async def test_rings_wrap_from_highest_priority_inwards() -> None:
 
         async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
             result = await next_(call)
-            return result.with_content(self.mark + result.content + self.mark)
+            return replace(result, content=self.mark + result.content + self.mark)
 
     (execution,) = await run([call("t")], [tool("t", done)], Marks(b"i", 0), Marks(b"o", 5))
     assert result_of(execution).content == b"oidoneio"

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import insert, text
+from sqlalchemy import insert, text, update
 from sqlalchemy.exc import IntegrityError
 
 from agent.events import Event
 from agent.messages import Message
+from gateway.errors import Misconfigured, Unavailable
 from gateway.keys import digest_of, make_key
 from gateway.run_log import RunLog
 from gateway.storage.database import Database
 from gateway.storage.store import Store
-from gateway.storage.tables import metadata, threads
+from gateway.storage.tables import api_keys, metadata, threads
 
 
 @pytest.fixture
@@ -96,6 +99,69 @@ async def test_a_run_log_numbers_without_gaps_and_joins_neighbouring_deltas(stor
     assert ended is not None
     assert (ended.status, ended.stop_rule, ended.last_sequence) == ("completed", "r", 3)
     assert await store.run("other", run.id) is None
+
+
+async def test_events_are_stored_in_order_after_the_database_refused_them(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = await store.add_run(await store.thread("t", "n"), agent="a", task="x", policy_version="p")
+    real, refusals = store.add_events, [Unavailable("full"), Unavailable("still full")]
+
+    async def add_events(*arguments: object) -> None:
+        if refusals:
+            raise refusals.pop()
+        await real(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store, "add_events", add_events)
+    log = RunLog(run.id, store)
+    log.emit(Event("run_started", {}))
+    log.emit(Event("run_finished", {"status": "completed"}))
+    async with asyncio.timeout(10):
+        await log.close()
+    assert [event.type for event in await store.events_of(run.id, 1, 9)] == ["run_started", "run_finished"]
+
+
+async def test_a_locked_database_is_one_clear_error_for_all_who_wait(tmp_path: Path, database: Database) -> None:
+    async with database.reading() as connection:
+        await connection.execute(text("PRAGMA busy_timeout=10"))
+    with closing(sqlite3.connect(tmp_path / "airlock.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        row = {"id": "a", "tenant": "t", "name": "secret-name", "created_us": 1}
+        answers = await asyncio.gather(
+            *(database.write((insert(threads), row)) for _ in range(5)), return_exceptions=True
+        )
+        assert all(isinstance(answer, Unavailable) for answer in answers)
+        assert all("secret-name" not in str(answer) for answer in answers)
+        other.execute("ROLLBACK")
+    await database.write((insert(threads), row))
+
+
+async def test_a_write_after_the_end_is_refused_and_does_not_wait(tmp_path: Path) -> None:
+    opened = await Database.open(f"sqlite+aiosqlite:///{tmp_path}/b.db")
+    await opened.close()
+    with pytest.raises(Unavailable, match="stopping"):
+        await opened.write((insert(threads), {}))
+
+
+@pytest.mark.parametrize(
+    "damage", ["nonsense", "sqlite+aiosqlite:////no/such/directory/a.db", "postgresql+asyncpg://x"]
+)
+async def test_a_database_that_does_not_open_says_how_to_mend_it(damage: str) -> None:
+    with pytest.raises(Misconfigured, match="database"):
+        await Database.open(damage)
+
+
+async def test_a_file_that_is_no_database_is_told_as_that(tmp_path: Path) -> None:
+    (tmp_path / "c.db").write_bytes(b"not a database at all" * 100)
+    with pytest.raises(Misconfigured, match="not a database"):
+        await Database.open(f"sqlite+aiosqlite:///{tmp_path}/c.db")
+
+
+async def test_a_revoked_key_is_not_known(database: Database, store: Store) -> None:
+    key = make_key()
+    await store.add_key("default", key)
+    await database.write((update(api_keys).values(revoked_us=1), None))
+    assert await store.tenant_of_key(digest_of(key.secret)) is None
 
 
 async def test_a_restart_ends_what_was_under_way(store: Store) -> None:

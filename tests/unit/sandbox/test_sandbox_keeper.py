@@ -230,3 +230,44 @@ async def test_a_sandbox_that_comes_up_while_the_keeper_closes_does_not_stay(
     with pytest.raises(SandboxUnavailable, match="stopping"):
         await asking
     assert engine.live == set()
+
+
+async def test_a_sandbox_that_died_during_a_call_is_removed_at_once_and_before_the_next_is_made(
+    keeper: SandboxKeeper, engine: FakeEngine
+) -> None:
+    engine.may_remove.clear()
+    async with keeper.acquire(spec()) as sandbox:
+        cast(FakeSandbox, sandbox).alive = False
+
+    async def ask() -> str:
+        async with keeper.acquire(spec()) as again:
+            return again.id
+
+    waiting = asyncio.create_task(ask())
+    await asyncio.sleep(0)
+    assert len(engine.made) == 1
+    engine.may_remove.set()
+    assert await waiting == "s1"
+    assert engine.live == {"s1"}
+
+
+async def test_a_tenant_has_its_own_number_of_sandboxes_and_makes_room_among_them(
+    engine: FakeEngine, clock: Clock
+) -> None:
+    keeper = SandboxKeeper(cast(Engine, engine), max_live=4, max_live_per_tenant=2, clock=clock)
+    other = SandboxSpec("other", "t", "image")
+    async with keeper.acquire(other):
+        pass
+    for thread in ("a", "b", "c"):
+        clock.now_s += 1
+        async with keeper.acquire(spec(thread)):
+            pass
+    await keeper.settled()
+    assert engine.live == {"s0", "s2", "s3"}, "the other tenant's, longest idle, must stay"
+    async with keeper.acquire(spec("b")), keeper.acquire(spec("c")):
+        with pytest.raises(SandboxUnavailable, match="of this tenant"):
+            async with keeper.acquire(spec("d")):
+                pass
+        async with keeper.acquire(other):
+            pass
+    await keeper.close()

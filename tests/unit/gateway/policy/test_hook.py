@@ -1,0 +1,62 @@
+"""The policy as a hook."""
+
+from __future__ import annotations
+
+from agent.messages import ToolCall
+from agent.state import AgentState, CurrentExecution, ToolExecution
+from agent.verdict import VerdictKind
+from gateway.policy import STARTER_POLICY, PolicyHook, load_policy
+
+POLICY = load_policy(STARTER_POLICY, "starter")
+
+
+def calling(requested: ToolCall, final: ToolCall | None = None) -> AgentState:
+    """A state in which one tool call is about to be judged."""
+    execution = ToolExecution(requested=requested, call=final or requested)
+    current = CurrentExecution(tool_executions=(execution,), tool_index=0)
+    return AgentState(run_id="r", thread="t").with_(current=current)
+
+
+def call(path: str) -> ToolCall:
+    return ToolCall(id="c", name="read_file", arguments={"path": path})
+
+
+async def test_an_allowed_call_proceeds_in_the_name_of_its_rule() -> None:
+    state = await PolicyHook(POLICY).before_tool_use(calling(call("/workspace/a")))
+    verdict = state.current.tool.verdict
+    assert verdict is not None
+    assert (verdict.kind, verdict.hook, verdict.rule) == (VerdictKind.PROCEED, "policy", "files")
+    assert state.metadata["policy_version"] == POLICY.version
+
+
+async def test_a_denied_call_is_blocked_with_a_reason_for_the_model() -> None:
+    state = await PolicyHook(POLICY).before_tool_use(calling(call("/etc/passwd")))
+    verdict = state.current.tool.verdict
+    assert verdict is not None
+    assert (verdict.kind, verdict.rule) == (VerdictKind.BLOCK, "default-deny")
+    assert "/etc/passwd" in verdict.reason
+
+
+async def test_the_final_arguments_are_judged_not_the_requested_ones() -> None:
+    state = await PolicyHook(POLICY).before_tool_use(calling(call("/workspace/a"), call("/etc/passwd")))
+    assert state.current.tool.blocked
+    state = await PolicyHook(POLICY).before_tool_use(calling(call("/etc/passwd"), call("/workspace/a")))
+    assert not state.current.tool.blocked
+
+
+async def test_a_block_of_an_outer_hook_stays() -> None:
+    state = calling(call("/workspace/a")).block("quota", "calls", "too many")
+    verdict = (await PolicyHook(POLICY).before_tool_use(state)).current.tool.verdict
+    assert verdict is not None
+    assert (verdict.kind, verdict.hook) == (VerdictKind.BLOCK, "quota")
+
+
+async def test_a_call_without_arguments_is_blocked() -> None:
+    nonsense = ToolCall(id="c", name="execute", arguments=None, raw_arguments="{")
+    state = await PolicyHook(POLICY).before_tool_use(calling(nonsense))
+    assert state.current.tool.blocked
+
+
+def test_the_hook_is_mandatory_closed_and_innermost() -> None:
+    hook = PolicyHook(POLICY)
+    assert (hook.mandatory, hook.innermost, hook.on_failure) == (True, True, "closed")

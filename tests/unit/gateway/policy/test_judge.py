@@ -1,0 +1,324 @@
+"""Decisions."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.policy import STARTER_POLICY, Match, Policy, load_policy
+
+
+def policy(*rules: Mapping[str, Any], **fields: Any) -> Policy:
+    """A policy of these rules; ids and reasons are filled in."""
+    written = [
+        {"id": f"rule-{place}", "reason": f"reason {place}", "effect": "allow", "tools": ["execute"], **rule}
+        for place, rule in enumerate(rules)
+    ]
+    return load_policy(json.dumps({"version": 1, "rules": written, **fields}), "test")
+
+
+def verdict(judge: Policy, command: str) -> tuple[str, str]:
+    """Verdict and deciding rule of a command line."""
+    decision = judge.judge("execute", {"command": command})
+    return decision.verdict, decision.rule
+
+
+GIT = {"argv": [["git", ["status", "diff"]], ["ls"]]}
+
+
+def test_nothing_matched_means_deny() -> None:
+    judge = policy()
+    assert verdict(judge, "ls") == ("deny", "default-deny")
+    decision = judge.judge("read_file", {"path": "/workspace/a"})
+    assert (decision.verdict, decision.rule) == ("deny", "default-deny")
+    assert "read_file: /workspace/a" in decision.reason
+
+
+@pytest.mark.parametrize("command", ["git status", "git diff a b", "ls", "ls -la /", "git 'status'", "ls *"])
+def test_an_argv_prefix_allows_commands_that_start_with_it(command: str) -> None:
+    assert verdict(policy(GIT), command) == ("allow", "rule-0")
+
+
+@pytest.mark.parametrize(
+    "command", ["git", "git push", "git *", "gits status", "lsx", "/bin/ls", "./ls", "git -C x status", "'git status'"]
+)
+def test_an_argv_prefix_allows_nothing_else(command: str) -> None:
+    assert verdict(policy(GIT), command)[0] == "deny"
+
+
+def test_a_star_in_argv_is_exactly_one_word_that_is_known() -> None:
+    judge = policy({"argv": [["npm", "*", "test"]]})
+    assert verdict(judge, "npm run test")[0] == "allow"
+    assert verdict(judge, "npm test")[0] == "deny"
+    assert verdict(judge, "npm run all test")[0] == "deny"
+    assert verdict(judge, "npm * test")[0] == "deny"
+
+
+def test_each_command_of_a_line_needs_its_own_rule() -> None:
+    judge = policy({"argv": [["ls"]]}, {"argv": [["cat"]]})
+    assert verdict(judge, "cat a | ls") == ("allow", "rule-0")
+    assert verdict(judge, "cat a; ls; rm b") == ("deny", "default-deny")
+
+
+def test_the_strictest_wins_in_the_name_of_the_first_such_rule() -> None:
+    judge = policy(
+        {"argv": [["git"]]},
+        {"argv": [["git", "push"]], "effect": "deny"},
+        {"argv": [["git", "*", "-f"]], "effect": "deny"},
+    )
+    assert verdict(judge, "git status") == ("allow", "rule-0")
+    assert verdict(judge, "git push -f") == ("deny", "rule-1")
+    assert verdict(judge, "git pull -f && git push") == ("deny", "rule-1")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *["curl x", "/usr/bin/curl x", "./curl x", "ls; curl x", "ls | curl x", "timeout 5 curl x", "env /bin/curl x"],
+        *["sh -c 'curl x'", "xargs curl", "find . -exec curl {} +", "busybox curl x", "nohup sh -c 'ls && curl'"],
+    ],
+)
+def test_a_deny_rule_finds_its_program_by_path_and_in_wrappers(command: str) -> None:
+    judge = policy({"argv": [["*"]]}, {"argv": [["curl"]], "effect": "deny"})
+    assert verdict(judge, command) == ("deny", "rule-1")
+
+
+def test_a_deny_rule_takes_a_file_name_pattern_for_the_word_it_might_become() -> None:
+    judge = policy({"argv": [["git"]]}, {"argv": [["git", "push"]], "effect": "deny"})
+    assert verdict(judge, "git pus*") == ("deny", "rule-1")
+    assert verdict(judge, "git add *.py") == ("allow", "rule-0")
+    assert verdict(judge, "xargs git") == ("deny", "rule-1")
+
+
+def test_a_deny_rule_about_a_wrapper_holds_and_an_allow_rule_about_one_allows_only_what_it_wraps() -> None:
+    assert verdict(policy({"argv": [["*"]]}, {"argv": [["env"]], "effect": "deny"}), "env ls") == ("deny", "rule-1")
+    assert verdict(policy({"argv": [["env"]]}), "env ls") == ("deny", "default-deny")
+    assert verdict(policy({"argv": [["env"]]}, {"argv": [["ls"]]}), "env ls") == ("allow", "rule-1")
+
+
+def test_a_rule_without_argv_is_about_every_command_line_opaque_ones_too() -> None:
+    assert verdict(policy({}), "echo $(ls) > /x") == ("allow", "rule-0")
+    assert verdict(policy({}, {"effect": "deny"}), "ls") == ("deny", "rule-1")
+    assert verdict(policy({}, {"effect": "deny"}), "echo $x") == ("deny", "rule-1")
+    assert verdict(policy({"effect": "deny"}, opaque="allow"), "echo $x") == ("deny", "rule-0")
+
+
+def test_an_opaque_line_gets_what_the_policy_says_for_opaque() -> None:
+    assert verdict(policy(GIT), "ls $x") == ("deny", "opaque")
+    assert verdict(policy(GIT, opaque="allow"), "ls $x") == ("allow", "opaque")
+    assert "expands a variable" in policy(GIT).judge("execute", {"command": "ls $x"}).reason
+
+
+def test_where_an_argv_is_denied_an_opaque_line_is_not_waved_through_by_a_rule_without_argv() -> None:
+    judge = policy({}, {"argv": [["curl"]], "effect": "deny"})
+    assert verdict(judge, "ls") == ("allow", "rule-0")
+    assert verdict(judge, "c=curl; $c x") == ("deny", "opaque")
+
+
+def test_a_denied_program_that_is_seen_in_an_opaque_line_denies_it() -> None:
+    judge = policy({}, {"argv": [["curl"]], "effect": "deny"}, opaque="allow")
+    assert verdict(judge, "echo $(curl x)") == ("deny", "rule-1")
+    assert verdict(judge, "for f in a; do sh -c 'curl x'; done") == ("deny", "rule-1")
+    assert verdict(judge, "echo $(ls)") == ("allow", "opaque")
+
+
+LS = {"argv": [["ls"], ["cat"], ["cd"]]}
+WRITE = {"tools": ["write_file"], "paths": ["/workspace/out/**"]}
+READ = {"tools": ["read_file"], "paths": ["/workspace/**"]}
+
+
+@pytest.mark.parametrize(
+    "command,expected",
+    [
+        ("ls > out/a", "allow"),
+        ("ls > /workspace/out/a", "allow"),
+        ("ls > ./out//a", "allow"),
+        ("> out/a", "allow"),
+        ("ls > /dev/null 2>&1", "allow"),
+        ("cat < a", "allow"),
+        ("ls > a", "deny"),
+        ("ls > /tmp/a", "deny"),
+        ("ls > out/../a", "deny"),
+        ("ls > out/link/../a", "deny"),
+        ("cat < /etc/passwd", "deny"),
+        ("ls > /dev/tcp/a/1", "deny"),
+        ("cd out && ls > out/a", "deny"),
+        ("cd out && ls > /workspace/out/a", "allow"),
+    ],
+)
+def test_redirects_are_judged_as_file_reads_and_writes(command: str, expected: str) -> None:
+    assert verdict(policy(LS, WRITE, READ), command)[0] == expected
+
+
+def test_a_redirect_to_a_device_is_opaque_whatever_paths_are_allowed() -> None:
+    """In bash /dev/tcp/host/port is a connection, not a file."""
+    judge = policy(LS, {"tools": ["write_file"], "paths": ["/**"]})
+    assert verdict(judge, "ls > /etc/x") == ("allow", "rule-0")
+    assert verdict(judge, "ls > /dev/tcp/host/80") == ("deny", "opaque")
+
+
+def test_a_denied_path_denies_a_redirect_to_it_even_where_any_command_may_run() -> None:
+    judge = policy({}, {"tools": ["write_file"], "paths": ["/workspace/.git/**"], "effect": "deny"})
+    assert verdict(judge, "echo x > .git/config") == ("deny", "rule-1")
+    assert verdict(judge, "echo x > /var/x") == ("allow", "rule-0")
+
+
+def test_path_rules_are_judged_on_the_path() -> None:
+    judge = policy(
+        {"tools": ["read_file", "ls"], "paths": ["/workspace/**"]},
+        {"tools": ["read_file"], "paths": ["/workspace/**/*.key"], "effect": "deny"},
+    )
+    assert judge.judge("ls", {"path": "/workspace"}).rule == "rule-0"
+    assert judge.judge("read_file", {"path": "/workspace/a"}).verdict == "allow"
+    assert judge.judge("read_file", {"path": "/workspace/a/b.key"}).rule == "rule-1"
+    assert judge.judge("ls", {"path": "/workspace/a/b.key"}).verdict == "allow"
+    assert judge.judge("write_file", {"path": "/workspace/a"}).verdict == "deny"
+
+
+def test_a_search_is_denied_from_where_it_would_meet_what_it_must_not() -> None:
+    judge = policy(
+        {"tools": ["grep"], "paths": ["/workspace/**"]},
+        {"tools": ["grep"], "paths": ["/workspace/keys/**"], "effect": "deny"},
+    )
+    assert judge.judge("grep", {"path": "/workspace", "pattern": "x"}).rule == "rule-1"
+    assert judge.judge("grep", {"path": "/workspace/src", "pattern": "x"}).verdict == "allow"
+
+
+def test_the_trace_lists_every_rule_that_matched_a_part() -> None:
+    judge = policy({"argv": [["git"]]}, {"argv": [["git", "push"]], "effect": "deny"}, WRITE)
+    decision = judge.judge("execute", {"command": "git status > out/a; git push"})
+    assert set(decision.trace) == {
+        Match("> /workspace/out/a", "rule-2", "allow"),
+        Match("git status", "rule-0", "allow"),
+        Match("git push", "rule-0", "allow"),
+        Match("git push", "rule-1", "deny"),
+    }
+
+
+def test_what_a_decision_says_can_always_be_stored_as_text() -> None:
+    decision = policy().judge("read_file", {"path": "/workspace/\udc80" + "x" * 5000})
+    assert decision.reason.encode()
+    assert len(decision.reason) < 500
+
+
+def test_the_version_names_the_content() -> None:
+    assert policy(GIT).version == policy(GIT).version
+    assert policy(GIT).version != policy(LS).version
+    assert policy(GIT).version.startswith("policy_")
+    assert len(policy(GIT).digest) == 64
+
+
+@pytest.mark.parametrize("path", ["/workspace", "/workspace/a/b", "/tmp", "/tmp/x"])
+@pytest.mark.parametrize("tool", ["ls", "read_file", "write_file", "edit_file", "glob", "grep"])
+def test_the_starter_policy_lets_file_tools_work_in_workspace_and_tmp(tool: str, path: str) -> None:
+    assert load_policy(STARTER_POLICY, "starter").judge(tool, {"path": path, "pattern": "*"}).verdict == "allow"
+
+
+@pytest.mark.parametrize("command", ["rm -rf /", "echo $(ls) > /x & wait", "\0", "", "while true; do :; done"])
+def test_the_starter_policy_lets_execute_run_any_command(command: str) -> None:
+    assert verdict(load_policy(STARTER_POLICY, "starter"), command) == ("allow", "any-command")
+
+
+def test_the_starter_policy_lets_file_tools_reach_nothing_else() -> None:
+    judge = load_policy(STARTER_POLICY, "starter")
+    assert judge.judge("read_file", {"path": "/etc/passwd"}).verdict == "deny"
+    assert judge.judge("write_file", {"path": "/opt/airlock/x"}).verdict == "deny"
+
+
+EFFECTS = st.sampled_from(["allow", "deny"])
+RULES = st.lists(
+    st.one_of(
+        st.fixed_dictionaries(
+            {
+                "effect": EFFECTS,
+                "argv": st.lists(
+                    st.lists(
+                        st.sampled_from(["ls", "cat", "git", "push", "*", ["a", "b"], "env"]), min_size=1, max_size=2
+                    ),
+                    min_size=1,
+                    max_size=2,
+                ),
+            }
+        ),
+        st.fixed_dictionaries({"effect": EFFECTS}),
+        st.fixed_dictionaries(
+            {
+                "effect": EFFECTS,
+                "tools": st.lists(st.sampled_from(["read_file", "write_file", "grep"]), min_size=1, max_size=3),
+                "paths": st.lists(
+                    st.sampled_from(["/workspace/**", "/workspace/*", "/workspace/a", "/**/a", "/tmp/**"]),
+                    min_size=1,
+                    max_size=2,
+                ),
+            }
+        ),
+    ),
+    max_size=5,
+)
+CALLS: list[tuple[str, dict[str, object]]] = [
+    *(
+        ("execute", {"command": line})
+        for line in ["ls", "git push", "ls a; cat b", "env git a", "ls > a", "ls $x", "git *"]
+    ),
+    *(("read_file", {"path": path}) for path in ["/workspace", "/workspace/a", "/tmp/a/b", "/etc"]),
+    *(("grep", {"path": path, "pattern": "x"}) for path in ["/workspace", "/tmp/b"]),
+    ("write_file", {"path": "/workspace/a"}),
+]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), RULES, st.sampled_from(["allow", "deny"]))
+def test_the_order_of_rules_never_changes_a_verdict(
+    data: st.DataObject, rules: list[dict[str, Any]], opaque: str
+) -> None:
+    order = data.draw(st.permutations(range(len(rules))))
+    written = policy(*rules, opaque=opaque)
+    shuffled = policy(*(rules[place] for place in order), opaque=opaque)
+    for tool, arguments in CALLS:
+        assert written.judge(tool, arguments).verdict == shuffled.judge(tool, arguments).verdict
+
+
+@settings(max_examples=200, deadline=None)
+@given(RULES, RULES)
+def test_another_deny_rule_never_makes_a_policy_laxer(rules: list[dict[str, Any]], more: list[dict[str, Any]]) -> None:
+    before = policy(*rules)
+    after = policy(*rules, *({**rule, "effect": "deny"} for rule in more))
+    for tool, arguments in CALLS:
+        if before.judge(tool, arguments).verdict == "deny":
+            assert after.judge(tool, arguments).verdict == "deny"
+
+
+def test_a_decision_among_a_thousand_rules_costs_far_less_than_a_hundred_times_one_among_ten() -> None:
+    def judge(rules: int) -> Policy:
+        return policy(
+            *(
+                {"tools": ["read_file"], "paths": [f"/workspace/dir{place}/**", f"/workspace/**/name{place}/*.py"]}
+                for place in range(rules // 2)
+            ),
+            *({"argv": [["git", f"sub{place}"], [f"program{place}"]]} for place in range(rules // 2)),
+        )
+
+    few, many = judge(10), judge(1000)
+    for tool, arguments in (
+        ("read_file", {"path": "/workspace/a/b/name4/x.py"}),
+        ("execute", {"command": "git sub4 --flag 'a b'"}),
+    ):
+        few_s = min(_p99_s(few, tool, arguments) for _ in range(5))
+        many_s = min(_p99_s(many, tool, arguments) for _ in range(5))
+        print(f"{tool}: p99 {few_s * 1e6:.0f} us among 10 rules, {many_s * 1e6:.0f} us among 1,000")
+        assert many_s < 30 * few_s
+
+
+def _p99_s(judge: Policy, tool: str, arguments: Mapping[str, object]) -> float:
+    taken_s = []
+    for _ in range(500):
+        started_s = time.perf_counter()
+        assert judge.judge(tool, arguments).verdict == "allow"
+        taken_s.append(time.perf_counter() - started_s)
+    return sorted(taken_s)[494]

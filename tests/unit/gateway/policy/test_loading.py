@@ -1,0 +1,167 @@
+"""Policy files: what is wrong, where, and what is allowed there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.policy import STARTER_POLICY, PolicyError, check_policy_file, load_policy
+from gateway.policy.loading import LIMIT_BYTES
+
+RULE = "{id: a, tools: [execute], effect: allow, reason: r"
+
+
+def problems(text: str) -> list[tuple[int, str, str]]:
+    """Every problem of a text that does not load."""
+    with pytest.raises(PolicyError) as caught:
+        load_policy(text, "p.yaml")
+    return [(error.line, error.field, error.message) for error in caught.value.errors]
+
+
+def test_the_starter_policy_loads_and_says_the_defaults() -> None:
+    document = load_policy(STARTER_POLICY, "starter.yaml").document
+    bare = load_policy("version: 1\nrules: []", "bare.yaml").document
+    assert (document.sandbox, document.limits, document.eviction) == (bare.sandbox, bare.limits, bare.eviction)
+    assert document.opaque == "deny"
+    assert (document.limits.steps, document.limits.output_tokens, document.limits.run_s) == (25, 32_768, 300)
+
+
+def test_sizes_of_eviction_can_be_set_for_a_tool() -> None:
+    text = "version: 1\nrules: []\neviction: {tools: {execute: {limit_chars: 1000, head_chars: 10, tail_chars: 20}}}"
+    eviction = load_policy(text, "p").document.eviction
+    assert eviction.sizes("execute").limit_chars == 1000
+    assert eviction.sizes("other").limit_chars == 80_000
+
+
+@pytest.mark.parametrize(
+    "text,line,field,message",
+    [
+        ("", 1, "", "empty"),
+        ("- a", 1, "", "must be a mapping"),
+        ("rules: []", 1, "version", "missing"),
+        ("version: 2\nrules: []", 1, "version", "allowed: 1"),
+        ("version: 1\nrules: []\nfoo: 1", 3, "foo", "unknown field; allowed here: version, description, sandbox"),
+        ("version: 1\nrules: []\nsandbox:\n  runtime: kata", 4, "sandbox.runtime", "'runc', 'runsc'"),
+        ("version: 1\nrules: []\nsandbox:\n  memory_mib: '5'", 4, "sandbox.memory_mib", "integer"),
+        ("version: 1\nrules: []\nsandbox:\n  pids: yes", 4, "sandbox.pids", "integer"),
+        ("version: 1\nrules: []\nsandbox:\n  cpus: .nan", 4, "sandbox.cpus", "finite"),
+        ("version: 1\nrules: []\nlimits:\n  steps: 0", 4, "limits.steps", "greater than or equal to 1"),
+        ("version: 1\nrules: []\nlimits:\n  step: 1", 4, "limits.step", "allowed here: timeout_s, steps"),
+        ("version: 1\nrules: []\nlimits: []", 3, "limits", "must be a mapping with these fields: timeout_s"),
+        ("version: 1\nrules: []\nopaque: ask", 3, "opaque", "approvals come later"),
+        ("version: 1\nrules: []\neviction:\n  head_chars: 90000", 3, "eviction", "not be more than limit_chars"),
+        ("version: 1\nrules: []\neviction:\n  tools: {ls: {}}", 4, "eviction.tools.ls", "allowed: 'execute'"),
+        ("version: 1\nrules: 5", 2, "rules", "must be a list"),
+        ("version: 1\nrules:\n- {}", 3, "rules[0].id", "mandatory"),
+        (f"version: 1\nrules:\n- {RULE}, id: b}}", 3, "rules[0].id", "written twice"),
+        (f"version: 1\nrules:\n- {RULE}}}\n- {RULE}}}", 4, "rules[1].id", "line 3 already"),
+        ("version: 1\nrules:\n- {id: a, tools: [execute], effect: allow}", 3, "rules[0].reason", "mandatory"),
+        ("version: 1\nrules:\n- {id: a, tools: [execute], effect: allow, reason: no}", 3, "rules[0].reason", "quotes"),
+        ("version: 1\nrules:\n- {id: A b, tools: [ls], effect: deny, reason: r}", 3, "rules[0].id", "not an id"),
+        (
+            "version: 1\nrules:\n- {id: opaque, tools: [ls], effect: deny, reason: r}",
+            3,
+            "rules[0].id",
+            "choose another",
+        ),
+        (
+            "version: 1\nrules:\n- id: a\n  tools: [ls]\n  effect: ask\n  reason: r",
+            5,
+            "rules[0].effect",
+            "approvals come later",
+        ),
+        (f"version: 1\nrules:\n- {RULE}, mode: shadow}}", 3, "rules[0].mode", "shadow mode comes later"),
+        ("version: 1\nrules:\n- {id: a, tools: [bash], effect: deny, reason: r}", 3, "rules[0].tools[0]", "'execute'"),
+        ("version: 1\nrules:\n- {id: a, tools: [], effect: deny, reason: r}", 3, "rules[0].tools", "at least 1"),
+        (f"version: 1\nrules:\n- {RULE}, paths: [/a]}}", 3, "rules[0]", "for execute write argv"),
+        (
+            "version: 1\nrules:\n- {id: a, tools: [ls], effect: deny, reason: r, argv: [[ls]]}",
+            3,
+            "rules[0]",
+            "write paths",
+        ),
+        ("version: 1\nrules:\n- {id: a, tools: [ls, execute], effect: deny, reason: r}", 3, "rules[0]", "two rules"),
+        (f"version: 1\nrules:\n- {RULE}, argv: [git]}}", 3, "rules[0].argv[0]", "[[git, [status, diff]], [ls]]"),
+        (f"version: 1\nrules:\n- {RULE}, argv: [[git, no]]}}", 3, "rules[0].argv[0][1]", "need quotes"),
+        (f"version: 1\nrules:\n- {RULE}, argv: [[git status]]}}", 3, "rules[0].argv", "write the words apart"),
+        (f"version: 1\nrules:\n- {RULE}, argv: []}}", 3, "rules[0].argv", "lists of words"),
+        (
+            "version: 1\nrules:\n- id: a\n  tools: [ls]\n  effect: deny\n  reason: r\n  paths:\n  - /a\n  - b/*",
+            9,
+            "rules[0].paths[1]",
+            "not absolute",
+        ),
+        (
+            f"version: 1\nrules:\n- {RULE}, argv: [[git]],\n   examples: {{match: [git status,\n    git; ls]}}}}",
+            5,
+            "rules[0].examples.match[1]",
+            "does not match rule 'a'",
+        ),
+        (
+            f"version: 1\nrules:\n- {RULE}, argv: [[git]],\n   examples: {{not_match: [git push]}}}}",
+            4,
+            "rules[0].examples.not_match[0]",
+            "must not",
+        ),
+        ("version: 1\nrules: [\n", 3, "", "not valid YAML"),
+        ("version: 1\n\trules: []", 2, "", "not valid YAML"),
+        ("version: 1\nrules: &a []", 2, "", "aliases"),
+        ("version: 1\nrules: *a", 2, "", "aliases"),
+        ("version: 1\nrules: !!python/object:os.system []", 2, "rules", "tag"),
+        ("version: 1\nrules: []\n---\nversion: 1", 3, "", "second document"),
+        ("version: 1\nrules: " + "[" * 50, 2, "", "20 levels"),
+        ("version: 1\nrules: []\n? [a]\n: b", 3, "", "plain text"),
+        ("version: 1\nrules: []\n<<: {a: 1}", 3, "<<", "unknown field"),
+        ("version: 1\nrules: []\ndescription: \0", 1, "", "not valid YAML"),
+        ("version: 1\nrules: []\n#" + "x" * LIMIT_BYTES, 1, "", "larger than"),
+    ],
+)
+def test_a_problem_names_its_line_its_field_and_what_is_allowed(text: str, line: int, field: str, message: str) -> None:
+    found = problems(text)
+    assert (line, field) in [(at, name) for at, name, _ in found]
+    assert any(message in said for at, name, said in found if (at, name) == (line, field)), found
+
+
+def test_every_problem_is_told_at_once_in_the_order_of_the_file() -> None:
+    found = problems("version: 2\nfoo: 1\nrules:\n- {id: a, tools: [x], effect: maybe, reason: r}\nopaque: 1")
+    assert [line for line, _, _ in found] == [1, 2, 4, 4, 5]
+
+
+def test_a_bomb_of_aliases_is_refused_at_once() -> None:
+    levels = "\n".join(f"l{n}: &l{n} [" + ", ".join([f"*l{n - 1}"] * 9 if n else ["x"] * 9) + "]" for n in range(9))
+    assert "aliases" in problems(levels)[0][2]
+
+
+def test_values_that_yaml_reads_as_dates_stay_text() -> None:
+    assert load_policy("version: 1\nrules: []\ndescription: 2024-01-31", "p").document.description == "2024-01-31"
+
+
+def test_the_error_names_source_line_and_field() -> None:
+    with pytest.raises(PolicyError, match=r"^tenant\.yaml:3: limits\.steps: "):
+        load_policy("version: 1\nrules: []\nlimits: {steps: x}", "tenant.yaml")
+
+
+def test_a_good_file_has_no_problems(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(STARTER_POLICY)
+    assert check_policy_file(file) == []
+
+
+def test_a_file_that_cannot_be_read_is_a_problem_too(tmp_path: Path) -> None:
+    assert "No such file" in check_policy_file(tmp_path / "none.yaml")[0].message
+    assert "directory" in check_policy_file(tmp_path)[0].message
+    file = tmp_path / "latin.yaml"
+    file.write_bytes(b"version: 1\ndescription: caf\xe9\n")
+    assert check_policy_file(file)[0].line == 2
+    file.write_bytes(b"#" * (LIMIT_BYTES + 5))
+    assert "larger" in check_policy_file(file)[0].message
+
+
+def test_the_tutorial_is_true() -> None:
+    """Each policy in docs/policy.md loads, so its examples hold."""
+    pages = (Path(__file__).parents[4] / "docs" / "policy.md").read_text()
+    policies = [block.split("```")[0] for block in pages.split("```yaml\n")[1:]]
+    assert policies
+    for text in policies:
+        load_policy(text, "docs/policy.md")
