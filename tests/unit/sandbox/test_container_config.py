@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox.container_config import Runtime, container_config, digest, workspace_volume
+from sandbox.container_config import Runtime, container_config, digest, user_ids, workspace_volume
 from sandbox.engine import SandboxLimits, SandboxSpec
 
 
@@ -36,10 +36,23 @@ def test_no_text_of_a_tenant_reaches_docker_but_the_image() -> None:
 
 def test_what_the_image_says_to_run_is_never_run() -> None:
     told = config(SPEC)
-    assert told["Entrypoint"] == ["/opt/airlock/bin/daemon"]
+    assert told["Entrypoint"][0] == "/opt/airlock/bin/daemon"
     assert told["Cmd"] == []
     assert told["User"] == "0:77"
     assert told["Healthcheck"] == {"Test": ["NONE"]}
+
+
+def test_each_thread_has_users_of_its_own_that_stay_the_same() -> None:
+    pairs = [user_ids("i", tenant, thread) for tenant in ("a", "b") for thread in ("x", "y")]
+    everyone = [user for pair in pairs for user in pair]
+    assert len(set(everyone)) == 8
+    assert all(600_000_000 <= user < 2**30 for user in everyone)
+    assert user_ids("i", "a", "x") == pairs[0]
+    tool_user, daemon_user = user_ids("i1", SPEC.tenant, SPEC.thread)
+    entrypoint = config(SPEC)["Entrypoint"]
+    assert entrypoint[-6:] == [
+        "--tool-uid", str(tool_user), "--tool-gid", str(tool_user), "--daemon-uid", str(daemon_user)
+    ]  # fmt: skip
 
 
 def test_the_image_s_environment_cannot_steer_the_loader_of_pid_1() -> None:
