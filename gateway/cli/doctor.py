@@ -38,10 +38,11 @@ class Finding:
 def doctor(
     *,
     engine_url: Annotated[str | None, typer.Option(help="Docker engine to look at; default as for docker.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Configuration to look at, with its policies and engine.")] = None,
     as_json: Json = False,
 ) -> None:
     """Look at Python, disk, engine, images and runtimes, and try the limits on a sandbox. Exits 1 when one failed."""
-    findings = asyncio.run(_collect(engine_url))
+    findings = asyncio.run(_collect(engine_url, config))
     if as_json:
         ok = all(finding.state != "failed" for finding in findings)
         print_json({"ok": ok, "findings": [asdict(finding) for finding in findings]})
@@ -61,17 +62,21 @@ def _print(findings: list[Finding]) -> None:
             out.print(f"\n[bold]{finding.what}[/]: {finding.mend}")
 
 
-async def _collect(engine_url: str | None) -> list[Finding]:
-    return [finding async for finding in _look(engine_url)]
+async def _collect(engine_url: str | None, config: Path | None) -> list[Finding]:
+    return [finding async for finding in _look(engine_url, config)]
 
 
-async def _look(engine_url: str | None) -> AsyncIterator[Finding]:
+async def _look(engine_url: str | None, config: Path | None) -> AsyncIterator[Finding]:
     from gateway.clock import make_id
     from sandbox.docker_engine import DockerEngine
     from sandbox.errors import SandboxError
 
     yield _python()
     yield _disk()
+    if config is not None:
+        finding, configured_url = _configuration(config)
+        yield finding
+        engine_url = engine_url or configured_url
     with tempfile.TemporaryDirectory(prefix="airlock-doctor-") as directory:
         engine = DockerEngine(
             instance=make_id("doctor"), channel_root=Path(directory), runtime_image=_RUNTIME, base_url=engine_url
@@ -148,6 +153,21 @@ def _workspace(engine: DockerEngine) -> Finding:
         "enforced for each file, not for all together",
         "put the engine's data directory on XFS mounted with pquota; until then a tenant can fill the engine's disk",
     )
+
+
+def _configuration(path: Path) -> tuple[Finding, str | None]:
+    """Load what `airlock serve` would load; return the engine that it names too."""
+    from gateway.config import Config
+    from gateway.errors import Misconfigured
+    from gateway.tenants import load_tenants
+
+    try:
+        config = Config.load(path)
+        tenants = load_tenants(config)
+    except Misconfigured as error:
+        return Finding("configuration", "failed", "does not load", str(error)), None
+    versions = ", ".join(f"{tenant.name} {tenant.policy.version}" for tenant in tenants.values())
+    return Finding("configuration", "ok", f"loads; policies: {versions}"), config.sandbox.engine_url
 
 
 def _python() -> Finding:

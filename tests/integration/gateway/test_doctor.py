@@ -1,0 +1,41 @@
+"""`airlock doctor` tries things rather than believing them, and says how to mend what does not work."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from tests.gateway_process import airlock, make_home
+
+
+def test_doctor_tries_a_sandbox_and_leaves_nothing() -> None:
+    findings = {one["what"]: one for one in json.loads(airlock("doctor", "--json").stdout)["findings"]}
+    for what in ("engine", "seccomp", "sandbox", "limit memory", "limit processes", "limit cpu", "isolation"):
+        assert findings[what]["state"] == "ok", findings[what]
+    assert findings["limit memory"]["detail"].startswith("1024 MiB")
+    left = subprocess.run(
+        ["docker", "ps", "-aq", "--filter", "label=airlock.kind", "--filter", "name=airlock-doctor"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert left.stdout == ""
+
+
+def test_doctor_says_how_to_mend_a_missing_engine(tmp_path: Path) -> None:
+    looked = airlock("doctor", "--engine-url", f"unix://{tmp_path}/no.sock", "--json", check=False)
+    assert looked.returncode == 1
+    engine = json.loads(looked.stdout)["findings"][-1]
+    assert (engine["what"], engine["state"]) == ("engine", "failed")
+    assert "DOCKER_HOST" in engine["mend"]
+
+
+def test_doctor_loads_the_configuration_it_is_given(tmp_path: Path) -> None:
+    home = make_home(tmp_path / "home")
+    (home.config.parent / "policies" / "default.yaml").write_text("version: 2\n", encoding="utf-8")
+    looked = airlock("doctor", "--config", str(home.config), "--json", check=False)
+    assert looked.returncode == 1
+    findings = {one["what"]: one for one in json.loads(looked.stdout)["findings"]}
+    assert findings["configuration"]["state"] == "failed"
+    assert "default.yaml" in findings["configuration"]["mend"]
