@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,15 @@ def running_demo(directory: Path, command: Sequence[str] = DEMO) -> Iterator[Dem
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
     environment |= {"TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(REPOSITORY)}
     with output.open("wb") as stream:
-        process = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=stream, stderr=stream)
+        # A shell that started us in the background has made us ignore Ctrl-C, and a child would inherit that.
+        process = subprocess.Popen(
+            command,
+            cwd=REPOSITORY,
+            env=environment,
+            stdout=stream,
+            stderr=stream,
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+        )
 
     def identities() -> list[str]:
         return [text for path in temporary.glob("*/gateway/state/instance") if (text := path.read_text("ascii"))]

@@ -336,11 +336,22 @@ async def test_an_invalid_expression_is_told_with_its_place(tmp_path: Path) -> N
     assert "at character 2" in caught.value.message
 
 
-async def test_an_expression_without_end_is_ended_and_the_child_is_gone(tmp_path: Path) -> None:
+async def test_an_expression_without_end_is_ended_and_the_child_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a").write_bytes(b"a" * 40 + b"!")
+    children: list[int] = []
+    fork = os.fork
+
+    def noted_fork() -> int:
+        children.append(fork())
+        return children[-1]
+
+    monkeypatch.setattr(os, "fork", noted_fork)
     assert (await grep(tmp_path, "(a+)+$", timeout_ms=200)).timed_out
+    (child,) = children
     with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+        os.waitpid(child, os.WNOHANG)
 
 
 async def test_work_that_takes_the_memory_is_a_clear_failure() -> None:
