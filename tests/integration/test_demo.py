@@ -65,7 +65,7 @@ def running_demo(directory: Path, command: Sequence[str] = DEMO) -> Iterator[Dem
             env=environment,
             stdout=stream,
             stderr=stream,
-            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - it takes no lock
         )
 
     def identities() -> list[str]:
