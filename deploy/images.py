@@ -193,6 +193,9 @@ def _prepare(image: str) -> None:
     if image == "runtime":
         _download_wheels("sandbox.lock", CONTEXT / "runtime")
     if image == "gateway":
+        # The classic builder runs every stage above the wanted one, so what those copy has to be there too.
+        if not (CONTEXT / "runtime").is_dir():
+            _download_wheels("sandbox.lock", CONTEXT / "runtime")
         _download_wheels("gateway.lock", CONTEXT / "gateway")
         # setuptools builds in the tree and would pack what an earlier build left there.
         shutil.rmtree(ROOT / "build", ignore_errors=True)
