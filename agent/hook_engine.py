@@ -37,18 +37,7 @@ Point = Literal[
     "execution_end",
     "on_error",
 ]
-POINTS: tuple[Point, ...] = (
-    "execution_start",
-    "before_step",
-    "before_inference",
-    "after_inference",
-    "before_tool_use",
-    "after_tool_use",
-    "after_step",
-    "should_continue",
-    "execution_end",
-    "on_error",
-)
+POINTS: tuple[Point, ...] = get_args(Point)
 _INNERMOST_FIRST = frozenset({"after_inference", "after_tool_use", "after_step", "execution_end"})
 
 HOOK_FAILED = "hook_failed"

@@ -18,6 +18,7 @@ import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from agent.paths import WORKSPACE
 from gateway.policy.decision import DEFAULT_DENY, INVALID_ARGUMENTS, OPAQUE, Decision, Effect, Match
 from gateway.policy.document import FILE_TOOLS, PolicyDocument
 from gateway.policy.globs import path_problem
@@ -26,7 +27,6 @@ from gateway.policy.shell import Redirect
 from gateway.policy.words import Word
 from gateway.policy.wrappers import Programs, read_programs
 
-WORKSPACE = "/workspace"
 _PART_CHARS = 200
 _NO_RULES = ToolRules()
 
