@@ -153,7 +153,7 @@ def _instance(state_dir: Path) -> str:
         raise Misconfigured(f"{path}: {error}") from error
     if not re.fullmatch(r"gw_[0-9a-f]{24}", instance):
         raise Misconfigured(
-            f"{path} is damaged: it names this gateway's containers. Restore it, or remove it; then run `make clean` "
-            "or remove what carries the label airlock.kind in Docker by hand"
+            f"{path} is damaged: it names this gateway's containers and workspaces. Restore it from the label "
+            "airlock.instance of one of them (`docker volume inspect`); without it their files are not found again"
         )
     return instance

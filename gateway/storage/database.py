@@ -119,12 +119,16 @@ class Database:
                 _settle(pending, Unavailable(f"the database is locked, full or gone: {_said(error)}; try again later"))
             return
         for pending in group:
-            if not pending.done.done():
-                pending.done.set_result(None)
+            _settle(pending)
 
 
-def _settle(pending: _Pending, error: Exception) -> None:
-    if not pending.done.done():
+def _settle(pending: _Pending, error: Exception | None = None) -> None:
+    """Tell a caller how its writes ended, unless it has gone away meanwhile."""
+    if pending.done.done():
+        return
+    if error is None:
+        pending.done.set_result(None)
+    else:
         pending.done.set_exception(error)
 
 
