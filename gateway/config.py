@@ -116,7 +116,7 @@ class Config(Section):
 
     def resolved_database_url(self) -> str:
         """Return the SQLAlchemy URL."""
-        return self.database_url or f"sqlite+aiosqlite:///{self.path(self.state_dir)}/airlock.db"
+        return self.database_url or f"sqlite:///{self.path(self.state_dir)}/airlock.db"
 
     def resolved_channel_dir(self) -> Path:
         """Return where sandboxes' sockets are; the engine must find this path where the gateway does."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -13,9 +13,8 @@ import structlog
 from alembic import command
 from alembic.config import Config as AlembicConfig
 from alembic.util import CommandError
-from sqlalchemy import Connection, Executable, event
+from sqlalchemy import Engine, Executable, Row, Select, create_engine, event
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from gateway.errors import Misconfigured, Unavailable
 
@@ -23,6 +22,7 @@ log = structlog.get_logger(__name__)
 _MIGRATIONS = Path(__file__).parent / "migrations"
 # One transaction takes at most this many callers' writes, so that a burst cannot hold the database for long.
 _GROUP_LIMIT = 128
+_READERS = 4
 
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 Write = tuple[Executable, Parameters]
@@ -35,12 +35,18 @@ class _Pending:
 
 
 class Database:
-    """An open database. Reads take a connection each; `write` returns when what it was given is durable."""
+    """An open database. Reads take a connection each; `write` returns when what it was given is durable.
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    The driver is synchronous and has threads of its own: one crossing a transaction costs a fraction of an asynchronous
+    driver's one crossing a statement, and no driver's thread can outlive the event loop that opened it.
+    """
+
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._queue: asyncio.Queue[_Pending | None] = asyncio.Queue()
-        self._writer: asyncio.Task[None] | None = None
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="database-reader")
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="database-writer")
+        self._writing: asyncio.Task[None] | None = None
         self._closed = False
 
     @classmethod
@@ -48,37 +54,36 @@ class Database:
         """Open, migrate to the newest revision, and start the writer."""
         try:
             # Parameters hold what tenants wrote: no message of an error may.
-            engine = create_async_engine(url, hide_parameters=True)
+            engine = create_engine(url, hide_parameters=True)
         except (SQLAlchemyError, ImportError) as error:
-            raise Misconfigured(f"database_url: {error}; sqlite+aiosqlite:///FILE is the default") from error
+            raise Misconfigured(f"database_url: {error}; sqlite:///FILE is the default") from error
         if engine.dialect.name == "sqlite":
-            event.listen(engine.sync_engine, "connect", _set_pragmas)
+            event.listen(engine, "connect", _set_pragmas)
+        database = cls(engine)
         try:
-            async with engine.begin() as connection:
-                await connection.run_sync(_migrate)
+            await asyncio.get_running_loop().run_in_executor(database._writer, database._migrate)
         except (SQLAlchemyError, OSError, CommandError) as error:
-            await engine.dispose()
+            await database.close()
             raise Misconfigured(
                 f"the database {engine.url.render_as_string()} does not open: {_said(error)}. Is its directory there, "
                 "writable and not full, and does no other program hold it?"
             ) from error
-        database = cls(engine)
-        database._writer = asyncio.create_task(database._write_groups(), name="database writer")
+        database._writing = asyncio.create_task(database._write_groups(), name="database writer")
         return database
 
     async def close(self) -> None:
         """Finish the writes that callers wait for, then close."""
         self._closed = True
-        if self._writer is not None:
+        if self._writing is not None:
             self._queue.put_nowait(None)
-            await self._writer
-        await self._engine.dispose()
+            await self._writing
+        await asyncio.to_thread(self._shut_down)
 
-    @contextlib.asynccontextmanager
-    async def reading(self) -> AsyncIterator[AsyncConnection]:
-        """Lend a connection for reads."""
-        async with self._engine.connect() as connection:
-            yield connection
+    async def rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
+        """Return what a query finds; `Unavailable` when the database does not answer it."""
+        if self._closed:
+            raise Unavailable("the gateway is stopping; ask again when it is back")
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, query)
 
     async def write(self, *writes: Write) -> None:
         """Execute statements in one transaction; all of them or none."""
@@ -89,37 +94,58 @@ class Database:
         await pending.done
 
     async def _write_groups(self) -> None:
+        loop = asyncio.get_running_loop()
         open_ = True
         while open_:
             group = [await self._queue.get()]
             while not self._queue.empty() and len(group) < _GROUP_LIMIT:
                 group.append(self._queue.get_nowait())
             open_ = None not in group
-            await self._commit([pending for pending in group if pending is not None])
+            waiting = [pending for pending in group if pending is not None]
+            if not waiting:
+                continue
+            errors = await loop.run_in_executor(self._writer, self._commit, [pending.writes for pending in waiting])
+            for pending, error in zip(waiting, errors, strict=True):
+                _settle(pending, error)
 
-    async def _commit(self, group: Sequence[_Pending]) -> None:
-        if not group:
-            return
+    # --- what the threads do ---
+
+    def _read(self, query: Select[Any]) -> Sequence[Row[Any]]:
         try:
-            async with self._engine.begin() as connection:
-                for pending in group:
-                    for statement, parameters in pending.writes:
-                        await connection.execute(statement, parameters)
+            with self._engine.connect() as connection:
+                return connection.execute(query).all()
+        except SQLAlchemyError as error:
+            raise Unavailable(f"the database is locked, damaged or gone: {_said(error)}; try again later") from error
+
+    def _commit(self, group: Sequence[Sequence[Write]]) -> Sequence[Exception | None]:
+        """Commit a group in one transaction; return how each member of it ended."""
+        try:
+            with self._engine.begin() as connection:
+                for writes in group:
+                    for statement, parameters in writes:
+                        connection.execute(statement, parameters)
         except (IntegrityError, DataError) as error:
             if len(group) == 1:
-                _settle(group[0], error)
-                return
+                return [error]
             # One bad write must not fail its neighbours: each gets a transaction of its own.
-            for pending in group:
-                await self._commit([pending])
-            return
+            return [error for writes in group for error in self._commit([writes])]
         except Exception as error:
             log.error("the database refuses writes", error=_said(error), writes=len(group))  # noqa: TRY400 - no statements
-            for pending in group:
-                _settle(pending, Unavailable(f"the database is locked, full or gone: {_said(error)}; try again later"))
-            return
-        for pending in group:
-            _settle(pending)
+            reason = f"the database is locked, full or gone: {_said(error)}; try again later"
+            return [Unavailable(reason) for _ in group]
+        return [None] * len(group)
+
+    def _migrate(self) -> None:
+        config = AlembicConfig()
+        config.set_main_option("script_location", str(_MIGRATIONS))
+        with self._engine.begin() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+
+    def _shut_down(self) -> None:
+        self._writer.shutdown()
+        self._readers.shutdown()
+        self._engine.dispose()
 
 
 def _settle(pending: _Pending, error: Exception | None = None) -> None:
@@ -138,18 +164,5 @@ def _said(error: Exception) -> str:
 
 
 def _set_pragmas(connection: Any, _record: object) -> None:
-    try:
-        cursor = connection.cursor()
-        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", "busy_timeout=5000"):
-            cursor.execute(f"PRAGMA {pragma}")
-        cursor.close()
-    except Exception:
-        connection.close()  # nobody else will: the pool has not taken it yet, and its thread would outlive the loop
-        raise
-
-
-def _migrate(connection: Connection) -> None:
-    config = AlembicConfig()
-    config.set_main_option("script_location", str(_MIGRATIONS))
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}")

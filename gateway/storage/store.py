@@ -85,32 +85,29 @@ class Store:
     async def tenant_of_key(self, digest: str) -> str | None:
         """Return the tenant a key speaks for, None when the key is not known or revoked."""
         query = select(api_keys.c.tenant).where(api_keys.c.digest == digest, api_keys.c.revoked_us.is_(None))
-        async with self._database.reading() as connection:
-            tenant: str | None = (await connection.execute(query)).scalar_one_or_none()
-        return tenant
+        found = await self._database.rows(query)
+        return found[0].tenant if found else None
 
     # --- threads ---
 
     async def thread(self, tenant: str, name: str) -> Thread:
         """Return a thread of a tenant, made when it is not there."""
         query = select(threads.c.id).where(threads.c.tenant == tenant, threads.c.name == name)
-        async with self._database.reading() as connection:
-            found = (await connection.execute(query)).scalar_one_or_none()
-        if found is None:
-            found = self._ids("thr")
-            row = {"id": found, "tenant": tenant, "name": name, "created_us": self._clock()}
-            try:
-                await self._database.write((insert(threads), row))
-            except IntegrityError:  # another call made it first
-                return await self.thread(tenant, name)
-        return Thread(id=found, tenant=tenant, name=name)
+        found = await self._database.rows(query)
+        if found:
+            return Thread(id=found[0].id, tenant=tenant, name=name)
+        made = Thread(id=self._ids("thr"), tenant=tenant, name=name)
+        row = {"id": made.id, "tenant": tenant, "name": name, "created_us": self._clock()}
+        try:
+            await self._database.write((insert(threads), row))
+        except IntegrityError:  # another call made it first
+            return await self.thread(tenant, name)
+        return made
 
     async def messages_of(self, thread: Thread) -> tuple[Message, ...]:
         """Return what was said in a thread, oldest first."""
         query = select(messages.c.message).where(messages.c.thread_id == thread.id).order_by(messages.c.position)
-        async with self._database.reading() as connection:
-            rows = (await connection.execute(query)).scalars().all()
-        return tuple(Message.model_validate_json(row) for row in rows)
+        return tuple(Message.model_validate_json(row.message) for row in await self._database.rows(query))
 
     async def add_messages(self, thread: Thread, run_id: str, position: int, added: Sequence[Message]) -> None:
         """Append messages from `position` on."""
@@ -161,9 +158,8 @@ class Store:
             .join(threads, runs.c.thread_id == threads.c.id)
             .where(runs.c.id == run_id, runs.c.tenant == tenant)
         )
-        async with self._database.reading() as connection:
-            row = (await connection.execute(query)).mappings().one_or_none()
-        return None if row is None else Run(**{name: row[name] for name in Run.__dataclass_fields__})
+        found = await self._database.rows(query)
+        return Run(**{name: getattr(found[0], name) for name in Run.__dataclass_fields__}) if found else None
 
     async def add_events(self, run_id: str, batch: Sequence[LoggedEvent], finished: Event | None = None) -> None:
         """Append events, and end the run in the same transaction when its last event is among them."""
@@ -193,15 +189,13 @@ class Store:
             .order_by(events.c.sequence)
             .limit(limit)
         )
-        async with self._database.reading() as connection:
-            return [LoggedEvent(*row) for row in (await connection.execute(query)).all()]
+        return [LoggedEvent(row.sequence, row.type, row.at_us, row.payload) for row in await self._database.rows(query)]
 
     async def end_interrupted(self) -> int:
         """End the runs and tool calls that an earlier process left under way; return how many runs there were."""
         query = select(runs.c.id, runs.c.last_sequence).where(runs.c.status == "running")
-        async with self._database.reading() as connection:
-            left = (await connection.execute(query)).all()
-        for run_id, last_sequence in left:
+        left = await self._database.rows(query)
+        for run_id, last_sequence in (tuple(row) for row in left):
             stop: dict[str, JsonValue] = {"hook": "gateway", "rule": "interrupted", "reason": INTERRUPTED_REASON}
             event = Event("run_finished", {"status": "failed", "stop": stop, "answer": ""})
             logged = LoggedEvent(last_sequence + 1, event.type, self._clock(), json.dumps(event.payload))
@@ -228,6 +222,5 @@ class Store:
     async def tool_call(self, tenant: str, call_id: str) -> dict[str, Any] | None:
         """Return a journaled tool call of a tenant."""
         query = select(tool_calls).where(tool_calls.c.id == call_id, tool_calls.c.tenant == tenant)
-        async with self._database.reading() as connection:
-            row = (await connection.execute(query)).mappings().one_or_none()
-        return None if row is None else dict(row)
+        found = await self._database.rows(query)
+        return dict(zip(tool_calls.c.keys(), found[0], strict=True)) if found else None

@@ -21,7 +21,7 @@ def _write(directory: Path, text: str) -> Path:
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     config = Config.load(_write(tmp_path, GOOD))
     assert config.path(config.tenants["default"].policy) == tmp_path / "policies" / "default.yaml"
-    assert config.resolved_database_url() == f"sqlite+aiosqlite:///{tmp_path}/state/airlock.db"
+    assert config.resolved_database_url() == f"sqlite:///{tmp_path}/state/airlock.db"
 
 
 @pytest.mark.parametrize(

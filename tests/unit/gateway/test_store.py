@@ -9,7 +9,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import insert, text, update
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import create_engine, insert, select, text, update
 from sqlalchemy.exc import IntegrityError
 
 from agent.events import Event
@@ -24,7 +26,7 @@ from gateway.storage.tables import api_keys, metadata, threads
 
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    opened = await Database.open(f"sqlite+aiosqlite:///{tmp_path}/airlock.db")
+    opened = await Database.open(f"sqlite:///{tmp_path}/airlock.db")
     yield opened
     await opened.close()
 
@@ -34,15 +36,12 @@ def store(database: Database) -> Store:
     return Store(database)
 
 
-async def test_the_migrations_make_exactly_the_tables_of_the_code(database: Database) -> None:
-    from alembic.autogenerate import compare_metadata
-    from alembic.migration import MigrationContext
-
-    async with database.reading() as connection:
-        differences = await connection.run_sync(
-            lambda sync: compare_metadata(MigrationContext.configure(sync), metadata)
-        )
-        journal = (await connection.execute(text("PRAGMA journal_mode"))).scalar_one()
+async def test_the_migrations_make_exactly_the_tables_of_the_code(tmp_path: Path, database: Database) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path}/airlock.db")
+    with engine.connect() as connection:
+        differences = compare_metadata(MigrationContext.configure(connection), metadata)
+        journal = connection.execute(text("PRAGMA journal_mode")).scalar_one()
+    engine.dispose()
     assert differences == []
     assert journal == "wal"
 
@@ -121,9 +120,8 @@ async def test_events_are_stored_in_order_after_the_database_refused_them(
     assert [event.type for event in await store.events_of(run.id, 1, 9)] == ["run_started", "run_finished"]
 
 
-async def test_a_locked_database_is_one_clear_error_for_all_who_wait(tmp_path: Path, database: Database) -> None:
-    async with database.reading() as connection:
-        await connection.execute(text("PRAGMA busy_timeout=10"))
+async def test_a_locked_database_is_one_clear_error_for_all_who_wait(tmp_path: Path) -> None:
+    database = await Database.open(f"sqlite:///{tmp_path}/airlock.db?timeout=0.01")
     with closing(sqlite3.connect(tmp_path / "airlock.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         row = {"id": "a", "tenant": "t", "name": "secret-name", "created_us": 1}
@@ -134,18 +132,17 @@ async def test_a_locked_database_is_one_clear_error_for_all_who_wait(tmp_path: P
         assert all("secret-name" not in str(answer) for answer in answers)
         other.execute("ROLLBACK")
     await database.write((insert(threads), row))
+    await database.close()
 
 
 async def test_a_write_after_the_end_is_refused_and_does_not_wait(tmp_path: Path) -> None:
-    opened = await Database.open(f"sqlite+aiosqlite:///{tmp_path}/b.db")
+    opened = await Database.open(f"sqlite:///{tmp_path}/b.db")
     await opened.close()
     with pytest.raises(Unavailable, match="stopping"):
         await opened.write((insert(threads), {}))
 
 
-@pytest.mark.parametrize(
-    "damage", ["nonsense", "sqlite+aiosqlite:////no/such/directory/a.db", "postgresql+asyncpg://x"]
-)
+@pytest.mark.parametrize("damage", ["nonsense", "sqlite:////no/such/directory/a.db", "postgresql+asyncpg://x"])
 async def test_a_database_that_does_not_open_says_how_to_mend_it(damage: str) -> None:
     with pytest.raises(Misconfigured, match="database"):
         await Database.open(damage)
@@ -154,7 +151,18 @@ async def test_a_database_that_does_not_open_says_how_to_mend_it(damage: str) ->
 async def test_a_file_that_is_no_database_is_told_as_that(tmp_path: Path) -> None:
     (tmp_path / "c.db").write_bytes(b"not a database at all" * 100)
     with pytest.raises(Misconfigured, match="not a database"):
-        await Database.open(f"sqlite+aiosqlite:///{tmp_path}/c.db")
+        await Database.open(f"sqlite:///{tmp_path}/c.db")
+
+
+async def test_a_database_damaged_while_open_is_unavailable_to_readers(tmp_path: Path) -> None:
+    opened = await Database.open(f"sqlite:///{tmp_path}/d.db")
+    with closing(sqlite3.connect(tmp_path / "d.db")) as other:
+        other.execute("DROP TABLE api_keys")
+    with pytest.raises(Unavailable, match="api_keys"):
+        await opened.rows(select(api_keys.c.id))
+    await opened.close()
+    with pytest.raises(Unavailable, match="stopping"):
+        await opened.rows(select(api_keys.c.id))
 
 
 async def test_a_revoked_key_is_not_known(database: Database, store: Store) -> None:
