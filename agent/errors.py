@@ -4,6 +4,7 @@
     +-- ModelError              the model gave no usable answer
     |   +-- ModelUnavailable    no connection, dropped, timed out, 429 or 5xx: asking again may help
     |   +-- ModelRefused        400, 401, 403, 404 and the like: asking again will not help
+    |   |   +-- ContextLengthExceeded   the messages do not fit the model's window: fewer of them may
     |   +-- ModelNonsense       it answered, but not with what the protocol says
     +-- HookFailed              a hook raised, timed out or returned something else than it must
     +-- InvalidPath (ValueError)  a path that no tool takes
@@ -24,13 +25,24 @@ class ModelError(AgentError):
 
 
 class ModelUnavailable(ModelError):
-    """The model could not be reached, or not up to the end of its answer."""
+    """The model could not be reached, or not up to the end of its answer.
+
+    `retry_after_s` is how long the endpoint asks to be left alone, None when it does not say.
+    """
 
     retryable = True
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class ModelRefused(ModelError):
     """The endpoint understood the request and refused it."""
+
+
+class ContextLengthExceeded(ModelRefused):
+    """The request is longer than the model's context window."""
 
 
 class ModelNonsense(ModelError):

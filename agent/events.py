@@ -3,18 +3,23 @@
 Event types and their payloads (JSON):
 
     run_started          task, agent, thread
+    run_resumed          step, agent, thread                        (instead, when the run goes on from a stored state)
     step_started         step
     model_delta          text                                       (coalesced)
     model_finished       step, text, tool_calls [{id, name, arguments}], finish_reason, usage, duration_ms
-    model_failed         step, error
+    model_failed         step, error                                (each attempt that failed)
     tool_call_started    call_id, name, arguments
     hook_verdict         call_id, verdict (allow|ask|deny), hook, rule, reason
     tool_output          call_id, stream, text                      (coalesced)
     tool_call_finished   call_id, name, verdict, rule, reason, outcome, exit_code, is_error, content, note, evicted,
                          duration_ms (of the execution alone, 0 for a blocked call)
-    hook_failed          hook, point, on_failure, error
+    hook_failed          hook, point, on_failure, timeout_s, error
+    state_changed        hook, point, metadata {key: value}, large [key], removed [key], messages (how many, or null)
+    subagent_started     task, agent, thread
+    subagent_finished    as run_finished
     step_finished        step, hooks_ms, model_ms, tools_ms
     run_finished         status, stop {hook, rule, reason}, answer, steps, usage, hooks_ms, model_ms, tools_ms
+An event of a subagent has besides `within`: the call_id of the spawn_subagent call that it belongs to.
 """
 
 from __future__ import annotations

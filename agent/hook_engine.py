@@ -12,10 +12,13 @@ run: what it was for happens instead, as its failure policy says (see Hook), and
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Any, Literal, TypeVar, cast, get_args
+
+from pydantic import JsonValue
 
 from agent.errors import HookFailed, ModelError
 from agent.events import EventSink, emit
@@ -39,6 +42,9 @@ Point = Literal[
 ]
 POINTS: tuple[Point, ...] = get_args(Point)
 _INNERMOST_FIRST = frozenset({"after_inference", "after_tool_use", "after_step", "execution_end"})
+
+# A value of the metadata longer than this, as JSON, is not repeated in the event log.
+_SHOWN_LIMIT_CHARS = 4096
 
 HOOK_FAILED = "hook_failed"
 """The rule named when a closed hook's failure blocks, withholds or stops."""
@@ -107,10 +113,13 @@ class HookEngine:
         self, point: Point, hook: Hook, handler: _Handler, state: AgentState, events: EventSink
     ) -> AgentState:
         try:
-            return await _bounded(point, hook, handler, state)
+            returned = await _bounded(point, hook, handler, state)
         except HookFailed as failure:
             closed = _tell(failure, hook, events)
             return _closed(failure, state) if closed else state
+        if returned.metadata is not state.metadata or returned.messages is not state.messages:
+            _tell_changes(point, hook, state, returned, events)
+        return returned
 
     def around_inference(
         self, center: NextInference, events: EventSink
@@ -184,9 +193,39 @@ def _is_closed(hook: Hook) -> bool:
 def _tell(failure: HookFailed, hook: Hook, events: EventSink) -> bool:
     """Emit hook_failed; return whether the hook fails closed."""
     closed = _is_closed(hook)
-    on_failure = "closed" if closed else "open"
-    emit(events, "hook_failed", hook=failure.hook, point=failure.point, on_failure=on_failure, error=failure.problem)
+    emit(
+        events,
+        "hook_failed",
+        hook=failure.hook,
+        point=failure.point,
+        on_failure="closed" if closed else "open",
+        timeout_s=hook.timeout_s,
+        error=failure.problem,
+    )
     return closed
+
+
+def _tell_changes(point: Point, hook: Hook, before: AgentState, after: AgentState, events: EventSink) -> None:
+    """Emit state_changed for what lasts as long as the thread; a large value is named, not shown."""
+    changed = {
+        key: value
+        for key, value in after.metadata.items()
+        if key not in before.metadata or before.metadata[key] is not value
+    }
+    large: list[JsonValue] = [
+        key for key, value in changed.items() if len(json.dumps(value, default=str)) > _SHOWN_LIMIT_CHARS
+    ]
+    removed: list[JsonValue] = [key for key in before.metadata if key not in after.metadata]
+    emit(
+        events,
+        "state_changed",
+        hook=hook_name(hook),
+        point=point,
+        metadata={key: value for key, value in changed.items() if key not in large},
+        large=large,
+        removed=removed,
+        messages=len(after.messages) if after.messages is not before.messages else None,
+    )
 
 
 def _closed(failure: HookFailed, state: AgentState) -> AgentState:

@@ -15,8 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agent.hook import Hook
-from agent.messages import Usage
-from agent.state import AgentState, ToolExecution
+from agent.state import AgentState, Spent, ToolExecution
 from agent.verdict import Verdict, VerdictKind
 
 
@@ -63,7 +62,7 @@ def _kept_execution(point: str, hook: Hook, given: ToolExecution, returned: Tool
     return replace(given, verdict=verdict, call=call)
 
 
-_OWNED = ("run_id", "thread", "agent", "stop")
+_OWNED = ("run_id", "thread", "agent", "depth", "started", "hooks_s", "model_s", "tools_s", "stop")
 _COUNTERS = ("steps", "tool_calls", "forced_continuations", "active_s")
 
 
@@ -74,9 +73,12 @@ def _kept_ledger(given: AgentState, returned: AgentState) -> dict[str, object]:
         if getattr(returned, name) < getattr(given, name):
             ledger[name] = getattr(given, name)
     if returned.usage is not given.usage:
-        ledger["usage"] = Usage(
-            input_tokens=max(given.usage.input_tokens, returned.usage.input_tokens),
-            output_tokens=max(given.usage.output_tokens, returned.usage.output_tokens),
+        ledger["usage"] = given.usage.at_least(returned.usage)
+    if returned.others is not given.others:
+        ledger["others"] = Spent(
+            steps=max(given.others.steps, returned.others.steps),
+            tool_calls=max(given.others.tool_calls, returned.others.tool_calls),
+            usage=given.others.usage.at_least(returned.others.usage),
         )
     return ledger
 

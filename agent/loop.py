@@ -16,11 +16,12 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import JsonValue
 
+from agent.capabilities.flow import flow
+from agent.capabilities.limits import limits
 from agent.capability import Capability
 from agent.coalescing import Coalescer
 from agent.continuation import ContinuationDecision, ContinuationOutcome
@@ -58,8 +59,13 @@ class Agent:
     ) -> None:
         """Put an agent together; hooks are registered in the order of the capabilities, then `hooks`.
 
-        `executor` runs the tool calls instead of a Toolbox of the capabilities' tools, which it usually wraps.
+        An agent always has limits and a flow: where no capability of that name is among `capabilities`, the usual one
+        joins them. `executor` runs the tool calls instead of a Toolbox of the capabilities' tools, which it usually
+        wraps.
         """
+        named = {capability.name for capability in capabilities}
+        usual = (capability for capability in (flow(), limits()) if capability.name not in named)
+        capabilities = (*capabilities, *usual)
         self.model = model
         self.system_prompt = system_prompt
         self.name = name
@@ -74,30 +80,13 @@ class Agent:
     async def run(self, state: AgentState, events: EventSink = discard) -> AgentState:
         """Run until something stops it; return the state with `stop` set. The last event is always run_finished.
 
+        A state that was stored between two steps, by a hook at before_step, goes on from there, in any process.
+
         Raises nothing but asyncio.CancelledError, after a cancelled run has ended its tool calls, shown its state to
         the execution_end hooks and emitted run_finished with status cancelled: whoever keeps the state of a cancelled
         run takes it there.
         """
         return await _Run(self, state, events).run()
-
-
-@dataclass
-class _Totals:
-    hooks_s: float = 0.0
-    model_s: float = 0.0
-    tools_s: float = 0.0
-
-    def add(self, current: CurrentExecution) -> None:
-        self.hooks_s += current.hooks_s
-        self.model_s += current.model_s
-        self.tools_s += current.tools_s
-
-    def payload(self) -> dict[str, JsonValue]:
-        return {
-            "hooks_ms": round(self.hooks_s * 1000, 3),
-            "model_ms": round(self.model_s * 1000, 3),
-            "tools_ms": round(self.tools_s * 1000, 3),
-        }
 
 
 class _Run:
@@ -109,12 +98,10 @@ class _Run:
         self.state = state.with_(
             agent=agent.name, system_prompt=state.system_prompt or agent.system_prompt, stop=None
         ).cleared()
-        self.totals = _Totals()
         self.failed = False
 
     async def run(self) -> AgentState:
-        task = next((message.content for message in reversed(self.state.messages) if message.role == "user"), "")
-        emit(self.events, "run_started", task=task, agent=self.state.agent, thread=self.state.thread)
+        self._tell_started()
         status: RunStatus = "failed"
         stop = _outcome("interrupted", "the run was interrupted")
         try:
@@ -143,7 +130,10 @@ class _Run:
 
     async def _steps(self) -> ContinuationOutcome:
         """Go from step to step; return what stopped the run."""
-        stop = await self._at("execution_start")
+        stop = None
+        if not self.state.started:
+            stop = await self._at("execution_start")
+            self.state = self.state.with_(started=True)
         while stop is None:
             stop = await self._step()
         return stop
@@ -174,9 +164,7 @@ class _Run:
             self.state = self.state.with_(active_s=self.state.active_s + agent.clock() - started_s).with_current(
                 completed_at_s=agent.clock()
             )
-            step = _Totals()
-            step.add(self.state.current)
-            emit(self.events, "step_finished", step=number, **step.payload())
+            emit(self.events, "step_finished", step=number, **_times(self.state.current))
         if stop is None:
             self._clear()
         return stop
@@ -221,16 +209,22 @@ class _Run:
     async def _infer(self, number: int) -> ModelResponse:
         agent, current = self.agent, self.state.current
         deltas = Coalescer(lambda text: emit(self.events, "model_delta", text=text))
+        asked_s: float | None = None
         model_s = 0.0
 
         async def center(request: InferenceRequest) -> ModelResponse:
-            nonlocal model_s
-            asked_s = agent.clock()
+            # A ring may ask again after a wait: the wait is the model's time, not the hook's.
+            nonlocal asked_s, model_s
+            asked_s = agent.clock() if asked_s is None else asked_s
             try:
                 return await agent.model.infer(request, deltas.add)
+            except ModelError as error:
+                deltas.flush()
+                emit(self.events, "model_failed", step=number, error=str(error))
+                raise
             finally:
                 deltas.flush()
-                model_s += agent.clock() - asked_s
+                model_s = agent.clock() - asked_s
 
         request = InferenceRequest(current.system_prompt, current.input_messages, current.tools)
         started_s = agent.clock()
@@ -279,9 +273,7 @@ class _Run:
     async def _failed(self, error: Exception) -> ContinuationOutcome | None:
         """Let the hooks judge an error; return what stops the run, or None to go on."""
         self.state = self.state.with_current(errors=(*self.state.current.errors, error))
-        if isinstance(error, ModelError):
-            emit(self.events, "model_failed", step=self.state.steps, error=str(error))
-        else:
+        if not isinstance(error, ModelError):
             self.state = self.state.with_current(response=None)
         if isinstance(error, HookFailed):
             self.state = self.state.forbid_continuation(error.hook, HOOK_FAILED, str(error))
@@ -310,8 +302,12 @@ class _Run:
         return outcome if outcome is not None and outcome.decision is ContinuationDecision.FORBID else None
 
     def _clear(self) -> None:
-        self.totals.add(self.state.current)
-        self.state = self.state.cleared()
+        state, current = self.state, self.state.current
+        self.state = state.with_(
+            hooks_s=state.hooks_s + current.hooks_s,
+            model_s=state.model_s + current.model_s,
+            tools_s=state.tools_s + current.tools_s,
+        ).cleared()
 
     def _status(self, stop: ContinuationOutcome) -> RunStatus:
         if self.failed:
@@ -343,6 +339,14 @@ class _Run:
         )
         self.state = self.state.with_(messages=(*messages, *missing))
 
+    def _tell_started(self) -> None:
+        state = self.state
+        if state.started:
+            emit(self.events, "run_resumed", step=state.steps, agent=state.agent, thread=state.thread)
+            return
+        task = next((message.content for message in reversed(state.messages) if message.role == "user"), "")
+        emit(self.events, "run_started", task=task, agent=state.agent, thread=state.thread)
+
     def _tell_finished(self, status: RunStatus, stop: ContinuationOutcome) -> None:
         last = self.state.messages[-1] if self.state.messages else None
         emit(
@@ -353,8 +357,16 @@ class _Run:
             answer=last.content if last is not None and last.role == "assistant" else "",
             steps=self.state.steps,
             usage=self.state.usage.model_dump(),
-            **self.totals.payload(),
+            **_times(self.state),
         )
+
+
+def _times(of: AgentState | CurrentExecution) -> dict[str, JsonValue]:
+    return {
+        "hooks_ms": round(of.hooks_s * 1000, 3),
+        "model_ms": round(of.model_s * 1000, 3),
+        "tools_ms": round(of.tools_s * 1000, 3),
+    }
 
 
 def _outcome(

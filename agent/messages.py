@@ -37,13 +37,23 @@ class Message(Value):
 
 
 class Usage(Value):
-    """Tokens, as the endpoint reports them."""
+    """Tokens, as the endpoint reports them, and what they cost at the model's prices."""
 
     input_tokens: int = 0
     output_tokens: int = 0
+    cost_usd: float = 0.0
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
+            cost_usd=self.cost_usd + other.cost_usd,
+        )
+
+    def at_least(self, other: Usage) -> Usage:
+        """Return the larger of each number."""
+        return Usage(
+            input_tokens=max(self.input_tokens, other.input_tokens),
+            output_tokens=max(self.output_tokens, other.output_tokens),
+            cost_usd=max(self.cost_usd, other.cost_usd),
         )

@@ -2,7 +2,11 @@
 
 Hooks speak through the methods here: proceed (return the state as it is), block, ask, with_arguments, with_result,
 with_messages, with_system_prompt, with_tools, with_response, request_continuation, forbid_continuation, allow_stop,
-with_metadata. There is no other vocabulary.
+say, with_metadata, without_metadata, with_note. There is no other vocabulary.
+
+What a hook must remember goes into the state, never into the hook: `metadata` lives as long as the thread, `notes` as
+long as the run. A capability's keys begin with its name and a dot, as in "todos.list"; keys without a dot belong to the
+agent and to services.
 """
 
 from __future__ import annotations
@@ -81,22 +85,54 @@ class CurrentExecution:
         return replace(self, tool_executions=tuple(executions))
 
 
+class Spent(Value):
+    """What limits are measured by."""
+
+    steps: int = 0
+    tool_calls: int = 0
+    usage: Usage = Usage()
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(
+            steps=self.steps + other.steps,
+            tool_calls=self.tool_calls + other.tool_calls,
+            usage=self.usage + other.usage,
+        )
+
+
 class AgentState(Value):
-    """All there is to know of a run between two steps."""
+    """All there is to know of a run between two steps.
+
+    `steps`, `tool_calls` and `usage` are the run's own; `others` is what its parent, its subagents and theirs have
+    spent, and limits look at `spent`, the sum. `active_s` is the time worked, without waits between two processes or
+    for an approval. `depth` is 0 but for a subagent. `started` says that execution_start has been.
+    """
 
     run_id: str
     thread: str
     agent: str = "default"
+    depth: int = 0
+    started: bool = False
     system_prompt: str = ""
     messages: tuple[Message, ...] = ()
     metadata: dict[str, JsonValue] = Field(default_factory=dict)
+    notes: dict[str, JsonValue] = Field(default_factory=dict)
     steps: int = 0
     tool_calls: int = 0
-    forced_continuations: int = 0
     usage: Usage = Usage()
+    others: Spent = Spent()
+    forced_continuations: int = 0
     active_s: float = 0.0
+    hooks_s: float = 0.0
+    model_s: float = 0.0
+    tools_s: float = 0.0
     stop: ContinuationOutcome | None = None
     current: InstanceOf[CurrentExecution] = Field(default_factory=CurrentExecution, exclude=True, repr=False)
+
+    @property
+    def spent(self) -> Spent:
+        """What limits are measured by: the run's own and what its relatives spent."""
+        return Spent(steps=self.steps, tool_calls=self.tool_calls, usage=self.usage) + self.others
 
     def with_(self, **changes: object) -> Self:
         """Return a copy with fields replaced; the values are trusted, as they come from this package and hooks."""
@@ -113,8 +149,22 @@ class AgentState(Value):
     # --- what any hook may say ---
 
     def with_metadata(self, key: str, value: JsonValue) -> Self:
-        """Return a copy with one metadata entry set."""
+        """Return a copy with one entry of the thread's metadata set."""
         return self.with_(metadata={**self.metadata, key: value})
+
+    def without_metadata(self, key: str) -> Self:
+        """Return a copy without an entry of the thread's metadata."""
+        if key not in self.metadata:
+            return self
+        return self.with_(metadata={name: value for name, value in self.metadata.items() if name != key})
+
+    def with_note(self, key: str, value: JsonValue) -> Self:
+        """Return a copy with one of the run's notes set: what a hook must remember until the run ends."""
+        return self.with_(notes={**self.notes, key: value})
+
+    def say(self, *messages: Message) -> Self:
+        """Append messages to the thread."""
+        return self.with_(messages=(*self.messages, *messages))
 
     def request_continuation(self, hook: str, rule: str, reason: str) -> Self:
         """Ask for another step."""

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import BaseModel, JsonValue
 
 from agent.filesystem import OnOutput
 from agent.messages import ToolCall, Value
+
+if TYPE_CHECKING:
+    from agent.events import EventSink
+    from agent.hook import Hook
+    from agent.state import AgentState
 
 
 class Evicted(Value):
@@ -52,11 +57,25 @@ class ToolResult:
 
 
 @dataclass(frozen=True)
+class RunInFlight:
+    """The run that a tool call belongs to, as it was when the step's calls had been judged.
+
+    A tool that changes the state does it in a hook of its capability, at after_tool_use, which runs in call order.
+    """
+
+    state: AgentState
+    events: EventSink
+    hooks: Sequence[Hook]
+    executor: ToolExecutor
+
+
+@dataclass(frozen=True)
 class ToolContext:
-    """What a tool may know of its call besides the arguments."""
+    """What a tool may know of its call besides the arguments; `run` is None outside a ToolRunner."""
 
     call_id: str
     on_output: OnOutput | None = None
+    run: RunInFlight | None = None
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from agent.filesystem import OutputStream
 from agent.hook_engine import HookEngine, withheld
 from agent.messages import ToolCall
 from agent.state import AgentState, ToolExecution
-from agent.tool import ToolContext, ToolExecutor, ToolResult
+from agent.tool import RunInFlight, ToolContext, ToolExecutor, ToolResult
 from agent.verdict import Verdict, VerdictKind
 
 
@@ -60,7 +60,7 @@ class ToolRunner:
                 state, judged[index], refusal = await self._judge(state, index)
                 results[index] = (refusal, 0.0) if refusal is not None else None
             started_s = self._clock()
-            await self._execute(judged, results)
+            await self._execute(judged, results, RunInFlight(state, self._events, self._hooks.hooks, self._executor))
             state = state.with_current(tools_s=state.current.tools_s + self._clock() - started_s)
         except asyncio.CancelledError:
             # The record must be complete: hooks such as audit see what became of each call. A second cancellation
@@ -118,7 +118,12 @@ class ToolRunner:
             return verdict.model_copy(update={"kind": VerdictKind.BLOCK, "reason": reason})
         return verdict
 
-    async def _execute(self, judged: Sequence[ToolCall | None], results: list[tuple[ToolResult, float] | None]) -> None:
+    async def _execute(
+        self,
+        judged: Sequence[ToolCall | None],
+        results: list[tuple[ToolResult, float] | None],
+        run: RunInFlight,
+    ) -> None:
         slots = asyncio.Semaphore(self._concurrency)
         predecessors = self._predecessors(judged)
         done = [asyncio.Event() for _ in judged]
@@ -130,7 +135,7 @@ class ToolRunner:
                     await done[before].wait()
                 async with slots:
                     started_s = self._clock()
-                    result = await self._execute_one(call)
+                    result = await self._execute_one(call, run)
                     results[index] = (result, self._clock() - started_s)
             finally:
                 done[index].set()
@@ -157,7 +162,7 @@ class ToolRunner:
                 last[path] = index
         return predecessors
 
-    async def _execute_one(self, call: ToolCall) -> ToolResult:
+    async def _execute_one(self, call: ToolCall, run: RunInFlight) -> ToolResult:
         sealed = digestible(call)
         output = _OutputEvents(self._events, call.id)
 
@@ -169,7 +174,7 @@ class ToolRunner:
                 )
             try:
                 return await self._executor.execute(
-                    call.model_copy(update={"arguments": json.loads(sealed)}), ToolContext(call.id, output)
+                    call.model_copy(update={"arguments": json.loads(sealed)}), ToolContext(call.id, output, run)
                 )
             except Exception as error:  # an executor must not raise; if one does, the call failed and the run goes on
                 return ToolResult.error(f"the tool failed: {str(error) or type(error).__name__}")

@@ -10,8 +10,8 @@ from functools import partial
 import structlog
 from pydantic import JsonValue
 
-from agent.capabilities.flow import run_flow
-from agent.capabilities.limits import run_limits
+from agent.capabilities.flow import flow
+from agent.capabilities.limits import limits
 from agent.errors import AgentError
 from agent.events import Event
 from agent.hook import Hook
@@ -176,15 +176,15 @@ class Runs:
     async def _run_agent(self, live: _Live, tenant: Tenant, model: OpenAIModel) -> None:
         tool_path = self._tool_calls.tool_path(tenant, live.thread, live.run.id)
         history = await self._store.messages_of(live.thread)
-        limits = tenant.policy.document.limits
+        allowed = tenant.policy.document.limits
         keeper = _HistoryHook(self._store, live.thread, live.run.id, len(history))
         agent = Agent(
             model=model,
             name=live.run.agent,
             capabilities=(
                 *tool_path.capabilities,
-                run_flow(),
-                run_limits(steps=limits.steps, output_tokens=limits.output_tokens, execution_time_s=limits.run_s),
+                flow(),
+                limits(steps=allowed.steps, output_tokens=allowed.output_tokens, execution_time_s=allowed.run_s),
             ),
             hooks=(*tool_path.hooks, keeper),
             system_prompt=self._agents[live.run.agent].system_prompt,

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from time import perf_counter
 
-from agent.capabilities.bash import Eviction, shell_tool
-from agent.capabilities.filesystem import file_tools
+from agent.capabilities.bash import Eviction, bash
+from agent.capabilities.filesystem import filesystem
 from agent.capability import Capability
 from agent.events import discard
 from agent.filesystem import OnOutput
@@ -106,7 +106,7 @@ class ToolCalls:
                 JournalHook(self._store, thread, tenant.policy.version, run_id),
                 PolicyHook(tenant.policy),
             ),
-            capabilities=(file_tools(sandbox), _shell_tool(sandbox, document)),
+            capabilities=(filesystem(sandbox), _shell_tool(sandbox, document)),
         )
 
     async def call(
@@ -165,7 +165,7 @@ class _Overheard:
 
 def _shell_tool(sandbox: ThreadSandbox, document: PolicyDocument) -> Capability:
     kept, limit_s = document.eviction.sizes("execute"), document.limits.timeout_s
-    return shell_tool(
+    return bash(
         sandbox,
         eviction=Eviction(kept.limit_chars, kept.head_chars, kept.tail_chars),
         timeout_s=min(_TIMEOUT_S, limit_s),

@@ -40,7 +40,7 @@ class _Command(BaseModel):
         return command
 
 
-def shell_tool(
+def bash(
     shell: Shell, *, eviction: Eviction | None = None, timeout_s: float = 120.0, max_timeout_s: float = 600.0
 ) -> Capability:
     """Return the execute tool over `shell`; a call may ask for another timeout, up to `max_timeout_s`."""

@@ -230,7 +230,7 @@ class _FileTools:
         return ToolResult(b"\n".join(kept), note="\n".join(notes))
 
 
-def file_tools(files: FileSystem) -> Capability:
+def filesystem(files: FileSystem) -> Capability:
     """Return the six file tools over `files`."""
     tools = _FileTools(files)
     return Capability(

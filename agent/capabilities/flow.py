@@ -83,7 +83,7 @@ class ErrorPolicy(Hook):
         return state.with_metadata(_MODEL_ERRORS, 0) if state.metadata.get(_MODEL_ERRORS) else state
 
 
-def run_flow(
+def flow(
     *, retries: int = 2, backoff_s: float = 0.5, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> Capability:
     """Return what an agent needs to go from step to step."""

@@ -21,10 +21,10 @@ class StepsLimit(Hook):
         self.limit = limit
 
     async def before_step(self, state: AgentState) -> AgentState:
-        if state.steps < self.limit:
+        if state.spent.steps < self.limit:
             return state
         return state.forbid_continuation(
-            self.name, "max_steps", f"{state.steps} steps were taken, the limit is {self.limit}"
+            self.name, "max_steps", f"{state.spent.steps} steps were taken, the limit is {self.limit}"
         )
 
 
@@ -38,7 +38,7 @@ class TokenUsageLimit(Hook):
         self.limit_tokens = limit_tokens
 
     async def before_step(self, state: AgentState) -> AgentState:
-        used = state.usage.output_tokens
+        used = state.spent.usage.output_tokens
         if used < self.limit_tokens:
             return state
         return state.forbid_continuation(
@@ -82,7 +82,7 @@ class ForcedContinuationsCap(Hook):
         )
 
 
-def run_limits(
+def limits(
     *,
     steps: int = 25,
     output_tokens: int = 32_768,

@@ -41,7 +41,7 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Show which rule decides a call."""
-    from agent.capabilities.filesystem import file_tools
+    from agent.capabilities.filesystem import filesystem
     from agent.messages import ToolCall
     from agent.toolbox import Toolbox
     from gateway.policy import PolicyError, load_policy
@@ -58,7 +58,7 @@ def explain(
         fail("--args: a JSON object is expected", EXIT_USAGE, as_json=as_json)
     # Judged as a real call would be: with the path that the tool would open.
     call = ToolCall(id="explain", name=tool, arguments=arguments)
-    final = Toolbox(file_tools(LocalFS()).tools).normalised(call).arguments or {}
+    final = Toolbox(filesystem(LocalFS()).tools).normalised(call).arguments or {}
     decision = policy.judge(tool, final)
     if as_json:
         print_json({"verdict": decision.verdict, "rule": decision.rule, "reason": decision.reason})

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from agent.capabilities.bash import shell_tool
-from agent.capabilities.flow import run_flow
-from agent.capabilities.limits import run_limits
+from agent.capabilities.bash import bash
+from agent.capabilities.flow import flow
+from agent.capabilities.limits import limits
 from agent.capability import Capability
 from agent.errors import ModelRefused, ModelUnavailable
 from agent.hook import Hook
@@ -25,15 +25,13 @@ async def no_sleep(_: float) -> None:
     """Backoff without waiting."""
 
 
-FLOW = run_flow(sleep=no_sleep)
+FLOW = flow(sleep=no_sleep)
 TOOLS = Capability("tools", tools=(tool("t", done),))
 
 
-async def run(model: SaysInTurn, *hooks: Hook, capabilities: Any = (), **limits: Any) -> tuple[AgentState, Events]:
+async def run(model: SaysInTurn, *hooks: Hook, capabilities: Any = (), **bounds: Any) -> tuple[AgentState, Events]:
     events = Events()
-    agent = Agent(
-        model=model, capabilities=(run_limits(**limits), FLOW, TOOLS, *capabilities), hooks=(*hooks, allowing())
-    )
+    agent = Agent(model=model, capabilities=(limits(**bounds), FLOW, TOOLS, *capabilities), hooks=(*hooks, allowing()))
     return await agent.run(state(), events), events
 
 
@@ -51,7 +49,7 @@ async def test_a_run_with_a_tool_call_and_an_answer() -> None:
     end = finished(events)
     assert (end["status"], end["answer"], end["steps"]) == ("completed", "all is well", 2)
     assert end["stop"]["hook"] == "finish_reason"
-    assert end["usage"] == {"input_tokens": 2, "output_tokens": 2}
+    assert end["usage"] == {"input_tokens": 2, "output_tokens": 2, "cost_usd": 0.0}
     assert (final.steps, final.tool_calls) == (2, 1)
     assert final.current.response is None
 
@@ -108,7 +106,8 @@ async def test_forced_continuations_are_capped() -> None:
 
 
 async def test_no_hook_at_all_ends_after_one_step_with_a_named_rule() -> None:
-    final = await Agent(model=SaysInTurn(says("hi"))).run(state())
+    bare = (Capability("flow"), Capability("limits"))
+    final = await Agent(model=SaysInTurn(says("hi")), capabilities=bare).run(state())
     assert final.stop is not None
     assert (final.stop.hook, final.stop.rule) == ("loop", "no_request")
 
@@ -188,7 +187,7 @@ async def test_cancelling_ends_tool_calls_runs_execution_end_tells_it_and_is_rai
     shell, events = FakeShell(hangs=True), Events()
     agent = Agent(
         model=SaysInTurn(says("", call("execute", command="sleep 99"))),
-        capabilities=(FLOW, shell_tool(shell)),
+        capabilities=(FLOW, bash(shell)),
         hooks=(End(), allowing()),
     )
     task = asyncio.ensure_future(agent.run(state(), events))
@@ -236,7 +235,7 @@ async def test_with_twelve_hooks_step_300_costs_as_much_as_step_1() -> None:
         hook.name = f"h{number}"
     agent = Agent(
         model=SaysInTurn(says("", call("t"))),
-        capabilities=(run_limits(steps=300, output_tokens=10**9), FLOW, TOOLS),
+        capabilities=(limits(steps=300, output_tokens=10**9), FLOW, TOOLS),
         hooks=hooks,
     )
     await agent.run(state(), stamp)

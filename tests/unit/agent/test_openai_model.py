@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from agent.capabilities.filesystem import file_tools
-from agent.capabilities.flow import run_flow
+from agent.capabilities.filesystem import filesystem
+from agent.capabilities.flow import flow
 from agent.errors import ModelError, ModelNonsense, ModelRefused, ModelUnavailable
 from agent.hook import InferenceRequest
 from agent.loop import Agent
@@ -107,7 +107,7 @@ async def run_script(turns: list[Turn], files: FakeFiles) -> tuple[ScriptedModel
         model = OpenAIModel("m", base_url=server.base_url, api_key="k", timeout_s=5)
         agent = Agent(
             model=model,
-            capabilities=(run_flow(sleep=no_sleep), file_tools(files)),
+            capabilities=(flow(sleep=no_sleep), filesystem(files)),
             hooks=(allowing(),),
             system_prompt="you are tested",
         )

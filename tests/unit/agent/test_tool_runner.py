@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent.capabilities.filesystem import file_tools
+from agent.capabilities.filesystem import filesystem
 from agent.hook import Hook, NextToolUse
 from agent.hook_engine import HookEngine
 from agent.messages import ToolCall
@@ -91,7 +91,7 @@ async def test_policy_judges_the_absolute_path_that_the_tool_opens() -> None:
         async def before_tool_use(self, state: AgentState) -> AgentState:
             return state.with_arguments({"path": "a/../../etc/./passwd"})
 
-    (execution,) = await run([call("read_file", path="x")], file_tools(files).tools, policy, Rewrites())
+    (execution,) = await run([call("read_file", path="x")], filesystem(files).tools, policy, Rewrites())
     assert policy.seen == [{"path": "/etc/passwd"}]
     assert execution.call.arguments == {"path": "/etc/passwd"}
     assert result_of(execution).content == b"root"
@@ -99,7 +99,7 @@ async def test_policy_judges_the_absolute_path_that_the_tool_opens() -> None:
 
 async def test_a_directory_that_was_not_named_is_judged_as_the_workspace() -> None:
     policy = allowing()
-    await run([call("ls")], file_tools(FakeFiles()).tools, policy)
+    await run([call("ls")], filesystem(FakeFiles()).tools, policy)
     assert policy.seen == [{"path": "/workspace"}]
 
 
@@ -267,7 +267,7 @@ async def test_calls_of_one_step_that_write_the_same_path_run_in_call_order() ->
         call("read_file", "c3", path="a"),
         call("write_file", "c4", path="a", content="4"),
     ]
-    executions = await run(calls, file_tools(files).tools, EarlierIsSlower(), allowing())
+    executions = await run(calls, filesystem(files).tools, EarlierIsSlower(), allowing())
     assert [result_of(execution).is_error for execution in executions] == [False] * 4
     assert result_of(executions[2]).content == b"3"
     assert files.files["/workspace/a"] == b"4"

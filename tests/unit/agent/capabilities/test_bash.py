@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from agent.capabilities.bash import shell_tool
+from agent.capabilities.bash import bash
 from agent.tool import ToolContext, ToolResult
 from agent.toolbox import Toolbox
 from tests.unit.agent.fakes import FakeExec, FakePiece, FakeShell, FakeSpill, call
 
 
 async def use(done: FakeExec) -> ToolResult:
-    return await Toolbox(shell_tool(FakeShell(done)).tools).execute(call("execute", command="x"), ToolContext("c1"))
+    return await Toolbox(bash(FakeShell(done)).tools).execute(call("execute", command="x"), ToolContext("c1"))
 
 
 async def test_output_is_raw_in_order_of_arrival_and_apart() -> None:
@@ -63,10 +63,10 @@ async def test_an_evicted_result_shows_head_and_tail_and_how_to_read_the_rest() 
     [{"command": ""}, {"command": "a\0"}, {"command": "x", "timeout_s": 0}, {"command": "x", "timeout_s": 9999}],
 )
 def test_unfit_arguments_are_refused(arguments: dict[str, object]) -> None:
-    assert Toolbox(shell_tool(FakeShell()).tools).check(call("execute", **arguments)) is not None  # type: ignore[arg-type]
+    assert Toolbox(bash(FakeShell()).tools).check(call("execute", **arguments)) is not None  # type: ignore[arg-type]
 
 
 async def test_timeout_call_id_and_eviction_limit_reach_the_shell() -> None:
     shell = FakeShell()
-    await Toolbox(shell_tool(shell, timeout_s=7).tools).execute(call("execute", command="x"), ToolContext("c9"))
+    await Toolbox(bash(shell, timeout_s=7).tools).execute(call("execute", command="x"), ToolContext("c9"))
     assert shell.settings == [{"timeout_s": 7, "call_id": "c9", "limit_chars": 80_000}]

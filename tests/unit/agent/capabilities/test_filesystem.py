@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from agent.capabilities.filesystem import PAGE_BYTES, file_tools
+from agent.capabilities.filesystem import PAGE_BYTES, filesystem
 from agent.tool import ToolContext, ToolResult
 from agent.toolbox import Toolbox
 from tests.unit.agent.fakes import FakeFiles, call
 
 
 async def use(files: FakeFiles, name: str, **arguments: Any) -> ToolResult:
-    return await Toolbox(file_tools(files).tools).execute(call(name, **arguments), ToolContext("c1"))
+    return await Toolbox(filesystem(files).tools).execute(call(name, **arguments), ToolContext("c1"))
 
 
 def next_call(result: ToolResult) -> dict[str, Any]:
