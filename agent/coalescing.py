@@ -1,9 +1,32 @@
-"""Gathers small pieces of text into fewer, larger events, without keeping a watcher waiting for long."""
+"""Gathers small pieces of text into fewer, larger events, without keeping a watcher waiting for long.
+
+A Coalescer makes the events of a run; `merged` joins those that wait for somebody slow, such as a database.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+
+from agent.events import Event
+
+PIECES = frozenset({"model_delta", "tool_output"})
+"""Events that may be joined, or dropped when too many wait: model_finished and tool_call_finished tell all again."""
+
+_MERGED_LIMIT_CHARS = 16_384
+
+
+def merged(earlier: Event, later: Event) -> Event | None:
+    """Return two neighbouring events as one, None when they are not pieces of the same text or it becomes too long."""
+    text = "text"
+    if later.type not in PIECES or earlier.type != later.type:
+        return None
+    if {**earlier.payload, text: ""} != {**later.payload, text: ""}:
+        return None
+    joined = f"{earlier.payload[text]}{later.payload[text]}"
+    if len(joined) > _MERGED_LIMIT_CHARS:
+        return None
+    return Event(earlier.type, {**earlier.payload, text: joined})
 
 
 class Coalescer:

@@ -37,7 +37,8 @@ class Hook:
     `timeout_s` bounds each of the ten points (rings are bounded by what they wrap). When a point raises or times out:
     `on_failure` "closed" blocks the call at before_tool_use, withholds the result at after_tool_use, and stops the run
     elsewhere; "open" leaves the state as it was and is an event. `mandatory` hooks are always closed and are inherited
-    by subagents. `innermost` is for the policy hook alone.
+    by subagents. `innermost` is for the policy hook alone. Where a hook `redacts`, its after_tool_use takes things out
+    of results that nobody must see: output is then not shown live, for it would come before the hook.
     """
 
     name: str = ""
@@ -46,6 +47,7 @@ class Hook:
     on_failure: OnFailure = "closed"
     mandatory: bool = False
     innermost: bool = False
+    redacts: bool = False
 
     def matches(self, state: AgentState) -> bool:  # noqa: ARG002 - for those who override it
         """Return whether the hook cares; see agent.matchers for ready-made conditions."""

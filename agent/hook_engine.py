@@ -16,10 +16,11 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import JsonValue
 
+from agent.cancellation import Cancellation
 from agent.errors import HookFailed, ModelError
 from agent.events import EventSink, emit
 from agent.hook import Hook, InferenceRequest, NextInference, NextToolUse
@@ -65,6 +66,7 @@ class HookEngine:
             raise ValueError("two hooks say they are innermost; only one, the policy, can be")
         self.hooks = tuple(ordered)
         self.innermost = next((hook for hook in ordered if hook.innermost), None)
+        self.redacts = any(hook.redacts for hook in ordered)
         self._clock = clock
         self._points: dict[Point, tuple[tuple[Hook, _Handler], ...]] = {}
         for point in POINTS:
@@ -114,11 +116,11 @@ class HookEngine:
     ) -> AgentState:
         try:
             returned = await _bounded(point, hook, handler, state)
+            if returned is not state:
+                _tell_changes(point, hook, state, returned, events)
         except HookFailed as failure:
             closed = _tell(failure, hook, events)
             return _closed(failure, state) if closed else state
-        if returned.metadata is not state.metadata or returned.messages is not state.messages:
-            _tell_changes(point, hook, state, returned, events)
         return returned
 
     def around_inference(
@@ -150,8 +152,7 @@ def _finalised(state: AgentState, finalise: Callable[[ToolCall], ToolCall] | Non
 
 async def _bounded(point: Point, hook: Hook, handler: _Handler, state: AgentState) -> AgentState:
     """Run one hook at one point; every way to fail becomes HookFailed, and only a true cancellation is passed on."""
-    task = cast("asyncio.Task[object]", asyncio.current_task())  # a coroutine always runs in one
-    cancelling = task.cancelling()
+    cancellation = await Cancellation.watch()
     limit = asyncio.timeout(hook.timeout_s)
     problem = ""
     cause: BaseException | None = None
@@ -167,13 +168,12 @@ async def _bounded(point: Point, hook: Hook, handler: _Handler, state: AgentStat
             kept = kept_strict(point, hook, state, returned)
     except asyncio.CancelledError as error:
         # Ours only when nobody asked this task to end: the hook's time limit, or something the hook awaited.
-        if task.cancelling() > cancelling:
+        if cancellation.asked:
             raise
         problem, cause = "it was cancelled from within", error
     except Exception as error:  # whatever a hook raises is a failure of that hook and of nothing else
         problem, cause = f"{type(error).__name__}: {error}", error
-    if task.cancelling() > cancelling:
-        raise asyncio.CancelledError  # the hook swallowed it
+    cancellation.heed()
     if limit.expired():
         problem = f"it took longer than {hook.timeout_s:g} s"
     if problem:
@@ -206,26 +206,42 @@ def _tell(failure: HookFailed, hook: Hook, events: EventSink) -> bool:
 
 
 def _tell_changes(point: Point, hook: Hook, before: AgentState, after: AgentState, events: EventSink) -> None:
-    """Emit state_changed for what lasts as long as the thread; a large value is named, not shown."""
-    changed = {
-        key: value
-        for key, value in after.metadata.items()
-        if key not in before.metadata or before.metadata[key] is not value
-    }
-    large: list[JsonValue] = [
-        key for key, value in changed.items() if len(json.dumps(value, default=str)) > _SHOWN_LIMIT_CHARS
-    ]
+    """Emit state_changed for what lasts as long as the thread; a large value is named, not shown.
+
+    Raises HookFailed when the hook wrote what cannot be stored.
+    """
+    try:
+        _written(before.notes, after.notes)
+        changed = _written(before.metadata, after.metadata)
+        messages = len(after.messages) if after.messages is not before.messages else None
+    except (AttributeError, TypeError, ValueError, RecursionError) as error:
+        raise HookFailed(hook_name(hook), point, f"what it wrote into the state is not JSON: {error}") from error
+    if after.metadata is before.metadata and after.messages is before.messages:
+        return
+    large: list[JsonValue] = [key for key, (_, length) in changed.items() if length > _SHOWN_LIMIT_CHARS]
     removed: list[JsonValue] = [key for key in before.metadata if key not in after.metadata]
     emit(
         events,
         "state_changed",
         hook=hook_name(hook),
         point=point,
-        metadata={key: value for key, value in changed.items() if key not in large},
+        metadata={key: value for key, (value, _) in changed.items() if key not in large},
         large=large,
         removed=removed,
-        messages=len(after.messages) if after.messages is not before.messages else None,
+        messages=messages,
     )
+
+
+def _written(before: dict[str, JsonValue], after: dict[str, JsonValue]) -> dict[str, tuple[JsonValue, int]]:
+    """Return the entries that are new and the length of each as JSON; raises ValueError and the like for no JSON."""
+    if after is before:
+        return {}
+    changed = {key: value for key, value in after.items() if key not in before or before[key] is not value}
+    return {
+        # Encoded, for a lone surrogate is a character that no store takes.
+        key: (value, len(json.dumps({key: value}, ensure_ascii=False, allow_nan=False).encode()))
+        for key, value in changed.items()
+    }
 
 
 def _closed(failure: HookFailed, state: AgentState) -> AgentState:
@@ -256,6 +272,7 @@ def _ring(
 ) -> Callable[[_Asked], Awaitable[_Given]]:
     async def around(asked: _Asked) -> _Given:
         given: list[_Given] = []
+        cancellation = await Cancellation.watch()
 
         async def next_(again: _Asked) -> _Given:
             given.append(await inner(again))
@@ -267,8 +284,13 @@ def _ring(
                 raise TypeError(f"it returned {type(returned).__name__} instead of {gives.__name__}")
         except (ModelError, HookFailed):
             raise  # from further in
-        except Exception as error:
-            failure = HookFailed(hook_name(hook), point, f"{type(error).__name__}: {error}")
+        except (Exception, asyncio.CancelledError) as error:
+            problem = f"{type(error).__name__}: {error}"
+            if isinstance(error, asyncio.CancelledError):
+                if cancellation.asked:
+                    raise
+                problem = "it was cancelled from within"
+            failure = HookFailed(hook_name(hook), point, problem)
             if _tell(failure, hook, events):
                 raise failure from error
             # An open ring is as if it were not there; what it wrapped must not happen a second time.

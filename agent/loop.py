@@ -20,18 +20,20 @@ from typing import Literal
 
 from pydantic import JsonValue
 
+from agent.cancellation import Cancellation, to_the_end
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
 from agent.capability import Capability
 from agent.coalescing import Coalescer
 from agent.continuation import ContinuationDecision, ContinuationOutcome
-from agent.errors import HookFailed, ModelError
+from agent.errors import HookFailed, ModelError, ModelUnavailable
 from agent.events import EventSink, discard, emit
 from agent.hook import Hook, InferenceRequest
 from agent.hook_engine import HOOK_FAILED, HookEngine, Point
 from agent.messages import Message
 from agent.model import Model
 from agent.state import AgentState, CurrentExecution, ModelResponse
+from agent.storable import storable_message, storable_text
 from agent.tool import ToolExecutor
 from agent.tool_runner import ToolRunner
 from agent.toolbox import Toolbox
@@ -86,10 +88,10 @@ class Agent:
         the execution_end hooks and emitted run_finished with status cancelled: whoever keeps the state of a cancelled
         run takes it there.
         """
-        return await _Run(self, state, events).run()
+        return await Run(self, state, events).run()
 
 
-class _Run:
+class Run:
     """One run in flight; `state` is always the newest, so that an end at any moment can be told truthfully."""
 
     def __init__(self, agent: Agent, state: AgentState, events: EventSink) -> None:
@@ -99,8 +101,10 @@ class _Run:
             agent=agent.name, system_prompt=state.system_prompt or agent.system_prompt, stop=None
         ).cleared()
         self.failed = False
+        self.cancellation: Cancellation
 
     async def run(self) -> AgentState:
+        """Run to the end; see Agent.run."""
         self._tell_started()
         status: RunStatus = "failed"
         stop = _outcome("interrupted", "the run was interrupted")
@@ -131,10 +135,15 @@ class _Run:
     async def _steps(self) -> ContinuationOutcome:
         """Go from step to step; return what stopped the run."""
         stop = None
+        self.cancellation = await Cancellation.watch()
         if not self.state.started:
             stop = await self._at("execution_start")
             self.state = self.state.with_(started=True)
         while stop is None:
+            # Hooks, model and tools may all be done without ever waiting; others must have their turn, and so must
+            # a cancellation.
+            await asyncio.sleep(0)
+            self.cancellation.heed()
             stop = await self._step()
         return stop
 
@@ -178,7 +187,9 @@ class _Run:
         except asyncio.CancelledError:
             raise
         except Exception as error:  # whatever a model driver or a ring raises is for on_error to judge
+            self.cancellation.heed()
             return await self._failed(error)
+        self.cancellation.heed()
         stop = await self._at("after_inference")
         response = self.state.current.response or answer  # a hook may replace the response, not do away with it
         calls = response.message.tool_calls
@@ -187,11 +198,12 @@ class _Run:
                 self.agent.hooks, self.agent.executor, self.events, self.agent.clock, self.agent.concurrency
             )
             try:
-                self.state = await runner.run(self.state, calls)
+                self.state = await runner.run(self.state, calls, keep=self._keep)
             except asyncio.CancelledError:
-                self._say(response.message)  # the thread keeps what was said; _end answers its calls
+                # The thread keeps what was said and done; _end answers the calls that were not begun.
+                self._say(storable_message(response.message), *self._tool_messages())
                 raise
-        self._say(response.message, *self._tool_messages())
+        self._say(storable_message(response.message), *self._tool_messages())
         # Also after a Forbid: no early end skips a hook. A Forbid once written stays, so the last reading counts.
         await self._at("after_step")
         stop = await self._at("should_continue")
@@ -216,8 +228,15 @@ class _Run:
             # A ring may ask again after a wait: the wait is the model's time, not the hook's.
             nonlocal asked_s, model_s
             asked_s = agent.clock() if asked_s is None else asked_s
+            self.cancellation.heed()
+            cancellation = await Cancellation.watch()
             try:
-                return await agent.model.infer(request, deltas.add)
+                try:
+                    return await agent.model.infer(request, deltas.add)
+                except asyncio.CancelledError as error:
+                    if cancellation.asked:
+                        raise
+                    raise ModelUnavailable("something the model's driver waited for was cancelled") from error
             except ModelError as error:
                 deltas.flush()
                 emit(self.events, "model_failed", step=number, error=str(error))
@@ -235,7 +254,7 @@ class _Run:
             self.state = self.state.with_current(
                 model_s=model_s, hooks_s=self.state.current.hooks_s + max(0.0, elapsed_s - model_s)
             )
-        response = self._with_own_call_ids(response)
+        response = self._told_apart(response)
         self.state = self.state.with_(usage=self.state.usage + response.usage).with_response(response)
         emit(
             self.events,
@@ -251,12 +270,25 @@ class _Run:
         )
         return response
 
-    def _with_own_call_ids(self, response: ModelResponse) -> ModelResponse:
+    def _told_apart(self, response: ModelResponse) -> ModelResponse:
         """Name the tool calls ourselves: an id of the endpoint may come twice, and may hold anything."""
-        calls = tuple(call.model_copy(update={"id": self.agent.new_call_id()}) for call in response.message.tool_calls)
-        if not calls:
-            return response
-        return response.model_copy(update={"message": response.message.model_copy(update={"tool_calls": calls})})
+        message = response.message
+        changes: dict[str, object] = {}
+        if message.tool_calls:
+            changes["tool_calls"] = tuple(
+                call.model_copy(
+                    update={
+                        "id": self.agent.new_call_id(),
+                        "name": storable_text(call.name),
+                        "raw_arguments": storable_text(call.raw_arguments),
+                    }
+                )
+                for call in message.tool_calls
+            )
+        content = storable_text(message.content)
+        if content is not message.content:
+            changes["content"] = content
+        return response.model_copy(update={"message": message.model_copy(update=changes)}) if changes else response
 
     def _tool_messages(self) -> list[Message]:
         return [
@@ -264,6 +296,9 @@ class _Run:
             for execution in self.state.current.tool_executions
             if execution.result is not None
         ]
+
+    def _keep(self, state: AgentState) -> None:
+        self.state = state
 
     def _say(self, *messages: Message) -> None:
         self.state = self.state.with_(messages=(*self.state.messages, *messages)).with_current(
@@ -319,6 +354,9 @@ class _Run:
         self._clear()
         self._answer_open_calls(stop)
         self.state = self.state.with_(stop=stop)
+        await to_the_end(self._run_execution_end())
+
+    async def _run_execution_end(self) -> None:
         self.state = await self.agent.hooks.run("execution_end", self.state, self.events)
         self._clear()
 

@@ -12,8 +12,9 @@ It speaks `POST /v1/chat/completions` over real HTTP/1.1 on loopback, with and w
     assert not server.failures
 
 The turn is chosen by the number of assistant messages in the request, so that several runs, and repeated requests, can
-share one server. A turn states what it expects of the messages that came since the last assistant message (tool results
-in call order; the task on turn 0). What is not met is answered with HTTP 400 of type script_expectation_failed.
+share one server; `by_model` has scripts for requests that name another model, such as a subagent's. A turn states what
+it expects of the messages that came since the last assistant message (tool results in call order; the task on turn 0).
+What is not met is answered with HTTP 400 of type script_expectation_failed.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ import contextlib
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self, cast
 
 Received = Sequence[str]
@@ -48,11 +49,17 @@ class Call:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong on a turn, the first `times` times it is asked; after that the turn is played."""
+    """Something that goes wrong on a turn, the first `times` times it is asked; after that the turn is played.
+
+    A "status" answers with `status`, `headers` and `body` (JSON, or a text that is sent as it is). As any answer can be
+    written that way, an odd endpoint's stream can be played too: status 200 and content-type text/event-stream.
+    """
 
     kind: Literal["drop", "nonsense", "status", "empty"]
     times: int = 1
     status: int = 500
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: dict[str, Any] | str | None = None
 
 
 @dataclass(frozen=True)
@@ -77,13 +84,20 @@ class _Answer:
 class ScriptedModelServer:
     """Plays the turns; `failures` lists unmet expectations, `requests` the bodies of all requests."""
 
-    def __init__(self, turns: Sequence[Turn], *, fragment_chars: int = 7) -> None:
+    def __init__(
+        self,
+        turns: Sequence[Turn],
+        *,
+        by_model: Mapping[str, Sequence[Turn]] | None = None,
+        fragment_chars: int = 7,
+    ) -> None:
         self.turns = tuple(turns)
+        self.by_model = {model: tuple(script) for model, script in (by_model or {}).items()}
         self.failures: list[str] = []
         self.requests: list[dict[str, Any]] = []
         self.base_url = ""
         self._fragment_chars = fragment_chars
-        self._faults_played: Counter[int] = Counter()
+        self._faults_played: Counter[tuple[str, int]] = Counter()
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -122,15 +136,17 @@ class ScriptedModelServer:
         self.requests.append(request)
         messages = request["messages"]
         index = sum(message["role"] == "assistant" for message in messages)
-        if index >= len(self.turns):
-            await self._fail(writer, index, f"the script has {len(self.turns)} turns only")
+        model = str(request.get("model"))
+        turns = self.by_model.get(model, self.turns)
+        if index >= len(turns):
+            await self._fail(writer, index, f"the script has {len(turns)} turns only")
             return
-        turn, received = self.turns[index], _received(messages)
+        turn, received = turns[index], _received(messages)
         for problem in _unmet(turn, received):
             await self._fail(writer, index, problem)
             return
-        if turn.fault is not None and self._faults_played[index] < turn.fault.times:
-            self._faults_played[index] += 1
+        if turn.fault is not None and self._faults_played[model, index] < turn.fault.times:
+            self._faults_played[model, index] += 1
             await _play_fault(turn.fault, request, writer)
             return
         try:
@@ -277,9 +293,15 @@ async def _read_request(reader: asyncio.StreamReader) -> tuple[str, str, bytes] 
 
 
 async def _send_json(writer: asyncio.StreamWriter, status: int, payload: dict[str, Any]) -> None:
-    body = json.dumps(payload).encode()
-    head = f"HTTP/1.1 {status} -\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    writer.write(head.encode() + body)
+    await _send(writer, status, json.dumps(payload), {})
+
+
+async def _send(writer: asyncio.StreamWriter, status: int, text: str, headers: Mapping[str, str]) -> None:
+    body = text.encode()
+    sent = {"content-type": "application/json", **{name.lower(): value for name, value in headers.items()}}
+    sent["content-length"] = str(len(body))
+    lines = [f"HTTP/1.1 {status} -", *(f"{name}: {value}" for name, value in sent.items()), "", ""]
+    writer.write("\r\n".join(lines).encode() + body)
     await writer.drain()
 
 
@@ -302,7 +324,9 @@ def _write_event(writer: asyncio.StreamWriter, event: str) -> None:
 
 async def _play_fault(fault: Fault, request: dict[str, Any], writer: asyncio.StreamWriter) -> None:
     if fault.kind == "status":
-        await _send_json(writer, fault.status, _error("scripted_fault", f"a scripted HTTP {fault.status}"))
+        body = _error("scripted_fault", f"a scripted HTTP {fault.status}") if fault.body is None else fault.body
+        text = body if isinstance(body, str) else json.dumps(body)
+        await _send(writer, fault.status, text, fault.headers)
         return
     if not request.get("stream"):
         if fault.kind == "drop":

@@ -83,13 +83,15 @@ class ToolSpec:
     """What a model sees of a tool; `parameters` is a JSON Schema.
 
     `writes` (not shown to the model) says that a call changes the file at its `path` argument: calls of one step that
-    touch a path which one of them writes run one after the other.
+    touch a path which one of them writes run one after the other. `own_state` says that the tool is about the state of
+    the run it belongs to, through a hook of its capability: it is not lent to a subagent, whose state is another.
     """
 
     name: str
     description: str
     parameters: dict[str, JsonValue]
     writes: bool = False
+    own_state: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ class Tool:
     arguments: type[BaseModel]
     run: Callable[[Any, ToolContext], Awaitable[ToolResult]]
     writes: bool = False
+    own_state: bool = False
 
 
 class ToolExecutor(Protocol):

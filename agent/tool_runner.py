@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from agent.cancellation import Cancellation, to_the_end
 from agent.coalescing import Coalescer
 from agent.errors import HookFailed
 from agent.events import EventSink, emit
@@ -43,11 +44,17 @@ class ToolRunner:
         self._clock = clock
         self._concurrency = concurrency
 
-    async def run(self, state: AgentState, calls: Sequence[ToolCall]) -> AgentState:
+    async def run(
+        self,
+        state: AgentState,
+        calls: Sequence[ToolCall],
+        *,
+        keep: Callable[[AgentState], None] | None = None,
+    ) -> AgentState:
         """Return the state with one finished execution per call, in call order, in state.current.tool_executions.
 
         Raises nothing but cancellation: then every call in flight has been cancelled and has ended, after_tool_use has
-        seen all of them, and each has its tool_call_finished event.
+        seen all that began, each has its tool_call_finished event, and `keep` has been given the state.
         """
         executions = tuple(ToolExecution(requested=call, call=self._executor.normalised(call)) for call in calls)
         state = state.with_current(tool_executions=executions)
@@ -63,14 +70,9 @@ class ToolRunner:
             await self._execute(judged, results, RunInFlight(state, self._events, self._hooks.hooks, self._executor))
             state = state.with_current(tools_s=state.current.tools_s + self._clock() - started_s)
         except asyncio.CancelledError:
-            # The record must be complete: hooks such as audit see what became of each call. A second cancellation
-            # ends this too.
-            for index, result in enumerate(results[:begun]):
-                state = await self._finish(state, index, *(result or (_CANCELLED, 0.0)))
+            await to_the_end(self._finish_all(state, results[:begun], keep))
             raise
-        for index, result in enumerate(results):
-            state = await self._finish(state, index, *(result or (_CANCELLED, 0.0)))
-        return state.with_(current=replace(state.current, tool_index=None), tool_calls=state.tool_calls + len(calls))
+        return await to_the_end(self._finish_all(state, results, keep))
 
     async def _judge(self, state: AgentState, index: int) -> tuple[AgentState, ToolCall | None, ToolResult | None]:
         """Run the before pass of one call; return the call to execute, or the result of one that must not."""
@@ -142,7 +144,9 @@ class ToolRunner:
 
         runnable = [(index, call) for index, call in enumerate(judged) if call is not None]
         if len(runnable) == 1:
+            cancellation = await Cancellation.watch()
             await one(*runnable[0])
+            cancellation.heed()
             return
         # A task group: when the run is cancelled it cancels every call in flight and waits until they have ended.
         async with asyncio.TaskGroup() as group:
@@ -172,10 +176,16 @@ class ToolRunner:
                     "refused: a ring around this call changed its arguments after they were judged; "
                     "arguments can be rewritten at before_tool_use only"
                 )
+            live = None if self._hooks.redacts else output
+            cancellation = await Cancellation.watch()
             try:
                 return await self._executor.execute(
-                    call.model_copy(update={"arguments": json.loads(sealed)}), ToolContext(call.id, output, run)
+                    call.model_copy(update={"arguments": json.loads(sealed)}), ToolContext(call.id, live, run)
                 )
+            except asyncio.CancelledError:
+                if cancellation.asked:
+                    raise
+                return _CANCELLED  # something the tool waited for was; the run was not
             except Exception as error:  # an executor must not raise; if one does, the call failed and the run goes on
                 return ToolResult.error(f"the tool failed: {str(error) or type(error).__name__}")
 
@@ -185,6 +195,20 @@ class ToolRunner:
             return ToolResult.error(f"The result of this call is withheld: {failure}")
         finally:
             output.flush()
+
+    async def _finish_all(
+        self,
+        state: AgentState,
+        results: Sequence[tuple[ToolResult, float] | None],
+        keep: Callable[[AgentState], None] | None,
+    ) -> AgentState:
+        """Run the after passes. The record must be complete: hooks such as audit see what became of each call."""
+        for index, result in enumerate(results):
+            state = await self._finish(state, index, *(result or (_CANCELLED, 0.0)))
+        state = state.with_(current=replace(state.current, tool_index=None), tool_calls=state.tool_calls + len(results))
+        if keep is not None:
+            keep(state)
+        return state
 
     async def _finish(self, state: AgentState, index: int, result: ToolResult, duration_s: float) -> AgentState:
         """Run the after pass of one call and tell what became of it."""

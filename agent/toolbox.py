@@ -28,7 +28,13 @@ class Toolbox:
                 raise ValueError(f"two tools are named {tool.name!r}")
             self._tools[tool.name] = tool
         self._specs = tuple(
-            ToolSpec(tool.name, tool.description, _parameters(tool.arguments), writes=tool.writes)
+            ToolSpec(
+                tool.name,
+                tool.description,
+                _parameters(tool.arguments),
+                writes=tool.writes,
+                own_state=tool.own_state,
+            )
             for tool in self._tools.values()
         )
 

@@ -4,64 +4,23 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from gateway.agent_settings import AgentSettings
+from gateway.config_section import Name, Section, problems
 from gateway.errors import Misconfigured
-
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
-
-
-class Section(BaseModel):
-    """A part of the configuration; a field that is not known is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ModelSettings(Section):
-    """An OpenAI-compatible endpoint. What is not set comes from OPENAI_BASE_URL and AIRLOCK_MODEL."""
-
-    name: str | None = None
-    base_url: str | None = None
-    api_key_env: str = "OPENAI_API_KEY"
-    stream: bool = True
-    timeout_s: float = Field(default=120.0, gt=0)
-
-    def resolved_name(self) -> str:
-        """Return the model's name."""
-        return self.name or os.environ.get("AIRLOCK_MODEL") or "gpt-5-mini"
-
-    def resolved_base_url(self) -> str | None:
-        """Return the endpoint, None for the package's own default."""
-        return self.base_url or os.environ.get("OPENAI_BASE_URL")
-
-    def resolved_api_key(self) -> str:
-        """Return the key; Misconfigured when the environment has none."""
-        key = os.environ.get(self.api_key_env)
-        if not key:
-            raise Misconfigured(
-                f"no key for the model: set {self.api_key_env} in the gateway's environment, "
-                "or name another variable under model.api_key_env"
-            )
-        return key
-
-
-class AgentSettings(Section):
-    """An agent that StartRun can name."""
-
-    system_prompt: str = (
-        "You work in a sandbox. Your files are under /workspace. Use the tools; a refused call says which rule "
-        "refused it and why, so find another way. When the task is done, answer with a short summary."
-    )
+from gateway.model_settings import ModelSettings
 
 
 class TenantSettings(Section):
-    """A tenant: its policy file, and its own model if it has one."""
+    """A tenant: its policy file, its own model if it has one, and agents that no other tenant can name."""
 
     policy: Path
     model: ModelSettings | None = None
+    agents: dict[Name, AgentSettings] = Field(default_factory=dict)
 
 
 class SandboxSettings(Section):
@@ -81,14 +40,14 @@ class SandboxSettings(Section):
 
 
 class Config(Section):
-    """The whole file. `directory` is where it lies."""
+    """The whole file. `directory` is where it lies; `agents` are there for every tenant."""
 
     directory: Path = Field(default=Path(), exclude=True)
     state_dir: Path = Path("state")
     database_url: str | None = Field(default=None, description="unset means SQLite in state_dir")
     sandbox: SandboxSettings = SandboxSettings()
     model: ModelSettings = ModelSettings()
-    agents: dict[Name, AgentSettings] = {"default": AgentSettings()}
+    agents: dict[Name, AgentSettings] = Field(default_factory=lambda: {"default": AgentSettings()})
     tenants: dict[Name, TenantSettings] = Field(min_length=1)
 
     @classmethod
@@ -105,10 +64,7 @@ class Config(Section):
         try:
             return cls.model_validate({**document, "directory": path.resolve().parent})
         except ValidationError as error:
-            problems = "; ".join(
-                f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}" for problem in error.errors()
-            )
-            raise Misconfigured(f"{path}: {problems}") from error
+            raise Misconfigured(f"{path}: {problems(error, cls)}") from error
 
     def path(self, relative: Path) -> Path:
         """Return a path of the file as an absolute one."""
@@ -126,3 +82,7 @@ class Config(Section):
     def model_of(self, tenant: str) -> ModelSettings:
         """Return the model settings of a tenant."""
         return self.tenants[tenant].model or self.model
+
+    def agents_of(self, tenant: str) -> dict[str, AgentSettings]:
+        """Return the agents that a tenant can name: its own, and those of all tenants that are not named alike."""
+        return {**self.agents, **self.tenants[tenant].agents}

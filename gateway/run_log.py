@@ -12,14 +12,12 @@ from dataclasses import replace
 
 import structlog
 
+from agent.coalescing import PIECES, merged
 from agent.events import Event
 from gateway.clock import NowUs, now_us
 from gateway.errors import Unavailable
 from gateway.storage.store import LoggedEvent, Store
 
-# Neighbouring deltas that are not stored yet become one event: a slow database makes fewer, larger ones.
-_COALESCED = {"model_delta", "tool_output"}
-_COALESCED_LIMIT_CHARS = 16_384
 _PENDING_LIMIT = 1000
 _FIRST_RETRY_S = 0.05
 _LAST_RETRY_S = 2.0
@@ -45,13 +43,12 @@ class RunLog:
         """Take an event."""
         if self._done:
             return
-        if self._pending and event.type in _COALESCED:
-            merged = _merge(self._pending[-1][0], event)
-            if merged is not None:
-                logged = replace(self._pending[-1][1], payload=json.dumps(merged.payload))
-                self._pending[-1] = (merged, logged)
-                return
-        if event.type in _COALESCED and len(self._pending) >= _PENDING_LIMIT:
+        # Neighbouring pieces that are not stored yet become one event: a slow database makes fewer, larger ones.
+        both = merged(self._pending[-1][0], event) if self._pending else None
+        if both is not None:
+            self._pending[-1] = (both, replace(self._pending[-1][1], payload=json.dumps(both.payload)))
+            return
+        if event.type in PIECES and len(self._pending) >= _PENDING_LIMIT:
             return  # their whole text comes again in model_finished and tool_call_finished
         self._sequence += 1
         logged = LoggedEvent(self._sequence, event.type, self._clock(), json.dumps(event.payload))
@@ -97,14 +94,3 @@ class RunLog:
                 log.error("events are not stored yet", run_id=self._run_id, events=len(batch), error=str(error))  # noqa: TRY400 - the database has logged why
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _LAST_RETRY_S)
-
-
-def _merge(earlier: Event, later: Event) -> Event | None:
-    """Return both as one event, None when they are not pieces of the same text."""
-    text = "text"
-    if earlier.type != later.type or {**earlier.payload, text: ""} != {**later.payload, text: ""}:
-        return None
-    joined = f"{earlier.payload[text]}{later.payload[text]}"
-    if len(joined) > _COALESCED_LIMIT_CHARS:
-        return None
-    return Event(earlier.type, {**earlier.payload, text: joined})

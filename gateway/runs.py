@@ -10,22 +10,21 @@ from functools import partial
 import structlog
 from pydantic import JsonValue
 
-from agent.capabilities.flow import flow
-from agent.capabilities.limits import limits
 from agent.errors import AgentError
 from agent.events import Event
-from agent.hook import Hook
 from agent.loop import Agent
 from agent.messages import Message
-from agent.openai_model import OpenAIModel
 from agent.state import AgentState
+from gateway import agents
 from gateway.clock import MakeId, make_id
-from gateway.config import AgentSettings, ModelSettings
 from gateway.errors import AirlockError, InvalidArgument, NotFound, Overloaded, Unavailable
+from gateway.models import Models
 from gateway.run_log import RunLog
 from gateway.storage.store import LoggedEvent, Run, Store, Thread
 from gateway.tenants import Tenant
+from gateway.thread_history import ThreadHistoryHook
 from gateway.tool_calls import ToolCalls
+from gateway.trace_log import TraceLog
 
 log = structlog.get_logger(__name__)
 _TASK_LIMIT_CHARS = 262_144
@@ -44,6 +43,7 @@ class _Live:
     run: Run
     thread: Thread
     log: RunLog
+    models: Models
     cancelled: bool = False
     task: asyncio.Task[None] | None = field(default=None, repr=False)
     ended: asyncio.Task[None] | None = field(default=None, repr=False)
@@ -52,12 +52,9 @@ class _Live:
 class Runs:
     """Hosts the runs of every tenant."""
 
-    def __init__(
-        self, store: Store, tool_calls: ToolCalls, agents: dict[str, AgentSettings], ids: MakeId = make_id
-    ) -> None:
+    def __init__(self, store: Store, tool_calls: ToolCalls, ids: MakeId = make_id) -> None:
         self._store = store
         self._tool_calls = tool_calls
-        self._agents = agents
         self._ids = ids
         self._live: dict[str, _Live] = {}
         self._busy: dict[str, Thread] = {}
@@ -68,8 +65,8 @@ class Runs:
         agent_name = agent_name or "default"
         if not task or len(task) > _TASK_LIMIT_CHARS:
             raise InvalidArgument(f"task: between 1 and {_TASK_LIMIT_CHARS:,} characters")
-        if agent_name not in self._agents:
-            raise InvalidArgument(f"agent: {agent_name[:64]!r} is not one of {', '.join(sorted(self._agents))}")
+        if agent_name not in tenant.agents:
+            raise InvalidArgument(f"agent: {agent_name[:64]!r} is not one of {', '.join(sorted(tenant.agents))}")
         thread = await self._tool_calls.thread(tenant, thread_name or self._ids("thread"))
         # Between the look and the taking nothing may be awaited, or two would pass at once.
         mine = [busy for busy in self._busy.values() if busy.tenant == tenant.name]
@@ -84,16 +81,19 @@ class Runs:
         return await asyncio.shield(asyncio.create_task(self._begin(tenant, thread, task, agent_name)))
 
     async def _begin(self, tenant: Tenant, thread: Thread, task: str, agent_name: str) -> Run:
+        models = Models()
         try:
-            model = _model_of(tenant.model)
+            for settings in tenant.agents[agent_name].models(tenant.model):
+                models.of(settings)  # one without a key is told to whoever starts the run
             run = await self._store.add_run(thread, agent=agent_name, task=task, policy_version=tenant.policy.version)
         except BaseException:
             del self._busy[thread.id]
+            await models.close()
             raise
-        work = _Live(run, thread, RunLog(run.id, self._store))
+        work = _Live(run, thread, RunLog(run.id, self._store), models)
         self._live[run.id] = work
-        work.task = asyncio.create_task(self._run_agent(work, tenant, model), name=f"run {run.id}")
-        work.ended = asyncio.create_task(self._end(work, work.task, model), name=f"end of run {run.id}")
+        work.task = asyncio.create_task(self._run_agent(work, tenant), name=f"run {run.id}")
+        work.ended = asyncio.create_task(self._end(work, work.task), name=f"end of run {run.id}")
         if self._closing:
             work.task.cancel()
         return run
@@ -144,7 +144,7 @@ class Runs:
                 work.task.cancel()
         await asyncio.gather(*(work.ended for work in live if work.ended is not None))
 
-    async def _end(self, work: _Live, task: asyncio.Task[None], model: OpenAIModel) -> None:
+    async def _end(self, work: _Live, task: asyncio.Task[None]) -> None:
         """Wait for a run and settle it. Nobody cancels this task, so a run's last event is always stored."""
         await asyncio.wait({task})
         try:
@@ -158,7 +158,7 @@ class Runs:
             fault = f"a fault of the gateway: {type(error).__name__}"
             self._log_event(work, _finished("failed", "gateway", "fault", fault))
         try:
-            await model.close()
+            await work.models.close()
             await work.log.close()
         finally:
             self._live.pop(work.run.id, None)
@@ -173,67 +173,28 @@ class Runs:
             log.info("run finished", **facts, status=event.payload.get("status"), stop=event.payload.get("stop"))
         work.log.emit(event)
 
-    async def _run_agent(self, live: _Live, tenant: Tenant, model: OpenAIModel) -> None:
-        tool_path = self._tool_calls.tool_path(tenant, live.thread, live.run.id)
-        history = await self._store.messages_of(live.thread)
-        allowed = tenant.policy.document.limits
-        keeper = _HistoryHook(self._store, live.thread, live.run.id, len(history))
+    async def _run_agent(self, live: _Live, tenant: Tenant) -> None:
+        run, thread = live.run, live.thread
+        settings = tenant.agents[run.agent]
+        tool_path = self._tool_calls.tool_path(tenant, thread, run.id)
+        kept = AgentState(
+            run_id=run.id,
+            thread=thread.name,
+            agent=run.agent,
+            messages=await self._store.messages_of(thread),
+            metadata=await self._store.metadata_of(thread),
+        )
+        recorder = TraceLog(tenant=tenant.name, thread=thread.name, run_id=run.id)
         agent = Agent(
-            model=model,
-            name=live.run.agent,
-            capabilities=(
-                *tool_path.capabilities,
-                flow(),
-                limits(steps=allowed.steps, output_tokens=allowed.output_tokens, execution_time_s=allowed.run_s),
+            model=live.models.of(settings.model or tenant.model),
+            name=run.agent,
+            capabilities=agents.build(
+                settings, tenant.model, tenant.policy.document, tool_path.sandbox, live.models.of, recorder
             ),
-            hooks=(*tool_path.hooks, keeper),
-            system_prompt=self._agents[live.run.agent].system_prompt,
+            hooks=(*tool_path.hooks, ThreadHistoryHook(self._store, thread, kept)),
+            system_prompt=settings.system_prompt,
         )
-        state = AgentState(
-            run_id=live.run.id,
-            thread=live.thread.name,
-            agent=live.run.agent,
-            messages=(*history, Message(role="user", content=live.run.task)),
-        )
-        await agent.run(state, partial(self._log_event, live))
-
-
-class _HistoryHook(Hook):
-    """Keeps the thread's messages: each step adds its own, so a step's cost does not grow with the thread."""
-
-    name = "history"
-    mandatory = True
-    priority = 1_000_000
-
-    def __init__(self, store: Store, thread: Thread, run_id: str, stored: int) -> None:
-        self._store = store
-        self._thread = thread
-        self._run_id = run_id
-        self._stored = stored
-
-    async def before_step(self, state: AgentState) -> AgentState:
-        """Store what the last step added; the first step stores the task."""
-        return await self._keep(state)
-
-    async def execution_end(self, state: AgentState) -> AgentState:
-        """Store what the last step added."""
-        return await self._keep(state)
-
-    async def _keep(self, state: AgentState) -> AgentState:
-        added = state.messages[self._stored :]
-        await self._store.add_messages(self._thread, self._run_id, self._stored, added)
-        self._stored += len(added)
-        return state
-
-
-def _model_of(settings: ModelSettings) -> OpenAIModel:
-    return OpenAIModel(
-        settings.resolved_name(),
-        base_url=settings.resolved_base_url(),
-        api_key=settings.resolved_api_key(),
-        stream=settings.stream,
-        timeout_s=settings.timeout_s,
-    )
+        await agent.run(kept.say(Message(role="user", content=run.task)), partial(self._log_event, live))
 
 
 def _finished(status: str, hook: str, rule: str, reason: str) -> Event:

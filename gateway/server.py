@@ -101,7 +101,7 @@ async def running_gateway(config: Config, listen: str) -> AsyncIterator[Gateway]
         )
         stack.push_async_callback(keeper.close, remove_workspaces=not config.sandbox.keep_workspaces)
         tool_calls = ToolCalls(store, keeper)
-        runs = Runs(store, tool_calls, dict(config.agents))
+        runs = Runs(store, tool_calls)
         server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_CONCURRENT_RPCS)
         healthy = await _add_services(server, runs, tool_calls, KeyAuthenticator(store, tenants))
         address = _bind(server, listen)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gateway.config import Config, ModelSettings
+from gateway.agent_settings import AgentSettings
+from gateway.agents import check
+from gateway.config import Config
 from gateway.errors import Misconfigured, Unauthenticated
+from gateway.model_settings import ModelSettings
 from gateway.policy import Policy, PolicyError, load_policy
 from sandbox.engine import SandboxLimits, SandboxSpec
 
@@ -15,11 +18,12 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True)
 class Tenant:
-    """A tenant with its policy in force."""
+    """A tenant with its policy in force, its model, and the agents that it can name."""
 
     name: str
     policy: Policy
     model: ModelSettings
+    agents: Mapping[str, AgentSettings]
 
     def sandbox_spec(self, thread: str) -> SandboxSpec:
         """Return what a sandbox of this tenant is made of."""
@@ -40,7 +44,7 @@ class Tenant:
 
 
 def load_tenants(config: Config) -> Mapping[str, Tenant]:
-    """Load every tenant's policy; Misconfigured lists what is wrong in which file and line."""
+    """Load every tenant's policy and look at its agents; Misconfigured lists what is wrong, and in which place."""
     tenants: dict[str, Tenant] = {}
     for name, settings in config.tenants.items():
         path = config.path(settings.policy)
@@ -51,8 +55,22 @@ def load_tenants(config: Config) -> Mapping[str, Tenant]:
         except PolicyError as error:
             problems = "\n".join(f"  {path}:{p.line}: {p.field}: {p.message}" for p in error.errors)
             raise Misconfigured(f"the policy of tenant {name} does not load:\n{problems}") from error
-        tenants[name] = Tenant(name, policy, config.model_of(name))
+        tenants[name] = Tenant(name, policy, config.model_of(name), config.agents_of(name))
+        _check_agents(tenants[name], own=settings.agents)
     return tenants
+
+
+def _check_agents(tenant: Tenant, own: Mapping[str, AgentSettings]) -> None:
+    """Find a bad agent now, not when a run names it."""
+    problems = []
+    for name, agent in tenant.agents.items():
+        try:
+            check(agent, tenant.model, tenant.policy.document)
+        except Misconfigured as error:
+            where = f"tenants.{tenant.name}.agents" if name in own else f"for tenant {tenant.name}: agents"
+            problems.append(f"{where}.{name}.{error}")
+    if problems:
+        raise Misconfigured("; ".join(problems))
 
 
 def tenant_named(tenants: Mapping[str, Tenant], name: str) -> Tenant:

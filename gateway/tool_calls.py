@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from time import perf_counter
 
-from agent.capabilities.bash import Eviction, bash
-from agent.capabilities.filesystem import filesystem
 from agent.capability import Capability
 from agent.events import discard
 from agent.filesystem import OnOutput
@@ -25,10 +23,11 @@ from agent.state import AgentState, ToolExecution
 from agent.tool import ToolContext, ToolExecutor, ToolResult, ToolSpec
 from agent.tool_runner import ToolRunner
 from agent.toolbox import Toolbox
+from gateway.agents import seven_tools
 from gateway.clock import MakeId, make_id
 from gateway.errors import InvalidArgument
 from gateway.journal import JournalHook
-from gateway.policy import PolicyDocument, PolicyHook
+from gateway.policy import PolicyHook
 from gateway.storage.store import Store, Thread
 from gateway.tenants import Tenant
 from gateway.thread_sandbox import ThreadSandbox
@@ -39,13 +38,14 @@ _NAME_LIMIT_CHARS = 128
 _RAW_LIMIT_CHARS = 1000
 # Threads whose way stays laid, and whose id is remembered; the one that was used longest ago is forgotten first.
 _THREADS_LIMIT = 4096
-# How long a command may take when neither the call nor a shorter limit of the policy says.
-_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True)
 class ToolPath:
-    """The way of a tool call in one thread. The mandatory hooks are in `hooks`; no request can take one out."""
+    """The way of a tool call in one thread. The mandatory hooks are in `hooks`; no request can take one out.
+
+    `capabilities` are for calls that belong to no run; an agent brings its own (gateway.agents).
+    """
 
     thread: Thread
     sandbox: ThreadSandbox
@@ -97,7 +97,6 @@ class ToolCalls:
 
     def tool_path(self, tenant: Tenant, thread: Thread, run_id: str | None = None) -> ToolPath:
         """Lay the way of a tool call for a thread."""
-        document = tenant.policy.document
         sandbox = ThreadSandbox(self._keeper, tenant.sandbox_spec(thread.name))
         return ToolPath(
             thread=thread,
@@ -106,7 +105,7 @@ class ToolCalls:
                 JournalHook(self._store, thread, tenant.policy.version, run_id),
                 PolicyHook(tenant.policy),
             ),
-            capabilities=(filesystem(sandbox), _shell_tool(sandbox, document)),
+            capabilities=seven_tools(tenant.policy.document, sandbox),
         )
 
     async def call(
@@ -161,16 +160,6 @@ class _Overheard:
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
         """Run the call; the runner's own listener is not needed, for nobody watches its events."""
         return await self._inner.execute(call, replace(context, on_output=self._on_output))
-
-
-def _shell_tool(sandbox: ThreadSandbox, document: PolicyDocument) -> Capability:
-    kept, limit_s = document.eviction.sizes("execute"), document.limits.timeout_s
-    return bash(
-        sandbox,
-        eviction=Eviction(kept.limit_chars, kept.head_chars, kept.tail_chars),
-        timeout_s=min(_TIMEOUT_S, limit_s),
-        max_timeout_s=limit_s,
-    )
 
 
 def _asked(call_id: str, name: str, arguments_json: str) -> ToolCall:

@@ -1,30 +1,56 @@
-"""The execute tool over a Shell: a command line in the workspace.
+"""The execute tool over a Shell: a command line in the workspace, and what the agent's own policy says of it.
 
 `content` is the raw output in order of arrival. Past `limit_chars` the shell keeps the output in a file where it was
-made (eviction), and the content is the head, one line that says what is left out and how to read it, and the tail.
+made (see agent.eviction), and the content is the head, the marker and the tail.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
 
 from agent.capability import Capability
+from agent.eviction import Eviction, marker
 from agent.filesystem import ExecResult, OutputPiece, Shell, SpilledOutput
+from agent.hook import Hook
+from agent.matchers import tool_name
+from agent.state import AgentState
 from agent.tool import Evicted, Tool, ToolContext, ToolResult
 
+__all__ = ["CommandPolicy", "CommandPolicyHook", "Eviction", "bash"]
 
-@dataclass(frozen=True)
-class Eviction:
-    """From how many characters on a result is evicted, and how many of its start and end are kept in sight."""
+CommandPolicy = Callable[[str], str | None]
+"""Given a command line: the reason why it must not run, None to let it pass. One that raises lets nothing pass."""
 
-    limit_chars: int = 80_000
-    head_chars: int = 2_000
-    tail_chars: int = 2_000
+# Further in than any hook that may rewrite the command: what is judged here is what runs.
+_COMMAND_POLICY_PRIORITY = -900_000
+
+
+class CommandPolicyHook(Hook):
+    """Blocks the command lines that the capability's policy refuses, for subagents too."""
+
+    name = "bash"
+    priority = _COMMAND_POLICY_PRIORITY
+    mandatory = True
+    when = tool_name("execute")
+
+    def __init__(self, command_policy: CommandPolicy) -> None:
+        self._command_policy = command_policy
+
+    def matches(self, state: AgentState) -> bool:
+        return self.when(state)
+
+    async def before_tool_use(self, state: AgentState) -> AgentState:
+        """Judge the command in its final form."""
+        command = (state.current.tool.call.arguments or {}).get("command")
+        if not isinstance(command, str):
+            return state.block(self.name, "command_policy", "execute was not judged: command must be text")
+        reason = self._command_policy(command)
+        if reason is None:
+            return state
+        return state.block(self.name, "command_policy", reason or "the command policy refuses this command")
 
 
 class _Command(BaseModel):
@@ -41,9 +67,17 @@ class _Command(BaseModel):
 
 
 def bash(
-    shell: Shell, *, eviction: Eviction | None = None, timeout_s: float = 120.0, max_timeout_s: float = 600.0
+    shell: Shell,
+    *,
+    eviction: Eviction | None = None,
+    timeout_s: float = 120.0,
+    max_timeout_s: float = 600.0,
+    command_policy: CommandPolicy | None = None,
 ) -> Capability:
-    """Return the execute tool over `shell`; a call may ask for another timeout, up to `max_timeout_s`."""
+    """Return the execute tool over `shell`; a call may ask for another timeout, up to `max_timeout_s`.
+
+    `command_policy` has a say in each command besides the policy of the agent, if that has one: both must let it pass.
+    """
     limits = eviction or Eviction()
     arguments = create_model(
         "ExecuteArguments",
@@ -67,7 +101,8 @@ def bash(
         return _result(done, asked.timeout_s)
 
     description = "Run a command line with /bin/sh in /workspace; gives its output and how it ended."
-    return Capability("bash", tools=(Tool("execute", description, arguments, execute),))
+    hooks = (CommandPolicyHook(command_policy),) if command_policy is not None else ()
+    return Capability("bash", hooks=hooks, tools=(Tool("execute", description, arguments, execute),))
 
 
 def _result(done: ExecResult, timeout_s: float) -> ToolResult:
@@ -75,7 +110,7 @@ def _result(done: ExecResult, timeout_s: float) -> ToolResult:
     content = _joined(done.output)
     if done.evicted is not None:
         tail = _joined(done.tail)
-        content = content + _marker(done.evicted, done.output_bytes - len(content) - len(tail)) + tail
+        content = content + marker(done.evicted, done.output_bytes - len(content) - len(tail)) + tail
     return ToolResult(
         content,
         outcome=done.outcome,
@@ -90,17 +125,6 @@ def _result(done: ExecResult, timeout_s: float) -> ToolResult:
 
 def _joined(pieces: Iterable[OutputPiece]) -> bytes:
     return b"".join(piece.data for piece in pieces)
-
-
-def _marker(evicted: SpilledOutput, left_out_bytes: int) -> bytes:
-    holds = "holds the output from its start, as far as there was room" if evicted.incomplete else "is the whole output"
-    grep = f"grep {json.dumps({'pattern': '...', 'path': evicted.path})}"
-    read = f"read_file {json.dumps({'path': evicted.path, 'offset': 0})}"
-    line = (
-        f"[... {left_out_bytes} bytes left out here. {evicted.path} {holds}: {evicted.size_bytes} bytes, "
-        f"{evicted.lines} lines. Find what you need with {grep}, or read on with {read} ...]"
-    )
-    return f"\n{line}\n".encode("utf-8", "surrogateescape")
 
 
 def _evicted(spilled: SpilledOutput | None) -> Evicted | None:

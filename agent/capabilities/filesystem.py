@@ -1,130 +1,48 @@
 """The six file tools over a FileSystem: ls, read_file, write_file, edit_file, glob and grep.
 
 Paths are absolute, or relative to /workspace; they are made absolute before policy judges them (agent.paths). Long
-results come in pages, never evicted: the note of a page holds the exact next call.
+results come in pages, never evicted: the note of a page holds the exact next call. Other tools' long results are
+evicted to files here (agent.eviction). What was written or edited is tracked in the thread's metadata.
 """
 
 from __future__ import annotations
 
-import json
-import shlex
-from collections.abc import Iterable
-from typing import Annotated, Any
+from collections.abc import Mapping
+from types import MappingProxyType
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import JsonValue
 
 from agent.capability import Capability
-from agent.filesystem import EntriesPage, FileSystem
-from agent.paths import WORKSPACE, resolve
+from agent.eviction import Eviction, EvictionHook
+from agent.file_arguments import (
+    EditFileArguments,
+    GlobArguments,
+    GrepArguments,
+    LsArguments,
+    ReadFileArguments,
+    WriteFileArguments,
+)
+from agent.file_pages import (
+    PAGE_BYTES,
+    binary,
+    encoded,
+    entries_note,
+    fitting,
+    json_text,
+    shown_call,
+    whole_characters,
+)
+from agent.filesystem import FileSystem
+from agent.hook import Hook, OnFailure
+from agent.matchers import tool_name
+from agent.state import AgentState
 from agent.tool import Tool, ToolContext, ToolResult
 
-PAGE_BYTES = 65_536
-"""What a page of any of these tools holds at most."""
+__all__ = ["PAGE_BYTES", "FileTracking", "filesystem"]
 
-
-def _path(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("must be a string")  # noqa: TRY004 - pydantic turns only a ValueError into its own error
-    return resolve(value)
-
-
-# A plain validator: names that are not UTF-8 come as surrogates, which pydantic's own str refuses.
-Path = Annotated[str, PlainValidator(_path), WithJsonSchema({"type": "string"})]
-"""A path argument: absolute and normalised once validated."""
-
-
-def _utf8(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("holds half of a surrogate pair, which no file can; write the character whole") from None
-    return text
-
-
-Text = Annotated[str, AfterValidator(_utf8)]
-
-
-def _no_bool(value: object) -> object:
-    if isinstance(value, bool):
-        raise ValueError("must be a number")  # noqa: TRY004 - as above
-    return value
-
-
-# The bounds first: after a validator pydantic would leave them out of the JSON Schema.
-Count = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(_no_bool)]
-PageSize = Annotated[int, Field(ge=1, le=10_000), BeforeValidator(_no_bool)]
-
-
-class _Arguments(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Directory(_Arguments):
-    path: Path = Field(WORKSPACE, description="absolute, or relative to /workspace")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _named(cls, arguments: Any) -> Any:
-        # Written out, so that policy judges the directory that is opened even when the model named none.
-        return {"path": WORKSPACE, **arguments} if isinstance(arguments, dict) else arguments
-
-
-class LsArguments(_Directory):
-    """Arguments of ls."""
-
-    offset: Count = Field(0, description="entries to skip")
-    limit: PageSize = Field(1000, description="entries to return at most")
-
-
-class ReadFileArguments(_Arguments):
-    """Arguments of read_file."""
-
-    path: Path = Field(description="absolute, or relative to /workspace")
-    offset: Count = Field(0, description="lines to skip")
-    limit: PageSize = Field(2000, description="lines to return at most; a page holds 64 KiB at most")
-    byte_offset: Count | None = Field(None, description="read on from this byte instead, for very long lines")
-
-
-class WriteFileArguments(_Arguments):
-    """Arguments of write_file."""
-
-    path: Path = Field(description="absolute, or relative to /workspace")
-    content: Text = Field(description="the whole new content")
-
-
-class EditFileArguments(_Arguments):
-    """Arguments of edit_file."""
-
-    path: Path = Field(description="absolute, or relative to /workspace")
-    old_text: Text = Field(min_length=1, description="exact text to replace, spaces and line ends included")
-    new_text: Text = Field(description="text to put there")
-    replace_all: bool = Field(False, description="replace every match, not only the first")
-
-
-class GlobArguments(_Directory):
-    """Arguments of glob."""
-
-    pattern: str = Field(min_length=1, description="relative to path; ** crosses directories, as in **/*.py")
-    offset: Count = Field(0, description="matches to skip")
-    limit: PageSize = Field(1000, description="matches to return at most")
-
-
-class GrepArguments(_Directory):
-    """Arguments of grep."""
-
-    pattern: str = Field(min_length=1, description="Python regular expression, matched line by line")
-    include: str = Field("", description="only files whose name matches this glob, as in *.py")
-    offset: Count = Field(0, description="matches to skip")
-    limit: PageSize = Field(200, description="matches to return at most")
+_TRACKED_PREFIX = "files."
+_TRACKED_LIMIT = 256
+_ACTIONS = {"write_file": "written", "edit_file": "edited"}
 
 
 class _FileTools:
@@ -133,30 +51,28 @@ class _FileTools:
 
     async def ls(self, asked: LsArguments, _context: ToolContext) -> ToolResult:
         page = await self._files.ls(asked.path, offset=asked.offset, limit=asked.limit)
-        rows = [
-            _json_text({"name": entry.name, "type": entry.type, "size": entry.size_bytes}) for entry in page.entries
-        ]
-        kept = _fitting(rows)
+        rows = [json_text({"name": entry.name, "type": entry.type, "size": entry.size_bytes}) for entry in page.entries]
+        kept = fitting(rows)
         content = b"[" + b",\n ".join(kept) + b"]"
-        return ToolResult(content, note=_entries_note("ls", {"path": asked.path}, asked, len(kept), page))
+        return ToolResult(content, note=entries_note("ls", {"path": asked.path}, asked, len(kept), page))
 
     async def read_file(self, asked: ReadFileArguments, _context: ToolContext) -> ToolResult:
         if asked.byte_offset is not None:
             return await self._read_bytes(asked.path, asked.byte_offset)
         page = await self._files.read_lines(asked.path, offset=asked.offset, limit=asked.limit, limit_bytes=PAGE_BYTES)
         if page.binary:
-            return _binary(asked.path, page.size_bytes)
+            return binary(asked.path, page.size_bytes)
         first, last = asked.offset + 1, asked.offset + page.lines
         if page.lines == 0 and asked.offset > 0:
             return ToolResult(b"", note=f"[line {first} is past the end of {asked.path}]")
         if page.size_bytes == 0:
             return ToolResult(b"", note=f"[{asked.path} is empty]")
         if page.cut:
-            next_call = _call("read_file", path=asked.path, byte_offset=page.next_byte)
+            next_call = shown_call("read_file", path=asked.path, byte_offset=page.next_byte)
             note = f"[lines {first}-{last}, the last one cut; {page.size_bytes} bytes in all. Next: {next_call}]"
             return ToolResult(page.data, note=note)
         if page.more:
-            next_call = _call("read_file", path=asked.path, offset=last, limit=asked.limit)
+            next_call = shown_call("read_file", path=asked.path, offset=last, limit=asked.limit)
             note = f"[lines {first}-{last}; {page.size_bytes} bytes in all. Next: {next_call}]"
             return ToolResult(page.data, note=note)
         return ToolResult(page.data)
@@ -168,23 +84,23 @@ class _FileTools:
             return ToolResult(b"", note=f"[byte {offset} is past the end of {path}, which has {size_bytes} bytes]")
         end = offset + len(data)
         if end < size_bytes:  # a character may be cut at the end of the page, not inside it
-            data = data[: _whole_characters(data)]
+            data = data[: whole_characters(data)]
             end = offset + len(data)
         try:
             text = data.decode()
         except UnicodeDecodeError:
-            return _binary(path, size_bytes, offset)
+            return binary(path, size_bytes, offset)
         if "\0" in text:
-            return _binary(path, size_bytes, offset)
+            return binary(path, size_bytes, offset)
         if end < size_bytes:
-            next_call = _call("read_file", path=path, byte_offset=end)
+            next_call = shown_call("read_file", path=path, byte_offset=end)
             return ToolResult(data, note=f"[bytes {offset}-{end} of {size_bytes}. Next: {next_call}]")
         return ToolResult(data)
 
     async def write_file(self, asked: WriteFileArguments, _context: ToolContext) -> ToolResult:
         data = asked.content.encode()
         await self._files.write(asked.path, data)
-        return ToolResult(_encoded(f"wrote {len(data)} bytes to {asked.path}"))
+        return ToolResult(encoded(f"wrote {len(data)} bytes to {asked.path}"))
 
     async def edit_file(self, asked: EditFileArguments, _context: ToolContext) -> ToolResult:
         done = await self._files.edit(
@@ -195,7 +111,7 @@ class _FileTools:
                 f"old_text is not in {asked.path}; nothing was changed. It must match exactly, spaces and line ends "
                 "included: look with read_file and copy the text from there."
             )
-        content = _encoded(f"replaced {done.replaced} {'match' if done.replaced == 1 else 'matches'} in {asked.path}")
+        content = encoded(f"replaced {done.replaced} {'match' if done.replaced == 1 else 'matches'} in {asked.path}")
         if not done.left:
             return ToolResult(content)
         more = f"[{done.left} more {'match is' if done.left == 1 else 'matches are'} left"
@@ -203,23 +119,23 @@ class _FileTools:
 
     async def glob(self, asked: GlobArguments, _context: ToolContext) -> ToolResult:
         page = await self._files.glob(asked.path, asked.pattern, offset=asked.offset, limit=asked.limit)
-        kept = _fitting([_encoded(entry.name) for entry in page.entries])
+        kept = fitting([encoded(entry.name) for entry in page.entries])
         if not kept:
             return ToolResult(b"", note=f"[nothing matches {asked.pattern} in {asked.path}]")
         again = {"pattern": asked.pattern, "path": asked.path}
-        return ToolResult(b"\n".join(kept), note=_entries_note("glob", again, asked, len(kept), page))
+        return ToolResult(b"\n".join(kept), note=entries_note("glob", again, asked, len(kept), page))
 
     async def grep(self, asked: GrepArguments, _context: ToolContext) -> ToolResult:
         page = await self._files.grep(
             asked.path, asked.pattern, include=asked.include, offset=asked.offset, limit=asked.limit
         )
-        kept = _fitting([_encoded(f"{match.path}:{match.line}:{match.text}") for match in page.matches])
+        kept = fitting([encoded(f"{match.path}:{match.line}:{match.text}") for match in page.matches])
         notes = []
         if page.more or len(kept) < len(page.matches):
             again = {"pattern": asked.pattern, "path": asked.path} | (
                 {"include": asked.include} if asked.include else {}
             )
-            next_call = _call("grep", **again, offset=asked.offset + len(kept), limit=asked.limit)
+            next_call = shown_call("grep", **again, offset=asked.offset + len(kept), limit=asked.limit)
             notes.append(f"[matches {asked.offset + 1}-{asked.offset + len(kept)}. Next: {next_call}]")
         elif not kept:
             notes.append(f"[no {'more ' if asked.offset else ''}line matches {asked.pattern} in {asked.path}]")
@@ -230,11 +146,62 @@ class _FileTools:
         return ToolResult(b"\n".join(kept), note="\n".join(notes))
 
 
-def filesystem(files: FileSystem) -> Capability:
-    """Return the six file tools over `files`."""
+class FileTracking(Hook):
+    """Notes in the thread's metadata which files were written or edited, one key a file: "files.<path>".
+
+    {"action": "written" | "edited", "step": of its run, "change": of the thread, from 1, "size_bytes": where known}
+    says what happened last. Past 256 files the one whose last change is the oldest is forgotten.
+    """
+
+    name = "files"
+    on_failure: OnFailure = "open"
+    when = tool_name("write_file") | tool_name("edit_file")
+
+    def matches(self, state: AgentState) -> bool:
+        return self.when(state)
+
+    async def after_tool_use(self, state: AgentState) -> AgentState:
+        """Track the call's file, if the call did what it was asked."""
+        tool = state.current.tool
+        arguments = tool.call.arguments or {}
+        path, content = arguments.get("path"), arguments.get("content")
+        if tool.blocked or tool.result is None or tool.result.is_error or not isinstance(path, str):
+            return state
+        # Half a surrogate pair would keep the state from being stored.
+        key = _TRACKED_PREFIX + path.encode("utf-8", "backslashreplace").decode()
+        tracked = {name: _change(kept) for name, kept in state.metadata.items() if name.startswith(_TRACKED_PREFIX)}
+        entry: dict[str, JsonValue] = {
+            "action": _ACTIONS[tool.call.name],
+            "step": state.steps,
+            "change": max(tracked.values(), default=0) + 1,
+        }
+        if tool.call.name == "write_file" and isinstance(content, str):
+            entry["size_bytes"] = len(content.encode("utf-8", "replace"))
+        if key not in tracked and len(tracked) >= _TRACKED_LIMIT:
+            state = state.without_metadata(min(tracked, key=tracked.__getitem__))
+        return state.with_metadata(key, entry)
+
+
+def _change(kept: JsonValue) -> int:
+    """Return the number of a file's last change; what is no such entry counts as the oldest."""
+    change = kept.get("change") if isinstance(kept, dict) else None
+    return change if isinstance(change, int) else 0
+
+
+def filesystem(
+    files: FileSystem,
+    *,
+    eviction: Eviction | None = None,
+    eviction_per_tool: Mapping[str, Eviction] = MappingProxyType({}),
+) -> Capability:
+    """Return the six file tools over `files`, and the eviction of every other tool's large results to files there.
+
+    `eviction_per_tool` has sizes for some tools. Give it those of execute where bash() has larger ones than `eviction`.
+    """
     tools = _FileTools(files)
     return Capability(
         "filesystem",
+        hooks=(EvictionHook(files, eviction or Eviction(), eviction_per_tool), FileTracking()),
         tools=(
             Tool("ls", "List a directory as a JSON array of {name, type, size}.", LsArguments, tools.ls),
             Tool("read_file", "Read a text file, 2000 lines at a time.", ReadFileArguments, tools.read_file),
@@ -258,57 +225,3 @@ def filesystem(files: FileSystem) -> Capability:
             ),
         ),
     )
-
-
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
-
-
-def _json_text(value: dict[str, Any]) -> bytes:
-    try:
-        return json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:  # a name that is not UTF-8: escapes keep the JSON valid and the name exact
-        return json.dumps(value).encode()
-
-
-def _fitting(rows: Iterable[bytes]) -> list[bytes]:
-    """Return the rows that fit a page, always the first."""
-    kept: list[bytes] = []
-    size_bytes = 0
-    for row in rows:
-        size_bytes += len(row) + 3
-        if kept and size_bytes > PAGE_BYTES:
-            break
-        kept.append(row)
-    return kept
-
-
-def _entries_note(
-    tool: str, again: dict[str, Any], asked: LsArguments | GlobArguments, kept: int, page: EntriesPage
-) -> str:
-    if not page.more and kept == len(page.entries):
-        return ""
-    next_call = _call(tool, **again, offset=asked.offset + kept, limit=asked.limit)
-    known = f"of {'at least ' if tool == 'glob' else ''}{page.total}"
-    return f"[{asked.offset + 1}-{asked.offset + kept} {known}. Next: {next_call}]"
-
-
-def _call(tool: str, **arguments: object) -> str:
-    return f"{tool} {json.dumps(arguments)}"
-
-
-def _binary(path: str, size_bytes: int, offset: int = 0) -> ToolResult:
-    return ToolResult.error(
-        f"{path} is binary: it has NUL bytes or is not UTF-8 here ({size_bytes} bytes in all). Look at its bytes with "
-        f"execute: od -A d -t x1z -j {offset} -N 256 {shlex.quote(path)}"
-    )
-
-
-def _whole_characters(data: bytes) -> int:
-    """Return the length of `data` without a UTF-8 character that its end cuts."""
-    for back in range(1, min(4, len(data)) + 1):
-        byte = data[-back]
-        if byte & 0xC0 != 0x80:
-            needed = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
-            return len(data) if back >= needed else len(data) - back
-    return len(data)

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Literal
 
 from agent.capability import Capability
-from agent.errors import HookFailed, ModelError
-from agent.hook import Hook
-from agent.state import AgentState
+from agent.continuation import ContinuationDecision
+from agent.errors import ContextLengthExceeded, HookFailed, ModelError, ModelUnavailable
+from agent.hook import Hook, InferenceRequest, NextInference
+from agent.state import AgentState, ModelResponse, ToolExecution
 
-_MODEL_ERRORS = "error_policy.model_errors"
+OnError = Literal["stop", "continue"]
+
+_MODEL_ERRORS = "flow.model_errors"  # how many steps in a row failed with one and were continued
+_LIMIT_CONTINUED = 3
+_LIMIT_WAIT_S = 60.0
+_SHOWN_CHARS = 200
 
 
 class ToolCallPresence(Hook):
@@ -47,20 +54,71 @@ class FinishReason(Hook):
 
 
 class ErrorPolicy(Hook):
-    """Asks a failing model again, with backoff, `retries` times in a row; then the run ends with the error.
+    """Decides what an error does to the run.
 
-    A refusal is final at once. The failure of a closed hook has already ended the run. After other errors the run goes
-    on, and the model is shown the error.
+    A model error that another attempt may mend is followed by up to `retries` more attempts within the step. Before
+    the first one it waits `backoff_s`, before each further one four times longer, and never shorter than the endpoint
+    asks for; but no wait is longer than 60 s, and an endpoint that asks for more is not asked again. An attempt that
+    failed in the middle of its answer leaves nothing behind. Then `on_model_error` decides: "stop" ends the run;
+    "continue" asks again with the next step, three steps in a row at most. A hook that has asked for another step
+    because the messages were too long, and has made them shorter, is let have it.
+
+    `on_tool_error` and `on_tool_blocked` decide after a step with a failed or a blocked tool call: "continue" leaves it
+    to the model, which has been told; "stop" ends the run. No tool call is ever made a second time here: what the first
+    one did before it failed nobody knows, and the model can look and decide.
+
+    The failure of a closed hook has already ended the run. After any other error the run goes on, and the model is
+    shown the error.
     """
 
     name = "error_policy"
 
     def __init__(
-        self, *, retries: int = 2, backoff_s: float = 0.5, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+        self,
+        *,
+        retries: int = 2,
+        backoff_s: float = 0.5,
+        on_model_error: OnError = "stop",
+        on_tool_error: OnError = "continue",
+        on_tool_blocked: OnError = "continue",
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.retries = retries
         self.backoff_s = backoff_s
+        self.on_model_error = on_model_error
+        self.on_tool_error = on_tool_error
+        self.on_tool_blocked = on_tool_blocked
         self._sleep = sleep
+
+    async def around_inference(self, request: InferenceRequest, next_: NextInference) -> ModelResponse:
+        attempts = 0
+        while True:
+            attempts += 1
+            try:
+                return await next_(request)
+            except ModelError as error:
+                if not error.retryable:
+                    raise
+                asked_s = (error.retry_after_s if isinstance(error, ModelUnavailable) else None) or 0.0
+                wait_s = min(max(self.backoff_s * 4 ** min(attempts - 1, 16), asked_s), _LIMIT_WAIT_S)
+                if asked_s > _LIMIT_WAIT_S:
+                    left_alone = f"the endpoint asks for {asked_s:g} s, which is too long to wait"
+                    raise _after(attempts, error, left_alone) from error
+                if attempts > self.retries:
+                    raise _after(attempts, error) from error
+            await self._sleep(wait_s)
+
+    async def after_inference(self, state: AgentState) -> AgentState:
+        return state.with_note(_MODEL_ERRORS, 0) if state.notes.get(_MODEL_ERRORS) else state
+
+    async def after_step(self, state: AgentState) -> AgentState:
+        for execution in state.current.tool_executions:
+            if execution.blocked and self.on_tool_blocked == "stop":
+                return state.forbid_continuation(self.name, "tool_blocked", _blocked(execution))
+            failed = not execution.blocked and execution.result is not None and execution.result.is_error
+            if failed and self.on_tool_error == "stop":
+                return state.forbid_continuation(self.name, "tool_error", _failed(execution))
+        return state
 
     async def on_error(self, state: AgentState) -> AgentState:
         error = state.current.errors[-1]
@@ -69,23 +127,65 @@ class ErrorPolicy(Hook):
         if not isinstance(error, ModelError):
             return state.request_continuation(self.name, "show_error", f"the model is shown the error: {error}")
         rule = type(error).__name__
-        if not error.retryable:
+        written = state.current.continuation
+        asked = written is not None and written.decision is ContinuationDecision.REQUEST
+        if asked and isinstance(error, ContextLengthExceeded):
+            return state
+        if self.on_model_error == "stop":
             return state.forbid_continuation(self.name, rule, str(error))
-        seen = state.metadata.get(_MODEL_ERRORS, 0)
-        errors = (seen if isinstance(seen, int) else 0) + 1
-        if errors > self.retries:
-            return state.forbid_continuation(self.name, rule, f"{errors} model errors in a row; the last one: {error}")
-        await self._sleep(self.backoff_s * 4 ** (errors - 1))
-        state = state.with_metadata(_MODEL_ERRORS, errors)
-        return state.request_continuation(self.name, rule, f"model error {errors} of {self.retries} allowed: {error}")
+        noted = state.notes.get(_MODEL_ERRORS)
+        continued = noted if isinstance(noted, int) else 0
+        if continued >= _LIMIT_CONTINUED:
+            reason = (
+                f"the model failed in {continued + 1} steps in a row, {_LIMIT_CONTINUED} may; the last time: {error}"
+            )
+            return state.forbid_continuation(self.name, rule, reason)
+        state = state.with_note(_MODEL_ERRORS, continued + 1)
+        reason = f"asked again after failed step {continued + 1} of {_LIMIT_CONTINUED} allowed in a row: {error}"
+        return state.request_continuation(self.name, rule, reason)
 
-    async def after_inference(self, state: AgentState) -> AgentState:
-        return state.with_metadata(_MODEL_ERRORS, 0) if state.metadata.get(_MODEL_ERRORS) else state
+
+def _after(attempts: int, error: ModelError, besides: str = "") -> ModelError:
+    """Return the error, of the same class, as it is after so many attempts: a ring has no state to count them in."""
+    said = f"{error}; {besides}" if besides else str(error)
+    told = type(error).__new__(type(error))  # whatever its constructor takes
+    told.__dict__.update(error.__dict__)
+    told.args = (said if attempts == 1 else f"{attempts} attempts failed; the last one: {said}",)
+    return told
+
+
+def _blocked(execution: ToolExecution) -> str:
+    verdict = execution.verdict
+    by = f"rule {verdict.rule} of {verdict.hook}: {verdict.reason}" if verdict is not None else "a hook"
+    return f"tool {_shortened(execution.call.name)} was blocked by {by}"
+
+
+def _failed(execution: ToolExecution) -> str:
+    outcome = execution.result.outcome if execution.result is not None else "failed"
+    said = execution.result.text() if execution.result is not None else ""
+    return f"tool {_shortened(execution.call.name)} ended with outcome {outcome}: {_shortened(said)}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
 
 
 def flow(
-    *, retries: int = 2, backoff_s: float = 0.5, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    *,
+    retries: int = 2,
+    backoff_s: float = 0.5,
+    on_model_error: OnError = "stop",
+    on_tool_error: OnError = "continue",
+    on_tool_blocked: OnError = "continue",
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Capability:
     """Return what an agent needs to go from step to step."""
-    policy = ErrorPolicy(retries=retries, backoff_s=backoff_s, sleep=sleep)
+    policy = ErrorPolicy(
+        retries=retries,
+        backoff_s=backoff_s,
+        on_model_error=on_model_error,
+        on_tool_error=on_tool_error,
+        on_tool_blocked=on_tool_blocked,
+        sleep=sleep,
+    )
     return Capability("flow", hooks=(ToolCallPresence(), FinishReason(), policy))

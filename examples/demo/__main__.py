@@ -11,6 +11,8 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
@@ -19,13 +21,16 @@ from rich.text import Text
 
 from agent.scripted_model_server import ScriptedModelServer
 from examples.demo.demo_gateway import DemoError, demo_gateway
-from examples.demo.script import TASK, TEST_COMMAND, TURNS
+from examples.demo.script import INVESTIGATOR, INVESTIGATOR_TURNS, TASK, TEST_COMMAND, TURNS
 from examples.demo.workspace_diff import diff, is_source, project_files
-from gateway.cli.render import RunSummary, RunView, printable, stop_line
+from gateway.cli.nested_view import NestedRunView
+from gateway.cli.printable import printable, stop_line
+from gateway.cli.run_summary import RunSummary
 from gateway.client import AirlockError, Client, InvalidPath, IsADirectory
 
 THREAD = "demo"
 WORKSPACE = "/workspace"
+MEMORY_LINE = "shows when it is beside the bank's"
 _INTERRUPTED = 130
 
 
@@ -36,13 +41,15 @@ async def main(console: Console) -> list[str]:
         if os.environ.get("OPENAI_API_KEY"):
             console.print("model    the one of OPENAI_API_KEY", style="dim")
         else:
-            scripted = await stack.enter_async_context(ScriptedModelServer(TURNS))
+            scripted = await stack.enter_async_context(
+                ScriptedModelServer(TURNS, by_model={INVESTIGATOR: INVESTIGATOR_TURNS})
+            )
             console.print(f"model    scripted, at {scripted.base_url} (OPENAI_API_KEY is not set)", style="dim")
-        gateway = await stack.enter_async_context(demo_gateway(scripted.base_url if scripted else None))
+        gateway = await stack.enter_async_context(demo_gateway(scripted.base_url if scripted else None, INVESTIGATOR))
         console.print(f"gateway  answers at {gateway.address}", style="dim")
         airlock = await stack.enter_async_context(Client(gateway.address, gateway.api_key))
         problems = await follow_the_run(airlock, console)
-        problems += scripted.failures if scripted else []
+        problems += [*scripted.failures, *unread_memory(scripted.requests)] if scripted else []
     return problems + [f"the gateway left a {thing}" for thing in gateway.left_behind]
 
 
@@ -53,7 +60,7 @@ async def follow_the_run(airlock: Client, console: Console) -> list[str]:
         await airlock.write_file(THREAD, f"{WORKSPACE}/{name}", data)
     console.print(f"files    {len(before)} copied into {WORKSPACE} of thread {THREAD}\n", style="dim")
 
-    view, summary = RunView(console), RunSummary()
+    view, summary = NestedRunView(console), RunSummary()
     async for event in airlock.run(TASK, thread=THREAD):
         view.feed(event.type, event.payload)
         summary.feed(event.type, event.payload)
@@ -72,6 +79,12 @@ async def follow_the_run(airlock: Client, console: Console) -> list[str]:
         said = tests.content.strip().splitlines()[-1:] or ["nothing was printed"]
         problems.append(f"the tests do not pass: {tests.outcome}, {said[0]}")
     return problems
+
+
+def unread_memory(requests: Sequence[dict[str, Any]]) -> list[str]:
+    """Return what is wrong when the agent's notes of earlier runs never reached the model."""
+    prompts = (message["content"] for request in requests for message in request["messages"][:1])
+    return [] if any(MEMORY_LINE in str(prompt) for prompt in prompts) else ["AGENTS.md is in no system prompt"]
 
 
 async def workspace_files(airlock: Client) -> dict[str, bytes]:

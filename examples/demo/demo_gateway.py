@@ -19,6 +19,7 @@ import yaml
 
 REPOSITORY = Path(__file__).parents[2]
 POLICY = Path(__file__).parent / "policy.yaml"
+AGENTS = Path(__file__).parent / "agents.yaml"
 # The console script `airlock`, also where the project is not installed.
 AIRLOCK = (sys.executable, "-m", "gateway.cli")
 _READY_TIMEOUT_S = 60.0
@@ -39,13 +40,16 @@ class DemoGateway:
 
 
 @contextlib.asynccontextmanager
-async def demo_gateway(scripted_base_url: str | None) -> AsyncIterator[DemoGateway]:
-    """Run `airlock init` and `airlock serve` in a temporary directory; without a URL the model is the environment's."""
+async def demo_gateway(scripted_base_url: str | None, investigator: str) -> AsyncIterator[DemoGateway]:
+    """Run `airlock init` and `airlock serve` in a temporary directory.
+
+    Without a URL the model is the environment's, else the scripted one, and `investigator` is the subagent's model.
+    """
     with tempfile.TemporaryDirectory(prefix="airlock-demo-") as name:
         directory = Path(name)
         made = await _init(directory / "gateway")
         config_path = Path(made["config"])
-        state_dir = _configure(config_path, scripted_base_url)
+        state_dir = _configure(config_path, scripted_base_url, investigator)
         ready_file, log_file = directory / "ready", directory / "gateway.log"
         serve = ("serve", "--config", str(config_path), "--listen", "127.0.0.1:0", "--ready-file", str(ready_file))
         with log_file.open("wb") as log:
@@ -76,12 +80,16 @@ async def _init(directory: Path) -> dict[str, str]:
     return made
 
 
-def _configure(config_path: Path, scripted_base_url: str | None) -> Path:
-    """Give the tenant the demo's policy and the gateway the demo's model; return the gateway's state directory."""
+def _configure(config_path: Path, scripted_base_url: str | None, investigator: str) -> Path:
+    """Give the tenant the demo's policy and the gateway the demo's agent and model; return its state directory."""
     config: dict[str, Any] = yaml.safe_load(config_path.read_text(encoding="utf-8"))
     config["sandbox"] = {**(config.get("sandbox") or {}), "keep_workspaces": False}
+    config["agents"] = yaml.safe_load(AGENTS.read_text(encoding="utf-8"))
     if scripted_base_url is not None:
-        config["model"] = {"base_url": scripted_base_url, "name": "scripted", "api_key_env": "AIRLOCK_DEMO_MODEL_KEY"}
+        model = {"base_url": scripted_base_url, "name": "scripted", "api_key_env": "AIRLOCK_DEMO_MODEL_KEY"}
+        config["model"] = model
+        subagents = config["agents"]["default"]["capabilities"]["subagents"]["definitions"]
+        subagents["investigator"]["model"] = {**model, "name": investigator}
     config_path.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
     shutil.copyfile(POLICY, config_path.parent / config["tenants"]["default"]["policy"])
     return config_path.parent / str(config.get("state_dir", "state"))

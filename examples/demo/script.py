@@ -1,6 +1,7 @@
-"""What the scripted model says and does, turn by turn, and what it expects of each tool result.
+"""What the scripted models say and do, turn by turn, and what they expect of each tool result.
 
-`expect` of a turn is about the results of the calls of the turn before it, in call order. An expectation that is not
+`expect` of a turn is about the results of the calls of the turn before it, in call order; while todos are open a
+reminder of them follows. TURNS are the agent's, INVESTIGATOR_TURNS its subagent's. An expectation that is not
 met is answered with an HTTP error, so a sandbox that lies cannot pass.
 """
 
@@ -18,6 +19,7 @@ TEST_COMMAND = "python3 -m unittest"
 TRACE_COMMAND = "python3 -m ledger.trace"
 
 _EVICTED_PATH = re.compile(r"/workspace/\.airlock/output/[\w.-]+\.txt")
+_LEARNED = '- int("-0") has no sign: take the sign of an amount from its text.'
 _KEY_LINE = "but the bank moved"
 # What is left of an evicted result in the context: head, tail and a few words between them.
 _EVICTED_LIMIT_CHARS = 6_000
@@ -32,19 +34,30 @@ def _is_evicted(text: str) -> str:
     return "the key line is in the head or the tail" if _KEY_LINE in text else ""
 
 
+def _is_short(text: str) -> bool:
+    """Whether the subagent kept the long output to itself."""
+    return len(text) < 1_000
+
+
 def _grep_the_evicted_result(received: Received) -> list[Call]:
     path = _EVICTED_PATH.findall(received[0])[0]  # _is_evicted has seen that it is there
     return [Call("grep", {"pattern": _KEY_LINE, "path": path})]
 
 
+def _todos(mend: str, test: str, note: str) -> Call:
+    titles = {"mend": "find and mend what the tests show", "test": "all tests pass", "note": "note what was learned"}
+    statuses = {"mend": mend, "test": test, "note": note}
+    return Call("write_todos", {"todos": [{"id": k, "title": titles[k], "status": statuses[k]} for k in titles]})
+
+
 TURNS = (
     Turn(
         expect=["/workspace"],
-        say="I look at what is there first.",
-        calls=[Call("ls", {"path": "/workspace"})],
+        say="I look at what is there, and note what is to do.",
+        calls=[Call("ls", {"path": "/workspace"}), _todos("in_progress", "pending", "pending")],
     ),
     Turn(
-        expect=[["README.md", "ledger", "tests"]],
+        expect=[["README.md", "AGENTS.md", "ledger", "tests"], "The list now", ["[>] mend", "[ ] test", "[ ] note"]],
         say="A small package with tests. I read what it is for, and see which files there are.",
         calls=[
             Call("read_file", {"path": "/workspace/README.md"}),
@@ -52,12 +65,12 @@ TURNS = (
         ],
     ),
     Turn(
-        expect=[TRACE_COMMAND, ["money.py", "statement.py", "test_statement.py"]],
+        expect=[TRACE_COMMAND, ["money.py", "statement.py", "test_statement.py"], "[>] mend"],
         say="pytest is asked for, if it can be had.",
         calls=[Call("execute", {"command": "pip install pytest"})],
     ),
     Turn(
-        expect=[["no-network", TEST_COMMAND]],
+        expect=[["no-network", TEST_COMMAND], "[>] mend"],
         say="It cannot: there is no network, by policy. The reason names the other way.",
         calls=[Call("execute", {"command": TEST_COMMAND, "timeout_s": 60})],
     ),
@@ -68,7 +81,8 @@ TURNS = (
                 "test_the_last_day_belongs_to_the_period",
                 "test_the_closing_balance_ends_the_statement",
                 "test_a_year_of_entries_adds_up_to_the_balance_of_the_bank",
-            ]
+            ],
+            "[>] mend",
         ],
         say="A statement loses its last day, and a year of entries is 0.70 off. I read the code that both go through.",
         calls=[
@@ -77,17 +91,23 @@ TURNS = (
         ],
     ),
     Turn(
-        expect=["first_day <= entry.day < last_day", "if units < 0"],
-        say="The last day is plain to see: < should be <=. For the 0.70 I need the entry that is booked wrongly.",
-        calls=[Call("execute", {"command": TRACE_COMMAND, "timeout_s": 60})],
+        expect=["first_day <= entry.day < last_day", "if units < 0", "[>] mend"],
+        say=(
+            "The last day is plain to see: < should be <=. For the 0.70 I need the entry that is booked wrongly. "
+            "AGENTS.md names the command for that; its output is long, so a subagent looks through it."
+        ),
+        calls=[
+            Call(
+                "spawn_subagent",
+                {
+                    "name": "investigator",
+                    "task": f"Run `{TRACE_COMMAND}` and find the entry that is booked otherwise than the bank moved.",
+                },
+            )
+        ],
     ),
     Turn(
-        expect=[["4800 entries, 1 booked otherwise", _is_evicted]],
-        say="One of 4,800 entries, and its line is not in what I was shown. The file has all of it, so I search that.",
-        calls=_grep_the_evicted_result,
-    ),
-    Turn(
-        expect=[["2408", "fees;-0.35;bank charge", "booked 0.35, but the bank moved -0.35"]],
+        expect=[["2408", "fees;-0.35;bank charge", "booked 0.35, but the bank moved -0.35", _is_short], "[>] mend"],
         say='"-0.35" is booked as 0.35: its units are -0, which is not below zero, so the sign is lost. I mend both.',
         calls=[
             Call(
@@ -106,19 +126,50 @@ TURNS = (
                     "new_text": "first_day <= entry.day <= last_day",
                 },
             ),
+            _todos("done", "in_progress", "pending"),
         ],
     ),
     Turn(
-        expect=[re.compile("(?i)replaced"), re.compile("(?i)replaced")],
+        expect=[re.compile("(?i)replaced"), re.compile("(?i)replaced"), "The list now", ["[x] mend", "[>] test"]],
         say="Now the tests again.",
         calls=[Call("execute", {"command": TEST_COMMAND, "timeout_s": 60})],
     ),
     Turn(
-        expect=[["Ran 11 tests", re.compile(r"^OK$", re.MULTILINE)]],
+        expect=[["Ran 11 tests", re.compile(r"^OK$", re.MULTILINE)], "[>] test"],
+        say="All pass. I note for later runs what this one learned.",
+        calls=[
+            Call(
+                "edit_file",
+                {
+                    "path": "/workspace/AGENTS.md",
+                    "old_text": "does that for every entry.",
+                    "new_text": f"does that for every entry.\n{_LEARNED}",
+                },
+            ),
+            _todos("done", "done", "done"),
+        ],
+    ),
+    Turn(
+        expect=[re.compile("(?i)replaced"), "The list now"],
         say=(
             "All 11 tests pass. Two bugs are mended: a statement left out its last day (ledger/statement.py), and an "
             'amount between -1 and 0, such as "-0.35", lost its sign (ledger/money.py). pytest could not be '
             "installed, since the sandbox has no network; unittest does it."
         ),
     ),
+)
+
+INVESTIGATOR = "scripted-investigator"
+INVESTIGATOR_TURNS = (
+    Turn(
+        expect=[TRACE_COMMAND],
+        say="I run it.",
+        calls=[Call("execute", {"command": TRACE_COMMAND, "timeout_s": 60})],
+    ),
+    Turn(
+        expect=[["4800 entries, 1 booked otherwise", _is_evicted]],
+        say="One of 4,800 entries, and its line is not in what I was shown. The file has all of it, so I search that.",
+        calls=_grep_the_evicted_result,
+    ),
+    Turn(expect=[["2408", "fees;-0.35;bank charge"]], say=lambda received: received[0].partition(":")[2]),
 )

@@ -25,6 +25,16 @@ tenants:
 # Any OpenAI-compatible endpoint. Unset fields come from OPENAI_BASE_URL and AIRLOCK_MODEL.
 model:
   api_key_env: OPENAI_API_KEY
+
+# What `airlock run --agent NAME` can name. Without this there is "default", with files and a shell. Agents of one
+# tenant alone stand under tenants.NAME.agents.
+# agents:
+#   default:
+#     capabilities:
+#       filesystem:
+#       bash:
+#       todos:
+#       memory: {paths: [/workspace/AGENTS.md]}
 """
 
 

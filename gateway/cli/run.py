@@ -30,10 +30,10 @@ def run(
 async def _follow(task: str, agent: str, thread: str, address: str, key: str, *, as_json: bool) -> Event | None:
     import asyncio
 
-    from gateway.cli.render import RunView
+    from gateway.cli.nested_view import NestedRunView
     from gateway.client import Client
 
-    view = RunView(out)
+    view = NestedRunView(out)
     last = None
     async with Client(address, key) as airlock:
         started = await airlock.start_run(task, thread=thread, agent=agent)

@@ -80,7 +80,7 @@ def call(
     if as_json:
         print_json(_as_json(result))
         return
-    from gateway.cli.render import printable
+    from gateway.cli.printable import printable
 
     out.print(printable(result.content), markup=False)
     if result.note:

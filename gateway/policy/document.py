@@ -6,6 +6,7 @@ types cannot say (line numbers, duplicate ids, examples that are untrue) is chec
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -17,9 +18,26 @@ WRITING_TOOLS = frozenset({"write_file", "edit_file"})
 FILE_TOOLS = READING_TOOLS | WRITING_TOOLS
 TOOLS = FILE_TOOLS | {"execute"}
 
-ToolName = Literal["ls", "read_file", "write_file", "edit_file", "glob", "grep", "execute"]
+AgentTool = Literal[
+    "write_todos",
+    "metadata_read",
+    "metadata_write",
+    "metadata_list",
+    "find_tools",
+    "finish_skill",
+    "spawn_subagent",
+    "check_subagent",
+    "wait_subagent",
+    "cancel_subagent",
+    "list_subagents",
+]
+"""What an agent's capabilities bring along: these touch nothing but the run's own state."""
+
+ToolName = Literal["ls", "read_file", "write_file", "edit_file", "glob", "grep", "execute", AgentTool]
 ReservedRule = Literal["default-deny", "opaque", "invalid-arguments"]
 RESERVED_RULES: frozenset[str] = frozenset({"default-deny", "opaque", "invalid-arguments"})
+
+_TOOL_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 Text = Annotated[str, Field(min_length=1, max_length=2000)]
 
@@ -56,11 +74,16 @@ class SandboxSection(Section):
 
 
 class LimitsSection(Section):
-    """What a run may use. `timeout_s` is the longest one execute may take; seconds are wall time."""
+    """What a run and its subagents may use together. `timeout_s` is the longest one execute may take.
+
+    Seconds are wall time. `cost_usd` is by the model's prices, and unset means that money is not limited.
+    """
 
     timeout_s: float = Field(default=300.0, gt=0, le=86_400, allow_inf_nan=False)
     steps: int = Field(default=25, ge=1, le=10_000)
     output_tokens: int = Field(default=32_768, ge=1, le=100_000_000)
+    tool_calls: int = Field(default=200, ge=1, le=1_000_000)
+    cost_usd: float | None = Field(default=None, gt=0, le=1_000_000, allow_inf_nan=False)
     run_s: float = Field(default=300.0, gt=0, le=604_800, allow_inf_nan=False)
 
 
@@ -78,15 +101,24 @@ class EvictionSizes(Section):
         return self
 
 
-class EvictionSection(EvictionSizes):
-    """Sizes for all tools, and others for the ones named in `tools`. Only execute evicts: the rest page."""
+def _evicting_tool(tool: str) -> str:
+    if tool in FILE_TOOLS:
+        raise ValueError(f"{tool} is never evicted, its results come in pages; name execute or a tool of the agent's")
+    if not _TOOL_NAME.fullmatch(tool):
+        raise ValueError(f"{tool[:128]!r} is not the name of a tool: 1 to 128 letters, digits, '.', '_' or '-'")
+    return tool
 
-    tools: dict[Literal["execute"], EvictionSizes] = Field(default_factory=dict)
+
+class EvictionSection(EvictionSizes):
+    """Sizes for all tools, and others for the ones named in `tools`. The six file tools page and never evict."""
+
+    tools: dict[Annotated[str, AfterValidator(_evicting_tool)], EvictionSizes] = Field(
+        default_factory=dict, max_length=1000
+    )
 
     def sizes(self, tool: str) -> EvictionSizes:
         """Return the sizes that hold for a tool."""
-        override = self.tools.get("execute") if tool == "execute" else None
-        return override or self
+        return self.tools.get(tool, self)
 
 
 class Examples(Section):
@@ -126,6 +158,13 @@ class Rule(Section):
 
     @model_validator(mode="after")
     def _fits_its_tools(self) -> Rule:
+        if not TOOLS.issuperset(self.tools):
+            if not TOOLS.isdisjoint(self.tools):
+                raise ValueError(
+                    "a rule is about the agent's own tools, as write_todos, or about others; write two rules"
+                )
+            if self.paths is not None or self.argv is not None or self.examples != Examples():
+                raise ValueError("the agent's own tools have no paths and no argv: leave out paths, argv and examples")
         if "execute" in self.tools and len(set(self.tools)) > 1:
             raise ValueError("a rule is about execute or about file tools, not both; write two rules")
         if self.paths is not None and "execute" in self.tools:

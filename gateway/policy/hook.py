@@ -7,11 +7,11 @@ from agent.state import AgentState
 from gateway.policy.decision import INVALID_ARGUMENTS
 from gateway.policy.judge import Policy
 
-POLICY_VERSION = "policy_version"
+POLICY_VERSION = "policy.version"
 
 
 class PolicyHook(Hook):
-    """Judges each tool call; the version of the policy is in the state's metadata as `policy_version`."""
+    """Judges each tool call; the version of the policy is in the run's notes as `policy.version`."""
 
     name = "policy"
     mandatory = True
@@ -22,8 +22,8 @@ class PolicyHook(Hook):
 
     async def before_tool_use(self, state: AgentState) -> AgentState:
         """Block what the policy denies; say which rule lets the rest pass."""
-        if state.metadata.get(POLICY_VERSION) != self._policy.version:
-            state = state.with_metadata(POLICY_VERSION, self._policy.version)
+        if state.notes.get(POLICY_VERSION) != self._policy.version:
+            state = state.with_note(POLICY_VERSION, self._policy.version)
         call = state.current.tool.call
         if call.arguments is None:
             return state.block(self.name, INVALID_ARGUMENTS, f"{call.name} was not judged: no JSON object of arguments")

@@ -73,6 +73,10 @@ class Policy:
             return self._judge_path(tool, arguments)
         if tool == "execute":
             return self._judge_command(arguments)
+        if tool in self._rules:
+            ruling = _Ruling()
+            ruling.take(tool, self._rules[tool].general)
+            return self._conclude(tool, ruling)
         return self._decide(DEFAULT_DENY, "deny", f"no rule of the policy allows the tool {tool[:_PART_CHARS]!r}")
 
     def _judge_path(self, tool: str, arguments: Mapping[str, object]) -> Decision:

@@ -1,14 +1,15 @@
-"""The queries: keys, threads, runs, events, messages and tool calls. One that serves a tenant names the tenant."""
+"""The queries: keys, threads and what is kept of them, runs, events and tool calls. Each names the tenant it serves."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import JsonValue
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import bindparam, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from agent.events import Event
@@ -16,7 +17,7 @@ from agent.messages import Message
 from gateway.clock import MakeId, NowUs, make_id, now_us
 from gateway.keys import NewKey
 from gateway.storage.database import Database, Write
-from gateway.storage.tables import api_keys, events, messages, runs, threads, tool_calls
+from gateway.storage.tables import api_keys, events, messages, runs, thread_metadata, threads, tool_calls
 
 INTERRUPTED_REASON = "the gateway stopped while this was under way; what it had done by then is not known"
 
@@ -26,6 +27,10 @@ _FINISH_TOOL_CALL = (
     update(tool_calls)
     .where(tool_calls.c.id == bindparam("finished_id"))
     .values({name: bindparam(name) for name in (*_OUTCOME_COLUMNS, "finished_us")})
+)
+
+_REMOVE_METADATA = delete(thread_metadata).where(
+    thread_metadata.c.thread_id == bindparam("in_thread"), thread_metadata.c.key == bindparam("named")
 )
 
 
@@ -109,14 +114,44 @@ class Store:
         query = select(messages.c.message).where(messages.c.thread_id == thread.id).order_by(messages.c.position)
         return tuple(Message.model_validate_json(row.message) for row in await self._database.rows(query))
 
-    async def add_messages(self, thread: Thread, run_id: str, position: int, added: Sequence[Message]) -> None:
-        """Append messages from `position` on."""
+    async def metadata_of(self, thread: Thread) -> dict[str, JsonValue]:
+        """Return what is known about a thread: the values by their keys."""
+        query = select(thread_metadata.c.key, thread_metadata.c.value).where(thread_metadata.c.thread_id == thread.id)
+        return {row.key: json.loads(row.value) for row in await self._database.rows(query)}
+
+    async def keep_step(
+        self,
+        thread: Thread,
+        run_id: str,
+        position: int,
+        said: Sequence[Message],
+        *,
+        changed: Mapping[str, str] = MappingProxyType({}),
+        removed: Collection[str] = (),
+    ) -> None:
+        """Append messages from `position` on, and change the thread's metadata (JSON texts by their keys), or neither.
+
+        To be told twice is the same as once: a write whose caller was cancelled may or may not have been done.
+        """
         rows = [
             {"thread_id": thread.id, "position": position + n, "run_id": run_id, "message": one.model_dump_json()}
-            for n, one in enumerate(added)
+            for n, one in enumerate(said)
         ]
+        values = [
+            {"thread_id": thread.id, "key": key, "value": value, "updated_us": self._clock()}
+            for key, value in changed.items()
+        ]
+        writes: list[Write] = []
         if rows:
-            await self._database.write((insert(messages), rows))
+            again = (messages.c.thread_id == thread.id) & (messages.c.position >= position)
+            writes += [(delete(messages).where(again), None), (insert(messages), rows)]
+        if changed or removed:
+            keys = [{"in_thread": thread.id, "named": key} for key in (*changed, *removed)]
+            writes.append((_REMOVE_METADATA, keys))
+        if values:
+            writes.append((insert(thread_metadata), values))
+        if writes:
+            await self._database.write(*writes)
 
     # --- runs and their events ---
 

@@ -44,6 +44,16 @@ messages = Table(
     Column("message", Text, nullable=False),
 )
 
+# What lasts as long as the thread: the agent's own, its capabilities' and the gateway's, one value a key.
+thread_metadata = Table(
+    "thread_metadata",
+    metadata,
+    Column("thread_id", String(64), ForeignKey("threads.id"), primary_key=True),
+    Column("key", String(512), primary_key=True),
+    Column("value", Text, nullable=False),
+    Column("updated_us", BigInteger, nullable=False),
+)
+
 runs = Table(
     "runs",
     metadata,

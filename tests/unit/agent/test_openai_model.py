@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 
 import pytest
 
 from agent.capabilities.filesystem import filesystem
 from agent.capabilities.flow import flow
-from agent.errors import ModelError, ModelNonsense, ModelRefused, ModelUnavailable
+from agent.errors import ContextLengthExceeded, ModelError, ModelNonsense, ModelRefused, ModelUnavailable
 from agent.hook import InferenceRequest
 from agent.loop import Agent
-from agent.messages import Message
-from agent.openai_model import OpenAIModel
+from agent.messages import Message, Usage
+from agent.openai_model import OpenAIModel, Prices
 from agent.scripted_model_server import Call, Fault, ScriptedModelServer, Turn
 from agent.state import ModelResponse
 from tests.unit.agent.fakes import Events, FakeFiles, allowing, state
@@ -21,13 +23,48 @@ REQUEST = InferenceRequest("be brief", (Message(role="user", content="hello"),),
 BOTH = pytest.mark.parametrize("stream", [True, False])
 
 
-async def ask(turn: Turn, *, stream: bool = True, deltas: list[str] | None = None) -> ModelResponse:
+async def ask(
+    turn: Turn,
+    *,
+    stream: bool = True,
+    deltas: list[str] | None = None,
+    requests: list[Any] | None = None,
+    **options: Any,
+) -> ModelResponse:
     async with ScriptedModelServer([turn]) as server:
-        model = OpenAIModel("m", base_url=server.base_url, api_key="sk-secret", stream=stream, timeout_s=5)
+        model = OpenAIModel("m", base_url=server.base_url, api_key="sk-secret", stream=stream, timeout_s=5, **options)
         try:
             return await model.infer(REQUEST, (deltas if deltas is not None else []).append)
         finally:
             await model.close()
+            if requests is not None:
+                requests.extend(server.requests)
+
+
+def streamed(*deltas: Any, usage: Any = None, finish_reason: str = "stop") -> Turn:
+    """An endpoint's stream as it is written here, however odd."""
+    chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish_reason}], "usage": usage})
+    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+    return Turn(fault=Fault("status", status=200, headers={"Content-Type": "text/event-stream"}, body=body))
+
+
+def whole(message: Any, usage: Any = None) -> Turn:
+    """The same without streaming."""
+    choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}
+    return Turn(fault=Fault("status", status=200, body={"choices": [choice], "usage": usage}))
+
+
+def fragment(arguments: Any = None, name: str | None = None, id_: str | None = None, **index: int) -> Any:
+    """A piece of a tool call as a stream has it."""
+    return {**index, "id": id_, "function": {"name": name, "arguments": arguments}}
+
+
+def called(response: ModelResponse) -> list[tuple[str, Any]]:
+    ids = [call.id for call in response.message.tool_calls]
+    assert all(ids)
+    assert len(set(ids)) == len(ids)
+    return [(call.name, call.arguments) for call in response.message.tool_calls]
 
 
 @BOTH
@@ -51,6 +88,104 @@ async def test_parallel_calls_are_put_together_from_fragments_and_missing_ids_ar
         ("c", {}),
     ]
     assert all(call.id for call in got)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        pytest.param(
+            [
+                [fragment("", "a", "1", index=0), fragment("", "b", "2", index=1)],
+                [fragment('{"x"', index=0), fragment('{"y"', index=1)],
+                [fragment(": 2}", index=1), fragment(": 1}", index=0)],
+            ],
+            id="interleaved",
+        ),
+        pytest.param([[fragment('{"y": 2}', "b", "2", index=1)], [fragment('{"x": 1}', "a", "1", index=0)]], id="late"),
+        pytest.param([[fragment('{"x": 1}', "a", "1"), fragment('{"y": 2}', "b", "2")]], id="whole, no index"),
+        pytest.param([[fragment({"x": 1}, "a"), fragment({"y": 2}, "b")]], id="objects, neither index nor id"),
+        pytest.param(
+            [
+                [fragment("", "a", "1")],
+                [fragment('{"x":')],
+                [fragment(" 1}")],
+                [fragment("", "b", "2")],
+                [fragment('{"y": 2}')],
+            ],
+            id="pieces, no index",
+        ),
+        pytest.param(
+            [
+                [fragment("", "a", "1"), fragment("", "b", "2")],
+                [fragment('{"y": 2}', id_="2")],
+                [fragment('{"x": 1}', id_="1")],
+            ],
+            id="pieces by id, no index",
+        ),
+        pytest.param(
+            [[fragment('{"x": 1}', "a", "1", index=0)], [fragment('{"y": 2}', "b", "2", index=0)]], id="each index 0"
+        ),
+        pytest.param(
+            [
+                [fragment('{"x"', "a", "1", index=0)],
+                [fragment(": 1}", "a", "1", index=0)],
+                [fragment('{"y": 2}', "b", "2", index=1)],
+            ],
+            id="name and id repeated",
+        ),
+        pytest.param(
+            [
+                [fragment('{"x"', "a", "1", index=0)],
+                [fragment(": 1}", id_="9", index=0)],
+                [fragment('{"y": 2}', "b", "1", index=1)],
+            ],
+            id="other id on each piece, one id for two calls",
+        ),
+    ],
+)
+async def test_parallel_calls_are_told_apart_however_an_endpoint_streams_them(pieces: list[Any]) -> None:
+    response = await ask(streamed(*({"tool_calls": piece} for piece in pieces)))
+    assert called(response) == [("a", {"x": 1}), ("b", {"y": 2})]
+
+
+@pytest.mark.parametrize("index", [{}, {"index": 0}])
+@pytest.mark.parametrize("id_", [None, "same"])
+async def test_the_same_call_made_twice_at_once_is_two_calls(index: dict[str, int], id_: str | None) -> None:
+    twice = [fragment('{"x": 1}', "a", id_, **index), fragment('{"x": 1}', "a", id_, **index)]
+    assert called(await ask(streamed({"tool_calls": twice}))) == [("a", {"x": 1})] * 2
+    calls = [{"type": "function", **fragment("", "a", id_)}] * 2
+    assert called(await ask(whole({"tool_calls": calls}), stream=False)) == [("a", {})] * 2
+
+
+@pytest.mark.parametrize(
+    "ids, index",
+    [
+        pytest.param((None, None), {}, id="neither id nor index"),
+        pytest.param(("1", "2"), {"index": 0}, id="each index 0"),
+        pytest.param(("1", "2"), {}, id="no index"),
+    ],
+)
+async def test_two_calls_of_one_tool_in_pieces_are_two_calls(ids: Any, index: dict[str, int]) -> None:
+    pieces = [
+        piece
+        for id_ in ids
+        for piece in (fragment("", "a", id_, **index), fragment('{"x":', **index), fragment(" 1}", **index))
+    ]
+    response = await ask(streamed(*({"tool_calls": [piece]} for piece in pieces)))
+    assert called(response) == [("a", {"x": 1})] * 2
+
+
+async def test_of_several_ids_for_one_call_the_first_counts() -> None:
+    pieces = [fragment("{", "a", "1"), fragment("}", id_="2")]
+    (call,) = (await ask(streamed(*({"tool_calls": [piece]} for piece in pieces)))).message.tool_calls
+    assert (call.id, call.arguments) == ("1", {})
+
+
+async def test_a_stream_without_end_is_ended() -> None:
+    with pytest.raises(ModelNonsense, match="without end"):
+        await ask(streamed({"tool_calls": [fragment("{}", "a", str(number), index=number) for number in range(129)]}))
+    with pytest.raises(ModelNonsense, match="without end"):
+        await ask(streamed({"reasoning_content": "x" * 5_000_000}))
 
 
 @pytest.mark.parametrize("raw", ['{"a": ', "[1]", '"text"', "{'a': 1}"])
@@ -81,6 +216,149 @@ async def test_each_fault_is_one_clear_error_that_names_the_endpoint_and_not_the
         await ask(Turn(say="x", fault=fault), stream=stream)
     assert type(raised.value) is error
     assert "sk-secret" not in str(raised.value)
+
+
+NOW_S = 1_000_000_000.0  # Sun, 09 Sep 2001 01:46:40 GMT
+
+
+@pytest.mark.parametrize(
+    "headers, retry_after_s",
+    [
+        ({}, None),
+        ({"Retry-After": "7"}, 7.0),
+        ({"Retry-After": "0.5"}, 0.5),
+        ({"Retry-After": "7", "Retry-After-Ms": "250"}, 0.25),
+        ({"Retry-After": "Sun, 09 Sep 2001 01:47:10 GMT"}, 30.0),
+        ({"Retry-After": "Sun, 09 Sep 2001 01:00:00 GMT"}, 0.0),
+        ({"Retry-After": "Sun, 09 Sep 2001 02:47:10"}, 300.0),
+        ({"Retry-After": "86400"}, 300.0),
+        ({"Retry-After": "inf"}, 300.0),
+        ({"Retry-After": "-3"}, 0.0),
+        ({"Retry-After": "nan"}, None),
+        ({"Retry-After": "soon"}, None),
+        ({"Retry-After": "Sun, 99 Sep 99999 99:00:00 GMT"}, None),
+    ],
+)
+@pytest.mark.parametrize("status", [429, 503])
+async def test_an_endpoint_may_say_when_to_ask_again_within_bounds(
+    status: int, headers: dict[str, str], retry_after_s: float | None
+) -> None:
+    with pytest.raises(ModelUnavailable) as raised:
+        await ask(Turn(fault=Fault("status", status=status, headers=headers)), now=lambda: NOW_S)
+    assert raised.value.retry_after_s == retry_after_s
+    assert ("again later" if retry_after_s is None else f"again in {retry_after_s:g} s") in str(raised.value)
+
+
+def refusal(message: str, code: str | None = None) -> dict[str, Any]:
+    return {"error": {"message": message, "type": "invalid_request_error", "code": code}}
+
+
+@pytest.mark.parametrize(
+    "status, body",
+    [
+        (400, refusal("no", code="context_length_exceeded")),
+        (400, refusal("This model's maximum context length is 8192 tokens, you requested 9000")),
+        (400, refusal("prompt is too long: 210000 tokens > 200000 maximum")),
+        (400, refusal("the request exceeds the available context size, try increasing it")),
+        (400, refusal("Input exceeds the context window of this model")),
+        (400, refusal("Too many tokens: 9000 > 8192")),
+        (422, refusal("too many input tokens")),
+        (413, "request entity too large"),
+    ],
+)
+@BOTH
+async def test_messages_that_do_not_fit_are_told_apart_from_other_refusals(
+    status: int, body: Any, stream: bool
+) -> None:
+    with pytest.raises(ContextLengthExceeded, match="context window"):
+        await ask(Turn(fault=Fault("status", status=status, body=body)), stream=stream)
+
+
+async def test_messages_that_do_not_fit_may_be_found_out_in_the_middle_of_a_stream() -> None:
+    body = f"data: {json.dumps(refusal('the prompt is too long'))}\n\n"
+    fault = Fault("status", status=200, headers={"Content-Type": "text/event-stream"}, body=body)
+    with pytest.raises(ContextLengthExceeded):
+        await ask(Turn(fault=fault))
+
+
+@pytest.mark.parametrize(
+    "status, message, error",
+    [
+        (400, "temperature must be at most 2", ModelRefused),
+        (429, "too many tokens per minute", ModelUnavailable),
+        (500, "context window", ModelUnavailable),
+        (403, "this key may not use a context window of that size", ModelRefused),
+    ],
+)
+async def test_other_refusals_are_not_taken_for_messages_that_do_not_fit(
+    status: int, message: str, error: type[ModelError]
+) -> None:
+    with pytest.raises(error) as raised:
+        await ask(Turn(fault=Fault("status", status=status, body=refusal(message))))
+    assert type(raised.value) is error
+
+
+async def test_what_an_endpoint_says_is_bounded_and_shown_without_the_key_it_echoes() -> None:
+    with pytest.raises(ModelRefused, match=r"the key \[the API key\] is wrong") as raised:
+        await ask(Turn(fault=Fault("status", status=401, body=refusal("the key sk-secret is wrong" + "x" * 100_000))))
+    assert len(str(raised.value)) < 3000
+
+
+REPORTED = {"prompt_tokens": 1000, "completion_tokens": 500, "total_tokens": 1500}
+
+
+@BOTH
+async def test_with_prices_the_usage_has_a_cost(stream: bool) -> None:
+    turn = streamed({"content": "hi"}, usage=REPORTED) if stream else whole({"content": "hi"}, REPORTED)
+    response = await ask(turn, stream=stream, prices=Prices(input_usd_per_mtok=3, output_usd_per_mtok=15))
+    assert response.usage == Usage(input_tokens=1000, output_tokens=500, cost_usd=0.0105)
+    assert (await ask(turn, stream=stream)).usage.cost_usd == 0
+
+
+@pytest.mark.parametrize("price", [-1.0, float("nan"), float("inf")])
+def test_a_price_that_would_give_a_budget_back_is_refused(price: float) -> None:
+    with pytest.raises(ValueError, match="0 or more"):
+        Prices(input_usd_per_mtok=0, output_usd_per_mtok=price)
+
+
+NONE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+BELOW = {"prompt_tokens": -5000, "completion_tokens": -5000, "total_tokens": -10000}
+WORDS = {"prompt_tokens": "many", "completion_tokens": None, "total_tokens": float("inf")}
+
+
+@pytest.mark.parametrize("usage", [None, NONE, BELOW, WORDS, "none"])
+@BOTH
+async def test_an_endpoint_that_reports_no_usage_is_estimated(stream: bool, usage: Any) -> None:
+    said = {"content": "x" * 300, "tool_calls": [{"type": "function", **fragment('{"x": 1}', "tool", "1")}]}
+    turn = streamed(said, usage=usage) if stream else whole(said, usage)
+    requests: list[Any] = []
+    prices = Prices(input_usd_per_mtok=1, output_usd_per_mtok=1)
+    got = (await ask(turn, stream=stream, requests=requests, prices=prices)).usage
+    assert got.output_tokens == (300 + len('{"x": 1}') + len("tool")) / 4
+    assert abs(got.input_tokens - len(json.dumps(requests[0]["messages"])) / 4) < 2
+    assert got.cost_usd == pytest.approx((got.input_tokens + got.output_tokens) / 1e6)
+
+
+async def test_a_number_that_is_reported_is_kept_beside_one_that_is_estimated() -> None:
+    got = (await ask(streamed({"content": "x" * 40}, usage={**NONE, "prompt_tokens": 77}))).usage
+    assert (got.input_tokens, got.output_tokens) == (77, 10)
+
+
+@pytest.mark.parametrize(
+    "options, sent",
+    [
+        ({}, {}),
+        ({"max_output_tokens": 100}, {"max_tokens": 100}),
+        ({"max_output_tokens": 100, "extra": {"max_tokens": 7, "temperature": 0}}, {"max_tokens": 7, "temperature": 0}),
+        ({"max_output_tokens": 100, "extra": {"max_completion_tokens": 7}}, {"max_completion_tokens": 7}),
+    ],
+)
+@BOTH
+async def test_the_length_of_an_answer_is_bounded_as_asked(stream: bool, options: Any, sent: Any) -> None:
+    requests: list[Any] = []
+    await ask(Turn(say="hi"), stream=stream, requests=requests, **options)
+    usual = {"model", "messages", "stream", "stream_options"}
+    assert {name: value for name, value in requests[0].items() if name not in usual} == sent
 
 
 async def test_nobody_there_is_unavailable_and_says_what_to_check() -> None:

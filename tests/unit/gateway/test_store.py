@@ -9,9 +9,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config as AlembicConfig
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, insert, select, text, update
+from sqlalchemy import create_engine, insert, inspect, select, text, update
 from sqlalchemy.exc import IntegrityError
 
 from agent.events import Event
@@ -19,8 +21,8 @@ from agent.messages import Message
 from gateway.errors import Misconfigured, Unavailable
 from gateway.keys import digest_of, make_key
 from gateway.run_log import RunLog
-from gateway.storage.database import Database
-from gateway.storage.store import Store
+from gateway.storage.database import _MIGRATIONS, Database
+from gateway.storage.store import Store, Thread
 from gateway.storage.tables import api_keys, metadata, threads
 
 
@@ -75,9 +77,57 @@ async def test_two_calls_that_make_a_thread_at_once_get_the_same_one(store: Stor
 
 async def test_messages_come_back_in_order(store: Store) -> None:
     thread = await store.thread("t", "name")
-    await store.add_messages(thread, "run_1", 0, [Message(role="user", content="a")])
-    await store.add_messages(thread, "run_1", 1, [Message(role="assistant", content="b")])
+    await store.keep_step(thread, "run_1", 0, [Message(role="user", content="a")])
+    await store.keep_step(thread, "run_1", 1, [Message(role="assistant", content="b")])
     assert [message.content for message in await store.messages_of(thread)] == ["a", "b"]
+
+
+async def test_a_step_kept_twice_is_kept_once(store: Store) -> None:
+    thread, other = await store.thread("t", "name"), await store.thread("t", "other")
+    await store.keep_step(other, "run_0", 0, [Message(role="user", content="other")], changed={"k": "0"})
+    await store.keep_step(thread, "run_1", 0, [Message(role="user", content="a")])
+    for said in (["b"], ["b", "c"]):
+        added = [Message(role="assistant", content=content) for content in said]
+        await store.keep_step(thread, "run_1", 1, added, changed={"k": "1"}, removed=["gone"])
+    assert [message.content for message in await store.messages_of(thread)] == ["a", "b", "c"]
+    assert await store.metadata_of(thread) == {"k": 1}
+    assert [message.content for message in await store.messages_of(other)] == ["other"]
+    assert await store.metadata_of(other) == {"k": 0}
+
+
+async def test_metadata_is_changed_and_removed_by_key(store: Store) -> None:
+    thread = await store.thread("t", "name")
+    assert await store.metadata_of(thread) == {}
+    await store.keep_step(thread, "run_1", 0, (), changed={"a.b": '{"x": [1, null]}', "plain": '"v"', "long": "1"})
+    await store.keep_step(thread, "run_1", 0, (), changed={"plain": "null"}, removed=["long"])
+    assert await store.metadata_of(thread) == {"a.b": {"x": [1, None]}, "plain": None}
+
+
+async def test_messages_and_metadata_of_a_step_are_kept_together_or_not_at_all(store: Store) -> None:
+    thread = await store.thread("t", "name")
+    nowhere = Thread(id="no such thread", tenant="t", name="x")
+    with pytest.raises(IntegrityError):
+        await store.keep_step(nowhere, "run_1", 0, (), changed={"k": "1"})
+    await store.keep_step(thread, "run_1", 0, [Message(role="user", content="a")])
+    bad: dict[str, str] = {"k": None}  # type: ignore[dict-item]
+    with pytest.raises(IntegrityError):
+        await store.keep_step(thread, "run_1", 1, [Message(role="user", content="b")], changed=bad)
+    assert [message.content for message in await store.messages_of(thread)] == ["a"]
+
+
+async def test_the_newest_revision_can_be_taken_back_and_made_again(tmp_path: Path, database: Database) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path}/airlock.db")
+    config = AlembicConfig()
+    config.set_main_option("script_location", str(_MIGRATIONS))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0001")
+        assert "thread_metadata" not in inspect(connection).get_table_names()
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    engine.dispose()
 
 
 async def test_a_run_log_numbers_without_gaps_and_joins_neighbouring_deltas(store: Store) -> None:

@@ -4,10 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from agent.capabilities.bash import bash
+from agent.capabilities.bash import CommandPolicy, bash
+from agent.hook import Hook
+from agent.hook_engine import HookEngine
+from agent.messages import ToolCall
+from agent.state import AgentState, ToolExecution
 from agent.tool import ToolContext, ToolResult
+from agent.tool_runner import ToolRunner
 from agent.toolbox import Toolbox
-from tests.unit.agent.fakes import FakeExec, FakePiece, FakeShell, FakeSpill, call
+from tests.unit.agent.fakes import (
+    Events,
+    FakeExec,
+    FakePiece,
+    FakeShell,
+    FakeSpill,
+    PolicyThat,
+    allowing,
+    call,
+    done,
+    state,
+    tool,
+)
 
 
 async def use(done: FakeExec) -> ToolResult:
@@ -70,3 +87,88 @@ async def test_timeout_call_id_and_eviction_limit_reach_the_shell() -> None:
     shell = FakeShell()
     await Toolbox(bash(shell, timeout_s=7).tools).execute(call("execute", command="x"), ToolContext("c9"))
     assert shell.settings == [{"timeout_s": 7, "call_id": "c9", "limit_chars": 80_000}]
+
+
+def no_rm(command: str) -> str | None:
+    return "rm is not for agents" if "rm" in command else None
+
+
+async def judged(
+    policy: CommandPolicy, asked: ToolCall, *hooks: Hook, shell: FakeShell | None = None, events: Events | None = None
+) -> ToolExecution:
+    """Send a call through a bash capability with a command policy, and a tool of a longer name beside it."""
+    capability = bash(shell or FakeShell(), command_policy=policy)
+    tools = Toolbox([*capability.tools, tool("execute_all", done)])
+    runner = ToolRunner(HookEngine([*hooks, *capability.hooks]), tools, Events() if events is None else events)
+    return (await runner.run(state(), [asked])).current.tool_executions[0]
+
+
+async def test_a_command_that_the_command_policy_refuses_never_reaches_the_shell() -> None:
+    shell = FakeShell()
+    refused = await judged(no_rm, call("execute", command="rm x"), allowing(), shell=shell)
+    assert refused.verdict is not None
+    assert (refused.blocked, refused.verdict.rule) == (True, "command_policy")
+    assert refused.result is not None
+    assert "rm is not for agents" in refused.result.text()
+    assert shell.commands == []
+    passed = await judged(no_rm, call("execute", command="ls"), allowing(), shell=shell)
+    assert not passed.blocked
+    assert shell.commands == ["ls"]
+
+
+async def test_what_the_command_policy_lets_pass_the_agents_policy_may_still_block() -> None:
+    no = PolicyThat(lambda s: s.block("policy", "no", "nothing at all"))
+    refused = await judged(no_rm, call("execute", command="ls"), no)
+    assert refused.verdict is not None
+    assert refused.verdict.rule == "no"
+
+
+async def test_the_command_policy_is_about_execute_and_no_tool_of_a_longer_name() -> None:
+    passed = await judged(no_rm, call("execute_all", command="rm x"))
+    assert not passed.blocked
+
+
+async def test_a_command_policy_that_raises_blocks_and_is_an_event() -> None:
+    def broken(command: str) -> str | None:
+        raise RuntimeError("no rules to be found")
+
+    shell, events = FakeShell(), Events()
+    refused = await judged(broken, call("execute", command="ls"), allowing(), shell=shell, events=events)
+    assert refused.verdict is not None
+    assert (refused.blocked, refused.verdict.rule) == (True, "hook_failed")
+    assert shell.commands == []
+    assert [(event["hook"], event["on_failure"]) for event in events.of("hook_failed")] == [("bash", "closed")]
+
+
+async def test_a_refusal_without_a_reason_is_a_refusal() -> None:
+    refused = await judged(lambda _: "", call("execute", command="ls"))
+    assert refused.blocked
+    assert refused.verdict is not None
+    assert refused.verdict.reason
+
+
+@pytest.mark.parametrize("arguments", [{}, {"command": None}, {"command": 5}, {"command": ["ls"]}])
+async def test_a_command_that_is_no_text_is_blocked_and_told_what_is_wrong(arguments: dict[str, object]) -> None:
+    refused = await judged(lambda _: None, ToolCall(id="c1", name="execute", arguments=arguments))  # type: ignore[arg-type]
+    assert refused.blocked
+    assert refused.result is not None
+    assert "the arguments of execute do not fit" in refused.result.text()
+
+
+@pytest.mark.parametrize("priority", [10, 0, -10])
+async def test_the_command_policy_judges_what_other_hooks_made_of_the_command(priority: int) -> None:
+    class Rewrites(Hook):
+        async def before_tool_use(self, state: AgentState) -> AgentState:
+            return state.with_arguments({"command": "rm x"})
+
+    rewrites, shell = Rewrites(), FakeShell()
+    rewrites.priority = priority
+    refused = await judged(no_rm, call("execute", command="ls"), rewrites, shell=shell)
+    assert refused.blocked
+    assert shell.commands == []
+
+
+def test_the_command_policy_is_mandatory_so_that_subagents_have_it_and_absent_where_none_is_given() -> None:
+    (hook,) = bash(FakeShell(), command_policy=no_rm).hooks
+    assert hook.mandatory
+    assert bash(FakeShell()).hooks == ()

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agent.capabilities.filesystem import PAGE_BYTES, filesystem
+from agent.eviction import Eviction
+from agent.hook_engine import HookEngine
+from agent.messages import ToolCall
+from agent.state import AgentState
 from agent.tool import ToolContext, ToolResult
+from agent.tool_runner import ToolRunner
 from agent.toolbox import Toolbox
-from tests.unit.agent.fakes import FakeFiles, call
+from sandbox.local_fs import LocalFS
+from tests.unit.agent.fakes import Events, FakeFiles, PolicyThat, call, state, tool
 
 
 async def use(files: FakeFiles, name: str, **arguments: Any) -> ToolResult:
@@ -124,3 +133,108 @@ async def test_a_bad_pattern_and_a_missing_file_are_errors_for_the_model() -> No
     assert (await use(FakeFiles(), "grep", pattern="(")).is_error
     missing = await use(FakeFiles(), "read_file", path="nope")
     assert missing.text() == "/workspace/nope does not exist; ls shows what is there"
+
+
+async def step(files: Any, before: AgentState, *calls: ToolCall, hooks: Any = (), events: Any = None) -> AgentState:
+    """Take the tool calls of one step, through all hooks of the capability."""
+    capability = filesystem(files)
+    runner = ToolRunner(
+        HookEngine([*capability.hooks, *hooks]), Toolbox(capability.tools), Events() if events is None else events
+    )
+    return await runner.run(before, calls)
+
+
+async def test_files_that_were_written_or_edited_are_tracked_by_their_absolute_path(tmp_path: Path) -> None:
+    write = call("write_file", "c1", path="d/../a.py", content="é = 1\n")
+    after = await step(LocalFS(tmp_path), state(steps=3), write)
+    assert after.metadata == {
+        "files./workspace/a.py": {"action": "written", "step": 3, "change": 1, "size_bytes": len("é = 1\n".encode())}
+    }
+    edit = call("edit_file", "c2", path="/workspace/a.py", old_text="1", new_text="2")
+    after = await step(LocalFS(tmp_path), after.with_(steps=4), edit)
+    assert after.metadata == {"files./workspace/a.py": {"action": "edited", "step": 4, "change": 2}}
+    assert (tmp_path / "a.py").read_text() == "é = 2\n"
+
+
+async def test_calls_that_changed_nothing_are_not_tracked(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x")
+    (tmp_path / "d").mkdir()
+    calls = [
+        call("read_file", "c1", path="a"),
+        call("edit_file", "c2", path="a", old_text="not there", new_text="y"),
+        call("write_file", "c3", path="d", content="a directory is there"),
+        call("write_file", "c4", path="a"),
+        call("write_file_twice", "c5", path="a", content="y"),
+    ]
+    assert (await step(LocalFS(tmp_path), state(), *calls)).metadata == {}
+
+
+async def test_a_blocked_write_is_not_tracked() -> None:
+    no = PolicyThat(lambda s: s.block("policy", "no", "not here"))
+    after = await step(FakeFiles(), state(), call("write_file", path="a", content="x"), hooks=[no])
+    assert after.metadata == {}
+
+
+async def test_tracking_survives_json_and_keeps_what_others_keep() -> None:
+    before = state(metadata={"todos.list": [], "filesystem": "mine", "files": 1})
+    after = await step(FakeFiles(), before, call("write_file", path="a", content="x"))
+    again = AgentState.model_validate_json(after.model_dump_json())
+    assert again.metadata == {**before.metadata, "files./workspace/a": after.metadata["files./workspace/a"]}
+
+
+async def test_what_a_step_tells_of_tracking_does_not_grow_with_the_files_tracked() -> None:
+    files, after = FakeFiles(), state()
+    sizes = []
+    for number in range(200):
+        events = Events()
+        write = call("write_file", path=f"f{number:04}", content="x")
+        after = await step(files, after.cleared().with_(steps=number), write, events=events)
+        (told,) = events.of("state_changed")
+        sizes.append(len(json.dumps(told)))
+        assert list(told["metadata"]) == [f"files./workspace/f{number:04}"]  # type: ignore[arg-type]
+    assert max(sizes) - min(sizes) <= 6  # digits of numbers
+
+
+async def test_past_256_files_the_one_changed_longest_ago_is_forgotten_also_after_a_restart() -> None:
+    files, after = FakeFiles(), state()
+    writes = [call("write_file", f"c{n}", path=f"f{n}", content="x") for n in range(256)]
+    after = await step(files, after, *writes)
+    after = await step(files, after.cleared(), call("edit_file", path="f0", old_text="x", new_text="y"))
+    assert len(after.metadata) == 256
+    # A store may give the keys back in any order, and a new run counts its steps from the start.
+    after = after.cleared().with_(metadata=dict(sorted(after.metadata.items(), reverse=True)), steps=1)
+    after = await step(files, after, call("write_file", path="new", content="x"))
+    assert len(after.metadata) == 256
+    assert "files./workspace/f1" not in after.metadata
+    assert {"files./workspace/f0", "files./workspace/f2", "files./workspace/new"} <= after.metadata.keys()
+
+
+@pytest.mark.parametrize("bad", [None, "text", 7, [], {}, {"change": "x"}])
+async def test_an_entry_that_is_none_of_ours_breaks_nothing(bad: Any) -> None:
+    before = state(metadata={"files./workspace/old": bad})
+    after = await step(FakeFiles(), before, call("write_file", path="a", content="x"))
+    assert after.metadata["files./workspace/a"] == {"action": "written", "step": 0, "change": 1, "size_bytes": 1}
+
+
+async def test_a_path_that_is_not_utf8_leaves_a_state_that_can_be_stored() -> None:
+    after = await step(FakeFiles(), state(), call("write_file", path="\udcff", content="x"))
+    assert list(after.metadata) == ["files./workspace/\\udcff"]
+    assert AgentState.model_validate_json(after.cleared().model_dump_json()).metadata == after.metadata
+
+
+async def test_other_tools_results_are_evicted_to_the_files_of_the_capability(tmp_path: Path) -> None:
+    async def fetch(*_: object) -> ToolResult:
+        return ToolResult(b"x" * 500)
+
+    own = {"look": Eviction(1000, 1, 1)}
+    capability = filesystem(LocalFS(tmp_path), eviction=Eviction(100, 10, 10), eviction_per_tool=own)
+    tools = Toolbox([*capability.tools, tool("fetch", fetch), tool("look", fetch)])
+    (tmp_path / "long").write_text("y" * 500)
+    calls = [call("fetch", "c1"), call("look", "c2"), call("read_file", "c3", path="long")]
+    after = await ToolRunner(HookEngine(capability.hooks), tools, Events()).run(state(), calls)
+    fetched, looked, read = (execution.result for execution in after.current.tool_executions)
+    assert fetched is not None
+    assert fetched.evicted is not None
+    assert (tmp_path / ".airlock" / "output" / "c1.txt").read_bytes() == b"x" * 500
+    assert looked == ToolResult(b"x" * 500)
+    assert read == ToolResult(b"y" * 500)

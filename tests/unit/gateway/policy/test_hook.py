@@ -26,7 +26,7 @@ async def test_an_allowed_call_proceeds_in_the_name_of_its_rule() -> None:
     verdict = state.current.tool.verdict
     assert verdict is not None
     assert (verdict.kind, verdict.hook, verdict.rule) == (VerdictKind.PROCEED, "policy", "files")
-    assert state.metadata["policy_version"] == POLICY.version
+    assert state.notes["policy.version"] == POLICY.version
 
 
 async def test_a_denied_call_is_blocked_with_a_reason_for_the_model() -> None:

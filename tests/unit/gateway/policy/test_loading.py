@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.policy import STARTER_POLICY, PolicyError, check_policy_file, load_policy
+from gateway.policy import STARTER_POLICY, PolicyDocument, PolicyError, check_policy_file, load_policy
 from gateway.policy.loading import LIMIT_BYTES
 
 RULE = "{id: a, tools: [execute], effect: allow, reason: r"
@@ -34,6 +34,15 @@ def test_sizes_of_eviction_can_be_set_for_a_tool() -> None:
     assert eviction.sizes("other").limit_chars == 80_000
 
 
+def test_any_tool_that_does_not_page_can_have_sizes_of_its_own_and_they_survive_json() -> None:
+    sizes = "{limit_chars: 100, head_chars: 10, tail_chars: 20}"
+    text = f"version: 1\nrules: []\neviction: {{limit_chars: 5000, tools: {{web.fetch-2: {sizes}}}}}"
+    document = load_policy(text, "p").document
+    for eviction in (document.eviction, PolicyDocument.model_validate_json(document.model_dump_json()).eviction):
+        assert eviction.sizes("web.fetch-2").limit_chars == 100
+        assert (eviction.sizes("execute").limit_chars, eviction.sizes("web.fetch").limit_chars) == (5000, 5000)
+
+
 @pytest.mark.parametrize(
     "text,line,field,message",
     [
@@ -51,7 +60,15 @@ def test_sizes_of_eviction_can_be_set_for_a_tool() -> None:
         ("version: 1\nrules: []\nlimits: []", 3, "limits", "must be a mapping with these fields: timeout_s"),
         ("version: 1\nrules: []\nopaque: ask", 3, "opaque", "approvals come later"),
         ("version: 1\nrules: []\neviction:\n  head_chars: 90000", 3, "eviction", "not be more than limit_chars"),
-        ("version: 1\nrules: []\neviction:\n  tools: {ls: {}}", 4, "eviction.tools.ls", "allowed: 'execute'"),
+        ("version: 1\nrules: []\neviction:\n  tools: {ls: {}}", 4, "eviction.tools.ls", "its results come in pages"),
+        ("version: 1\nrules: []\neviction:\n  tools: {a b: {}}", 4, "eviction.tools.a b", "letters, digits"),
+        ("version: 1\nrules: []\neviction:\n  tools: {x: 5}", 4, "eviction.tools.x", "must be a mapping"),
+        (
+            "version: 1\nrules: []\neviction:\n  tools: {x: {limit_chars: 200}}",
+            4,
+            "eviction.tools.x",
+            "not be more than limit_chars",
+        ),
         ("version: 1\nrules: 5", 2, "rules", "must be a list"),
         ("version: 1\nrules:\n- {}", 3, "rules[0].id", "mandatory"),
         (f"version: 1\nrules:\n- {RULE}, id: b}}", 3, "rules[0].id", "written twice"),

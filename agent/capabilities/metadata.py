@@ -1,0 +1,184 @@
+"""The agent's own notes on a thread: three tools that read, write and list the thread's metadata.
+
+The agent sees keys without a dot, its own and those of services. A key with a dot belongs to a capability, and is
+neither shown, read nor written here. What is read is what was there before the step's calls; what is written is checked
+once more when it is stored, because several calls of one step may together be too many.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Annotated
+
+import pydantic_core
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema
+
+from agent.capability import Capability
+from agent.hook import Hook
+from agent.matchers import tool_name
+from agent.state import AgentState
+from agent.tool import Tool, ToolContext, ToolResult
+
+MAX_KEYS = 256
+MAX_VALUE_BYTES = 16 * 1024
+MAX_DEPTH = 64
+_SHOWN_BYTES = 64 * 1024
+_WRITE = "metadata_write"
+_KEY = r"^[A-Za-z0-9_-]{1,64}$"
+
+_Key = Annotated[str, Field(pattern=_KEY, description="1 to 64 letters, digits, _ or -")]
+
+
+def _json_bytes(value: JsonValue) -> bytes:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def _depth(value: JsonValue) -> int:
+    match value:
+        case dict():
+            return 1 + max(map(_depth, value.values()), default=0)
+        case list():
+            return 1 + max(map(_depth, value), default=0)
+        case _:
+            return 0
+
+
+def _storable(value: JsonValue) -> JsonValue:
+    """Return a value that fits, and that comes back the same when the thread is stored and read."""
+    # First the depth: pydantic bounds it before this, but at more than its own JSON parser reads back.
+    if (depth := _depth(value)) > MAX_DEPTH:
+        raise ValueError(f"is nested {depth} deep, and {MAX_DEPTH} is the limit")
+    try:
+        data = _json_bytes(value)
+        same = pydantic_core.from_json(data) == value
+    except ValueError as error:  # NaN, half of a surrogate pair
+        raise ValueError(f"cannot be kept as JSON: {error}") from None
+    if not same:
+        raise ValueError("does not come back the same from JSON; send it as a string")
+    if len(data) > MAX_VALUE_BYTES:
+        raise ValueError(
+            f"has {len(data)} bytes as JSON, and {MAX_VALUE_BYTES} is the limit; keep it in a file and store its path"
+        )
+    return value
+
+
+_Value = Annotated[
+    JsonValue, AfterValidator(_storable), WithJsonSchema({}), Field(description="any JSON, 16 KiB at most")
+]
+
+
+class _Arguments(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class MetadataReadArguments(_Arguments):
+    """Arguments of metadata_read."""
+
+    key: _Key
+
+
+class MetadataWriteArguments(_Arguments):
+    """Arguments of metadata_write."""
+
+    key: _Key
+    value: _Value
+
+
+class MetadataListArguments(_Arguments):
+    """Arguments of metadata_list."""
+
+
+async def _read(asked: MetadataReadArguments, context: ToolContext) -> ToolResult:
+    metadata = _metadata(context)
+    if metadata is None:
+        return _NO_RUN
+    if asked.key not in metadata:
+        return ToolResult.error(f"nothing is stored under {asked.key}; metadata_list shows the keys")
+    # A service may have stored more than the agent can.
+    data = json.dumps(metadata[asked.key], ensure_ascii=False).encode("utf-8", "replace")
+    if len(data) <= _SHOWN_BYTES:
+        return ToolResult(data)
+    return ToolResult(data[:_SHOWN_BYTES], note=f"[the first {_SHOWN_BYTES} of {len(data)} bytes]")
+
+
+async def _write(asked: MetadataWriteArguments, context: ToolContext) -> ToolResult:
+    metadata = _metadata(context)
+    if metadata is None:
+        return _NO_RUN
+    if asked.value is None:
+        return ToolResult(f"nothing is stored under {asked.key} now".encode())
+    if _full(metadata, asked.key):
+        return _TOO_MANY
+    return ToolResult(f"stored {len(_json_bytes(asked.value))} bytes under {asked.key}".encode())
+
+
+async def _list(_asked: MetadataListArguments, context: ToolContext) -> ToolResult:
+    metadata = _metadata(context)
+    if metadata is None:
+        return _NO_RUN
+    keys = _visible(metadata)
+    note = f"[the first {MAX_KEYS} of {len(keys)} keys]" if len(keys) > MAX_KEYS else ""
+    return ToolResult(json.dumps(keys[:MAX_KEYS]).encode(), note=note)
+
+
+_NO_RUN = ToolResult.error("there is no run, and so no thread's metadata, where this call was made")
+_TOO_MANY = ToolResult.error(
+    f"not stored: {MAX_KEYS} keys are there, which is the limit; remove one by writing null to it, or reuse one"
+)
+
+
+def _metadata(context: ToolContext) -> Mapping[str, JsonValue] | None:
+    return None if context.run is None else context.run.state.metadata
+
+
+def _visible(metadata: Mapping[str, JsonValue]) -> list[str]:
+    return sorted(key for key in metadata if re.fullmatch(_KEY, key))
+
+
+def _full(metadata: Mapping[str, JsonValue], key: str) -> bool:
+    return key not in metadata and len(_visible(metadata)) >= MAX_KEYS
+
+
+class MetadataWriter(Hook):
+    """Puts what metadata_write was given into the thread, in call order, while there is room."""
+
+    name = "metadata_writer"
+    when = tool_name(_WRITE)
+
+    def matches(self, state: AgentState) -> bool:
+        return self.when(state)
+
+    async def after_tool_use(self, state: AgentState) -> AgentState:
+        tool = state.current.tool
+        if tool.blocked or tool.result is None or tool.result.is_error:
+            return state
+        asked = MetadataWriteArguments.model_validate(tool.call.arguments)
+        if asked.value is None:
+            return state.without_metadata(asked.key)
+        if _full(state.metadata, asked.key):
+            return state.with_result(_TOO_MANY)
+        return state.with_metadata(asked.key, asked.value)
+
+
+def metadata() -> Capability:
+    """Return the three metadata tools."""
+    lasting = "Store a JSON value under a key for as long as this thread lives. The value null removes the key."
+    return Capability(
+        "metadata",
+        hooks=(MetadataWriter(),),
+        tools=(
+            Tool(
+                "metadata_read",
+                "Read the value stored under a key before this step.",
+                MetadataReadArguments,
+                _read,
+                own_state=True,
+            ),
+            Tool(_WRITE, lasting, MetadataWriteArguments, _write, own_state=True),
+            Tool(
+                "metadata_list", "List the keys stored before this step.", MetadataListArguments, _list, own_state=True
+            ),
+        ),
+    )

@@ -1,0 +1,261 @@
+"""Skills: instructions for one kind of task, in SKILL.md files that the model reads when it needs them.
+
+The system prompt holds one line a skill; the body is in the context only once the model has read the file with
+read_file, which makes that skill the active one. While it is active, its allowed tools are the only ones that run,
+until another skill is read or finish_skill ends it.
+
+Whoever can write to the files can write a skill, so this steers a model and contains nothing: that is for policy.
+A skill that cannot be taken as it is written is left out and named in the note skills.broken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pydantic import BaseModel, ConfigDict, JsonValue
+
+from agent.capability import Capability
+from agent.filesystem import FileSystem
+from agent.frontmatter import LIMIT_BYTES, frontmatter
+from agent.hook import Hook
+from agent.messages import Value
+from agent.paths import resolve
+from agent.state import AgentState
+from agent.tool import Tool, ToolContext, ToolResult
+
+CATALOG = "skills.catalog"
+BROKEN = "skills.broken"
+ACTIVE = "skills.active"
+FINISH = "finish_skill"
+_READ = "read_file"
+
+# Shallow ones first. The depth is bounded by the patterns, so that a large tree below costs nothing.
+_PATTERNS = ("SKILL.md", "*/SKILL.md", "*/*/SKILL.md", "*/*/*/SKILL.md")
+_SKILLS_LIMIT = 100
+_FILES_LIMIT = 200
+_BROKEN_LIMIT = 50
+_NAME_CHARS = 64
+_DESCRIPTION_CHARS = 500
+_PATH_CHARS = 300
+_PROBLEM_CHARS = 300
+_TOOLS_LIMIT = 32
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+_HEADING = (
+    "# Skills\n"
+    "Each line names a skill, where its instructions are, and what it is for. When a task fits one, read its file with "
+    "read_file before you begin and follow it; the line alone is not enough. While a skill that names its tools is "
+    f"active, no other tool runs; {FINISH} ends it."
+)
+
+
+class Skill(Value):
+    """One line of the catalog. `allowed_tools` is None when the skill restricts nothing."""
+
+    name: str
+    description: str
+    path: str
+    allowed_tools: tuple[str, ...] | None = None
+
+
+class SkillCatalog(Hook):
+    """Finds the skills when a run begins, and shows one line of each to the model."""
+
+    name = "skills"
+    timeout_s = 30.0
+    on_failure = "open"
+
+    def __init__(self, files: FileSystem, paths: Sequence[str]) -> None:
+        self._files = files
+        self._paths = tuple(dict.fromkeys(resolve(path) for path in paths))
+
+    async def execution_start(self, state: AgentState) -> AgentState:
+        search = _Search(self._files)
+        for path in self._paths:
+            await search.below(path)
+        catalog: list[JsonValue] = [skill.model_dump(mode="json") for skill in search.skills.values()]
+        return state.with_note(CATALOG, catalog).with_note(BROKEN, search.broken)
+
+    async def before_inference(self, state: AgentState) -> AgentState:
+        skills = _catalog(state)
+        if not skills:
+            return state
+        lines = [
+            f"- {skill.name} (read {skill.path} for the full instructions): {skill.description}" for skill in skills
+        ]
+        active = _active(state)
+        if active is not None and active.allowed_tools is not None:
+            lines.append(f"The skill {active.name} is active. {_only(active)}")
+        section = "\n".join((_HEADING, *lines))
+        prompt = state.current.system_prompt
+        return state.with_system_prompt(f"{prompt}\n\n{section}" if prompt else section)
+
+
+class ActiveSkill(Hook):
+    """Keeps account of the skill that is active, and holds the run to its allowed tools."""
+
+    name = "active_skill"
+
+    async def before_tool_use(self, state: AgentState) -> AgentState:
+        active = _active(state)
+        call = state.current.tool.call
+        if active is None or active.allowed_tools is None or call.name in (*active.allowed_tools, FINISH):
+            return state
+        # Its own file too: the rest of long instructions comes by further calls.
+        if _skill_read(state) is not None:
+            return state
+        return state.block(
+            self.name, "allowed_tools", f"the skill {active.name} is active; {_only(active)}".rstrip(".")
+        )
+
+    async def after_tool_use(self, state: AgentState) -> AgentState:
+        tool = state.current.tool
+        if tool.blocked or tool.result is None or tool.result.is_error:
+            return state
+        if tool.call.name == FINISH:
+            active = _active(state)
+            if active is None:
+                return state
+            # The tool cannot know: the skill may have become active in this very step, by a call before this one.
+            said = ToolResult(f"The skill {active.name} has ended; every tool may be used again.".encode())
+            return state.with_note(ACTIVE, None).with_result(said)
+        read = _skill_read(state)
+        return state.with_note(ACTIVE, read.name) if read is not None else state
+
+
+class FinishSkillArguments(BaseModel):
+    """Arguments of finish_skill: none."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def skills(files: FileSystem, paths: Sequence[str]) -> Capability:
+    """Return the catalog of the SKILL.md files below `paths`, relative ones from the workspace, and finish_skill.
+
+    Raises InvalidPath for a path that can be none.
+    """
+    tool = Tool(
+        FINISH,
+        "End the active skill, so that every tool may be used again.",
+        FinishSkillArguments,
+        _finish,
+        own_state=True,
+    )
+    return Capability("skills", hooks=(SkillCatalog(files, paths), ActiveSkill()), tools=(tool,))
+
+
+async def _finish(_asked: FinishSkillArguments, _context: ToolContext) -> ToolResult:
+    return ToolResult(b"No skill is active, so there is nothing to end.")  # ActiveSkill knows better when one is
+
+
+def _catalog(state: AgentState) -> list[Skill]:
+    noted = state.notes.get(CATALOG)
+    return [Skill.model_validate(skill) for skill in noted] if isinstance(noted, list) else []
+
+
+def _active(state: AgentState) -> Skill | None:
+    name = state.notes.get(ACTIVE)
+    return next((skill for skill in _catalog(state) if skill.name == name), None) if name is not None else None
+
+
+def _skill_read(state: AgentState) -> Skill | None:
+    """Return the skill that the tool call in question reads; its path is in its final form."""
+    call = state.current.tool.call
+    if call.name != _READ or call.arguments is None:
+        return None
+    path = call.arguments.get("path")
+    return next((skill for skill in _catalog(state) if skill.path == path), None)
+
+
+def _only(skill: Skill) -> str:
+    allowed = ", ".join(skill.allowed_tools or ()) or "none"
+    return f"The tools it allows: {allowed}. Call {FINISH} to end it, or read another skill's SKILL.md to change over."
+
+
+class _Search:
+    """The skills found so far, by name, and what was wrong with the others."""
+
+    def __init__(self, files: FileSystem) -> None:
+        self.skills: dict[str, Skill] = {}
+        self.broken: list[JsonValue] = []
+        self._files = files
+        self._seen: set[str] = set()
+
+    async def below(self, root: str) -> None:
+        """Take the skills below a directory; one that is not there has none."""
+        for pattern in _PATTERNS:
+            try:
+                page = await self._files.glob(root, pattern, limit=_FILES_LIMIT + 1)
+            except FileNotFoundError:
+                return
+            except Exception as error:  # a sandbox in trouble costs the skills there, not the run
+                self._leave_out(root, str(error))
+                return
+            for path in (entry.name for entry in page.entries):
+                if path in self._seen:
+                    continue
+                if len(self.skills) == _SKILLS_LIMIT or len(self._seen) == _FILES_LIMIT:
+                    self._leave_out(
+                        root, f"it has more skills than fit: {_SKILLS_LIMIT} are listed and {_FILES_LIMIT} files read"
+                    )
+                    return
+                self._seen.add(path)
+                await self._take(path)
+
+    async def _take(self, path: str) -> None:
+        try:
+            skill = await self._read(path)
+        except Exception as error:  # untrusted through and through: whatever is wrong, it is one skill less
+            self._leave_out(path, str(error) or type(error).__name__)
+            return
+        taken = self.skills.setdefault(skill.name, skill)
+        if taken is not skill:
+            self._leave_out(path, f"the name {skill.name} is taken by {taken.path}")
+
+    async def _read(self, path: str) -> Skill:
+        if not path.isprintable() or len(path) > _PATH_CHARS:
+            raise ValueError(f"its path has control characters or more than {_PATH_CHARS} characters; rename it")
+        page = await self._files.read_lines(path, limit=LIMIT_BYTES, limit_bytes=LIMIT_BYTES)
+        if page.binary:
+            raise ValueError("it is not UTF-8 text")
+        fields = frontmatter(page.data.decode())
+        return Skill(
+            name=_text(fields, "name", _NAME_CHARS),
+            description=_text(fields, "description", _DESCRIPTION_CHARS),
+            path=path,
+            allowed_tools=_allowed_tools(fields.get("allowed-tools")),
+        )
+
+    def _leave_out(self, path: str, problem: str) -> None:
+        if len(self.broken) < _BROKEN_LIMIT:
+            self.broken.append({"path": _one_line(path, _PATH_CHARS), "problem": _one_line(problem, _PROBLEM_CHARS)})
+
+
+def _text(fields: dict[str, object], key: str, limit_chars: int) -> str:
+    value = fields.get(key)
+    text = _one_line(value, limit_chars) if isinstance(value, str) else ""
+    if not text:
+        raise ValueError(f"its frontmatter has no text as `{key}`; a number or a date needs quotes")
+    return text
+
+
+def _one_line(text: str, limit_chars: int) -> str:
+    """Return text that cannot pass for more than one line of the catalog: printable, without line ends, cut."""
+    printable = "".join(character if character.isprintable() else " " for character in text)
+    line = " ".join(printable.split())
+    return line if len(line) <= limit_chars else f"{line[: limit_chars - 3]}..."
+
+
+def _allowed_tools(value: object) -> tuple[str, ...] | None:
+    """Return exact tool names. Anything else is refused: a restriction that cannot hold must not seem to."""
+    if value is None:
+        return None
+    names = value.replace(",", " ").split() if isinstance(value, str) else value
+    if not isinstance(names, list) or len(names) > _TOOLS_LIMIT or not all(map(_is_tool_name, names)):
+        raise ValueError(f"`allowed-tools` must be exact tool names, {_TOOLS_LIMIT} at most, without patterns: {value}")
+    return tuple(dict.fromkeys(names))
+
+
+def _is_tool_name(name: object) -> bool:
+    return isinstance(name, str) and _TOOL_NAME.fullmatch(name) is not None

@@ -1,0 +1,180 @@
+"""A large tool set at the price of a small one: the model searches it with find_tools, and is shown what it finds.
+
+Shown are the tools in `always`, find_tools, and what was loaded in this run; the others are hidden, and a call to one
+is blocked until it is loaded. The hook hides and never shows: a tool that another hook took away stays away and is not
+found, and a tool that no executor has is none of its business. Calls of the step that loads a tool come too early for
+it: they were made before the model had seen what it takes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from agent.capability import Capability
+from agent.hook import Hook
+from agent.state import AgentState
+from agent.tool import Tool, ToolContext, ToolResult, ToolSpec
+
+LOADED = "tool_registry.loaded"
+"""The note of what was loaded, in the order it was found."""
+
+_HIDDEN = "tool_registry.hidden"  # of the executor's tools, those neither in `always` nor loaded
+_WITHHELD = "tool_registry.withheld"  # of the hidden ones, those that another hook took away as well
+_FIND = "find_tools"
+# Below other hooks that change the tools: this one sees what they left, and the result of find_tools before they do.
+_PRIORITY = -100
+
+_IN_NAME, _IN_DESCRIPTION = 3, 1
+_DESCRIPTION_CHARS = 2_000
+_NAMED = 50
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+|[^\W\d_]+")
+# They are in most descriptions and say nothing of what a tool does.
+_COMMON = frozenset(("a", "an", "and", "as", "by", "for", "from", "in", "is", "it", "of", "on", "or", "that", "the"))
+_COMMON |= frozenset(("this", "to", "tool", "tools", "use", "with"))
+# Only the start of the result: its end may be evicted to a file before the hook sees it.
+_FOUND = re.compile(rb'\{"loaded": (\[[^\]]*\])')
+
+
+class FindToolsArguments(BaseModel):
+    """Arguments of find_tools."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    query: str = Field(min_length=1, max_length=400, description="words for what the tool should do")
+    limit: int = Field(5, ge=1, le=20, description="tools to load at most")
+
+
+async def _find(asked: FindToolsArguments, context: ToolContext) -> ToolResult:
+    if context.run is None:
+        return ToolResult.error("there is no run, and so nothing to load a tool into, where this call was made")
+    notes = context.run.state.notes
+    names = set(_names(notes.get(_HIDDEN))) - set(_names(notes.get(_WITHHELD)))
+    hidden = [spec for spec in context.run.executor.specs() if spec.name in names]
+    matches = _ranked(asked.query, hidden)
+    if not matches:
+        return ToolResult(b'{"loaded": [], "tools": []}', note=_nothing(hidden))
+    found = matches[: asked.limit]
+    content: dict[str, JsonValue] = {
+        "loaded": [spec.name for spec in found],
+        "tools": [
+            {"name": spec.name, "description": spec.description, "parameters": spec.parameters} for spec in found
+        ],
+    }
+    left = len(matches) - len(found)
+    more = f"; {left} more match, so narrow the query if none of these will do" if left else ""
+    return ToolResult(json.dumps(content).encode(), note=f"[loaded: call them from the next step on{more}]")
+
+
+def _nothing(hidden: Sequence[ToolSpec]) -> str:
+    if not hidden:
+        return "[every tool there is, is shown already]"
+    names = ", ".join(spec.name for spec in hidden[:_NAMED])
+    return (
+        f"[nothing matches, nothing was loaded. Try other words; there are {names}{', ...' * (len(hidden) > _NAMED)}]"
+    )
+
+
+def _ranked(query: str, specs: Iterable[ToolSpec]) -> list[ToolSpec]:
+    """Return the tools that have a word of the query, those with most of them first; ties keep their order."""
+    words = _stems(query)
+    scored = []
+    for spec in specs:
+        in_name, in_description = _stems(spec.name), _stems(spec.description[:_DESCRIPTION_CHARS])
+        score = _IN_NAME * len(words & in_name) + _IN_DESCRIPTION * len(words & in_description)
+        if score:
+            scored.append((score, spec))
+    return [spec for _, spec in sorted(scored, key=lambda pair: -pair[0])]
+
+
+def _stems(text: str) -> set[str]:
+    """Return the words of a text or a name (snake_case, camelCase), so that files, file and filing are one."""
+    words = (word.lower() for word in _WORD.findall(text))
+    return {_stem(word) for word in words if word not in _COMMON}
+
+
+def _stem(word: str) -> str:
+    if word.endswith("ies") and len(word) > 4:
+        word = f"{word[:-3]}y"
+    elif word.endswith("s") and not word.endswith("ss"):
+        word = _without(word, "s")
+    for ending in ("ing", "ed", "e"):
+        word = _without(word, ending)
+    return word[:-1] if len(word) > 3 and word[-1] == word[-2] else word
+
+
+def _without(word: str, ending: str) -> str:
+    return word[: -len(ending)] if word.endswith(ending) and len(word) >= len(ending) + 3 else word
+
+
+def _names(value: JsonValue) -> list[str]:
+    """Return the names in a note; what is no name, whoever put it there, is left out."""
+    return [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
+
+
+class ToolRegistry(Hook):
+    """Hides what is not loaded, blocks calls to it, and loads what find_tools found."""
+
+    name = "tool_registry"
+    priority = _PRIORITY
+    on_failure = "open"  # it saves tokens and protects nothing: that is policy's task
+
+    def __init__(self, always: Sequence[str] = ()) -> None:
+        self.always = frozenset((*always, _FIND))
+
+    async def before_step(self, state: AgentState) -> AgentState:
+        shown = self.always.union(_names(state.notes.get(LOADED)))
+        return _noted(state, _HIDDEN, [spec.name for spec in state.current.tools if spec.name not in shown])
+
+    async def before_inference(self, state: AgentState) -> AgentState:
+        hidden = _names(state.notes.get(_HIDDEN))
+        left = {spec.name for spec in state.current.tools}
+        state = _noted(state, _WITHHELD, [name for name in hidden if name not in left])
+        if left.isdisjoint(hidden):
+            return state
+        hide = set(hidden)
+        return state.with_tools(tuple(spec for spec in state.current.tools if spec.name not in hide))
+
+    async def before_tool_use(self, state: AgentState) -> AgentState:
+        name = state.current.tool.call.name
+        if name not in _names(state.notes.get(_HIDDEN)) or name in _names(state.notes.get(LOADED)):
+            return state
+        reason = f"{name} is not loaded; call {_FIND} first, and {name} in a step after that"
+        return state.block(self.name, "not_loaded", reason)
+
+    async def after_tool_use(self, state: AgentState) -> AgentState:
+        tool = state.current.tool
+        if tool.call.name != _FIND or tool.blocked or tool.result is None or tool.result.is_error:
+            return state
+        # What a ring made of the result is not to be trusted: only what is hidden can be loaded.
+        hidden = _names(state.notes.get(_HIDDEN))
+        found = [name for name in _found(tool.result.content) if name in hidden]
+        return _noted(state, LOADED, list(dict.fromkeys((*_names(state.notes.get(LOADED)), *found))))
+
+
+def _found(content: bytes) -> list[str]:
+    start = _FOUND.match(content)
+    try:
+        return _names(json.loads(start[1])) if start else []
+    except ValueError:
+        return []
+
+
+def _noted(state: AgentState, key: str, names: Sequence[str]) -> AgentState:
+    """Set a note where it says something new: an unchanged one costs whoever stores the state nothing."""
+    return state if _names(state.notes.get(key)) == names else state.with_note(key, list(names))
+
+
+def tool_registry(*, always: Sequence[str] = ()) -> Capability:
+    """Return find_tools and what hides every tool but those named in `always`."""
+    description = (
+        "Search the tools that are not shown, and load those that fit: they can be called from the next step on."
+    )
+    return Capability(
+        "tool_registry",
+        hooks=(ToolRegistry(always),),
+        tools=(Tool(_FIND, description, FindToolsArguments, _find, own_state=True),),
+    )

@@ -1,0 +1,176 @@
+"""Tracing: a span around each inference and each tool call, told to whatever recorder is plugged in.
+
+    chat            message_count, content_length_chars, content (first 500 characters of the answer), tool_call_count,
+                    tool_call_names, finish_reason, input_tokens, output_tokens, cost_usd; error
+    execute_tool    tool_name, tool_call_id, arguments (first 500 characters of their JSON), output_length_bytes,
+                    output (first 500 characters), outcome, error
+
+The rings are outermost: a span holds the time of all that happens inside, such as retries. They are rings, so they see
+a tool's output before a redacting hook has: a recorder that keeps what it is told redacts it itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Protocol, Self
+
+from agent.capability import Capability
+from agent.hook import Hook, InferenceRequest, NextInference, NextToolUse
+from agent.messages import ToolCall
+from agent.state import ModelResponse
+from agent.tool import ToolResult
+from agent.tool_runner import digestible
+
+_log = logging.getLogger(__name__)
+
+_SHOWN_CHARS = 500
+_SHOWN_NAMES = 32
+_OUTERMOST = 1_000_000
+
+Attribute = str | int | float | bool | tuple[str, ...]
+
+
+class Span(Protocol):
+    """One span while it is open."""
+
+    def set(self, **attributes: Attribute) -> None: ...
+
+
+class Recorder(Protocol):
+    """Takes spans.
+
+    The span is open while the context is; an error that ends it is given to the context's __exit__.
+    Rings of concurrent tool calls open spans at the same time, each in its own task. A recorder must not block.
+    """
+
+    def span(self, name: str, attributes: Mapping[str, Attribute]) -> AbstractContextManager[Span]: ...
+
+
+class Tracing(Hook):
+    """The two rings."""
+
+    name = "tracing"
+    priority = _OUTERMOST
+    on_failure = "open"
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    async def around_inference(self, request: InferenceRequest, next_: NextInference) -> ModelResponse:
+        with _Guarded(self._recorder, "chat", {"message_count": len(request.messages)}) as span:
+            response = await next_(request)
+            message = response.message
+            span.set(
+                content_length_chars=len(message.content),
+                content=_shown(message.content),
+                tool_call_count=len(message.tool_calls),
+                tool_call_names=tuple(_shown(call.name) for call in message.tool_calls[:_SHOWN_NAMES]),
+                finish_reason=_shown(response.finish_reason),
+                input_tokens=response.usage.input_tokens,
+                output_tokens=response.usage.output_tokens,
+                cost_usd=response.usage.cost_usd,
+            )
+            return response
+
+    async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
+        attributes = {"tool_name": _shown(call.name), "tool_call_id": call.id, "arguments": _shown(digestible(call))}
+        with _Guarded(self._recorder, "execute_tool", attributes) as span:
+            result = await next_(call)
+            # A character takes four bytes at most, so that no large output is decoded for its beginning.
+            output = _shown(result.content[: 4 * _SHOWN_CHARS].decode("utf-8", "replace"))
+            span.set(output_length_bytes=len(result.content), output=output, outcome=result.outcome)
+            if result.is_error:
+                span.set(error=output)
+            return result
+
+
+class _Guarded:
+    """A span whose recorder cannot break the run: what it raises is logged, and the rest goes unrecorded.
+
+    Nor can it swallow an error: what the context's __exit__ returns is not looked at.
+    """
+
+    def __init__(self, recorder: Recorder, name: str, attributes: Mapping[str, Attribute]) -> None:
+        self._recorder = recorder
+        self._name = name
+        self._attributes = attributes
+        self._context: AbstractContextManager[Span] | None = None
+        self._span: Span | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            context = self._recorder.span(self._name, self._attributes)
+            self._span = context.__enter__()
+            self._context = context
+        except Exception:
+            self._give_up()
+        return self
+
+    def set(self, **attributes: Attribute) -> None:
+        """Add attributes."""
+        try:
+            if self._span is not None:
+                self._span.set(**attributes)
+        except Exception:
+            self._give_up()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.set(error=_shown(str(error) or type(error).__name__))
+        try:
+            if self._context is not None:
+                self._context.__exit__(kind, error, trace)
+        except Exception:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self._span = None
+        _log.exception("the recorder failed on a span %s", self._name)
+
+
+def _shown(text: str) -> str:
+    return text[:_SHOWN_CHARS]
+
+
+@dataclass
+class RecordedSpan:
+    """A span as ListRecorder keeps it; `duration_s` is None while it is open."""
+
+    name: str
+    attributes: dict[str, Attribute] = field(default_factory=dict)
+    duration_s: float | None = None
+
+    def set(self, **attributes: Attribute) -> None:
+        """Add attributes."""
+        self.attributes.update(attributes)
+
+
+class ListRecorder:
+    """A recorder that keeps all spans in memory, in the order they began: for tests, and for a look at one run."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.spans: list[RecordedSpan] = []
+        self._clock = clock
+
+    @contextmanager
+    def span(self, name: str, attributes: Mapping[str, Attribute]) -> Iterator[RecordedSpan]:
+        """Keep a span."""
+        span = RecordedSpan(name, dict(attributes))
+        self.spans.append(span)
+        started_s = self._clock()
+        try:
+            yield span
+        finally:
+            span.duration_s = self._clock() - started_s
+
+
+def tracing(recorder: Recorder | None = None) -> Capability:
+    """Return the spans; without a recorder nothing, which costs nothing."""
+    return Capability("tracing", hooks=() if recorder is None else (Tracing(recorder),))

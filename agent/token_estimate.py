@@ -1,0 +1,113 @@
+"""How many tokens a request comes to: a quarter of its characters, corrected by what the endpoint reports.
+
+An InputEstimate goes from step to step in the run's notes. Only messages that came since are counted, so a step costs
+the same at the start of a thread and at its thousandth message.
+
+    tokens of the next request = tokens of the last one + ratio * estimate of what was added since
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+from pydantic import Field, JsonValue, ValidationError
+
+from agent.messages import Message, Value
+from agent.tool import ToolSpec
+
+CHARS_PER_TOKEN = 4
+
+# A report this far from the estimate counts something else, such as only what was not in the endpoint's cache; then the
+# estimate is nearer the truth. The slack is for what a short request cannot show: a long prompt of the endpoint's own.
+_BELIEVED_FACTOR = 8
+_SLACK_TOKENS = 4_000
+
+# Added to both sides of the ratio: in a request of a few tokens the endpoint's frame around the messages weighs as much
+# as they do, and that says nothing of text to come.
+_DAMPING_TOKENS = 500
+_MIN_RATIO, _MAX_RATIO = 0.25, 4.0
+
+
+def text_tokens(text: str) -> int:
+    """Return the estimate for a text."""
+    return -(-len(text) // CHARS_PER_TOKEN)
+
+
+def message_tokens(message: Message) -> int:
+    """Return the estimate for a message: its content and the arguments of its tool calls."""
+    calls = sum(len(call.name) + len(json.dumps(call.arguments or {})) for call in message.tool_calls)
+    return -(-(len(message.content) + calls) // CHARS_PER_TOKEN)
+
+
+def messages_tokens(messages: Iterable[Message]) -> int:
+    """Return the estimate for messages; it costs a walk over them."""
+    return sum(message_tokens(message) for message in messages)
+
+
+def prompt_tokens(system_prompt: str, tools: Iterable[ToolSpec]) -> int:
+    """Return the estimate for what is sent beside the messages."""
+    chars = sum(len(tool.name) + len(tool.description) + len(json.dumps(tool.parameters)) for tool in tools)
+    return -(-(len(system_prompt) + chars) // CHARS_PER_TOKEN)
+
+
+class InputEstimate(Value):
+    """What one inference is sent: the thread's messages from `first` up to `messages`, and what goes with them.
+
+    `thread` is our estimate of those messages, `estimated` of the whole request, and `tokens` the best that is known of
+    the whole request.
+    """
+
+    first: int = Field(ge=0)
+    messages: int = Field(ge=0)
+    thread: int = Field(ge=0)
+    estimated: int = Field(ge=0)
+    tokens: int = Field(ge=0)
+
+    @classmethod
+    def of(cls, messages: Sequence[Message], first: int, aside: int, ratio: float = 1.0) -> Self:
+        """Count all messages from `first` on; `aside` is the estimate of what is sent beside them."""
+        thread = messages_tokens(messages[first:])
+        estimated = thread + aside
+        return cls(
+            first=first, messages=len(messages), thread=thread, estimated=estimated, tokens=round(estimated * ratio)
+        )
+
+    @classmethod
+    def remembered(cls, note: JsonValue, messages: Sequence[Message], first: int) -> Self | None:
+        """Return the estimate in a note, None when it is of another thread than `messages` from `first` on."""
+        if note is None:
+            return None
+        try:
+            found = cls.model_validate(note)
+        except ValidationError:
+            return None
+        return found if found.first == first and first <= found.messages <= len(messages) else None
+
+    @property
+    def ratio(self) -> float:
+        """How many tokens there are to one of ours."""
+        ratio = (self.tokens + _DAMPING_TOKENS) / (self.estimated + _DAMPING_TOKENS)
+        return min(max(ratio, _MIN_RATIO), _MAX_RATIO)
+
+    def grown(self, messages: Sequence[Message]) -> Self:
+        """Return the estimate with the messages that came since; only they are counted."""
+        added = messages_tokens(messages[self.messages :])
+        return self.model_copy(
+            update={
+                "messages": len(messages),
+                "thread": self.thread + added,
+                "estimated": self.estimated + added,
+                "tokens": self.tokens + round(self.ratio * added),
+            }
+        )
+
+    def measured(self, aside: int, reported_tokens: int) -> Self:
+        """Return the estimate of a request that was sent, corrected by the endpoint's report; 0 is none."""
+        estimated = self.thread + aside
+        least, most = estimated / _BELIEVED_FACTOR, estimated * _BELIEVED_FACTOR + _SLACK_TOKENS
+        believed = least <= reported_tokens <= most
+        change = round(self.ratio * (estimated - self.estimated))
+        tokens = reported_tokens if believed else max(0, self.tokens + change)
+        return self.model_copy(update={"estimated": estimated, "tokens": tokens})

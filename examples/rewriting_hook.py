@@ -1,0 +1,51 @@
+"""A hook that rewrites, before and after: commands get a shorter time limit, results lose what looks like a key.
+
+Agent(model=..., capabilities=[bash(shell)], hooks=[ShortCommands(), RedactKeys()])
+"""
+
+import re
+from dataclasses import replace
+
+from agent.hook import Hook
+from agent.matchers import tool_name
+from agent.state import AgentState
+
+_KEY = re.compile(rb"\b(sk|ghp|AKIA)[-_A-Za-z0-9]{16,}")
+
+
+class ShortCommands(Hook):
+    """Lets no command run longer than `limit_s`. Policy, which is further in, judges the rewritten arguments."""
+
+    name = "short_commands"
+
+    def __init__(self, limit_s: float = 20.0) -> None:
+        self.limit_s = limit_s
+        self.matches = tool_name("execute")
+
+    async def before_tool_use(self, state: AgentState) -> AgentState:
+        arguments = state.current.tool.call.arguments or {}
+        asked = arguments.get("timeout_s")
+        if isinstance(asked, int | float) and asked <= self.limit_s:
+            return state
+        return state.with_arguments({**arguments, "timeout_s": self.limit_s})
+
+
+class RedactKeys(Hook):
+    """Takes keys out of results before the model, the thread and the event log see them."""
+
+    name = "redact_keys"
+    mandatory = True
+    redacts = True
+
+    async def after_tool_use(self, state: AgentState) -> AgentState:
+        result = state.current.tool.result
+        if result is None or not _KEY.search(result.content):
+            return state
+        return state.with_result(
+            replace(
+                result,
+                content=_KEY.sub(b"[redacted]", result.content),
+                stdout=_KEY.sub(b"[redacted]", result.stdout),
+                stderr=_KEY.sub(b"[redacted]", result.stderr),
+            )
+        )

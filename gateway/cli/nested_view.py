@@ -1,0 +1,74 @@
+"""A run and its subagents as a person follows them: one RunView each, a subagent's indented under its parent's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from rich.console import Console
+
+from gateway.cli.run_view import RunView
+
+_INDENT = "┆ "
+_NARROWEST = 20
+# Views kept at once; past that the oldest subagent's later lines get a fresh view.
+_VIEWS_LIMIT = 256
+
+
+class NestedRunView:
+    """Feed it every event of a run in order; an event with `within` belongs to the subagent of that call."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False)
+        self._root = RunView(self._console)
+        self._nested: dict[str, tuple[Console, RunView]] = {}
+        self._parents: dict[str, str] = {}
+        self._last = self._root
+
+    def feed(self, event_type: str, payload: Mapping[str, Any]) -> None:
+        """Print one event."""
+        within = str(payload.get("within") or "")
+        if event_type == "tool_call_started":
+            self._parents[str(payload.get("call_id"))] = within
+        view = self._view(within)[1] if within else self._root
+        if view is not self._last:
+            self._last.interrupt()
+            self._last = view
+        view.feed(event_type, payload)
+
+    def _view(self, within: str) -> tuple[Console, RunView]:
+        if within not in self._nested:
+            parent = self._parents.get(within, "")
+            outer = self._nested[parent][0] if parent in self._nested else self._console
+            console = _indented(outer)
+            self._nested[within] = console, RunView(console)
+            if len(self._nested) > _VIEWS_LIMIT:
+                del self._nested[next(iter(self._nested))]
+        return self._nested[within]
+
+
+class _IndentedFile:
+    """A text file whose every line begins with the indent."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._at_start = True
+
+    def write(self, text: str) -> int:
+        for line in text.splitlines(keepends=True):
+            self._console.file.write(f"{_INDENT}{line}" if self._at_start else line)
+            self._at_start = line.endswith("\n")
+        return len(text)
+
+    def flush(self) -> None:
+        self._console.file.flush()
+
+
+def _indented(outer: Console) -> Console:
+    return Console(
+        file=cast(Any, _IndentedFile(outer)),
+        width=max(_NARROWEST, outer.width - len(_INDENT)),
+        force_terminal=outer.is_terminal,
+        color_system=cast(Any, outer.color_system),
+        highlight=False,
+    )

@@ -1,0 +1,113 @@
+"""Keeps what lasts as long as the thread: its messages and its metadata.
+
+Each step writes what it added and changed, in one transaction, so a step's cost does not grow with the thread. Not
+mandatory, for mandatory hooks are inherited by subagents, and what they say is not said in the thread; the gateway adds
+it to every run, and no agent's settings reach it.
+
+A value that does not fit (its key, its size, one too many) is not kept and logged, and the run goes on with it: the
+value that was kept last stays. A tool that wrote too much must not cost the run its work.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import structlog
+from pydantic import JsonValue, TypeAdapter
+
+from agent.hook import Hook
+from agent.messages import Message
+from agent.state import AgentState
+from gateway.storage.store import Store, Thread
+
+KEY_LIMIT_CHARS = 512
+VALUE_LIMIT_CHARS = 65_536
+"""Of a value as JSON in ASCII, so these are bytes too."""
+KEYS_LIMIT = 1024
+
+_OUTERMOST_PRIORITY = 1_000_000
+_JSON: TypeAdapter[JsonValue] = TypeAdapter(JsonValue)
+log = structlog.get_logger(__name__)
+
+
+class ThreadHistoryHook(Hook):
+    """Keeps the thread of one run; the state of another run, or of a subagent, is none of its."""
+
+    name = "history"
+    priority = _OUTERMOST_PRIORITY
+
+    def __init__(self, store: Store, thread: Thread, kept: AgentState) -> None:
+        """Take the run's state as the thread was kept: without the task, which is new."""
+        self._store = store
+        self._thread = thread
+        self._run_id = kept.run_id
+        self._position = len(kept.messages)
+        self._messages = kept.messages
+        self._metadata: Mapping[str, JsonValue] = kept.metadata
+        self._keys = frozenset(kept.metadata)
+
+    async def before_step(self, state: AgentState) -> AgentState:
+        """Keep what the last step added; the first step keeps the task."""
+        return await self._keep(state)
+
+    async def execution_end(self, state: AgentState) -> AgentState:
+        """Keep what the last step added."""
+        return await self._keep(state)
+
+    async def _keep(self, state: AgentState) -> AgentState:
+        if state.run_id != self._run_id or state.depth:
+            return state
+        said = self._said(state.messages)
+        changed, removed = self._changes(state.metadata)
+        await self._store.keep_step(self._thread, self._run_id, self._position, said, changed=changed, removed=removed)
+        # Not before: what a failed write did not keep, the next one does.
+        self._position += len(said)
+        self._messages, self._metadata = state.messages, state.metadata
+        self._keys = (self._keys - removed) | changed.keys()
+        return state
+
+    def _said(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """Return the messages that were not there before. What was kept stays, also when a hook rewrote the past."""
+        before = self._messages
+        if not before or (len(messages) >= len(before) and messages[len(before) - 1] is before[-1]):
+            return messages[len(before) :]
+        known = {id(message) for message in before}
+        return tuple(message for message in messages if id(message) not in known)
+
+    def _changes(self, metadata: Mapping[str, JsonValue]) -> tuple[dict[str, str], frozenset[str]]:
+        """Return the JSON texts of what is new or other than before, and the kept keys that are gone."""
+        if metadata is self._metadata:
+            return {}, frozenset()
+        removed = self._keys - metadata.keys()
+        room = KEYS_LIMIT - len(self._keys) + len(removed)
+        changed: dict[str, str] = {}
+        for key, value in metadata.items():
+            if key in self._metadata and self._metadata[key] is value:
+                continue
+            text, problem = _as_json(key, value)
+            if key not in self._keys and not problem:
+                problem = "" if room else f"{KEYS_LIMIT} keys are kept of a thread"
+                room -= not problem
+            if problem:
+                log.warning("metadata not kept", **self._whose(), key=key[:KEY_LIMIT_CHARS], problem=problem)
+            elif key not in self._metadata or text != _as_json(key, self._metadata[key])[0]:
+                changed[key] = text
+        return changed, removed
+
+    def _whose(self) -> dict[str, str]:
+        return {"tenant": self._thread.tenant, "thread": self._thread.name, "run_id": self._run_id}
+
+
+def _as_json(key: str, value: JsonValue) -> tuple[str, str]:
+    """Return the text that is kept, and what keeps it from being kept."""
+    if len(key) > KEY_LIMIT_CHARS or "\0" in key:
+        return "", f"a key has {KEY_LIMIT_CHARS} characters at most, and no NUL"
+    try:
+        text = json.dumps(value)
+        if len(text) > VALUE_LIMIT_CHARS:
+            return "", f"{len(text)} characters of JSON, the limit is {VALUE_LIMIT_CHARS}"
+        _JSON.validate_json(text)  # as it is when the next run starts, which must not fail because of it
+    except (ValueError, RecursionError):
+        return "", "nested too deep"
+    return text, ""
