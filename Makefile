@@ -20,7 +20,7 @@ check: ## Check format, lint, types, imports, protos and stubs; needs no engine
 	@deploy/venv
 	@deploy/check
 
-bench: ## Measure the gateway beside docker exec and bare gRPC
+bench: ## Measure the loop, and the gateway beside docker exec and bare gRPC
 	@deploy/setup -- .venv/bin/python -m tests.bench
 
 gateway-image: ## Make the airlock-gateway image that compose.yaml runs

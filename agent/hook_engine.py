@@ -272,10 +272,15 @@ def _ring(
 ) -> Callable[[_Asked], Awaitable[_Given]]:
     async def around(asked: _Asked) -> _Given:
         given: list[_Given] = []
+        raised: list[Exception] = []
         cancellation = await Cancellation.watch()
 
         async def next_(again: _Asked) -> _Given:
-            given.append(await inner(again))
+            try:
+                given.append(await inner(again))
+            except Exception as error:
+                raised.append(error)
+                raise
             return given[-1]
 
         try:
@@ -285,6 +290,8 @@ def _ring(
         except (ModelError, HookFailed):
             raise  # from further in
         except (Exception, asyncio.CancelledError) as error:
+            if error in raised:
+                raise  # from further in, and passed on as it was
             problem = f"{type(error).__name__}: {error}"
             if isinstance(error, asyncio.CancelledError):
                 if cancellation.asked:

@@ -24,16 +24,16 @@ from agent.cancellation import Cancellation, to_the_end
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
 from agent.capability import Capability
-from agent.coalescing import Coalescer
 from agent.continuation import ContinuationDecision, ContinuationOutcome
-from agent.errors import HookFailed, ModelError, ModelUnavailable
+from agent.errors import HookFailed, ModelError
 from agent.events import EventSink, discard, emit
 from agent.hook import Hook, InferenceRequest
 from agent.hook_engine import HOOK_FAILED, HookEngine, Point
+from agent.inference import Inference
 from agent.messages import Message
 from agent.model import Model
 from agent.state import AgentState, CurrentExecution, ModelResponse
-from agent.storable import storable_message, storable_text
+from agent.storable import storable_message
 from agent.tool import ToolExecutor
 from agent.tool_runner import ToolRunner
 from agent.toolbox import Toolbox
@@ -143,7 +143,6 @@ class Run:
             # Hooks, model and tools may all be done without ever waiting; others must have their turn, and so must
             # a cancellation.
             await asyncio.sleep(0)
-            self.cancellation.heed()
             stop = await self._step()
         return stop
 
@@ -220,75 +219,16 @@ class Run:
 
     async def _infer(self, number: int) -> ModelResponse:
         agent, current = self.agent, self.state.current
-        deltas = Coalescer(lambda text: emit(self.events, "model_delta", text=text))
-        asked_s: float | None = None
-        model_s = 0.0
-
-        async def center(request: InferenceRequest) -> ModelResponse:
-            # A ring may ask again after a wait: the wait is the model's time, not the hook's.
-            nonlocal asked_s, model_s
-            asked_s = agent.clock() if asked_s is None else asked_s
-            self.cancellation.heed()
-            cancellation = await Cancellation.watch()
-            try:
-                try:
-                    return await agent.model.infer(request, deltas.add)
-                except asyncio.CancelledError as error:
-                    if cancellation.asked:
-                        raise
-                    raise ModelUnavailable("something the model's driver waited for was cancelled") from error
-            except ModelError as error:
-                deltas.flush()
-                emit(self.events, "model_failed", step=number, error=str(error))
-                raise
-            finally:
-                deltas.flush()
-                model_s = agent.clock() - asked_s
-
+        inference = Inference(agent.hooks, agent.model, self.events, agent.clock, agent.new_call_id)
         request = InferenceRequest(current.system_prompt, current.input_messages, current.tools)
-        started_s = agent.clock()
         try:
-            response = await agent.hooks.around_inference(center, self.events)(request)
+            response = await inference.run(request, number, self.cancellation)
         finally:
-            elapsed_s = agent.clock() - started_s
             self.state = self.state.with_current(
-                model_s=model_s, hooks_s=self.state.current.hooks_s + max(0.0, elapsed_s - model_s)
+                model_s=inference.model_s, hooks_s=self.state.current.hooks_s + inference.rings_s
             )
-        response = self._told_apart(response)
         self.state = self.state.with_(usage=self.state.usage + response.usage).with_response(response)
-        emit(
-            self.events,
-            "model_finished",
-            step=number,
-            text=response.message.content,
-            tool_calls=[
-                {"id": call.id, "name": call.name, "arguments": call.arguments} for call in response.message.tool_calls
-            ],
-            finish_reason=response.finish_reason,
-            usage=response.usage.model_dump(),
-            duration_ms=round(elapsed_s * 1000, 3),
-        )
         return response
-
-    def _told_apart(self, response: ModelResponse) -> ModelResponse:
-        """Name the tool calls ourselves: an id of the endpoint may come twice, and may hold anything."""
-        message = response.message
-        changes: dict[str, object] = {}
-        if message.tool_calls:
-            changes["tool_calls"] = tuple(
-                call.model_copy(
-                    update={
-                        "id": self.agent.new_call_id(),
-                        "name": storable_text(call.name),
-                        "raw_arguments": storable_text(call.raw_arguments),
-                    }
-                )
-                for call in message.tool_calls
-            )
-        content = storable_text(message.content)
-        if content is not message.content:
-            changes["content"] = content
-        return response.model_copy(update={"message": message.model_copy(update=changes)}) if changes else response
 
     def _tool_messages(self) -> list[Message]:
         return [

@@ -50,8 +50,9 @@ class RunLog:
             return
         if event.type in PIECES and len(self._pending) >= _PENDING_LIMIT:
             return  # their whole text comes again in model_finished and tool_call_finished
+        # First what may fail: a number that was given and not used would be a gap.
+        logged = LoggedEvent(self._sequence + 1, event.type, self._clock(), json.dumps(event.payload))
         self._sequence += 1
-        logged = LoggedEvent(self._sequence, event.type, self._clock(), json.dumps(event.payload))
         self._pending.append((event, logged))
         self._done = event.type == "run_finished"
         self._wake.set()

@@ -7,7 +7,8 @@ Together with self_critique this hook judges first: it is further in, and a crit
 would be wasted. An answer that the critique sends back is judged here again. Both count as forced continuations.
 
 A `pattern` of the schema is a Python regular expression over what a model wrote. One that backtracks without bound
-("(a+)+$") can stand still the whole process, and no timeout ends that: whoever writes the schema answers for it.
+("(a+)+$") can bring the whole process to a stand, and no timeout ends that: whoever writes the schema answers for it.
+Other keywords that cost much, uniqueItems over thousands of objects, run in a thread and into this hook's timeout.
 """
 
 from __future__ import annotations

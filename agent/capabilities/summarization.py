@@ -19,22 +19,22 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Self
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, ValidationError
 
 from agent.capability import Capability
 from agent.errors import ContextLengthExceeded
 from agent.filesystem import FileSystem
 from agent.hook import Hook, InferenceRequest
-from agent.messages import Message, ToolCall, Value
+from agent.messages import Message, Value
 from agent.model import Model
 from agent.state import AgentState, ModelResponse
 from agent.storable import storable_text
 from agent.token_estimate import CHARS_PER_TOKEN, InputEstimate, messages_tokens, prompt_tokens
+from agent.transcript import fitting, rendered, shortened
 
 SUMMARY = "summarization.summary"
 """Where the summary is in the thread's metadata: text, messages (how many of the thread it covers), file."""
@@ -43,7 +43,6 @@ MEASURED = "summarization.measured"
 HISTORY_DIRECTORY = "/workspace/.airlock/history"
 
 SUMMARY_WORDS = 2_000
-SHORTENED_CHARS = 2_000
 
 _FORCED = "summarization.forced"
 _TRIED = "summarization.tried"
@@ -57,16 +56,11 @@ _LONGEST_PAUSE = 5  # as a power of two, in steps
 
 _REQUEST_SHARE = 0.7  # of the window, for the old part; the rest is for the prompt and the answer
 _REQUEST_ATTEMPTS = 3
-_PIECE_CHARS = 20_000
-_LEAST_PIECE_CHARS = 200
 # 2,000 words are about 13,000 characters; a text without spaces has no words to count. JSON makes six characters of
 # one that is not ASCII, and whoever keeps the thread bounds its values.
 _SUMMARY_CHARS = 20_000
 _SUMMARY_JSON_CHARS = 60_000
 _WRITE_TIMEOUT_S = 10.0
-
-_SHORTENED_TOOLS = frozenset({"write_file", "edit_file"})
-_SHORTENED_ARGUMENTS = frozenset({"content", "old_text", "new_text"})
 
 # Outside all hooks that add to what the model is shown, and before the error policy at on_error.
 _PRIORITY = 1_000
@@ -175,17 +169,15 @@ class Summarizer(Hook):
         earlier = Summary.of(state)
         first = earlier.messages if earlier is not None else 0
         begin = f"## Summary of the first {first} messages\n\n{earlier.text}" if earlier is not None else ""
-        old = [
-            _rendered(_shortened(message), first + at) for at, message in enumerate(state.messages[first:covered], 1)
-        ]
+        old = [rendered(shortened(message), first + at) for at, message in enumerate(state.messages[first:covered], 1)]
         limit_chars = int(self.context_window_tokens * _REQUEST_SHARE * CHARS_PER_TOKEN / max(ratio, 1.0))
         limit_chars >>= _forced(state)[0]  # then the window is smaller than it was said to be
         try:
             async with asyncio.timeout(self._model_timeout_s):
                 for attempt in range(_REQUEST_ATTEMPTS - 1):
                     with suppress(ContextLengthExceeded):
-                        return await self._ask(_fitting(begin, old, limit_chars >> attempt))
-                return await self._ask(_fitting(begin, old, limit_chars >> (_REQUEST_ATTEMPTS - 1)))
+                        return await self._ask(fitting(begin, old, limit_chars >> attempt))
+                return await self._ask(fitting(begin, old, limit_chars >> (_REQUEST_ATTEMPTS - 1)))
         except TimeoutError:
             raise TimeoutError(f"the summary took longer than {self._model_timeout_s:g} s") from None
 
@@ -198,7 +190,7 @@ class Summarizer(Hook):
         """Write the whole thread so far; return the file's path, or nothing when it could not be written."""
         name = re.sub(r"[^A-Za-z0-9._-]", "_", state.run_id or state.thread)[:100]
         path = f"{HISTORY_DIRECTORY}/{name}-{len(state.messages)}.md"
-        history = "\n\n".join(_rendered(message, number) for number, message in enumerate(state.messages, 1))
+        history = "\n\n".join(rendered(message, number) for number, message in enumerate(state.messages, 1))
         try:
             async with asyncio.timeout(_WRITE_TIMEOUT_S):
                 await self._files.write(path, f"{history}\n".encode("utf-8", "replace"))
@@ -284,57 +276,6 @@ def _tried(state: AgentState) -> tuple[int, int]:
         case {"steps": int(steps), "failures": int(failures)} if 0 <= failures <= _LONGEST_PAUSE:
             return steps, failures
     return -1, 0
-
-
-def _shortened(message: Message) -> Message:
-    """Return a message without the bulk of what it wrote into files: the files have it."""
-    if not any(call.name in _SHORTENED_TOOLS for call in message.tool_calls):
-        return message
-    calls = tuple(_shortened_call(call) for call in message.tool_calls)
-    return message.model_copy(update={"tool_calls": calls})
-
-
-def _shortened_call(call: ToolCall) -> ToolCall:
-    if call.name not in _SHORTENED_TOOLS or call.arguments is None:
-        return call
-    arguments: dict[str, JsonValue] = {
-        name: _short(value, SHORTENED_CHARS) if name in _SHORTENED_ARGUMENTS and isinstance(value, str) else value
-        for name, value in call.arguments.items()
-    }
-    return call.model_copy(update={"arguments": arguments})
-
-
-def _rendered(message: Message, number: int) -> str:
-    """Return a message as Markdown."""
-    answers = f" (result of {message.tool_call_id})" if message.tool_call_id else ""
-    parts = [f"## {number}. {message.role}{answers}", message.content]
-    for call in message.tool_calls:
-        arguments = call.raw_arguments if call.arguments is None else call.arguments
-        said = json.dumps({"id": call.id, "name": call.name, "arguments": arguments}, ensure_ascii=False)
-        parts.append(f"```json\n{said}\n```")
-    return "\n\n".join(part for part in parts if part)
-
-
-def _fitting(begin: str, pieces: Sequence[str], limit_chars: int) -> str:
-    """Return the texts as one of `limit_chars` at most: the longest pieces give first, `begin` last."""
-    begin = _short(begin, limit_chars // 2)
-    left_chars = limit_chars - len(begin)
-    piece_chars = _PIECE_CHARS
-    while sum(len(piece) + 2 for piece in pieces) > left_chars and piece_chars >= _LEAST_PIECE_CHARS:
-        pieces = [_short(piece, piece_chars) for piece in pieces]
-        piece_chars //= 2
-    text = _short("\n\n".join(pieces), left_chars)
-    return storable_text(f"{begin}\n\n{text}" if begin else text)
-
-
-def _short(text: str, limit_chars: int) -> str:
-    """Return a text, or its head and tail with a word on what is missing, in `limit_chars` at most."""
-    if len(text) <= limit_chars:
-        return text
-    said = f"\n[... {len(text) - limit_chars} characters and more are left out here ...]\n"
-    room = max(0, limit_chars - len(said))
-    tail = room // 3
-    return f"{text[: room - tail]}{said}{text[len(text) - tail :]}"[: max(0, limit_chars)]
 
 
 def _bounded(text: str) -> str:

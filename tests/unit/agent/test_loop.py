@@ -136,6 +136,15 @@ async def test_a_model_that_stays_away_fails_the_run_with_its_error() -> None:
     assert len(model.requests) == 3
 
 
+async def test_what_no_driver_should_raise_is_shown_to_the_model_and_the_run_goes_on() -> None:
+    model = SaysInTurn(ValueError("odd"), says("recovered"))
+    final, events = await run(model)
+    assert finished(events)["status"] == "completed"
+    assert [payload["error"] for payload in events.of("model_failed")] == ["odd"]
+    assert model.requests[1].messages[-1].content == "[the last step failed: odd]"
+    assert final.steps == 2
+
+
 async def test_a_refusal_is_not_asked_again() -> None:
     model = SaysInTurn(ModelRefused("bad key"))
     _, events = await run(model)

@@ -239,10 +239,14 @@ async def test_references_within_the_schema_and_to_the_specification_are_followe
     assert "$.schema.type: 3 is not valid" in model.requests[2].messages[-1].content
 
 
-async def test_nothing_is_ever_fetched_for_a_reference() -> None:
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # jsonschema's, when it does fetch
+async def test_nothing_is_ever_fetched_for_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[Any] = []
+    monkeypatch.setattr("urllib.request.urlopen", lambda asked, *_, **__: fetched.append(asked))
     # Where no keyword leads, a reference is not seen before an answer is judged.
     hidden = {"x-parts": {"a": {"$ref": "http://127.0.0.1:9/x"}}, "$ref": "#/x-parts/a"}
     final, events = await run(SaysInTurn(says("1")), structured_output(hidden, retries=0))
+    assert fetched == []
     assert events.of("hook_failed") == []
     assert final.stop is not None
     assert "could not be judged" in final.stop.reason

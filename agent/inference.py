@@ -1,0 +1,108 @@
+"""The way of an inference: the request goes to the model through the rings, and the response becomes ours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from agent.cancellation import Cancellation
+from agent.coalescing import Coalescer
+from agent.errors import ModelUnavailable
+from agent.events import EventSink, emit
+from agent.hook import InferenceRequest
+from agent.hook_engine import HookEngine
+from agent.model import Model
+from agent.state import ModelResponse
+from agent.storable import storable_text
+
+
+class Inference:
+    """One inference of a step. `model_s` and `rings_s` say where its time went, also after it failed."""
+
+    def __init__(
+        self,
+        hooks: HookEngine,
+        model: Model,
+        events: EventSink,
+        clock: Callable[[], float],
+        new_call_id: Callable[[], str],
+    ) -> None:
+        self.model_s = 0.0
+        self.rings_s = 0.0
+        self._hooks = hooks
+        self._model = model
+        self._events = events
+        self._clock = clock
+        self._new_call_id = new_call_id
+
+    async def run(self, request: InferenceRequest, step: int, cancellation: Cancellation) -> ModelResponse:
+        """Return the response. Raises ModelError, HookFailed of a ring, and whatever else a driver raises."""
+        deltas = Coalescer(lambda text: emit(self._events, "model_delta", text=text))
+        started_s = self._clock()
+        first_asked_s: float | None = None
+
+        async def center(asked: InferenceRequest) -> ModelResponse:
+            nonlocal first_asked_s
+            first_asked_s = self._clock() if first_asked_s is None else first_asked_s
+            cancellation.heed()
+            try:
+                return await self._ask(asked, deltas)
+            except Exception as error:  # also what no driver should raise: the record must be complete
+                deltas.flush()
+                emit(self._events, "model_failed", step=step, error=str(error))
+                raise
+            finally:
+                deltas.flush()
+                # A ring may ask again after a wait: the wait is the model's time, not the hook's.
+                self.model_s = self._clock() - first_asked_s
+
+        try:
+            response = await self._hooks.around_inference(center, self._events)(request)
+        finally:
+            elapsed_s = self._clock() - started_s
+            self.rings_s = max(0.0, elapsed_s - self.model_s)
+        response = self._told_apart(response)
+        message = response.message
+        emit(
+            self._events,
+            "model_finished",
+            step=step,
+            text=message.content,
+            tool_calls=[{"id": call.id, "name": call.name, "arguments": call.arguments} for call in message.tool_calls],
+            finish_reason=response.finish_reason,
+            usage=response.usage.model_dump(),
+            duration_ms=round(elapsed_s * 1000, 3),
+        )
+        return response
+
+    async def _ask(self, request: InferenceRequest, deltas: Coalescer) -> ModelResponse:
+        cancellation = await Cancellation.watch()
+        try:
+            return await self._model.infer(request, deltas.add)
+        except asyncio.CancelledError as error:
+            if cancellation.asked:
+                raise
+            raise ModelUnavailable("something the model's driver waited for was cancelled") from error
+
+    def _told_apart(self, response: ModelResponse) -> ModelResponse:
+        """Name the tool calls ourselves: an id of the endpoint may come twice, and may hold anything.
+
+        The texts become storable here; arguments only in the thread, for a tool gets them as they were sent.
+        """
+        message = response.message
+        changes: dict[str, object] = {}
+        if message.tool_calls:
+            changes["tool_calls"] = tuple(
+                call.model_copy(
+                    update={
+                        "id": self._new_call_id(),
+                        "name": storable_text(call.name),
+                        "raw_arguments": storable_text(call.raw_arguments),
+                    }
+                )
+                for call in message.tool_calls
+            )
+        content = storable_text(message.content)
+        if content is not message.content:
+            changes["content"] = content
+        return response.model_copy(update={"message": message.model_copy(update=changes)}) if changes else response

@@ -1,0 +1,69 @@
+"""A thread as text, for a model that summarises it and for the file that keeps it: Markdown, message by message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from agent.messages import Message, ToolCall
+from agent.storable import storable_text
+
+SHORTENED_CHARS = 2_000
+
+_SHORTENED_TOOLS = frozenset({"write_file", "edit_file"})
+_SHORTENED_ARGUMENTS = frozenset({"content", "old_text", "new_text"})
+_PIECE_CHARS = 20_000
+_LEAST_PIECE_CHARS = 200
+
+
+def shortened(message: Message) -> Message:
+    """Return a message without the bulk of what it wrote into files: the files have it."""
+    if not any(call.name in _SHORTENED_TOOLS for call in message.tool_calls):
+        return message
+    calls = tuple(_shortened_call(call) for call in message.tool_calls)
+    return message.model_copy(update={"tool_calls": calls})
+
+
+def _shortened_call(call: ToolCall) -> ToolCall:
+    if call.name not in _SHORTENED_TOOLS or call.arguments is None:
+        return call
+    arguments: dict[str, JsonValue] = {
+        name: short(value, SHORTENED_CHARS) if name in _SHORTENED_ARGUMENTS and isinstance(value, str) else value
+        for name, value in call.arguments.items()
+    }
+    return call.model_copy(update={"arguments": arguments})
+
+
+def rendered(message: Message, number: int) -> str:
+    """Return a message as Markdown."""
+    answers = f" (result of {message.tool_call_id})" if message.tool_call_id else ""
+    parts = [f"## {number}. {message.role}{answers}", message.content]
+    for call in message.tool_calls:
+        arguments = call.raw_arguments if call.arguments is None else call.arguments
+        said = json.dumps({"id": call.id, "name": call.name, "arguments": arguments}, ensure_ascii=False)
+        parts.append(f"```json\n{said}\n```")
+    return "\n\n".join(part for part in parts if part)
+
+
+def fitting(begin: str, pieces: Sequence[str], limit_chars: int) -> str:
+    """Return the texts as one of `limit_chars` at most: the longest pieces give first, `begin` last."""
+    begin = short(begin, limit_chars // 2)
+    left_chars = limit_chars - len(begin)
+    piece_chars = _PIECE_CHARS
+    while sum(len(piece) + 2 for piece in pieces) > left_chars and piece_chars >= _LEAST_PIECE_CHARS:
+        pieces = [short(piece, piece_chars) for piece in pieces]
+        piece_chars //= 2
+    text = short("\n\n".join(pieces), left_chars)
+    return storable_text(f"{begin}\n\n{text}" if begin else text)
+
+
+def short(text: str, limit_chars: int) -> str:
+    """Return a text, or its head and tail with a word on what is missing, in `limit_chars` at most."""
+    if len(text) <= limit_chars:
+        return text
+    said = f"\n[... {len(text) - limit_chars} characters and more are left out here ...]\n"
+    room = max(0, limit_chars - len(said))
+    tail = room // 3
+    return f"{text[: room - tail]}{said}{text[len(text) - tail :]}"[: max(0, limit_chars)]
