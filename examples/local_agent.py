@@ -9,7 +9,7 @@ from agent.capabilities.filesystem import filesystem
 from agent.capabilities.todos import todos
 from agent.loop import Agent
 from agent.messages import Message
-from agent.openai_model import OpenAIModel
+from agent.models.openai_model import OpenAIModel
 from agent.state import AgentState
 from sandbox.local_fs import LocalFS
 

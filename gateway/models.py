@@ -6,7 +6,7 @@ import asyncio
 
 import structlog
 
-from agent.openai_model import OpenAIModel, Prices
+from agent.models.openai_model import OpenAIModel, Prices
 from gateway.model_settings import ModelSettings
 
 log = structlog.get_logger(__name__)

@@ -1,7 +1,7 @@
 """Subagents: a task handed to another agent with a context of its own, waited for or in the background.
 
 The subagent works on the same files, through the parent's tools and all its mandatory hooks, and within what is left of
-the run's limits (agent.subagent_run, agent.subagent_family). Background subagents end with the run that started them.
+the run's limits (agent.subagents). Background subagents end with the run that started them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from agent.capability import Capability
 from agent.model import Model
-from agent.subagent import Subagent
-from agent.subagent_background import BackgroundSubagents, Noted, noted
-from agent.subagent_family import Families, FamilyLedger, Member
-from agent.subagent_run import start
+from agent.subagents.background import BackgroundSubagents, Noted, noted
+from agent.subagents.family import Families, FamilyLedger, Member
+from agent.subagents.subagent import Subagent
+from agent.subagents.subagent_run import start
 from agent.tool import RunInFlight, Tool, ToolContext, ToolResult
 
 __all__ = ["Subagent", "subagents"]

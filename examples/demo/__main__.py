@@ -19,7 +19,7 @@ from rich.padding import Padding
 from rich.rule import Rule
 from rich.text import Text
 
-from agent.scripted_model_server import ScriptedModelServer
+from agent.models.scripted_model_server import ScriptedModelServer
 from examples.demo.demo_gateway import DemoError, demo_gateway
 from examples.demo.script import INVESTIGATOR, INVESTIGATOR_TURNS, TASK, TEST_COMMAND, TURNS
 from examples.demo.workspace_diff import diff, is_source, project_files

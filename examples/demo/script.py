@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from agent.scripted_model_server import Call, Received, Turn
+from agent.models.scripted_model_server import Call, Received, Turn
 
 TASK = (
     "The tests of the project in /workspace fail. Mend the code until they pass, and leave the tests as they are. "

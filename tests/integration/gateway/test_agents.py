@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent.scripted_model_server import Call, ScriptedModelServer, Turn
+from agent.models.scripted_model_server import Call, ScriptedModelServer, Turn
 from gateway.client import Client, Event
 from gateway.errors import InvalidArgument, Misconfigured
 from tests.gateway_process import Home, make_home, served

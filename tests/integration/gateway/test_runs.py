@@ -11,7 +11,7 @@ from typing import Literal
 
 import pytest
 
-from agent.scripted_model_server import Call, Fault, ScriptedModelServer, Turn
+from agent.models.scripted_model_server import Call, Fault, ScriptedModelServer, Turn
 from gateway.client import Client, Event
 from gateway.errors import NotFound, Overloaded
 from tests.docker_state import containers_of, volumes_of

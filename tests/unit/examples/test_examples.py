@@ -10,7 +10,7 @@ import pytest
 from agent.capabilities.bash import bash
 from agent.capabilities.filesystem import filesystem
 from agent.hook_engine import HookEngine
-from agent.scripted_model_server import Call, ScriptedModelServer, Turn
+from agent.models.scripted_model_server import Call, ScriptedModelServer, Turn
 from agent.tool import ToolResult
 from agent.tool_runner import ToolRunner
 from agent.toolbox import Toolbox

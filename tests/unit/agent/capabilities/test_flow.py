@@ -13,8 +13,8 @@ from agent.errors import ContextLengthExceeded, ModelError, ModelNonsense, Model
 from agent.hook import Hook, InferenceRequest
 from agent.loop import Agent
 from agent.model import OnDelta
-from agent.openai_model import OpenAIModel
-from agent.scripted_model_server import Fault, ScriptedModelServer, Turn
+from agent.models.openai_model import OpenAIModel
+from agent.models.scripted_model_server import Fault, ScriptedModelServer, Turn
 from agent.state import AgentState, ModelResponse
 from agent.tool import ToolResult
 from tests.unit.agent.fakes import Events, PolicyThat, SaysInTurn, allowing, call, done, says, state, tool

@@ -24,8 +24,8 @@ from agent.loop import Agent
 from agent.messages import Message, ToolCall, Usage
 from agent.model import OnDelta
 from agent.state import AgentState, ModelResponse, Spent
-from agent.subagent import LentTools
-from agent.subagent_family import Families, Family
+from agent.subagents.family import Families, Family
+from agent.subagents.subagent import LentTools
 from agent.tool import ToolContext, ToolResult
 from agent.tool_runner import ToolRunner
 from agent.toolbox import Toolbox

@@ -14,8 +14,8 @@ from agent.errors import ContextLengthExceeded, ModelError, ModelNonsense, Model
 from agent.hook import InferenceRequest
 from agent.loop import Agent
 from agent.messages import Message, Usage
-from agent.openai_model import OpenAIModel, Prices
-from agent.scripted_model_server import Call, Fault, ScriptedModelServer, Turn
+from agent.models.openai_model import OpenAIModel, Prices
+from agent.models.scripted_model_server import Call, Fault, ScriptedModelServer, Turn
 from agent.state import ModelResponse
 from tests.unit.agent.fakes import Events, FakeFiles, allowing, state
 

@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 
 import openai
 
-from agent.chat_completions import Gathered, request_body, usage_of
-from agent.endpoint_errors import is_too_long, said_by, status_error
 from agent.errors import ContextLengthExceeded, ModelError, ModelNonsense, ModelUnavailable
 from agent.hook import InferenceRequest
 from agent.messages import Usage
 from agent.model import OnDelta
+from agent.models.chat_completions import Gathered, request_body, usage_of
+from agent.models.endpoint_errors import is_too_long, said_by, status_error
 from agent.state import ModelResponse
 
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})

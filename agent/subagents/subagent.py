@@ -12,7 +12,7 @@ from agent.hook import Hook
 from agent.messages import ToolCall
 from agent.model import Model
 from agent.state import AgentState
-from agent.subagent_family import Member
+from agent.subagents.family import Member
 from agent.tool import ToolContext, ToolExecutor, ToolResult, ToolSpec
 
 _NESTED = {"run_started": "subagent_started", "run_finished": "subagent_finished"}

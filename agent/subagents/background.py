@@ -14,8 +14,8 @@ from pydantic import JsonValue, ValidationError
 from agent.hook import Hook
 from agent.messages import Message, Value
 from agent.state import AgentState
-from agent.subagent_family import Families, Member
-from agent.subagent_run import Status, shortened
+from agent.subagents.family import Families, Member
+from agent.subagents.subagent_run import Status, shortened
 
 BACKGROUND_NOTE = "subagents.background"
 """The note of all background subagents of a run: {id: Noted as JSON}."""

@@ -19,7 +19,7 @@ from agent.hook import Hook
 from agent.state import AgentState, Spent
 
 if TYPE_CHECKING:
-    from agent.subagent_run import SubagentRun
+    from agent.subagents.subagent_run import SubagentRun
 
 MEMBER_NOTE = "subagents.member"
 """The note that says which member of its family a subagent is; a root run has none."""

@@ -17,8 +17,8 @@ from agent.loop import Agent
 from agent.messages import Message
 from agent.model import Model
 from agent.state import AgentState
-from agent.subagent import LentTools, NestedEvents, Subagent, SubagentBudget
-from agent.subagent_family import MEMBER_NOTE, Families, Member
+from agent.subagents.family import MEMBER_NOTE, Families, Member
+from agent.subagents.subagent import LentTools, NestedEvents, Subagent, SubagentBudget
 from agent.tool import RunInFlight, ToolContext
 
 _log = logging.getLogger(__name__)
