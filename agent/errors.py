@@ -13,15 +13,21 @@ A tool that fails raises none of these: its call has a result that says so. str(
 mend it, and holds no secret.
 """
 
+from agent.messages import Usage
+
 
 class AgentError(Exception):
     """A run could not go on as asked."""
 
 
 class ModelError(AgentError):
-    """The model gave no usable answer. `retryable` says whether asking again may help."""
+    """The model gave no usable answer. `retryable` says whether asking again may help.
+
+    `usage` is what an answer that began and was of no use took, None when nothing came.
+    """
 
     retryable = False
+    usage: Usage | None = None
 
 
 class ModelUnavailable(ModelError):

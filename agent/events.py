@@ -9,7 +9,8 @@ Event types and their payloads (JSON):
     model_finished       step, text, tool_calls [{id, name, arguments}], finish_reason, usage, duration_ms
     model_failed         step, error                                (each attempt that failed)
     tool_call_started    call_id, name, arguments
-    hook_verdict         call_id, verdict (allow|ask|deny), hook, rule, reason
+    hook_verdict         call_id, verdict (allow|ask|deny), hook, rule, reason, arguments (the final ones, where hooks
+                         rewrote them, or null)
     tool_output          call_id, stream, text                      (coalesced)
     tool_call_finished   call_id, name, verdict, rule, reason, outcome, exit_code, is_error, content, note, evicted,
                          duration_ms (of the execution alone, 0 for a blocked call)
@@ -18,7 +19,8 @@ Event types and their payloads (JSON):
     subagent_started     task, agent, thread
     subagent_finished    as run_finished
     step_finished        step, hooks_ms, model_ms, tools_ms
-    run_finished         status, stop {hook, rule, reason}, answer, steps, usage, hooks_ms, model_ms, tools_ms
+    run_finished         status, stop {hook, rule, reason}, answer, steps, usage, hooks_ms, model_ms, tools_ms,
+                         spent {steps, tool_calls, usage} (with its subagents: what limits look at)
 An event of a subagent has besides `within`: the call_id of the spawn_subagent call that it belongs to.
 """
 

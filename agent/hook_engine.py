@@ -24,6 +24,7 @@ from agent.cancellation import Cancellation
 from agent.errors import HookFailed, ModelError
 from agent.events import EventSink, emit
 from agent.hook import Hook, InferenceRequest, NextInference, NextToolUse
+from agent.hook_checks import check_hook, overrides
 from agent.hook_guard import kept_strict, settled_by_innermost
 from agent.messages import ToolCall
 from agent.state import AgentState, ModelResponse
@@ -45,7 +46,7 @@ POINTS: tuple[Point, ...] = get_args(Point)
 _INNERMOST_FIRST = frozenset({"after_inference", "after_tool_use", "after_step", "execution_end"})
 
 # A value of the metadata longer than this, as JSON, is not repeated in the event log.
-_SHOWN_LIMIT_CHARS = 4096
+_SHOWN_LIMIT_CHARS = 64 * 1024
 
 HOOK_FAILED = "hook_failed"
 """The rule named when a closed hook's failure blocks, withholds or stops."""
@@ -59,7 +60,13 @@ class HookEngine:
     """The hooks of an agent, ready to run. It has no state of its own: any number of runs may share one."""
 
     def __init__(self, hooks: Iterable[Hook] = (), *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Register the overridden methods of the hooks. Raises ValueError for two innermost hooks."""
+        """Register the overridden methods of the hooks.
+
+        Raises ValueError for two innermost hooks, and for one that does nothing; TypeError for what is no hook.
+        """
+        hooks = tuple(hooks)
+        for hook in hooks:
+            check_hook(hook, POINTS)
         # sorted() is stable, so ties keep the order of registration.
         ordered = sorted(hooks, key=lambda hook: (hook.innermost, -hook.priority))
         if sum(hook.innermost for hook in ordered) > 1:
@@ -70,10 +77,10 @@ class HookEngine:
         self._clock = clock
         self._points: dict[Point, tuple[tuple[Hook, _Handler], ...]] = {}
         for point in POINTS:
-            registered = tuple((hook, getattr(hook, point)) for hook in ordered if _overrides(hook, point))
+            registered = tuple((hook, getattr(hook, point)) for hook in ordered if overrides(hook, point))
             self._points[point] = registered[::-1] if point in _INNERMOST_FIRST else registered
-        self._inference_rings = tuple(hook for hook in ordered if _overrides(hook, "around_inference"))
-        self._tool_rings = tuple(hook for hook in ordered if _overrides(hook, "around_tool_use"))
+        self._inference_rings = tuple(hook for hook in ordered if overrides(hook, "around_inference"))
+        self._tool_rings = tuple(hook for hook in ordered if overrides(hook, "around_tool_use"))
 
     async def run(
         self,
@@ -138,10 +145,6 @@ class HookEngine:
         return center
 
 
-def _overrides(hook: Hook, method: str) -> bool:
-    return getattr(getattr(hook, method), "__func__", None) is not getattr(Hook, method)
-
-
 def _finalised(state: AgentState, finalise: Callable[[ToolCall], ToolCall] | None) -> AgentState:
     if finalise is None or state.current.tool.blocked:
         return state
@@ -171,10 +174,12 @@ async def _bounded(point: Point, hook: Hook, handler: _Handler, state: AgentStat
         if cancellation.asked:
             raise
         problem, cause = "it was cancelled from within", error
-    except Exception as error:  # whatever a hook raises is a failure of that hook and of nothing else
+    except (Exception, SystemExit) as error:  # whatever a hook raises is a failure of that hook and of nothing else
         problem, cause = f"{type(error).__name__}: {error}", error
     cancellation.heed()
-    if limit.expired():
+    due_s = limit.when()
+    # The second for one that never waited: it was late all the same.
+    if limit.expired() or (due_s is not None and asyncio.get_running_loop().time() > due_s):
         problem = f"it took longer than {hook.timeout_s:g} s"
     if problem:
         raise HookFailed(hook_name(hook), point, problem) from cause
@@ -220,6 +225,8 @@ def _tell_changes(point: Point, hook: Hook, before: AgentState, after: AgentStat
         return
     large: list[JsonValue] = [key for key, (_, length) in changed.items() if length > _SHOWN_LIMIT_CHARS]
     removed: list[JsonValue] = [key for key in before.metadata if key not in after.metadata]
+    if not changed and not removed and messages is None:
+        return
     emit(
         events,
         "state_changed",
@@ -289,7 +296,7 @@ def _ring(
                 raise TypeError(f"it returned {type(returned).__name__} instead of {gives.__name__}")
         except (ModelError, HookFailed):
             raise  # from further in
-        except (Exception, asyncio.CancelledError) as error:
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
             if error in raised:
                 raise  # from further in, and passed on as it was
             problem = f"{type(error).__name__}: {error}"

@@ -15,12 +15,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agent.hook import Hook
-from agent.state import AgentState, Spent, ToolExecution
+from agent.messages import Message
+from agent.state import AgentState, ModelResponse, Spent, ToolExecution
+from agent.tool import ToolResult, ToolSpec
 from agent.verdict import Verdict, VerdictKind
 
 
 def kept_strict(point: str, hook: Hook, given: AgentState, returned: AgentState) -> AgentState:
-    """Return `returned` with everything taken back that the hook may not do at this point."""
+    """Return `returned` with everything taken back that the hook may not do at this point.
+
+    Raises TypeError for a value of the wrong type: it would break somebody who is not to blame.
+    """
+    _check_types(given, returned)
     ledger = _kept_ledger(given, returned)
     if returned.current is given.current:  # the usual case, and hooks must cost little
         return returned.with_(**ledger) if ledger else returned
@@ -46,6 +52,36 @@ def kept_strict(point: str, hook: Hook, given: AgentState, returned: AgentState)
         tools_s=before.tools_s,
     )
     return returned.with_(current=current, **ledger)
+
+
+def _check_types(given: AgentState, returned: AgentState) -> None:
+    if returned.messages is not given.messages:
+        _expect("messages", returned.messages, Message)
+    before, after = given.current, returned.current
+    if after is before:
+        return
+    if after.input_messages is not before.input_messages:
+        _expect("with_messages", after.input_messages, Message)
+    if after.tools is not before.tools:
+        _expect("with_tools", after.tools, ToolSpec)
+    if not isinstance(after.system_prompt, str):
+        raise TypeError(f"with_system_prompt takes a str, not {type(after.system_prompt).__name__}")
+    if after.response is not before.response and not isinstance(after.response, ModelResponse):
+        raise TypeError(f"with_response takes a ModelResponse, not {type(after.response).__name__}")
+    if after.tool_index is None or len(after.tool_executions) <= after.tool_index:
+        return
+    tool = after.tool_executions[after.tool_index]
+    if not isinstance(tool.call.arguments, dict | None):
+        raise TypeError(f"with_arguments takes a dict, not {type(tool.call.arguments).__name__}")
+    if tool.result is not None and not isinstance(tool.result, ToolResult):
+        raise TypeError(f"with_result takes a ToolResult, not {type(tool.result).__name__}")
+    if tool.result is not None and not isinstance(tool.result.content, bytes):
+        raise TypeError(f"the content of a ToolResult is bytes, not {type(tool.result.content).__name__}")
+
+
+def _expect(what: str, values: object, kind: type) -> None:
+    if not isinstance(values, tuple) or not all(isinstance(value, kind) for value in values):
+        raise TypeError(f"{what} takes a tuple of {kind.__name__}, not {type(values).__name__} of other things")
 
 
 def _kept_execution(point: str, hook: Hook, given: ToolExecution, returned: ToolExecution) -> ToolExecution:

@@ -7,17 +7,19 @@ from collections.abc import Callable
 
 from agent.cancellation import Cancellation
 from agent.coalescing import Coalescer
-from agent.errors import ModelUnavailable
+from agent.errors import ModelError, ModelUnavailable
 from agent.events import EventSink, emit
 from agent.hook import InferenceRequest
 from agent.hook_engine import HookEngine
+from agent.intake import bounded
+from agent.messages import Usage
 from agent.model import Model
 from agent.state import ModelResponse
 from agent.storable import storable_text
 
 
 class Inference:
-    """One inference of a step. `model_s` and `rings_s` say where its time went, also after it failed."""
+    """One inference of a step. `model_s`, `rings_s` and `failed_usage` say what it took, also after it failed."""
 
     def __init__(
         self,
@@ -29,6 +31,7 @@ class Inference:
     ) -> None:
         self.model_s = 0.0
         self.rings_s = 0.0
+        self.failed_usage = Usage()
         self._hooks = hooks
         self._model = model
         self._events = events
@@ -49,6 +52,8 @@ class Inference:
                 return await self._ask(asked, deltas)
             except Exception as error:  # also what no driver should raise: the record must be complete
                 deltas.flush()
+                if isinstance(error, ModelError) and error.usage is not None:
+                    self.failed_usage += error.usage  # what came was paid for
                 emit(self._events, "model_failed", step=step, error=str(error))
                 raise
             finally:
@@ -100,7 +105,7 @@ class Inference:
                         "raw_arguments": storable_text(call.raw_arguments),
                     }
                 )
-                for call in message.tool_calls
+                for call in map(bounded, message.tool_calls)
             )
         content = storable_text(message.content)
         if content is not message.content:

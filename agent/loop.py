@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from pydantic import JsonValue
 
 from agent.cancellation import Cancellation, to_the_end
 from agent.capabilities.flow import flow
-from agent.capabilities.limits import limits
+from agent.capabilities.limits import TimeLeft, ToolsInTime, limits, time_left_s
 from agent.capability import Capability
 from agent.continuation import ContinuationDecision, ContinuationOutcome
 from agent.errors import HookFailed, ModelError
@@ -101,6 +102,7 @@ class Run:
             agent=agent.name, system_prompt=state.system_prompt or agent.system_prompt, stop=None
         ).cleared()
         self.failed = False
+        self.deadline_s = math.inf
         self.cancellation: Cancellation
 
     async def run(self) -> AgentState:
@@ -150,10 +152,11 @@ class Run:
         """Take one step; return what stops the run, or None to go on."""
         agent = self.agent
         started_s = agent.clock()
+        messages = self.state.messages
         self.state = self.state.with_(
             current=CurrentExecution(
                 started_at_s=started_s,
-                input_messages=self.state.messages,
+                input_messages=messages,
                 system_prompt=self.state.system_prompt,
                 tools=tuple(agent.executor.specs()),
                 # What execution_start spent belongs to the first step.
@@ -163,6 +166,10 @@ class Run:
         stop = await self._at("before_step")
         if stop is not None:
             return stop
+        self.deadline_s = started_s + time_left_s(agent.hooks.hooks, self.state)
+        if self.state.current.input_messages is messages:
+            # What a hook said at before_step belongs to what this step's inference sees.
+            self.state = self.state.with_current(input_messages=self.state.messages)
         number = self.state.steps + 1
         emit(self.events, "step_started", step=number)
         self.state = self.state.with_(steps=number)
@@ -189,13 +196,14 @@ class Run:
             self.cancellation.heed()
             return await self._failed(error)
         self.cancellation.heed()
+        if answer is None:
+            return None  # before_step, where the limit is looked at, says why the run ends
         stop = await self._at("after_inference")
         response = self.state.current.response or answer  # a hook may replace the response, not do away with it
         calls = response.message.tool_calls
         if stop is None and calls:
-            runner = ToolRunner(
-                self.agent.hooks, self.agent.executor, self.events, self.agent.clock, self.agent.concurrency
-            )
+            tools = ToolsInTime(self.agent.executor, self._left_s)
+            runner = ToolRunner(self.agent.hooks, tools, self.events, self.agent.clock, self.agent.concurrency)
             try:
                 self.state = await runner.run(self.state, calls, keep=self._keep)
             except asyncio.CancelledError:
@@ -217,17 +225,25 @@ class Run:
             self.state = self.state.with_(forced_continuations=self.state.forced_continuations + 1)
         return None
 
-    async def _infer(self, number: int) -> ModelResponse:
+    def _left_s(self) -> float:
+        """Return what is left of the run's time, within the step."""
+        return self.deadline_s - self.agent.clock()
+
+    async def _infer(self, number: int) -> ModelResponse | None:
+        """Return the model's answer; None when the run's time was over before it had come."""
+        response = None
         agent, current = self.agent, self.state.current
         inference = Inference(agent.hooks, agent.model, self.events, agent.clock, agent.new_call_id)
         request = InferenceRequest(current.system_prompt, current.input_messages, current.tools)
         try:
-            response = await inference.run(request, number, self.cancellation)
+            async with TimeLeft(self._left_s()):
+                response = await inference.run(request, number, self.cancellation)
         finally:
-            self.state = self.state.with_current(
+            self.state = self.state.with_(usage=self.state.usage + inference.failed_usage).with_current(
                 model_s=inference.model_s, hooks_s=self.state.current.hooks_s + inference.rings_s
             )
-        self.state = self.state.with_(usage=self.state.usage + response.usage).with_response(response)
+        if response is not None:
+            self.state = self.state.with_(usage=self.state.usage + response.usage).with_response(response)
         return response
 
     def _tool_messages(self) -> list[Message]:
@@ -335,6 +351,7 @@ class Run:
             answer=last.content if last is not None and last.role == "assistant" else "",
             steps=self.state.steps,
             usage=self.state.usage.model_dump(),
+            spent=self.state.spent.model_dump(),
             **_times(self.state),
         )
 

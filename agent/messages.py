@@ -18,13 +18,15 @@ class Value(BaseModel):
 class ToolCall(Value):
     """A tool call the model, or a service, asks for.
 
-    `arguments` is None when the model sent something that is not a JSON object; `raw_arguments` holds what it sent.
+    `arguments` is None when the model sent something that is not a JSON object; `raw_arguments` holds what it sent, or
+    its beginning. `problem` says why arguments that are one were refused all the same (agent.intake).
     """
 
     id: str
     name: str
     arguments: dict[str, JsonValue] | None
     raw_arguments: str = ""
+    problem: str = ""
 
 
 class Message(Value):

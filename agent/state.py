@@ -158,6 +158,13 @@ class AgentState(Value):
         """Return a copy without a step in flight."""
         return self.with_(current=CurrentExecution())
 
+    def next_run(self, run_id: str, task: str) -> Self:
+        """Return the start of another run in this thread: its messages and metadata, and nothing of this run."""
+        asked = Message(role="user", content=task)
+        return type(self)(
+            run_id=run_id, thread=self.thread, messages=(*self.messages, asked), metadata=dict(self.metadata)
+        )
+
     # --- what any hook may say ---
 
     def with_metadata(self, key: str, value: JsonValue) -> Self:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from agent.state import AgentState
 
 
+_ERROR_LIMIT_CHARS = 8_000
+
+
 class Evicted(Value):
     """A result that stayed in the sandbox: the file that holds it."""
 
@@ -47,7 +50,10 @@ class ToolResult:
 
     @classmethod
     def error(cls, message: str, *, outcome: str = "failed") -> ToolResult:
-        """Return a result that tells the model what is wrong and how to mend it."""
+        """Return a result that tells the model what is wrong and how to mend it; a long text is cut in the middle."""
+        if len(message) > _ERROR_LIMIT_CHARS:
+            half = _ERROR_LIMIT_CHARS // 2
+            message = f"{message[:half]} [... {len(message) - 2 * half} characters ...] {message[-half:]}"
         return cls(content=message.encode("utf-8", "replace"), outcome=outcome, is_error=True)
 
     def text(self) -> str:
@@ -82,15 +88,18 @@ class ToolContext:
 class ToolSpec:
     """What a model sees of a tool; `parameters` is a JSON Schema.
 
-    `writes` (not shown to the model) says that a call changes the file at its `path` argument: calls of one step that
-    touch a path which one of them writes run one after the other. `own_state` says that the tool is about the state of
-    the run it belongs to, through a hook of its capability: it is not lent to a subagent, whose state is another.
+    What the model is not shown: `writes` says that a call changes the file at its `path` argument, so calls of one step
+    that touch a path which one of them writes run one after the other. With `writes_anywhere` a call may change any
+    file, as a command can: it and calls that write a file run one after the other. `own_state` says that the tool is
+    about the state of the run it belongs to, through a hook of its capability: it is not lent to a subagent, whose
+    state is another.
     """
 
     name: str
     description: str
     parameters: dict[str, JsonValue]
     writes: bool = False
+    writes_anywhere: bool = False
     own_state: bool = False
 
 
@@ -103,6 +112,7 @@ class Tool:
     arguments: type[BaseModel]
     run: Callable[[Any, ToolContext], Awaitable[ToolResult]]
     writes: bool = False
+    writes_anywhere: bool = False
     own_state: bool = False
 
 

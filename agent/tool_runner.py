@@ -92,6 +92,7 @@ class ToolRunner:
             hook=verdict.hook,
             rule=verdict.rule,
             reason=verdict.reason,
+            arguments=tool.call.arguments if tool.call.arguments != call.arguments else None,
         )
         unfit = unfit or self._executor.check(tool.call)
         if verdict.kind is VerdictKind.BLOCK:
@@ -132,8 +133,7 @@ class ToolRunner:
 
         async def one(index: int, call: ToolCall) -> None:
             try:
-                before = predecessors[index]
-                if before is not None:
+                for before in predecessors[index]:
                     await done[before].wait()
                 async with slots:
                     started_s = self._clock()
@@ -153,17 +153,31 @@ class ToolRunner:
             for index, call in runnable:
                 group.create_task(one(index, call))
 
-    def _predecessors(self, judged: Sequence[ToolCall | None]) -> list[int | None]:
-        """Return for each call the one it must wait for: the last before it on a path that this step writes."""
-        writers = {spec.name for spec in self._executor.specs() if spec.writes}
-        paths = [_path(call) for call in judged]
-        written = {path for path, call in zip(paths, judged, strict=True) if call is not None and call.name in writers}
-        last: dict[str, int] = {}
-        predecessors: list[int | None] = []
-        for index, path in enumerate(paths):
-            predecessors.append(last.get(path) if path is not None else None)
-            if path is not None and path in written:
-                last[path] = index
+    def _predecessors(self, judged: Sequence[ToolCall | None]) -> list[list[int]]:
+        """Return for each call the ones before it that it must wait for.
+
+        That is each call on the same path when one of the two writes it, and, for a call that may write anywhere, each
+        that writes. Two that may write anywhere do not wait for each other: what they share is theirs to know.
+        """
+        specs = self._executor.specs()
+        writers = {spec.name for spec in specs if spec.writes}
+        anywhere = {spec.name for spec in specs if spec.writes_anywhere}
+        predecessors: list[list[int]] = []
+        for index, call in enumerate(judged):
+            found = []
+            for before in range(index if call is not None else 0):
+                other = judged[before]
+                if call is None or other is None:
+                    continue
+                one_writes, other_writes = call.name in writers, other.name in writers
+                same_path = _path(call) is not None and _path(call) == _path(other)
+                if (
+                    (same_path and (one_writes or other_writes))
+                    or (one_writes and other.name in anywhere)
+                    or (other_writes and call.name in anywhere)
+                ):
+                    found.append(before)
+            predecessors.append(found)
         return predecessors
 
     async def _execute_one(self, call: ToolCall, run: RunInFlight) -> ToolResult:

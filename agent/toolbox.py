@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, cast
 
 from pydantic import BaseModel, JsonValue, ValidationError
@@ -15,6 +17,7 @@ from agent.paths import resolve
 from agent.tool import Tool, ToolContext, ToolResult, ToolSpec
 
 _log = logging.getLogger(__name__)
+_SHOWN_PROBLEMS = 10
 
 
 class Toolbox:
@@ -23,6 +26,7 @@ class Toolbox:
     def __init__(self, tools: Iterable[Tool]) -> None:
         """Take the tools in the order the model is shown them. Raises ValueError for two of one name."""
         self._tools: dict[str, Tool] = {}
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
         for tool in tools:
             if tool.name in self._tools:
                 raise ValueError(f"two tools are named {tool.name!r}")
@@ -33,6 +37,7 @@ class Toolbox:
                 tool.description,
                 _parameters(tool.arguments),
                 writes=tool.writes,
+                writes_anywhere=tool.writes_anywhere,
                 own_state=tool.own_state,
             )
             for tool in self._tools.values()
@@ -73,32 +78,66 @@ class Toolbox:
         checked = self._validated(call)
         if isinstance(checked, ToolResult):
             return checked
+        tool = self._tools[call.name]
         try:
-            return await self._tools[call.name].run(checked, context)
+            async with self._writing(tool, checked):
+                result: object = await tool.run(checked, context)
+            if not isinstance(result, ToolResult) or not isinstance(result.content, bytes):
+                given = "content that is no bytes" if isinstance(result, ToolResult) else type(result).__name__
+                return ToolResult.error(f"the tool {tool.name} is faulty: it returned {given} instead of a ToolResult")
+            return result
         except OSError as error:
             return ToolResult.error(str(error))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             _log.exception("tool %s failed", call.name)
             return ToolResult.error(f"the tool failed: {str(error) or type(error).__name__}")
+
+    @contextlib.asynccontextmanager
+    async def _writing(self, tool: Tool, arguments: BaseModel) -> AsyncIterator[None]:
+        """Keep others that write the same file waiting, whosever calls they are: subagents share these tools."""
+        path = getattr(arguments, "path", None) if tool.writes else None
+        if path is None:
+            yield
+            return
+        lock, waiting = self._locks.get(path, (asyncio.Lock(), 0))
+        self._locks[path] = lock, waiting + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, waiting = self._locks[path]
+            if waiting == 1:
+                del self._locks[path]
+            else:
+                self._locks[path] = lock, waiting - 1
 
     def _validated(self, call: ToolCall) -> BaseModel | ToolResult:
         tool = self._tools.get(call.name)
         if tool is None:
             return ToolResult.error(f"there is no tool {call.name!r}; the tools are {', '.join(self._tools) or 'none'}")
+        if call.problem:
+            return ToolResult.error(f"the arguments of {tool.name} {call.problem}. {_takes(tool)}")
         if call.arguments is None:
             return ToolResult.error(
                 f"the arguments of {tool.name} are not a JSON object: {_shortened(call.raw_arguments)}. "
                 f"Send one JSON object. {_takes(tool)}"
             )
+        unknown = [name for name in call.arguments if name not in tool.arguments.model_fields]
+        if len(unknown) > _SHOWN_PROBLEMS and tool.arguments.model_config.get("extra") == "forbid":
+            # Each would cost pydantic an error of its own.
+            return ToolResult.error(f"{len(unknown)} of the arguments are not known to {tool.name}. {_takes(tool)}")
         try:
             return tool.arguments.model_validate(call.arguments)
         except ValidationError as error:
-            problems = "; ".join(_problem(details) for details in error.errors(include_url=False))
+            found = error.errors(include_url=False)
+            problems = "; ".join(_problem(details) for details in found[:_SHOWN_PROBLEMS])
+            if len(found) > _SHOWN_PROBLEMS:
+                problems += f"; and {len(found) - _SHOWN_PROBLEMS} more"
             return ToolResult.error(f"the arguments of {tool.name} do not fit: {problems}. {_takes(tool)}")
 
 
 def _problem(details: ErrorDetails) -> str:
-    name = ".".join(str(part) for part in details["loc"]) or "arguments"
+    name = _shortened(".".join(str(part) for part in details["loc"]), 100) or "arguments"
     if details["type"] == "extra_forbidden":
         return f"there is no argument `{name}`"
     if details["type"] == "missing":

@@ -1,6 +1,9 @@
-"""A hook that blocks: secrets are neither read nor written, and the model is told why.
+"""A hook that blocks: a call that names a file with secrets does not run, and the model is told why.
 
-Agent(model=..., capabilities=[filesystem(files)], hooks=[KeepSecrets()])
+    Agent(model=..., capabilities=[filesystem(files)], hooks=[KeepSecrets()])
+
+It looks at the `path` of a call. A grep over a directory above, or a command, reaches the file all the same: what must
+hold whatever is called belongs in the tenant's policy, or does not belong in the workspace.
 """
 
 from fnmatch import fnmatchcase

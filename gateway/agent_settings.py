@@ -16,26 +16,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
+from pydantic import AfterValidator, Field, JsonValue, PrivateAttr, field_validator, model_validator
 
 from agent.capabilities.structured_output import structured_output
 from agent.errors import InvalidPath
 from agent.paths import resolve
 from gateway.command_policy import CommandRules
 from gateway.config_section import Name, Section
-from gateway.model_settings import ModelSettings
+from gateway.model_settings import MODEL_EXAMPLE, ModelSettings
 
 
 def _absolute(path: str) -> str:
     try:
-        there = resolve(path, cwd="/")
+        there = resolve(path)
     except InvalidPath as error:
         raise ValueError(str(error)) from error
     if path != there:
-        raise ValueError(
-            f"a path in the sandbox is absolute and plain: write {there!r}, or what you meant, as in "
-            "/workspace/AGENTS.md"
-        )
+        raise ValueError(f"a path in the sandbox is absolute and plain: write {there!r}")
     return path
 
 
@@ -44,6 +41,7 @@ Paths = Annotated[tuple[Path, ...], Field(min_length=1, max_length=64)]
 ToolNames = Annotated[tuple[Annotated[str, Field(min_length=1, max_length=128)], ...], Field(max_length=256)]
 Prompt = Annotated[str, Field(max_length=262_144)]
 OnError = Literal["stop", "continue"]
+_DEFINITIONS = "capabilities.subagents.definitions"
 
 
 class WithoutSettings(Section):
@@ -77,7 +75,7 @@ class SummarizationSettings(Section):
 class StructuredOutputSettings(Section):
     """The JSON Schema that the final answer must fit, and how often an answer that does not is asked for again."""
 
-    schema_: dict[str, JsonValue] = Field(alias="schema")
+    schema_: dict[str, JsonValue] = Field(alias="schema", examples=["`schema: {type: object}`"])
     retries: int = Field(default=2, ge=0, le=20)
 
     @field_validator("schema_")
@@ -99,24 +97,34 @@ class SubagentSettings(Section):
 
     description: str = Field(min_length=1, max_length=2000)
     system_prompt: Prompt = Field(min_length=1)
-    tools: ToolNames | None = None
-    model: ModelSettings | None = None
+    tools: ToolNames | None = Field(default=None, examples=["[grep, read_file]"])
+    model: ModelSettings | None = Field(default=None, examples=[MODEL_EXAMPLE])
     steps: int | None = Field(default=None, ge=1)
     output_tokens: int | None = Field(default=None, ge=1)
     cost_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+    def within(self, agents: ModelSettings, field: str) -> SubagentSettings:
+        """Return it with its model, if it has one of its own, made whole by its agent's."""
+        if self.model is None:
+            return self
+        return self.model_copy(update={"model": self.model.within(agents, f"{field}.model")})
 
 
 class SubagentsSettings(Section):
     """Subagents by name; `depth` is how deep they may start subagents of their own."""
 
     depth: int = Field(default=3, ge=1, le=8)
-    definitions: dict[Name, SubagentSettings] = Field(min_length=1, max_length=64)
+    definitions: dict[Name, SubagentSettings] = Field(
+        min_length=1,
+        max_length=64,
+        examples=["`definitions: {reader: {description: finds things, system_prompt: You search.}}`"],
+    )
 
 
 class ToolRegistrySettings(Section):
     """The tools that are shown without being asked for."""
 
-    always: ToolNames = ()
+    always: ToolNames = Field(default=(), examples=["[ls, read_file]"])
 
 
 class FlowSettings(Section):
@@ -133,11 +141,11 @@ class CapabilitiesSettings(Section):
     """The capabilities of an agent; what is not named, it does not have. One without a value has its defaults."""
 
     filesystem: WithoutSettings | None = None
-    bash: BashSettings | None = None
+    bash: BashSettings | None = Field(default=None, examples=["`bash: {timeout_s: 60}`"])
     todos: WithoutSettings | None = None
     metadata: WithoutSettings | None = None
-    memory: MemorySettings | None = None
-    skills: SkillsSettings | None = None
+    memory: MemorySettings | None = Field(default=None, examples=["`memory: {paths: [/workspace/AGENTS.md]}`"])
+    skills: SkillsSettings | None = Field(default=None, examples=["`skills: {paths: [/workspace/skills]}`"])
     summarization: SummarizationSettings | None = None
     structured_output: StructuredOutputSettings | None = None
     self_critique: SelfCritiqueSettings | None = None
@@ -172,18 +180,45 @@ class AgentSettings(Section):
         "You work in a sandbox. Your files are under /workspace. Use the tools; a refused call says which rule "
         "refused it and why, so find another way. When the task is done, answer with a short summary."
     )
-    model: ModelSettings | None = None
-    capabilities: CapabilitiesSettings = _USUAL
+    model: ModelSettings | None = Field(default=None, examples=[MODEL_EXAMPLE])
+    capabilities: CapabilitiesSettings = Field(
+        default=_USUAL, examples=["`capabilities: {filesystem: , bash: {timeout_s: 60}}`"]
+    )
+    _name: str = PrivateAttr(default="default")
 
     @field_validator("capabilities", mode="before")
     @classmethod
-    def _nothing_said(cls, capabilities: Any) -> Any:
+    def _usual(cls, capabilities: Any) -> Any:
         return _USUAL if capabilities is None else capabilities
 
+    def within(self, name: str, tenants: ModelSettings) -> AgentSettings:
+        """Return the agent `name` of a tenant: what a model in it leaves unset comes from the next level out.
+
+        `tenants` is the tenant's model, itself whole. Raises Misconfigured.
+        """
+        own = self.model.within(tenants) if self.model is not None else None
+        capabilities = self.capabilities
+        if capabilities.subagents is not None:
+            definitions = {
+                named: definition.within(own or tenants, f"{_DEFINITIONS}.{named}")
+                for named, definition in capabilities.subagents.definitions.items()
+            }
+            subagents = capabilities.subagents.model_copy(update={"definitions": definitions})
+            capabilities = capabilities.model_copy(update={"subagents": subagents})
+        whole = self.model_copy(update={"model": own, "capabilities": capabilities})
+        whole._name = name  # noqa: SLF001 - its own class
+        return whole
+
     def models(self, tenants: ModelSettings) -> Iterator[ModelSettings]:
-        """Yield the settings of each model that the agent asks, its own first; `tenants` is the one of its tenant."""
-        yield self.model or tenants
+        """Yield the settings of each model that the agent asks, its own first; `tenants` is the one of its tenant.
+
+        Raises Misconfigured, which says whose model it is, for one whose key the environment does not have.
+        """
+        asked = {f"the model of agent {self._name}": self.model or tenants}
         subagents = self.capabilities.subagents
-        for definition in subagents.definitions.values() if subagents else ():
+        for name, definition in subagents.definitions.items() if subagents else ():
             if definition.model is not None:
-                yield definition.model
+                asked[f"the model of subagent {name} of agent {self._name}"] = definition.model
+        for whose, model in asked.items():
+            model.resolved_api_key(whose)
+            yield model

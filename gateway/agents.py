@@ -27,7 +27,13 @@ from agent.capability import Capability
 from agent.eviction import Eviction, EvictionHook
 from agent.filesystem import FileSystem, Shell
 from agent.model import Model
-from gateway.agent_settings import AgentSettings, BashSettings, SubagentSettings, SubagentsSettings
+from gateway.agent_settings import (
+    AgentSettings,
+    BashSettings,
+    CapabilitiesSettings,
+    SubagentSettings,
+    SubagentsSettings,
+)
 from gateway.command_policy import command_policy
 from gateway.errors import Misconfigured
 from gateway.model_settings import ModelSettings
@@ -36,6 +42,7 @@ from gateway.policy import PolicyDocument
 # How long a command may take when neither the call, the agent nor a shorter limit of the policy says.
 _TIMEOUT_S = 120.0
 _CONTEXT_WINDOW_TOKENS = 128_000
+_FORCED_CONTINUATIONS = 5
 
 ModelOf = Callable[[ModelSettings], Model]
 
@@ -57,7 +64,10 @@ def build(
     model_of: ModelOf,
     recorder: Recorder | None = None,
 ) -> tuple[Capability, ...]:
-    """Return an agent's capabilities; where its settings name no model it asks the `usual_model`."""
+    """Return an agent's capabilities; where its settings name no model it asks the `usual_model`.
+
+    The models in its settings are whole (AgentSettings.within).
+    """
     asked = agent.capabilities
     own_model = agent.model or usual_model
     model = model_of(own_model)
@@ -86,7 +96,7 @@ def build(
         built.append(tool_registry(always=asked.tool_registry.always))
     if asked.tracing is not None:
         built.append(tracing(recorder))
-    return (*built, flow(**asked.flow.model_dump()), _limits(document))
+    return (*built, flow(**asked.flow.model_dump()), _limits(document, asked))
 
 
 def check(agent: AgentSettings, usual_model: ModelSettings, document: PolicyDocument) -> None:
@@ -176,12 +186,16 @@ def _subagent(asked: SubagentSettings, model_of: ModelOf) -> Subagent:
     )
 
 
-def _limits(document: PolicyDocument) -> Capability:
+def _limits(document: PolicyDocument, asked: CapabilitiesSettings) -> Capability:
     allowed = document.limits
+    retries = asked.structured_output.retries if asked.structured_output is not None else 0
+    rounds = asked.self_critique.rounds if asked.self_critique is not None else 0
     return limits(
         steps=allowed.steps,
         output_tokens=allowed.output_tokens,
         execution_time_s=allowed.run_s,
         tool_calls=allowed.tool_calls,
         cost_usd=allowed.cost_usd,
+        # The steps that the agent's own settings ask for must not be what stops it.
+        forced_continuations=max(_FORCED_CONTINUATIONS, retries + rounds),
     )

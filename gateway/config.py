@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
 from gateway.agent_settings import AgentSettings
 from gateway.config_section import Name, Section, problems
 from gateway.errors import Misconfigured
-from gateway.model_settings import ModelSettings
+from gateway.model_settings import MODEL_EXAMPLE, ModelSettings
+from gateway.policy.yaml_lines import YamlProblem, written_twice
+
+_AGENTS_EXAMPLE = "`agents: {default: {system_prompt: You mend programs.}}`"
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a field that is written twice."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        for problem in written_twice(node):
+            raise problem
+        return node
 
 
 class TenantSettings(Section):
     """A tenant: its policy file, its own model if it has one, and agents that no other tenant can name."""
 
     policy: Path
-    model: ModelSettings | None = None
-    agents: dict[Name, AgentSettings] = Field(default_factory=dict)
+    model: ModelSettings | None = Field(default=None, examples=[MODEL_EXAMPLE])
+    agents: dict[Name, AgentSettings] = Field(default_factory=dict, examples=[_AGENTS_EXAMPLE])
 
 
 class SandboxSettings(Section):
@@ -40,23 +53,39 @@ class SandboxSettings(Section):
 
 
 class Config(Section):
-    """The whole file. `directory` is where it lies; `agents` are there for every tenant."""
+    """The whole file. `directory` is where it lies; `agents` are there for every tenant, a "default" among them."""
 
     directory: Path = Field(default=Path(), exclude=True)
     state_dir: Path = Path("state")
     database_url: str | None = Field(default=None, description="unset means SQLite in state_dir")
     sandbox: SandboxSettings = SandboxSettings()
-    model: ModelSettings = ModelSettings()
-    agents: dict[Name, AgentSettings] = Field(default_factory=lambda: {"default": AgentSettings()})
-    tenants: dict[Name, TenantSettings] = Field(min_length=1)
+    model: ModelSettings = Field(default=ModelSettings(), examples=[MODEL_EXAMPLE])
+    agents: dict[Name, AgentSettings] = Field(default_factory=dict, validate_default=True, examples=[_AGENTS_EXAMPLE])
+    tenants: dict[Name, TenantSettings] = Field(
+        min_length=1, examples=["`tenants: {default: {policy: policies/default.yaml}}`"]
+    )
+
+    @field_validator("agents", mode="before")
+    @classmethod
+    def _with_the_usual_one(cls, agents: Any) -> Any:
+        return {"default": {}, **(agents or {})} if agents is None or isinstance(agents, dict) else agents
+
+    @field_validator("database_url")
+    @classmethod
+    def _has_a_driver_that_is_there(cls, url: str | None) -> str | None:
+        if url is not None and url.startswith("sqlite+aiosqlite:"):
+            raise ValueError(f"the driver aiosqlite is not used any more: write {url.replace('+aiosqlite', '', 1)}")
+        return url
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read and validate a file; Misconfigured names every wrong field."""
         try:
-            document = yaml.safe_load(path.read_text(encoding="utf-8"))
+            document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - it is the SafeLoader
         except OSError as error:
             raise Misconfigured(f"{path}: {error.strerror}; make one with `airlock init DIR`") from error
+        except YamlProblem as problem:
+            raise Misconfigured(f"{path}:{problem.line}: {problem.path[-1]}: {problem.message}") from problem
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise Misconfigured(f"{path}: not YAML: {error}") from error
         if not isinstance(document, dict):
@@ -80,8 +109,9 @@ class Config(Section):
         return self.path(Path(named) if named else self.state_dir / "channels")
 
     def model_of(self, tenant: str) -> ModelSettings:
-        """Return the model settings of a tenant."""
-        return self.tenants[tenant].model or self.model
+        """Return the model settings of a tenant, whole; Misconfigured for another endpoint without a key."""
+        own = self.tenants[tenant].model
+        return own.within(self.model, f"tenants.{tenant}.model") if own is not None else self.model
 
     def agents_of(self, tenant: str) -> dict[str, AgentSettings]:
         """Return the agents that a tenant can name: its own, and those of all tenants that are not named alike."""

@@ -2,57 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 
 
 class Section(BaseModel):
-    """A part of the configuration; a field that is not known is an error."""
+    """A part of the configuration; a field that is not known is an error, and one without a value has its defaults.
+
+    `examples` of a field are what an error shows where a mapping or a list is expected.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nothing_said(cls, fields: Any) -> Any:
+        return {} if fields is None else fields
 
 
 def problems(error: ValidationError, whole: type[BaseModel]) -> str:
     """Say what is wrong with a document that `whole` refused."""
+    found = error.errors(include_url=False)
+    paths = {problem["loc"] for problem in found}
     return "; ".join(
-        f"{'.'.join(str(part) for part in problem['loc'])}: {_said(problem['type'], problem['msg'])}"
-        + (_known(whole, problem["loc"][:-1]) if problem["type"] == "extra_forbidden" else "")
-        for problem in error.errors(include_url=False, include_context=False)
+        f"{'.'.join(str(part) for part in problem['loc'])}: {_said(problem, whole)}"
+        for problem in found
+        # A list with a bad item is also too short without it: the item is the problem.
+        if not any(other != problem["loc"] and other[: len(problem["loc"])] == problem["loc"] for other in paths)
     )
 
 
-def _said(kind: str, message: str) -> str:
-    match kind:
+def _said(problem: Mapping[str, Any], whole: type[BaseModel]) -> str:
+    path = problem["loc"]
+    match problem["type"]:
         case "extra_forbidden":
-            return "not known here"
+            return f"not known here{_known(_at(whole, path[:-1])[0])}"
         case "string_pattern_mismatch":
             return "a name is small letters, digits, '_' and '-', 63 at most, and starts with a letter or digit"
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return _mapping_expected(path, problem["input"], *_at(whole, path))
+        case "tuple_type" | "list_type":
+            return f"a list is expected{_as_in(_at(whole, path)[1])}"
+        case "too_short":
+            return f"{problem['ctx']['min_length']} at least"
+        case "too_long":
+            return f"{problem['ctx']['max_length']} at most"
         case _:
-            message = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
+            message = str(problem["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
             return message[:1].lower() + message[1:]
 
 
-def _known(whole: type[BaseModel], path: Sequence[int | str]) -> str:
-    """Return the names that the section at a path may have."""
-    section: type[BaseModel] | None = whole
-    parts = iter(path)
-    for part in parts:
-        if section is None:
-            return ""
-        fields = {field.alias or name: field for name, field in section.model_fields.items()}
-        if part not in fields:
-            return ""
-        section, named = _within(fields[str(part)].annotation)
-        if named:
-            next(parts, None)  # the name under which this one of several stands
+def _mapping_expected(
+    path: Sequence[int | str], given: object, section: type[BaseModel] | None, field: FieldInfo | None
+) -> str:
+    bare = section is not None and not section.model_fields
+    said = "nothing may stand here, it has no settings" if bare else f"a mapping is expected{_as_in(field)}"
+    if isinstance(given, bool):
+        return f"{said}; write `{path[-1]}:` to have it, and leave it out to do without"
+    return said if bare else f"{said}{_known(section)}"
+
+
+def _as_in(field: FieldInfo | None) -> str:
+    if field is not None and field.examples:
+        return f", as in {field.examples[0]}"
+    if field is not None and isinstance(field.default, tuple) and field.default:
+        return f", as in [{', '.join(map(str, field.default))}]"
+    return ""
+
+
+def _known(section: type[BaseModel] | None) -> str:
+    """Return the names that a section may have."""
     if section is None:
         return ""
     names = [field.alias or name for name, field in section.model_fields.items() if not field.exclude]
     return f"; here may stand: {', '.join(names)}" if names else "; nothing may stand here, it has no settings"
+
+
+def _at(whole: type[BaseModel], path: Sequence[int | str]) -> tuple[type[BaseModel] | None, FieldInfo | None]:
+    """Return the section at a path and the field there.
+
+    Several sections by their names are a field without a section, and each of them a section without a field.
+    """
+    section: type[BaseModel] | None = whole
+    field: FieldInfo | None = None
+    parts = iter(path)
+    for part in parts:
+        fields = {field.alias or name: field for name, field in section.model_fields.items()} if section else {}
+        if part not in fields:
+            return None, None
+        field = fields[str(part)]
+        section, named = _within(field.annotation)
+        if named and next(parts, None) is None:
+            return None, field  # several by their names
+        if named:
+            field = None  # one of several
+    return section, field
 
 
 def _within(annotation: Any) -> tuple[type[BaseModel] | None, bool]:

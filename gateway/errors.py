@@ -12,6 +12,7 @@
     +-- NoSpace              RESOURCE_EXHAUSTED   the workspace is full
     +-- TooLarge             OUT_OF_RANGE         larger than the call takes
     +-- Overloaded           RESOURCE_EXHAUSTED   too many sandboxes, runs or calls at once
+    +-- ThreadBusy           FAILED_PRECONDITION  a run is under way in the thread
     +-- Unavailable          UNAVAILABLE          the engine, a sandbox or the gateway does not answer
     +-- DeadlineExceeded     DEADLINE_EXCEEDED    the caller's own time limit passed first
     +-- Cancelled            CANCELLED            the caller took the call back
@@ -116,6 +117,13 @@ class Overloaded(AirlockError):
 
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
     reason = "OVERLOADED"
+
+
+class ThreadBusy(AirlockError):
+    """A run is under way in the thread."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "THREAD_BUSY"
 
 
 class Unavailable(AirlockError):

@@ -1,4 +1,8 @@
-"""The models of one run: equal settings share a client, and all of them are closed when the run is over."""
+"""The models of those who share an instance: equal settings share a client, and only so many requests are under way.
+
+Requests wait for their turn in the order in which they come, and that wait is the model's time. So a run with many
+subagents takes its turns like others, and can neither fill an endpoint nor use up this process's descriptors.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +10,28 @@ import asyncio
 
 import structlog
 
+from agent.hook import InferenceRequest
+from agent.model import Model, OnDelta
 from agent.models.openai_model import OpenAIModel, Prices
+from agent.state import ModelResponse
 from gateway.model_settings import ModelSettings
 
 log = structlog.get_logger(__name__)
+_REQUESTS_LIMIT = 16
 
 
 class Models:
     """Opens models by their settings."""
 
-    def __init__(self) -> None:
-        self._opened: dict[ModelSettings, OpenAIModel] = {}
+    def __init__(self, requests_limit: int = _REQUESTS_LIMIT) -> None:
+        """Let `requests_limit` requests be under way at once, to all of the models together."""
+        self._turns = asyncio.Semaphore(requests_limit)
+        self._opened: dict[ModelSettings, _InTurn] = {}
 
-    def of(self, settings: ModelSettings) -> OpenAIModel:
+    def of(self, settings: ModelSettings) -> Model:
         """Return the model; nothing is connected yet. Raises Misconfigured when the environment has no key for it."""
         if settings not in self._opened:
-            self._opened[settings] = _opened(settings)
+            self._opened[settings] = _InTurn(_opened(settings), self._turns)
         return self._opened[settings]
 
     async def close(self) -> None:
@@ -29,6 +39,23 @@ class Models:
         for closed in await asyncio.gather(*(model.close() for model in self._opened.values()), return_exceptions=True):
             if isinstance(closed, Exception):  # nobody is left to act on it, and the run is settled all the same
                 log.warning("a model's connections did not close", error=str(closed))
+
+
+class _InTurn:
+    """A model that is asked when it is one's turn."""
+
+    def __init__(self, model: OpenAIModel, turns: asyncio.Semaphore) -> None:
+        self._model = model
+        self._turns = turns
+        self.close = model.close
+
+    @property
+    def name(self) -> str:
+        return self._model.name
+
+    async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
+        async with self._turns:
+            return await self._model.infer(request, on_delta)
 
 
 def _opened(settings: ModelSettings) -> OpenAIModel:

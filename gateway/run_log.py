@@ -11,16 +11,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import structlog
+from pydantic import JsonValue
 
 from agent.coalescing import PIECES, merged
 from agent.events import Event
 from gateway.clock import NowUs, now_us
 from gateway.errors import Unavailable
+from gateway.event_payload import payload_json
 from gateway.storage.store import LoggedEvent, Store
 
 _PENDING_LIMIT = 1000
 _FIRST_RETRY_S = 0.05
 _LAST_RETRY_S = 2.0
+# What stands in for an event that cannot be stored.
+_UNSTORABLE: dict[str, JsonValue] = {"problem": "this event could not be stored; the gateway's log says why"}
+_UNSTORABLE_STOP: dict[str, JsonValue] = {
+    "hook": "gateway",
+    "rule": "unstorable",
+    "reason": "the end of this run could not be stored as it was; the gateway's log says why",
+}
 log = structlog.get_logger(__name__)
 
 
@@ -46,12 +55,11 @@ class RunLog:
         # Neighbouring pieces that are not stored yet become one event: a slow database makes fewer, larger ones.
         both = merged(self._pending[-1][0], event) if self._pending else None
         if both is not None:
-            self._pending[-1] = (both, replace(self._pending[-1][1], payload=json.dumps(both.payload)))
+            self._pending[-1] = (both, replace(self._pending[-1][1], payload=payload_json(both.payload)))
             return
         if event.type in PIECES and len(self._pending) >= _PENDING_LIMIT:
             return  # their whole text comes again in model_finished and tool_call_finished
-        # First what may fail: a number that was given and not used would be a gap.
-        logged = LoggedEvent(self._sequence + 1, event.type, self._clock(), json.dumps(event.payload))
+        logged = LoggedEvent(self._sequence + 1, event.type, self._clock(), payload_json(event.payload))
         self._sequence += 1
         self._pending.append((event, logged))
         self._done = event.type == "run_finished"
@@ -78,20 +86,42 @@ class RunLog:
             if not self._pending:
                 continue
             batch, self._pending = self._pending, []
-            await self._keep_storing(batch)
+            await self._store_all([logged for _, logged in batch])
             self._stored = batch[-1][1].sequence
             self._changed.set()
             self._changed = asyncio.Event()
 
-    async def _keep_storing(self, batch: Sequence[tuple[Event, LoggedEvent]]) -> None:
+    async def _store_all(self, batch: Sequence[LoggedEvent]) -> None:
+        """Store a batch; in place of an event that cannot be stored at all, one that says so, for a run has its end."""
+        try:
+            await self._keep_storing(batch)
+        except Exception as error:
+            # No traceback: it might show what tenants wrote.
+            problem = f"{type(error).__name__}: {error}".splitlines()[0]
+            log.error("events cannot be stored", run_id=self._run_id, events=len(batch), error=problem)  # noqa: TRY400
+            if len(batch) > 1:
+                for logged in batch:
+                    await self._store_all([logged])
+            elif (stand_in := _stand_in(batch[0])) != batch[0]:
+                await self._store_all([stand_in])
+
+    async def _keep_storing(self, batch: Sequence[LoggedEvent]) -> None:
         """Store a batch, again and again while the database refuses: a full disk must not cost a run its end."""
-        last = batch[-1][0]
-        finished = last if last.type == "run_finished" else None
+        last = batch[-1]
+        # As it is stored, for the run's row is to say the same.
+        finished = Event(last.type, json.loads(last.payload)) if last.type == "run_finished" else None
         wait_s = _FIRST_RETRY_S
         while True:
             try:
-                return await self._store.add_events(self._run_id, [logged for _, logged in batch], finished)
+                return await self._store.add_events(self._run_id, batch, finished)
             except Unavailable as error:
                 log.error("events are not stored yet", run_id=self._run_id, events=len(batch), error=str(error))  # noqa: TRY400 - the database has logged why
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _LAST_RETRY_S)
+
+
+def _stand_in(logged: LoggedEvent) -> LoggedEvent:
+    """Return a small event of the same type and number."""
+    finished: dict[str, JsonValue] = {"status": "failed", "stop": _UNSTORABLE_STOP, "answer": ""}
+    payload = finished if logged.type == "run_finished" else _UNSTORABLE
+    return replace(logged, payload=payload_json(payload))

@@ -17,12 +17,12 @@ from agent.messages import Message
 from agent.state import AgentState
 from gateway import agents
 from gateway.clock import MakeId, make_id
-from gateway.errors import AirlockError, InvalidArgument, NotFound, Overloaded, Unavailable
+from gateway.errors import AirlockError, InvalidArgument, NotFound, Overloaded, ThreadBusy, TooLarge, Unavailable
 from gateway.models import Models
 from gateway.run_log import RunLog
 from gateway.storage.store import LoggedEvent, Run, Store, Thread
 from gateway.tenants import Tenant
-from gateway.thread_history import ThreadHistoryHook
+from gateway.thread_history import THREAD_LIMIT_CHARS, ThreadHistoryHook
 from gateway.tool_calls import ToolCalls
 from gateway.trace_log import TraceLog
 
@@ -73,7 +73,7 @@ class Runs:
         if len(mine) >= _LIVE_LIMIT:
             raise Overloaded(f"{_LIVE_LIMIT} runs of this tenant are under way; wait for one or cancel one")
         if thread.id in self._busy:
-            raise Overloaded(f"a run is under way in thread {thread.name!r}: wait for it, cancel it, or use another")
+            raise ThreadBusy(f"a run is under way in thread {thread.name!r}: wait for it, cancel it, or use another")
         if self._closing:
             raise Unavailable("the gateway is stopping; ask again when it is back")
         self._busy[thread.id] = thread
@@ -85,6 +85,11 @@ class Runs:
         try:
             for settings in tenant.agents[agent_name].models(tenant.model):
                 models.of(settings)  # one without a key is told to whoever starts the run
+            if await self._store.thread_chars(thread) > THREAD_LIMIT_CHARS:
+                raise TooLarge(
+                    f"thread: what was said in {thread.name!r} is over {THREAD_LIMIT_CHARS:,} characters; "
+                    "start a new thread"
+                )
             run = await self._store.add_run(thread, agent=agent_name, task=task, policy_version=tenant.policy.version)
         except BaseException:
             del self._busy[thread.id]

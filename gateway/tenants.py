@@ -18,7 +18,7 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True)
 class Tenant:
-    """A tenant with its policy in force, its model, and the agents that it can name."""
+    """A tenant with its policy in force, its model, and the agents that it can name; every model in them is whole."""
 
     name: str
     policy: Policy
@@ -55,22 +55,26 @@ def load_tenants(config: Config) -> Mapping[str, Tenant]:
         except PolicyError as error:
             problems = "\n".join(f"  {path}:{p.line}: {p.field}: {p.message}" for p in error.errors)
             raise Misconfigured(f"the policy of tenant {name} does not load:\n{problems}") from error
-        tenants[name] = Tenant(name, policy, config.model_of(name), config.agents_of(name))
-        _check_agents(tenants[name], own=settings.agents)
+        model = config.model_of(name)
+        tenants[name] = Tenant(name, policy, model, _agents(config, name, model, policy))
     return tenants
 
 
-def _check_agents(tenant: Tenant, own: Mapping[str, AgentSettings]) -> None:
-    """Find a bad agent now, not when a run names it."""
+def _agents(config: Config, tenant: str, model: ModelSettings, policy: Policy) -> Mapping[str, AgentSettings]:
+    """Return the agents that a tenant can name. A bad one is found now, not when a run names it."""
+    agents: dict[str, AgentSettings] = {}
     problems = []
-    for name, agent in tenant.agents.items():
+    for name, agent in config.agents_of(tenant).items():
         try:
-            check(agent, tenant.model, tenant.policy.document)
+            agents[name] = agent.within(name, model)
+            check(agents[name], model, policy.document)
         except Misconfigured as error:
-            where = f"tenants.{tenant.name}.agents" if name in own else f"for tenant {tenant.name}: agents"
+            own = name in config.tenants[tenant].agents
+            where = f"tenants.{tenant}.agents" if own else f"for tenant {tenant}: agents"
             problems.append(f"{where}.{name}.{error}")
     if problems:
         raise Misconfigured("; ".join(problems))
+    return agents
 
 
 def tenant_named(tenants: Mapping[str, Tenant], name: str) -> Tenant:

@@ -19,12 +19,15 @@ from pydantic import JsonValue, TypeAdapter
 from agent.hook import Hook
 from agent.messages import Message
 from agent.state import AgentState
+from agent.token_estimate import CHARS_PER_TOKEN, messages_tokens
 from gateway.storage.store import Store, Thread
 
 KEY_LIMIT_CHARS = 512
 VALUE_LIMIT_CHARS = 65_536
 """Of a value as JSON in ASCII, so these are bytes too."""
 KEYS_LIMIT = 1024
+THREAD_LIMIT_CHARS = 32 * 1024 * 1024
+"""Of what was said in a thread: a run reads all of it, into this process and for the model."""
 
 _OUTERMOST_PRIORITY = 1_000_000
 _JSON: TypeAdapter[JsonValue] = TypeAdapter(JsonValue)
@@ -43,13 +46,18 @@ class ThreadHistoryHook(Hook):
         self._thread = thread
         self._run_id = kept.run_id
         self._position = len(kept.messages)
+        self._chars = 0
         self._messages = kept.messages
         self._metadata: Mapping[str, JsonValue] = kept.metadata
         self._keys = frozenset(kept.metadata)
 
     async def before_step(self, state: AgentState) -> AgentState:
-        """Keep what the last step added; the first step keeps the task."""
-        return await self._keep(state)
+        """Keep what the last step added; the first step keeps the task. A thread that is too long goes no further."""
+        state = await self._keep(state)
+        if self._chars <= THREAD_LIMIT_CHARS or state.run_id != self._run_id or state.depth:
+            return state
+        reason = f"this run added about {self._chars:,} characters to its thread, the limit is {THREAD_LIMIT_CHARS:,}"
+        return state.forbid_continuation(self.name, "max_thread_chars", reason)
 
     async def execution_end(self, state: AgentState) -> AgentState:
         """Keep what the last step added."""
@@ -63,6 +71,7 @@ class ThreadHistoryHook(Hook):
         await self._store.keep_step(self._thread, self._run_id, self._position, said, changed=changed, removed=removed)
         # Not before: what a failed write did not keep, the next one does.
         self._position += len(said)
+        self._chars += CHARS_PER_TOKEN * messages_tokens(said)
         self._messages, self._metadata = state.messages, state.metadata
         self._keys = (self._keys - removed) | changed.keys()
         return state

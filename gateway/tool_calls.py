@@ -18,6 +18,7 @@ from agent.events import discard
 from agent.filesystem import OnOutput
 from agent.hook import Hook
 from agent.hook_engine import HookEngine
+from agent.intake import bounded
 from agent.messages import ToolCall
 from agent.state import AgentState, ToolExecution
 from agent.tool import ToolContext, ToolExecutor, ToolResult, ToolSpec
@@ -167,7 +168,8 @@ def _asked(call_id: str, name: str, arguments_json: str) -> ToolCall:
     try:
         arguments = json.loads(arguments_json or "{}")
         if isinstance(arguments, dict):
-            return ToolCall(id=call_id, name=name, arguments=arguments)
+            call = ToolCall(id=call_id, name=name, arguments=arguments, raw_arguments=arguments_json)
+            return bounded(call).model_copy(update={"raw_arguments": ""})
     except (ValueError, RecursionError):
         pass  # a service is told as a model is: by a result
     return ToolCall(id=call_id, name=name, arguments=None, raw_arguments=arguments_json[:_RAW_LIMIT_CHARS])

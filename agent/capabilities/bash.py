@@ -102,7 +102,9 @@ def bash(
 
     description = "Run a command line with /bin/sh in /workspace; gives its output and how it ended."
     hooks = (CommandPolicyHook(command_policy),) if command_policy is not None else ()
-    return Capability("bash", hooks=hooks, tools=(Tool("execute", description, arguments, execute),))
+    return Capability(
+        "bash", hooks=hooks, tools=(Tool("execute", description, arguments, execute, writes_anywhere=True),)
+    )
 
 
 def _result(done: ExecResult, timeout_s: float) -> ToolResult:

@@ -67,8 +67,8 @@ class ErrorPolicy(Hook):
     to the model, which has been told; "stop" ends the run. No tool call is ever made a second time here: what the first
     one did before it failed nobody knows, and the model can look and decide.
 
-    The failure of a closed hook has already ended the run. After any other error the run goes on, and the model is
-    shown the error.
+    The failure of a closed hook has already ended the run. After any other error the run goes on, three steps in a row
+    at most, and the model is shown the error.
     """
 
     name = "error_policy"
@@ -124,23 +124,21 @@ class ErrorPolicy(Hook):
         error = state.current.errors[-1]
         if isinstance(error, HookFailed):
             return state
-        if not isinstance(error, ModelError):
-            return state.request_continuation(self.name, "show_error", f"the model is shown the error: {error}")
         rule = type(error).__name__
         written = state.current.continuation
         asked = written is not None and written.decision is ContinuationDecision.REQUEST
         if asked and isinstance(error, ContextLengthExceeded):
             return state
-        if self.on_model_error == "stop":
+        if isinstance(error, ModelError) and self.on_model_error == "stop":
             return state.forbid_continuation(self.name, rule, str(error))
         noted = state.notes.get(_MODEL_ERRORS)
         continued = noted if isinstance(noted, int) else 0
         if continued >= _LIMIT_CONTINUED:
-            reason = (
-                f"the model failed in {continued + 1} steps in a row, {_LIMIT_CONTINUED} may; the last time: {error}"
-            )
+            reason = f"{continued + 1} steps failed in a row, {_LIMIT_CONTINUED} may; the last time: {error}"
             return state.forbid_continuation(self.name, rule, reason)
         state = state.with_note(_MODEL_ERRORS, continued + 1)
+        if not isinstance(error, ModelError):
+            return state.request_continuation(self.name, "show_error", f"the model is shown the error: {error}")
         reason = f"asked again after failed step {continued + 1} of {_LIMIT_CONTINUED} allowed in a row: {error}"
         return state.request_continuation(self.name, rule, reason)
 

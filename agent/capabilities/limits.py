@@ -1,21 +1,32 @@
 """The limits of a run. Each stops it before the next step and names itself and the numbers.
 
-They are mandatory: no request removes them. They are looked at between steps; what one step may take is bounded by the
-timeouts of the model and of each tool. Steps, tokens, tool calls and cost are those of the run and its subagents
+They are mandatory: no request removes them. Two hold within a step too: tool calls past the limit are blocked, and what
+the model or a tool is at when the time is over is cancelled. For the others a step is let come to its end, which the
+timeouts of the model and of each tool bound. Steps, tokens, tool calls and cost are those of the run and its subagents
 together.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Self
 
+from agent.cancellation import Cancellation
 from agent.capability import Capability
 from agent.hook import Hook
+from agent.messages import ToolCall
 from agent.state import AgentState, ToolExecution
-from agent.tool import ToolResult
+from agent.tool import ToolContext, ToolExecutor, ToolResult, ToolSpec
 
+OUT_OF_TIME = ToolResult.error("the call was cancelled: the run's time is over", outcome="cancelled")
+
+# With less than this left no step is begun: timers may be early by their resolution, and sums of floats are not exact.
+_LEAST_S = 0.001
 _LAST_CALL = "limits.last_call"  # {"digest", "count"}: the last tool call and how often it was made in a row
 _NOTED_CALLS = 3
 
@@ -56,7 +67,7 @@ class TokenUsageLimit(Hook):
 
 
 class ToolCallLimit(Hook):
-    """Stops after `limit` tool calls; blocked and failed ones count."""
+    """Stops after `limit` tool calls; blocked and failed ones count. What one response asks past it is blocked."""
 
     name = "tool_call_limit"
     mandatory = True
@@ -66,11 +77,14 @@ class ToolCallLimit(Hook):
 
     async def before_step(self, state: AgentState) -> AgentState:
         made = state.spent.tool_calls
-        if made < self.limit:
-            return state
-        return state.forbid_continuation(
-            self.name, "max_tool_calls", f"{made} tool calls were made, the limit is {self.limit}"
-        )
+        return state if made < self.limit else state.forbid_continuation(self.name, "max_tool_calls", self._said(made))
+
+    async def before_tool_use(self, state: AgentState) -> AgentState:
+        made = state.spent.tool_calls + (state.current.tool_index or 0)  # what the step has begun is not in spent yet
+        return state if made < self.limit else state.block(self.name, "max_tool_calls", self._said(made))
+
+    def _said(self, made: int) -> str:
+        return f"{made} tool calls were made, the limit is {self.limit}"
 
 
 class CostLimit(Hook):
@@ -92,7 +106,7 @@ class CostLimit(Hook):
 
 
 class ExecutionTimeLimit(Hook):
-    """Stops after `limit_s` seconds of work.
+    """Stops after `limit_s` seconds of work, and the loop ends what a step is at when they are over.
 
     Time between two processes, or spent waiting for an approval, does not count.
     """
@@ -104,11 +118,77 @@ class ExecutionTimeLimit(Hook):
         self.limit_s = limit_s
 
     async def before_step(self, state: AgentState) -> AgentState:
-        if state.active_s < self.limit_s:
+        if self.left_s(state) >= _LEAST_S:
             return state
         return state.forbid_continuation(
             self.name, "max_seconds", f"the run worked for {state.active_s:.1f} s, the limit is {self.limit_s:g} s"
         )
+
+    def left_s(self, state: AgentState) -> float:
+        """Return what is left of the time at the beginning of a step."""
+        return self.limit_s - state.active_s
+
+
+def time_left_s(hooks: Iterable[Hook], state: AgentState) -> float:
+    """Return what these hooks leave of the run's time at the beginning of a step; without a limit it is infinite."""
+    return min((hook.left_s(state) for hook in hooks if isinstance(hook, ExecutionTimeLimit)), default=math.inf)
+
+
+class TimeLeft:
+    """Cancels what its block waits for when the time is over: the block is left without an error, `over` says why.
+
+    A run that is cancelled is left to its end: the time that is over meanwhile does not cancel it a second time, and
+    whoever cancels it when the time is over is heeded.
+    """
+
+    def __init__(self, left_s: float) -> None:
+        self.over = False
+        self._left_s = left_s
+
+    async def __aenter__(self) -> Self:
+        self._cancellation = await Cancellation.watch()
+        self._task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(max(0.0, self._left_s), self._end) if self._left_s < math.inf else None
+        return self
+
+    def _end(self) -> None:
+        if self._task is not None and not self._cancellation.asked:
+            self.over = True
+            self._task.cancel()
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.over or self._task is None:
+            return False
+        self._task.uncancel()
+        # Also an error: it may be how a driver answers a cancellation, and nothing is to be done about it any more.
+        return isinstance(error, Exception | asyncio.CancelledError) and not self._cancellation.asked
+
+
+class ToolsInTime:
+    """A ToolExecutor whose calls end when the run's time does. `left_s` says how much there is."""
+
+    def __init__(self, inner: ToolExecutor, left_s: Callable[[], float]) -> None:
+        self._inner = inner
+        self._left_s = left_s
+
+    def specs(self) -> Sequence[ToolSpec]:
+        return self._inner.specs()
+
+    def check(self, call: ToolCall) -> ToolResult | None:
+        return self._inner.check(call)
+
+    def normalised(self, call: ToolCall) -> ToolCall:
+        return self._inner.normalised(call)
+
+    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        left_s = self._left_s()
+        if left_s > 0:  # what waited for its turn may not even begin
+            async with TimeLeft(left_s):
+                return await self._inner.execute(call, context)
+        return OUT_OF_TIME
 
 
 class ForcedContinuationsCap(Hook):
@@ -146,7 +226,7 @@ class RepeatedCalls(Hook):
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
         tool = state.current.tool
-        if tool.result is None:
+        if tool.result is None or tool.result == OUT_OF_TIME:  # not the tool's own, and the run is over for it
             return state
         digest = _digest(tool, tool.result)
         last = state.notes.get(_LAST_CALL)
@@ -196,9 +276,9 @@ def limits(
     return Capability(
         "limits",
         hooks=(
+            ExecutionTimeLimit(execution_time_s),  # the first to speak: a step that it ended may be the last one too
             StepsLimit(steps),
             TokenUsageLimit(output_tokens),
-            ExecutionTimeLimit(execution_time_s),
             ToolCallLimit(tool_calls),
             *(() if cost_usd is None else (CostLimit(cost_usd),)),
             RepeatedCalls(repeated_calls),

@@ -53,6 +53,8 @@ class Memory(Hook):
     on_failure = "open"
 
     def __init__(self, files: FileSystem, paths: Sequence[str]) -> None:
+        if isinstance(paths, str):  # its letters would be the paths
+            raise TypeError(f"paths is one string, {paths!r}: pass a list, as in [{paths!r}]")
         self._files = files
         self._paths = tuple(dict.fromkeys(resolve(path) for path in paths))
 
@@ -109,6 +111,6 @@ class Memory(Hook):
 def memory(files: FileSystem, paths: Sequence[str]) -> Capability:
     """Return the memory kept in the files at `paths`, relative ones from the workspace.
 
-    Raises InvalidPath for a path that can be none.
+    Raises InvalidPath for a path that can be none, TypeError for one string instead of a list.
     """
     return Capability("memory", hooks=(Memory(files, paths),))

@@ -15,9 +15,9 @@ import json
 
 from pydantic import BaseModel, StrictBool, ValidationError
 
-from agent.capabilities.structured_output import json_in
 from agent.capability import Capability
 from agent.continuation import ContinuationDecision
+from agent.final_json import json_in
 from agent.hook import Hook, InferenceRequest
 from agent.messages import Message
 from agent.model import Model
@@ -84,7 +84,7 @@ class SelfCritique(Hook):
         seen = state.notes.get(_ROUNDS, 0)
         used = seen if isinstance(seen, int) else 0
         try:
-            critique = Critique.model_validate(json_in(said.message.content))
+            critique = Critique.model_validate(await asyncio.to_thread(json_in, said.message.content))
         except ValueError as error:
             reason = f"the critique cannot be read, so the answer stands: {_cut(_problem(error), _REASON_CHARS)}"
             return state.allow_stop(self.name, "unreadable", reason)

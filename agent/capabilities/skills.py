@@ -5,7 +5,8 @@ read_file, which makes that skill the active one. While it is active, its allowe
 until another skill is read or finish_skill ends it.
 
 Whoever can write to the files can write a skill, so this steers a model and contains nothing: that is for policy.
-A skill that cannot be taken as it is written is left out and named in the note skills.broken.
+A skill that cannot be taken as it is written is left out and named in the metadata, skills.broken, so that it is an
+event and stays with the thread until it is mended.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ class SkillCatalog(Hook):
     on_failure = "open"
 
     def __init__(self, files: FileSystem, paths: Sequence[str]) -> None:
+        if isinstance(paths, str):  # its letters would be the paths
+            raise TypeError(f"paths is one string, {paths!r}: pass a list, as in [{paths!r}]")
         self._files = files
         self._paths = tuple(dict.fromkeys(resolve(path) for path in paths))
 
@@ -75,7 +78,8 @@ class SkillCatalog(Hook):
         for path in self._paths:
             await search.below(path)
         catalog: list[JsonValue] = [skill.model_dump(mode="json") for skill in search.skills.values()]
-        return state.with_note(CATALOG, catalog).with_note(BROKEN, search.broken)
+        state = state.with_note(CATALOG, catalog)
+        return state.with_metadata(BROKEN, search.broken) if search.broken else state.without_metadata(BROKEN)
 
     async def before_inference(self, state: AgentState) -> AgentState:
         skills = _catalog(state)
@@ -133,7 +137,7 @@ class FinishSkillArguments(BaseModel):
 def skills(files: FileSystem, paths: Sequence[str]) -> Capability:
     """Return the catalog of the SKILL.md files below `paths`, relative ones from the workspace, and finish_skill.
 
-    Raises InvalidPath for a path that can be none.
+    Raises InvalidPath for a path that can be none, TypeError for one string instead of a list.
     """
     tool = Tool(
         FINISH,

@@ -6,52 +6,33 @@ the thread's metadata under VALUE, is the value as the model wrote it, so a defa
 Together with self_critique this hook judges first: it is further in, and a critique of an answer that does not fit
 would be wasted. An answer that the critique sends back is judged here again. Both count as forced continuations.
 
-A `pattern` of the schema is a Python regular expression over what a model wrote. One that backtracks without bound
-("(a+)+$") can bring the whole process to a stand, and no timeout ends that: whoever writes the schema answers for it.
-Other keywords that cost much, uniqueItems over thousands of objects, run in a thread and into this hook's timeout.
+A JSON Schema is judged in a process of its own (agent.json_schema). The validators of a pydantic model run here, in a
+thread: whoever writes one answers for the time it takes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from itertools import islice
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
-from jsonschema import Draft202012Validator, SchemaError
-from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 from pydantic import BaseModel, JsonValue, ValidationError
-from referencing.exceptions import Unresolvable
-from referencing.jsonschema import DRAFT202012, Schema
 
 from agent.capability import Capability
+from agent.final_json import MAX_VALUE_CHARS, json_in
 from agent.hook import Hook
+from agent.json_schema import MAX_ERRORS, checked, errors_of, short
 from agent.messages import Message
 from agent.state import AgentState
 
 VALUE = "structured_output.value"
 """Where the value is in the thread's metadata."""
 
-MAX_VALUE_CHARS = 64 * 1024
-"""Of the value as JSON in ASCII: whoever keeps the thread bounds its values too."""
-MAX_SCHEMA_CHARS = 64 * 1024
-MAX_DEPTH = 64
-MAX_ERRORS = 10
-
 _RETRIES = "structured_output.retries"
 _NAME = "structured_output"
-_ERROR_CHARS = 300
-_ANSWER_CHARS = 4 * MAX_VALUE_CHARS
-_STARTS = 200
-_FENCE = re.compile(r"^```(?:json|JSON)?[ \t\r]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
-_START = re.compile(r"[{\[]")
-# What begins like this and is no JSON is broken JSON, not prose; a part of it that is whole is not the answer.
-_MEANT = re.compile(r"""\{\s*["}]|\[\s*["\[{\]\d-]""")
 
-_Errors = Callable[[JsonValue], list[str]]
+_Errors = Callable[[JsonValue], Awaitable[list[str]]]
 
 
 class StructuredOutput(Hook):
@@ -61,7 +42,7 @@ class StructuredOutput(Hook):
     # Further in than flow, so that its word on the stop is the first, and than self_critique, which looks at it. At
     # before_inference it comes last: what the answer must look like stands at the end of the system prompt.
     priority = -20
-    timeout_s = 10.0
+    timeout_s = 20.0  # the judge's own limit comes first
 
     def __init__(self, schema: Mapping[str, JsonValue], errors_in: _Errors, retries: int) -> None:
         self.retries = retries
@@ -82,8 +63,7 @@ class StructuredOutput(Hook):
         response = state.current.response
         if response is None or response.message.tool_calls:
             return state
-        # In a thread: a large answer takes a while to judge, and other runs must not wait for it.
-        value, errors = await asyncio.to_thread(self._judged, response.message.content)
+        value, errors = await self._judged(response.message.content)
         if not errors:
             state = state.with_metadata(VALUE, value)
             return state.allow_stop(self.name, "valid", "the answer fits the schema")
@@ -104,165 +84,34 @@ class StructuredOutput(Hook):
         reason = f"the answer does not fit the schema, retry {used + 1} of {self.retries}: {errors[0]}"
         return state.request_continuation(self.name, "invalid", reason)
 
-    def _judged(self, answer: str) -> tuple[JsonValue, list[str]]:
+    async def _judged(self, answer: str) -> tuple[JsonValue, list[str]]:
         """Return the value in an answer and no errors, or what is wrong with it."""
         try:
-            value = json_in(answer)
+            value = await asyncio.to_thread(json_in, answer)  # a large answer takes a while to read
             if len(json.dumps(value)) > MAX_VALUE_CHARS:
                 raise ValueError(f"the value has more than {MAX_VALUE_CHARS} characters as JSON: make it shorter")
-            errors = self._errors_in(value)
+            errors = await self._errors_in(value)
         except ValueError as error:
-            return None, [_short(str(error))]
+            return None, [short(str(error))]
         return value, errors
 
 
-def json_in(answer: str) -> JsonValue:
-    """Return the one JSON value of an answer: alone, in a code fence, or an object or array with prose around it.
-
-    Raises ValueError that tells a model what is wrong. The value always comes back the same from stored JSON.
-    """
-    if len(answer) > _ANSWER_CHARS:
-        raise ValueError(f"the answer has {len(answer)} characters, {_ANSWER_CHARS} at most are read")
-    if not answer.strip():
-        raise ValueError("the answer is empty")
-    try:
-        return _kept(_decoded(answer))
-    except _NotJson as error:
-        problem = error
-    found = list(islice(_fenced(answer), 2)) or list(islice(_embedded(answer), 2))
-    if len(found) > 1:
-        raise ValueError("there is more than one JSON value in the answer: send exactly one, and nothing else")
-    if not found:
-        raise ValueError(f"the answer is not JSON: {problem}")
-    return _kept(found[0])
-
-
-class _NotJson(ValueError):
-    """A text is no JSON; another part of it may be."""
-
-
-def _no_constant(name: str) -> JsonValue:
-    raise ValueError(f"{name} is no JSON value")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)
-
-
-def _decoded(text: str) -> JsonValue:
-    try:
-        return cast(JsonValue, _DECODER.decode(text.strip()))
-    except (ValueError, RecursionError) as error:
-        raise _NotJson(str(error)) from None
-
-
-def _fenced(text: str) -> Iterator[JsonValue]:
-    """Yield the values of the code fences that hold one."""
-    for fence in islice(_FENCE.finditer(text), _STARTS):
-        with suppress(_NotJson):
-            yield _decoded(fence[1])
-
-
-def _embedded(text: str) -> Iterator[JsonValue]:
-    """Yield the objects and arrays that stand in a text, the outermost ones; none from where broken JSON begins."""
-    position = 0
-    for _ in range(_STARTS):
-        start = _START.search(text, position)
-        if start is None:
-            return
-        try:
-            value, position = _DECODER.raw_decode(text, start.start())
-            yield value
-        except (ValueError, RecursionError):
-            if _MEANT.match(text, start.start()):
-                return
-            position = start.end()
-
-
-def _kept(value: JsonValue) -> JsonValue:
-    """Return a value that state and storage can keep. Raises ValueError for another."""
-    level: list[JsonValue] = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer if isinstance(outer, list) else ())
-        ]
-        if not level:
-            break
-    else:
-        raise ValueError(f"the value is nested more than {MAX_DEPTH} deep")
-    try:
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()  # 1e999 is infinite, "\ud800" half a character
-    except ValueError as error:
-        raise ValueError(f"the value cannot be kept as JSON: {error}") from None
-    return value
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _ERROR_CHARS else f"{text[:_ERROR_CHARS]}..."
-
-
 def _model_errors(model: type[BaseModel]) -> _Errors:
-    def errors_in(value: JsonValue) -> list[str]:
+    def judge(value: JsonValue) -> list[str]:
         try:
             # As JSON, so that a strict model takes what JSON has no type for, such as a date.
             model.model_validate_json(json.dumps(value))
         except ValidationError as error:
             found = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_ERRORS]
-            return [_short(f"{'.'.join(map(str, one['loc'])) or 'the value'}: {one['msg']}") for one in found]
+            return [short(f"{'.'.join(map(str, one['loc'])) or 'the value'}: {one['msg']}") for one in found]
         except Exception as error:  # a validator of the model's author, on a value that he did not think of
-            return [_short(f"the value was refused: {type(error).__name__}: {error}")]
+            return [short(f"the value was refused: {type(error).__name__}: {error}")]
         return []
 
-    return errors_in
-
-
-def _schema_errors(schema: dict[str, JsonValue]) -> _Errors:
-    validator: Any = Draft202012Validator(schema, registry=REGISTRY)  # the specifications alone: nothing is fetched
-
-    def errors_in(value: JsonValue) -> list[str]:
-        try:
-            found = list(islice(validator.iter_errors(value), MAX_ERRORS))
-        except Exception as error:  # a schema that refers to itself without end, a number too large to divide
-            return [_short(f"the value could not be judged: {type(error).__name__}: {error}")]
-        return [f"{_short(one.json_path)}: {_short(one.message)}" for one in found]
+    async def errors_in(value: JsonValue) -> list[str]:
+        return await asyncio.to_thread(judge, value)  # other runs must not wait for it
 
     return errors_in
-
-
-def _checked(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return a copy of a schema that is one. Raises ValueError that says where it is not."""
-    try:
-        text = json.dumps(dict(schema), allow_nan=False)
-        copy: dict[str, JsonValue] = json.loads(text)
-        if len(text) > MAX_SCHEMA_CHARS:
-            raise ValueError(f"it has {len(text)} characters as JSON, {MAX_SCHEMA_CHARS} at most are taken")
-        Draft202012Validator.check_schema(copy)
-        root = DRAFT202012.create_resource(copy)
-        _check_references(root, REGISTRY.with_resource(root.id() or "", root).resolver(root.id() or ""))
-    except SchemaError as error:
-        raise ValueError(f"the JSON Schema is wrong at {error.json_path}: {_short(error.message)}") from None
-    except RecursionError:
-        raise ValueError("the JSON Schema is nested too deep") from None
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"the JSON Schema cannot be taken: {_short(str(error))}") from None
-    return copy
-
-
-def _check_references(resource: Any, resolver: Any) -> None:
-    """Raise ValueError for a reference to something that is neither in the schema nor in the specifications."""
-    contents: Schema = resource.contents
-    for keyword in ("$ref", "$dynamicRef"):
-        reference = contents.get(keyword) if isinstance(contents, Mapping) else None
-        if isinstance(reference, str):
-            try:
-                resolver.lookup(reference)
-            except Unresolvable:
-                raise ValueError(
-                    f"its {keyword} {reference!r} leads nowhere: put what it means under $defs, nothing is fetched"
-                ) from None
-    for inner in resource.subresources():
-        _check_references(inner, resolver.in_subresource(inner))
 
 
 def structured_output(schema: type[BaseModel] | Mapping[str, JsonValue], *, retries: int = 2) -> Capability:
@@ -276,6 +125,6 @@ def structured_output(schema: type[BaseModel] | Mapping[str, JsonValue], *, retr
             raise ValueError(f"{schema.__name__} has no JSON Schema: {error}") from error
         hook = StructuredOutput(shown, _model_errors(schema), retries)
     else:
-        checked = _checked(schema)
-        hook = StructuredOutput(checked, _schema_errors(checked), retries)
+        known = checked(schema)
+        hook = StructuredOutput(known, partial(errors_of, known), retries)
     return Capability(_NAME, hooks=(hook,))

@@ -24,6 +24,8 @@ __all__ = ["Subagent", "subagents"]
 
 _SPAWN = "spawn_subagent"
 _TOOLS = (_SPAWN, "check_subagent", "wait_subagent", "cancel_subagent", "list_subagents")
+# Of one family, root run, foreground and background: each has a request to the model or a tool call under way.
+_AT_WORK_LIMIT = 16
 _BACKGROUND_LIMIT = 8
 _TASK_LIMIT_CHARS = 32_000
 _SHOWN_LIMIT_CHARS = 100
@@ -170,6 +172,11 @@ class _Desk:
             return f"subagents can be {self._depth} deep and you are at depth {depth}: do the task yourself"
         if call_id in family.members or call_id in parent.runs:
             return f"this call has started a subagent already, {call_id}"
+        if family.at_work() >= _AT_WORK_LIMIT:
+            return (
+                f"{_AT_WORK_LIMIT} of this run's agents are at work, which is as many as there can be at once; "
+                "spawn this one when another has ended, or do the task yourself"
+            )
         if asked.background and family.background() >= _BACKGROUND_LIMIT:
             return (
                 f"{_BACKGROUND_LIMIT} background subagents are at work, which is as many as there can be; "

@@ -6,6 +6,7 @@ Nothing here imports the client or trusts the endpoint: what it sends may be mis
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,9 @@ _LIMIT_CALLS = 128
 _LIMIT_TOKENS = 10**9
 
 _CHARS_PER_TOKEN = 4
+
+_NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+_NAME_LIMIT_CHARS = 64
 
 
 def request_body(model: str, request: InferenceRequest) -> dict[str, Any]:
@@ -46,12 +50,17 @@ def _message(message: Message) -> dict[str, Any]:
     if message.tool_calls:
         said["content"] = message.content or None
         said["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _arguments(call)}}
+            {"id": call.id, "type": "function", "function": {"name": _name(call), "arguments": _arguments(call)}}
             for call in message.tool_calls
         ]
     if message.tool_call_id is not None:
         said["tool_call_id"] = message.tool_call_id
     return said
+
+
+def _name(call: ToolCall) -> str:
+    # Endpoints refuse a history with a name that no tool can have, though a model made it up.
+    return _NO_NAME.sub("_", call.name)[:_NAME_LIMIT_CHARS] or "_"
 
 
 def _arguments(call: ToolCall) -> str:
@@ -166,6 +175,11 @@ class Gathered:
     def endless(self) -> bool:
         """Whether the answer is longer than any answer should be."""
         return self._taken > _LIMIT_CHARS or len(self._calls) > _LIMIT_CALLS
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything has come."""
+        return self._taken > 0
 
     @property
     def empty(self) -> bool:

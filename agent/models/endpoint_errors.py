@@ -12,6 +12,7 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 
 from agent.errors import ContextLengthExceeded, ModelError, ModelRefused, ModelUnavailable
+from agent.storable import storable_text
 
 _LIMIT_CHARS = 2000
 _LIMIT_RETRY_AFTER_S = 300.0
@@ -33,6 +34,7 @@ def said_by(message: str, api_key: str) -> str:
     """Return what an endpoint said, fit to be shown."""
     if len(api_key) >= 8:  # a shorter one is no secret, and may be a word
         message = message.replace(api_key, "[the API key]")
+    message = storable_text(message)
     return message if len(message) <= _LIMIT_CHARS else f"{message[:_LIMIT_CHARS]}... ({len(message)} characters)"
 
 

@@ -117,9 +117,17 @@ class OpenAIModel:
         Raises ModelUnavailable, with retry_after_s where the endpoint says it, ModelRefused, of which
         ContextLengthExceeded is one, or ModelNonsense.
         """
-        body = request_body(self._name, request)
+        body, gathered = request_body(self._name, request), Gathered()
         try:
-            gathered = await (self._streamed if self._stream else self._whole)(body, on_delta)
+            return await self._asked(body, gathered, on_delta)
+        except ModelError as error:
+            if gathered.begun:  # else nothing was answered, and nothing is charged
+                error.usage = self._usage(gathered, body)
+            raise
+
+    async def _asked(self, body: dict[str, Any], gathered: Gathered, on_delta: OnDelta) -> ModelResponse:
+        try:
+            await (self._streamed if self._stream else self._whole)(body, gathered, on_delta)
             return self._response(gathered, body)
         except ModelError:
             raise
@@ -153,8 +161,7 @@ class OpenAIModel:
             what = self._said(f"{type(error).__name__}: {error}")
             raise self._nonsense(f"an answer that cannot be read ({what})") from error
 
-    async def _streamed(self, body: dict[str, Any], on_delta: OnDelta) -> Gathered:
-        gathered = Gathered()
+    async def _streamed(self, body: dict[str, Any], gathered: Gathered, on_delta: OnDelta) -> None:
         stream = await self._client.chat.completions.create(
             **body, stream=True, stream_options={"include_usage": True}, extra_body=self._extra or None
         )
@@ -171,28 +178,29 @@ class OpenAIModel:
             )
         if not gathered.finish_reason:
             raise ModelUnavailable(f"{self._endpoint} ended its stream before the answer was complete")
-        return gathered
 
-    async def _whole(self, body: dict[str, Any], on_delta: OnDelta) -> Gathered:
+    async def _whole(self, body: dict[str, Any], gathered: Gathered, on_delta: OnDelta) -> None:
         completion = await self._client.chat.completions.create(**body, stream=False, extra_body=self._extra or None)
         if not completion.choices:
             raise self._nonsense("an answer without choices")
-        gathered = Gathered()
         text = gathered.add_whole(completion)
         if gathered.endless:
             raise self._nonsense("an answer without end")
         if text:
             on_delta(text)
-        return gathered
 
     def _response(self, gathered: Gathered, body: Mapping[str, Any]) -> ModelResponse:
         if gathered.empty and gathered.finish_reason not in ("length", "content_filter"):
             raise self._nonsense(f"an empty answer (finish reason {gathered.finish_reason or 'not given'})")
-        message = gathered.message()
-        usage = usage_of(gathered.usage, body, message)
-        if self._prices is not None:
-            usage = usage.model_copy(update={"cost_usd": self._prices.cost_usd(usage)})
-        return ModelResponse(message=message, finish_reason=gathered.finish_reason, usage=usage)
+        return ModelResponse(
+            message=gathered.message(), finish_reason=gathered.finish_reason, usage=self._usage(gathered, body)
+        )
+
+    def _usage(self, gathered: Gathered, body: Mapping[str, Any]) -> Usage:
+        usage = usage_of(gathered.usage, body, gathered.message())
+        if self._prices is None:
+            return usage
+        return usage.model_copy(update={"cost_usd": self._prices.cost_usd(usage)})
 
     def _said(self, message: str) -> str:
         return said_by(message, self._api_key)

@@ -1,9 +1,10 @@
 """A family: a root run and all its subagents, as far as they work in this process, and the ledger they share.
 
 Limits look at state.spent, which is a run's own and state.others. The ledger makes `others` true: each member reports
-what it spent, and learns at every step what its relatives did, so that a limit holds for the sum of all. What is in
-flight elsewhere is not known yet: the sum overshoots by a step per member at most. A process that resumes a root run
-begins with the `others` of its state: what the subagents of the process before had spent.
+what it spent, and learns at every step and tool call what its relatives did, so that a limit holds for the sum of all.
+A tool call is reported when it begins. Of an inference in flight elsewhere nothing is known yet: steps, tokens and cost
+overshoot by a step per member at most. A process that resumes a root run begins with the `others` of its state: what
+the subagents of the process before had spent.
 
 Families are live objects and stay out of the state. A family lives from the first step of its root run to its end.
 """
@@ -91,6 +92,10 @@ class Family:
         del member.parent.living[member.id]
         member.parent.over += spent
 
+    def at_work(self) -> int:
+        """Return how many are at work, the root run among them."""
+        return len(self.members)
+
     def background(self) -> int:
         """Return how many work in the background."""
         return sum(member.background for member in self.members.values())
@@ -156,6 +161,9 @@ class FamilyLedger(Hook):
     async def after_inference(self, state: AgentState) -> AgentState:
         return self._settled(state)
 
+    async def before_tool_use(self, state: AgentState) -> AgentState:
+        return self._settled(state, begun=(state.current.tool_index or 0) + 1)
+
     async def after_step(self, state: AgentState) -> AgentState:
         return self._settled(state)
 
@@ -164,10 +172,11 @@ class FamilyLedger(Hook):
         self._families.end(state)
         return state
 
-    def _settled(self, state: AgentState) -> AgentState:
+    def _settled(self, state: AgentState, *, begun: int = 0) -> AgentState:
+        """Settle with the family; `begun` tool calls of the step in flight are not in the state yet."""
         member = self._families.find(state)
         if member is None:
             return state
-        member.own = Spent(steps=state.steps, tool_calls=state.tool_calls, usage=state.usage)
+        member.own = Spent(steps=state.steps, tool_calls=state.tool_calls + begun, usage=state.usage)
         others = member.family.others(member)
         return state if others == state.others else state.with_(others=others)

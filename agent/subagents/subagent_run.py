@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from agent.capabilities.flow import ErrorPolicy, FinishReason, ToolCallPresence
 from agent.capability import Capability
 from agent.loop import Agent
 from agent.messages import Message
@@ -25,6 +26,8 @@ _log = logging.getLogger(__name__)
 
 Status = Literal["running", "completed", "stopped", "cancelled", "failed", "lost"]
 
+# What makes the parent go on or stop does it in a subagent as well: its settings are the operator's.
+_FLOW = (ToolCallPresence, FinishReason, ErrorPolicy)
 # What the parent is shown of an answer.
 _ANSWER_LIMIT_CHARS = 32_000
 
@@ -127,11 +130,14 @@ def start(
 ) -> SubagentRun:
     """Start a subagent for the tool call of `context`, with the tools of `names` but `unseen` ones in sight."""
     member = parent.family.join(parent, context.call_id, background=background)
+    flows = tuple(hook for hook in run.hooks if isinstance(hook, _FLOW))
+    inherited = tuple(hook for hook in run.hooks if hook.mandatory or hook.innermost or hook in flows)
     agent = Agent(
         model=definition.model or model,
         capabilities=(
             # First of all, so that the operator's hooks are outside of what comes with the subagent, as in the parent.
-            Capability("inherited", hooks=tuple(hook for hook in run.hooks if hook.mandatory or hook.innermost)),
+            Capability("inherited", hooks=inherited),
+            *((Capability("flow"),) if flows else ()),  # in place of the usual one, as its hooks are inherited
             # In place of the usual limits: the run's own are among the inherited hooks.
             Capability("limits", hooks=(SubagentBudget(name, member, definition),)),
         ),

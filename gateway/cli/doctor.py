@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
+import resource
 import shutil
 import sys
 import tempfile
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from sandbox.docker_engine import DockerEngine, EngineFacts
 
 _DISK_WANTED_BYTES = 5 * 1024**3
+_OPEN_FILES_WANTED = 4096
 _PYTHON_WANTED = (3, 11)
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "red"}
 
@@ -41,7 +43,7 @@ def doctor(
     config: Annotated[Path | None, typer.Option(help="Configuration to look at, with its policies and engine.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Look at Python, disk, engine, images and runtimes, and try the limits on a sandbox. Exits 1 when one failed."""
+    """Look at Python, disk, open files, engine, images, runtimes; try limits on a sandbox. Exits 1 when one failed."""
     findings = asyncio.run(_collect(engine_url, config))
     if as_json:
         ok = all(finding.state != "failed" for finding in findings)
@@ -73,6 +75,7 @@ async def _look(engine_url: str | None, config: Path | None) -> AsyncIterator[Fi
 
     yield _python()
     yield _disk()
+    yield _open_files()
     if config is not None:
         finding, configured_url = _configuration(config)
         yield finding
@@ -180,6 +183,17 @@ def _disk() -> Finding:
     ok = free >= _DISK_WANTED_BYTES
     detail = f"{free / 1024**3:.1f} GiB free on /"
     return Finding("disk", "ok" if ok else "warning", detail, "" if ok else "free some: images and workspaces need it")
+
+
+def _open_files() -> Finding:
+    """Look at the hard limit: that is what `airlock serve` raises its own to."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    ok = hard == resource.RLIM_INFINITY or hard >= _OPEN_FILES_WANTED
+    mend = (
+        f"raise it to {_OPEN_FILES_WANTED:,} or more (`ulimit -Hn`, LimitNOFILE): runs and sandboxes need many at once"
+    )
+    detail = "without limit" if hard == resource.RLIM_INFINITY else f"{hard:,} at most"
+    return Finding("open files", "ok" if ok else "warning", detail, "" if ok else mend)
 
 
 def _seccomp(facts: EngineFacts) -> Finding:

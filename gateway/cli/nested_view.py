@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from rich.console import Console
+from rich.text import Text
 
+from gateway.cli.printable import one_line
 from gateway.cli.run_view import RunView
 
 _INDENT = "┆ "
@@ -22,6 +24,7 @@ class NestedRunView:
         self._console = console or Console(highlight=False)
         self._root = RunView(self._console)
         self._nested: dict[str, tuple[Console, RunView]] = {}
+        self._names: dict[str, str] = {}
         self._parents: dict[str, str] = {}
         self._last = self._root
 
@@ -31,8 +34,12 @@ class NestedRunView:
         if event_type == "tool_call_started":
             self._parents[str(payload.get("call_id"))] = within
         view = self._view(within)[1] if within else self._root
+        if event_type == "subagent_started":
+            self._names[within] = one_line(payload.get("agent"), 80)
         if view is not self._last:
             self._last.interrupt()
+            if within and self._last is not self._root and event_type != "subagent_started":
+                self._nested[within][0].print(Text(f"subagent {self._names.get(within, '?')}", style="dim"))
             self._last = view
         view.feed(event_type, payload)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,6 +33,7 @@ def serve(
     from sandbox.errors import SandboxError
 
     set_up_logging()
+    _raise_file_limit()
     try:
         asyncio.run(_serve(Config.load(config), listen, ready_file, as_json=as_json))
     except AirlockError as error:
@@ -62,7 +64,21 @@ async def _serve(config: Config, listen: str, ready_file: Path | None, *, as_jso
         await stop.wait()
         # Only the one that wrote it takes it away: a second gateway that did not start must leave it alone.
         if ready_file is not None:
-            await asyncio.to_thread(ready_file.unlink, missing_ok=True)
+            # Here and now: a thread of the pool may be busy with somebody's work, and stopping must not wait for that.
+            ready_file.unlink(missing_ok=True)  # noqa: ASYNC240
+
+
+def _raise_file_limit() -> None:
+    """Take all the open files that the system grants: all tenants' connections and tool calls share them."""
+    import structlog
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    except (OSError, ValueError) as error:  # some kernels take less than they say
+        structlog.get_logger(__name__).warning("the limit of open files stays", limit=soft, error=str(error))
+    structlog.get_logger(__name__).info("limit of open files", limit=soft)
 
 
 def _stop(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

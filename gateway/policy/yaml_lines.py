@@ -64,6 +64,17 @@ def read_yaml(text: str) -> YamlReading:
     return reading
 
 
+def written_twice(node: yaml.MappingNode) -> Iterator[YamlProblem]:
+    """Yield the fields of a mapping that are there already, which YAML readers resolve in silence."""
+    first: dict[str, int] = {}
+    for key_node, _ in node.value:
+        if isinstance(key_node, yaml.ScalarNode):
+            key, line = key_node.value, key_node.start_mark.line + 1
+            if key in first:
+                yield YamlProblem(line, (key,), f"written twice; the first is in line {first[key]}. Keep one")
+            first.setdefault(key, line)
+
+
 def _check_events(events: Iterator[Any]) -> None:
     """Raise YamlProblem for what must not even be composed."""
     depth = documents = 0
@@ -103,15 +114,15 @@ class _Construction:
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, object]:
         mapping: dict[str, object] = {}
+        self._reading.problems.extend(
+            YamlProblem(twice.line, (*path, *twice.path), twice.message) for twice in written_twice(node)
+        )
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
                 raise YamlProblem(line, path, "a field's name must be plain text")
             key = key_node.value
             if key in mapping:
-                first = self._reading.lines[(*path, key)]
-                message = f"written twice; the first is in line {first}. Keep one"
-                self._reading.problems.append(YamlProblem(line, (*path, key), message))
                 continue
             self._reading.lines[(*path, key)] = line
             mapping[key] = self.value(value_node, (*path, key))

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import structlog
 from alembic import command
 from alembic.config import Config as AlembicConfig
 from alembic.util import CommandError
 from sqlalchemy import Engine, Executable, Row, Select, create_engine, event
-from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import (
+    DatabaseError,
+    DataError,
+    IntegrityError,
+    InterfaceError,
+    NotSupportedError,
+    ProgrammingError,
+    SQLAlchemyError,
+)
+from sqlalchemy.exc import TimeoutError as NoConnection
 
 from gateway.errors import Misconfigured, Unavailable
 
@@ -23,7 +32,11 @@ _MIGRATIONS = Path(__file__).parent / "migrations"
 # One transaction takes at most this many callers' writes, so that a burst cannot hold the database for long.
 _GROUP_LIMIT = 128
 _READERS = 4
+# A locked, full or damaged database refuses every write. What else a driver says, or cannot take, is about one of them.
+_ABOUT_THE_DATABASE = (DatabaseError, InterfaceError, NoConnection, OSError)
+_ABOUT_A_WRITE = (IntegrityError, DataError, ProgrammingError, NotSupportedError)
 
+T = TypeVar("T")
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 Write = tuple[Executable, Parameters]
 
@@ -77,13 +90,19 @@ class Database:
         if self._writing is not None:
             self._queue.put_nowait(None)
             await self._writing
-        await asyncio.to_thread(self._shut_down)
+        # Not in the loop's pool: its threads may be busy with others' work, and stopping must not wait for that.
+        await asyncio.get_running_loop().run_in_executor(self._writer, self._shut_down)
+        self._writer.shutdown()
 
     async def rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
         """Return what a query finds; `Unavailable` when the database does not answer it."""
+        return await self.read(query, list)
+
+    async def read(self, query: Select[Any], take: Callable[[Iterable[Row[Any]]], T]) -> T:
+        """Return what `take`, in a reader's thread, makes of the rows; those that it does not ask for are not read."""
         if self._closed:
             raise Unavailable("the gateway is stopping; ask again when it is back")
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, query)
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, query, take)
 
     async def write(self, *writes: Write) -> None:
         """Execute statements in one transaction; all of them or none."""
@@ -110,10 +129,10 @@ class Database:
 
     # --- what the threads do ---
 
-    def _read(self, query: Select[Any]) -> Sequence[Row[Any]]:
+    def _read(self, query: Select[Any], take: Callable[[Iterable[Row[Any]]], T]) -> T:
         try:
             with self._engine.connect() as connection:
-                return connection.execute(query).all()
+                return take(connection.execute(query))
         except SQLAlchemyError as error:
             raise Unavailable(f"the database is locked, damaged or gone: {_said(error)}; try again later") from error
 
@@ -124,15 +143,15 @@ class Database:
                 for writes in group:
                     for statement, parameters in writes:
                         connection.execute(statement, parameters)
-        except (IntegrityError, DataError) as error:
+        except Exception as error:
+            if isinstance(error, _ABOUT_THE_DATABASE) and not isinstance(error, _ABOUT_A_WRITE):
+                log.error("the database refuses writes", error=_said(error), writes=len(group))  # noqa: TRY400 - no statements
+                reason = f"the database is locked, full or gone: {_said(error)}; try again later"
+                return [Unavailable(reason) for _ in group]
             if len(group) == 1:
                 return [error]
             # One bad write must not fail its neighbours: each gets a transaction of its own.
             return [error for writes in group for error in self._commit([writes])]
-        except Exception as error:
-            log.error("the database refuses writes", error=_said(error), writes=len(group))  # noqa: TRY400 - no statements
-            reason = f"the database is locked, full or gone: {_said(error)}; try again later"
-            return [Unavailable(reason) for _ in group]
         return [None] * len(group)
 
     def _migrate(self) -> None:
@@ -143,7 +162,6 @@ class Database:
             command.upgrade(config, "head")
 
     def _shut_down(self) -> None:
-        self._writer.shutdown()
         self._readers.shutdown()
         self._engine.dispose()
 

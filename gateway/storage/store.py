@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
+import structlog
 from pydantic import JsonValue
-from sqlalchemy import bindparam, delete, insert, select, update
+from sqlalchemy import Column, Row, Select, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from agent.events import Event
@@ -17,9 +19,17 @@ from agent.messages import Message
 from gateway.clock import MakeId, NowUs, make_id, now_us
 from gateway.keys import NewKey
 from gateway.storage.database import Database, Write
+from gateway.storage.stored_message import read_message, stored_text, whole_thread
 from gateway.storage.tables import api_keys, events, messages, runs, thread_metadata, threads, tool_calls
 
 INTERRUPTED_REASON = "the gateway stopped while this was under way; what it had done by then is not known"
+
+# A page of events ends after this many characters, whatever the number of events.
+_EVENTS_PAGE_CHARS = 4 * 1024 * 1024
+# A thread is read in slices of this size, so that a reader's thread is soon free for others.
+_SLICE_CHARS = 1024 * 1024
+T = TypeVar("T")
+log = structlog.get_logger(__name__)
 
 _OUTCOME_COLUMNS = ("state", "verdict", "rule", "reason", "outcome", "exit_code", "is_error", "result_bytes")
 # On the path of every call, so it is built once: building it costs as much as running it.
@@ -109,15 +119,40 @@ class Store:
             return await self.thread(tenant, name)
         return made
 
+    async def thread_chars(self, thread: Thread) -> int:
+        """Return how long what was said in a thread is, as it is stored."""
+        query = select(func.sum(func.length(messages.c.message)).label("chars")).where(
+            messages.c.thread_id == thread.id
+        )
+        return (await self._database.rows(query))[0].chars or 0
+
     async def messages_of(self, thread: Thread) -> tuple[Message, ...]:
-        """Return what was said in a thread, oldest first."""
-        query = select(messages.c.message).where(messages.c.thread_id == thread.id).order_by(messages.c.position)
-        return tuple(Message.model_validate_json(row.message) for row in await self._database.rows(query))
+        """Return what was said in a thread, oldest first. Of one that cannot be read it says so."""
+        query = select(messages.c.position, messages.c.message).where(messages.c.thread_id == thread.id)
+        found = await self._slices(query, messages.c.position, lambda row: read_message(row.message))
+        bad = [position for position, one in enumerate(found) if not one.well]
+        if not bad:
+            return tuple(one.message for one in found if one.message is not None)
+        whose = {"tenant": thread.tenant, "thread": thread.name}
+        log.warning("messages of a thread cannot be read", **whose, messages=len(bad), first_position=bad[0])
+        return whole_thread(one.message for one in found)
 
     async def metadata_of(self, thread: Thread) -> dict[str, JsonValue]:
         """Return what is known about a thread: the values by their keys."""
-        query = select(thread_metadata.c.key, thread_metadata.c.value).where(thread_metadata.c.thread_id == thread.id)
-        return {row.key: json.loads(row.value) for row in await self._database.rows(query)}
+        columns = thread_metadata.c
+        query = select(columns.key, columns.value).where(columns.thread_id == thread.id)
+        return dict(await self._slices(query, columns.key, lambda row: (row.key, json.loads(row.value))))
+
+    async def _slices(self, query: Select[Any], key: Column[Any], parse: Callable[[Row[Any]], T]) -> list[T]:
+        """Return all rows, read and parsed slice by slice, not on the event loop. `key` is the query's first column."""
+        found: list[T] = []
+        query = query.order_by(key)
+        take = partial(_slice, parse=parse, limit_chars=_SLICE_CHARS)
+        parsed, last = await self._database.read(query, take)
+        while last is not None:
+            found += parsed
+            parsed, last = await self._database.read(query.where(key > last), take)
+        return found + parsed
 
     async def keep_step(
         self,
@@ -134,7 +169,7 @@ class Store:
         To be told twice is the same as once: a write whose caller was cancelled may or may not have been done.
         """
         rows = [
-            {"thread_id": thread.id, "position": position + n, "run_id": run_id, "message": one.model_dump_json()}
+            {"thread_id": thread.id, "position": position + n, "run_id": run_id, "message": stored_text(one)}
             for n, one in enumerate(said)
         ]
         values = [
@@ -217,14 +252,19 @@ class Store:
         )
 
     async def events_of(self, run_id: str, from_sequence: int, limit: int) -> Sequence[LoggedEvent]:
-        """Return a run's events from a sequence number on. The caller has checked whose run it is."""
+        """Return a run's events from a sequence number on: `limit` of them, or fewer, but one, when they are large.
+
+        The caller has checked whose run it is.
+        """
         query = (
             select(events.c.sequence, events.c.type, events.c.at_us, events.c.payload)
             .where(events.c.run_id == run_id, events.c.sequence >= from_sequence)
             .order_by(events.c.sequence)
             .limit(limit)
         )
-        return [LoggedEvent(row.sequence, row.type, row.at_us, row.payload) for row in await self._database.rows(query)]
+        take = partial(_slice, parse=_logged_event, limit_chars=_EVENTS_PAGE_CHARS)
+        page, _ = await self._database.read(query, take)
+        return page
 
     async def end_interrupted(self) -> int:
         """End the runs and tool calls that an earlier process left under way; return how many runs there were."""
@@ -259,3 +299,23 @@ class Store:
         query = select(tool_calls).where(tool_calls.c.id == call_id, tool_calls.c.tenant == tenant)
         found = await self._database.rows(query)
         return dict(zip(tool_calls.c.keys(), found[0], strict=True)) if found else None
+
+
+def _logged_event(row: Row[Any]) -> LoggedEvent:
+    return LoggedEvent(row.sequence, row.type, row.at_us, row.payload)
+
+
+def _slice(rows: Iterable[Row[Any]], parse: Callable[[Row[Any]], T], limit_chars: int) -> tuple[list[T], Any]:
+    """Return the first rows, parsed: as many as are no longer than that together, and one at least.
+
+    Besides the key of the last one, when there are more. The key is a row's first column, its last one may be long.
+    """
+    parsed: list[T] = []
+    chars, last = 0, None
+    for row in rows:
+        chars += len(row[-1])
+        if parsed and chars > limit_chars:
+            return parsed, last
+        parsed.append(parse(row))
+        last = row[0]
+    return parsed, None

@@ -13,7 +13,8 @@ import pytest
 
 from agent.models.scripted_model_server import Call, Fault, ScriptedModelServer, Turn
 from gateway.client import Client, Event
-from gateway.errors import NotFound, Overloaded
+from gateway.errors import NotFound, ThreadBusy, TooLarge
+from gateway.thread_history import THREAD_LIMIT_CHARS
 from tests.docker_state import containers_of, volumes_of
 from tests.gateway_process import Home, make_home, served
 
@@ -137,6 +138,29 @@ async def test_a_second_run_in_a_thread_remembers_the_first(tmp_path: Path) -> N
                 assert answers == ["one", "two"]
 
 
+async def test_a_thread_with_an_unreadable_message_goes_on_and_one_that_is_too_long_takes_no_run(
+    tmp_path: Path,
+) -> None:
+    async with ScriptedModelServer([Turn(say="one"), Turn(say="two")]) as model:
+        home = await _model_home(tmp_path / "home", model)
+
+        def say(position: int, text: str) -> None:
+            with closing(sqlite3.connect(f"{home.config.parent}/state/airlock.db")) as database, database:
+                row = "insert into messages select id, ?, 'run_0', ? from threads where name = 't'"
+                database.execute(row, (position, text))
+
+        with served(home, ENV) as gateway:
+            async with Client(gateway.address, home.key) as airlock:
+                assert [event async for event in airlock.run("first", thread="t")][-1].payload["answer"] == "one"
+                say(2, "nonsense")
+                assert [event async for event in airlock.run("second", thread="t")][-1].payload["answer"] == "two"
+                say(5, "x" * THREAD_LIMIT_CHARS)
+                for _ in range(2):  # a run that is refused leaves the thread free
+                    with pytest.raises(TooLarge, match="start a new thread"):
+                        await airlock.start_run("third", thread="t")
+                assert [event async for event in airlock.run("third", thread="u")][-1].payload["answer"] == "one"
+
+
 async def test_of_many_runs_started_at_once_in_a_thread_one_is_taken(tmp_path: Path) -> None:
     async with ScriptedModelServer([Turn(calls=(Call("execute", {"command": SLEEP}),))]) as model:
         home = await _model_home(tmp_path / "home", model)
@@ -146,7 +170,7 @@ async def test_of_many_runs_started_at_once_in_a_thread_one_is_taken(tmp_path: P
                     *(airlock.start_run("sleep", thread="t") for _ in range(20)), return_exceptions=True
                 )
                 assert [type(answer).__name__ for answer in answers].count("Run") == 1
-                assert sum(isinstance(answer, Overloaded) for answer in answers) == 19
+                assert sum(isinstance(answer, ThreadBusy) for answer in answers) == 19
 
 
 async def test_a_gateway_that_stops_says_so_in_the_run_and_leaves_nothing(tmp_path: Path) -> None:

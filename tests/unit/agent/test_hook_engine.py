@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from agent.continuation import ContinuationDecision
 from agent.errors import HookFailed
 from agent.events import discard
 from agent.hook import Hook
-from agent.hook_engine import POINTS, HookEngine
+from agent.hook_engine import HookEngine
 from agent.messages import ToolCall
 from agent.state import AgentState, CurrentExecution, ToolExecution
 from agent.tool import ToolResult
@@ -83,11 +84,99 @@ def test_two_innermost_hooks_are_refused() -> None:
         HookEngine([allowing(), allowing()])
 
 
-async def test_a_hook_that_overrides_nothing_is_not_registered_anywhere() -> None:
-    engine = HookEngine([Hook()])
+class Misspelled(Hook):
+    async def before_tool_used(self, state: AgentState) -> AgentState:
+        return state.block("m", "r", "never")
+
+
+class Plain(Hook):
+    def before_step(self, state: AgentState) -> AgentState:  # type: ignore[override]
+        return state
+
+
+class Impatient(Plain):
+    timeout_s = "5"  # type: ignore[assignment]
+
+    async def before_step(self, state: AgentState) -> AgentState:  # type: ignore[override]
+        return state
+
+
+@pytest.mark.parametrize(
+    "hook, said",
+    [
+        (Hook(), "Hook overrides no point"),
+        (Misspelled(), "Misspelled.before_tool_used is no point"),
+        (Plain(), "write `async def before_step`"),
+        (Impatient(), "Impatient.timeout_s is '5'"),
+        (Misspelled, "give a hook made of it"),
+        ("hook", "derive its class from agent.hook.Hook"),
+    ],
+)
+def test_a_hook_that_could_not_do_its_work_is_refused_when_the_agent_is_put_together(hook: Any, said: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=said):
+        HookEngine([hook])
+
+
+class Leaves(Hook):
+    on_failure = "open"
+
+    async def before_step(self, state: AgentState) -> AgentState:
+        raise SystemExit(3)
+
+
+class LateWithoutWaiting(Hook):
+    mandatory = True
+    timeout_s = 0.001
+
+    async def before_tool_use(self, state: AgentState) -> AgentState:
+        time.sleep(0.02)
+        return state
+
+
+async def test_a_hook_that_wants_to_end_the_process_fails_alone() -> None:
+    events = Events()
     given_state = state()
-    for point in POINTS:
-        assert await engine.run(point, given_state, discard) is given_state
+    after = await HookEngine([Leaves()]).run("before_step", given_state, events)
+    assert after.with_current(hooks_s=0.0) == given_state
+    assert [payload["error"] for payload in events.of("hook_failed")] == ["SystemExit: 3"]
+
+
+async def test_a_hook_that_is_late_without_ever_waiting_is_late_all_the_same() -> None:
+    after = await HookEngine([LateWithoutWaiting()]).run("before_tool_use", about_a_call(), discard)
+    assert after.current.tool.blocked
+
+
+@pytest.mark.parametrize(
+    "point, wrong, said",
+    [
+        ("before_step", lambda state: state.say("hello"), "messages takes a tuple of Message"),
+        ("before_inference", lambda state: state.with_messages("hello"), "with_messages takes a tuple of Message"),
+        ("before_inference", lambda state: state.with_tools(("ls",)), "with_tools takes a tuple of ToolSpec"),
+        ("before_inference", lambda state: state.with_system_prompt(None), "with_system_prompt takes a str"),
+        ("after_inference", lambda state: state.with_response("hello"), "with_response takes a ModelResponse"),
+        ("before_tool_use", lambda state: state.with_arguments("hello"), "with_arguments takes a dict"),
+        ("after_tool_use", lambda state: state.with_result("hello"), "with_result takes a ToolResult"),
+        ("after_tool_use", lambda state: state.with_result(ToolResult("x")), "is bytes, not str"),
+    ],
+)
+async def test_a_value_of_the_wrong_type_is_the_failure_of_the_hook_that_wrote_it(
+    point: Any, wrong: Any, said: str
+) -> None:
+    class Wrong(Hook):
+        on_failure = "open"
+
+    async def write(_self: Hook, given_state: AgentState) -> AgentState:
+        return wrong(given_state)  # type: ignore[no-any-return]
+
+    setattr(Wrong, point, write)
+    execution = ToolExecution(requested=call("t"), call=call("t"))
+    given_state = state().with_current(tool_executions=(execution,), tool_index=0)
+    events = Events()
+    after = await HookEngine([Wrong()]).run(point, given_state, events)
+    assert after.with_current(hooks_s=0.0) == given_state
+    (failed,) = events.of("hook_failed")
+    assert failed["hook"] == "Wrong"
+    assert said in str(failed["error"])
 
 
 async def test_a_block_cannot_be_taken_back_by_a_later_hook() -> None:

@@ -119,7 +119,7 @@ def hook_of(plan: Plan, log: Log) -> Hook:
 def plans(
     acts: tuple[str, ...] = ACTS, *, every_point: bool = False, least: int = 0, most: int = 7
 ) -> st.SearchStrategy[list[Plan]]:
-    points = st.just(frozenset(POINTS)) if every_point else st.frozensets(st.sampled_from(POINTS))
+    points = st.just(frozenset(POINTS)) if every_point else st.frozensets(st.sampled_from(POINTS), min_size=1)
     one = st.builds(
         Plan,
         name=st.just(""),

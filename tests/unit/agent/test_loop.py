@@ -17,6 +17,7 @@ from agent.errors import ModelRefused, ModelUnavailable
 from agent.hook import Hook
 from agent.hook_engine import POINTS
 from agent.loop import Agent
+from agent.messages import Message
 from agent.state import AgentState
 from tests.unit.agent.fakes import Events, FakeShell, SaysInTurn, allowing, call, done, says, state, tool
 
@@ -143,6 +144,22 @@ async def test_what_no_driver_should_raise_is_shown_to_the_model_and_the_run_goe
     assert [payload["error"] for payload in events.of("model_failed")] == ["odd"]
     assert model.requests[1].messages[-1].content == "[the last step failed: odd]"
     assert final.steps == 2
+
+
+async def test_what_fails_in_every_step_ends_the_run_with_its_error() -> None:
+    final, events = await run(SaysInTurn(ValueError("odd")))
+    assert final.steps == 4
+    assert finished(events)["stop"]["reason"] == "4 steps failed in a row, 3 may; the last time: odd"
+
+
+async def test_what_a_hook_says_before_a_step_is_seen_by_its_inference() -> None:
+    class Nudges(Hook):
+        async def before_step(self, state: AgentState) -> AgentState:
+            return state.say(Message(role="user", content=f"nudge {state.steps}"))
+
+    model = SaysInTurn(says("done"))
+    await run(model, Nudges())
+    assert [message.content for message in model.requests[0].messages] == ["do it", "nudge 0"]
 
 
 async def test_a_refusal_is_not_asked_again() -> None:

@@ -202,14 +202,14 @@ async def test_half_a_surrogate_pair_from_a_model_reaches_the_tool_and_leaves_a_
         seen.append(asked.model_dump())
         return ToolResult(b"found")
 
-    odd = ToolCall(id="x", name="t", arguments={"path": HALF, "n": float("nan")}, raw_arguments=HALF)
+    odd = ToolCall(id="x", name="t", arguments={"path": HALF}, raw_arguments=HALF)
     model = SaysInTurn(says(HALF, odd, call(f"t{HALF}")), says(HALF))
     final = await Agent(model=model, capabilities=(Capability("tools", tools=(tool("t", look),)),)).run(state())
     assert seen[0]["path"] == HALF
     again = AgentState.model_validate_json(final.model_dump_json())
     assert again.messages == final.messages
     kept = final.messages[1].tool_calls[0]
-    assert kept.arguments == {"path": "caf\ufffd", "n": "NaN"}
+    assert kept.arguments == {"path": "caf\ufffd"}
     assert json.loads(kept.raw_arguments)["path"] == HALF
     assert final.messages[-1].content == "caf\ufffd"
     assert final.messages[2].content == "found"

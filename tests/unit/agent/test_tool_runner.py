@@ -273,6 +273,36 @@ async def test_calls_of_one_step_that_write_the_same_path_run_in_call_order() ->
     assert files.files["/workspace/a"] == b"4"
 
 
+async def test_a_command_and_the_writers_of_its_step_run_in_call_order() -> None:
+    order: list[str] = []
+
+    async def runs(_asked: Any, context: ToolContext) -> ToolResult:
+        order.append(f"{context.call_id} begins")
+        await asyncio.sleep(0)
+        order.append(f"{context.call_id} ends")
+        return ToolResult(b"done")
+
+    write = replace(tool("write", runs), writes=True)
+    execute = replace(tool("execute", runs), writes_anywhere=True)
+    calls = [call("write", "c1", path="a"), call("execute", "c2"), call("execute", "c3"), call("write", "c4", path="b")]
+    await run(calls, [write, execute], EarlierIsSlower(), allowing())
+    assert order[:2] == ["c1 begins", "c1 ends"]
+    assert {moment[:2] for moment in order[2:6]} == {"c2", "c3"}
+    assert order[-2:] == ["c4 begins", "c4 ends"]
+
+
+async def test_the_verdict_shows_the_arguments_that_hooks_rewrote() -> None:
+    class Shortens(Hook):
+        async def before_tool_use(self, state: AgentState) -> AgentState:
+            if state.current.tool.call.id == "c1":
+                return state.with_arguments({"n": 1})
+            return state
+
+    events = Events()
+    await run([call("t", "c1", n=9), call("t", "c2", n=9)], [tool("t", done)], Shortens(), allowing(), events=events)
+    assert [payload["arguments"] for payload in events.of("hook_verdict")] == [{"n": 1}, None]
+
+
 async def test_cancelling_reaches_every_call_in_flight_waits_for_it_and_is_seen_by_after_hooks() -> None:
     events, after, ended = Events(), After(), []
     started = asyncio.Semaphore(0)

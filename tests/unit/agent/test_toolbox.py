@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from agent.capabilities.todos import todos
 from agent.messages import ToolCall
 from agent.tool import Tool, ToolContext, ToolResult
 from agent.toolbox import Toolbox
-from tests.unit.agent.fakes import call, done, tool
+from tests.unit.agent.fakes import AnyArguments, call, done, tool
 
 
 class Arguments(BaseModel):
@@ -78,3 +79,62 @@ async def test_cancellation_passes_through() -> None:
 
     with pytest.raises(asyncio.CancelledError):
         await Toolbox([tool("t", cancelled)]).execute(call("t"), ToolContext("c1"))
+
+
+async def test_thousands_of_unknown_arguments_are_one_short_error() -> None:
+    tools = Toolbox(todos().tools)
+    refused = tools.check(call("write_todos", **{f"k{n}": n for n in range(10_000)}))
+    assert refused is not None
+    assert refused.text().startswith("10000 of the arguments are not known to write_todos")
+    assert len(refused.content) < 1_000
+
+
+async def test_many_problems_are_counted_not_listed() -> None:
+    wrong: list[JsonValue] = [{"id": str(n), "title": "", "status": "x"} for n in range(100)]
+    refused = Toolbox(todos().tools).check(call("write_todos", todos=wrong))
+    assert refused is not None
+    assert "and 190 more" in refused.text()
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ("text", "returned str"),
+        (None, "returned NoneType"),
+        (ToolResult("x"), "content that is no bytes"),  # type: ignore[arg-type]
+    ],
+)
+async def test_a_tool_that_returns_something_else_is_named(given: object, said: str) -> None:
+    async def wrong(_asked: AnyArguments, _context: ToolContext) -> object:
+        return given
+
+    result = await Toolbox((tool("weather", wrong),)).execute(call("weather"), ToolContext("c1"))
+    assert result.is_error
+    assert "the tool weather is faulty" in result.text()
+    assert said in result.text()
+
+
+async def test_a_tool_that_wants_to_end_the_process_does_not() -> None:
+    async def leave(_asked: AnyArguments, _context: ToolContext) -> ToolResult:
+        raise SystemExit(3)
+
+    result = await Toolbox((tool("leave", leave),)).execute(call("leave"), ToolContext("c1"))
+    assert result.is_error
+
+
+async def test_edits_of_one_file_by_several_runs_are_all_kept() -> None:
+    text = [b""]
+
+    async def append(asked: AnyArguments, _context: ToolContext) -> ToolResult:
+        before = text[0]
+        await asyncio.sleep(0)  # another writer may come in here
+        text[0] = before + str(asked.model_dump()["n"]).encode()
+        return ToolResult(b"done")
+
+    class WithPath(AnyArguments):
+        path: str
+
+    tools = Toolbox((Tool("append", "", WithPath, append, writes=True),))
+    await asyncio.gather(*(tools.execute(call("append", path="a", n=n), ToolContext(str(n))) for n in range(9)))
+    assert text == [b"012345678"]
+    assert tools._locks == {}

@@ -10,7 +10,7 @@ import pytest
 from agent.capabilities.bash import bash
 from agent.capabilities.filesystem import filesystem
 from agent.hook_engine import HookEngine
-from agent.models.scripted_model_server import Call, ScriptedModelServer, Turn
+from agent.models.scripted_model_server import Call, Fault, ScriptedModelServer, Turn
 from agent.tool import ToolResult
 from agent.tool_runner import ToolRunner
 from agent.toolbox import Toolbox
@@ -41,6 +41,15 @@ async def test_an_agent_works_on_local_files(tmp_path: Path, monkeypatch: pytest
         answer = await local_agent.main(str(tmp_path), "shout")
     assert (answer, server.failures) == ("It shouts.", [])
     assert (tmp_path / "greeting.txt").read_text() == "HELLO"
+
+
+async def test_the_library_example_says_why_there_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ScriptedModelServer([Turn(fault=Fault("status", status=401))]) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        answer = await local_agent.main(str(tmp_path), "say hi")
+    assert answer.startswith("no answer: ")
+    assert "HTTP 401" in answer
 
 
 @pytest.mark.parametrize("path", ["/workspace/.env", "a/../.env", ".env.production", "/workspace/deep/key.pem"])

@@ -10,6 +10,7 @@ from typing import Any, cast, get_args
 import pytest
 from pydantic import JsonValue
 
+from agent.capabilities.limits import ForcedContinuationsCap
 from agent.capability import Capability
 from agent.eviction import EvictionHook
 from agent.hook import Hook
@@ -271,7 +272,7 @@ async def test_flow_may_be_set_and_what_is_not_set_is_usual() -> None:
     assert len(model.requests) == 2
 
 
-def test_each_model_is_opened_by_its_own_settings() -> None:
+def test_each_model_is_opened_by_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = {"description": "d", "system_prompt": "s", "model": {"name": "cheap"}}
     settings = _settings(
         {"summarization": None, "subagents": {"definitions": {"reader": reader}}}, model={"name": "own"}
@@ -284,6 +285,7 @@ def test_each_model_is_opened_by_its_own_settings() -> None:
 
     build(settings, ModelSettings(name="usual"), POLICY.document, FakeWorkspace(), model_of)
     assert [one.name for one in asked] == ["own", "cheap"]
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
     assert [one.name for one in settings.models(ModelSettings(name="usual"))] == ["own", "cheap"]
     assert [one.name for one in _settings().models(ModelSettings(name="usual"))] == ["usual"]
 
@@ -337,6 +339,114 @@ def _load(directory: Path, text: str) -> Mapping[str, Tenant]:
     (directory / "p.yaml").write_text(STARTER_POLICY, encoding="utf-8")
     (directory / "airlock.yaml").write_text(text, encoding="utf-8")
     return load_tenants(Config.load(directory / "airlock.yaml"))
+
+
+LEVELS = """\
+model: {{name: house, base_url: http://house/v1, api_key_env: HOUSE_KEY, stream: false, max_output_tokens: 900}}
+tenants:
+  acme:
+    policy: p.yaml
+    model: {{timeout_s: 7, input_usd_per_mtok: 1, output_usd_per_mtok: 2}}
+    agents:
+      mender:
+        model: {agent}
+        capabilities:
+          subagents: {{definitions: {{reader: {{description: d, system_prompt: s, model: {subagent}}}}}}}
+"""
+
+
+def test_a_model_that_has_only_a_name_is_asked_where_its_agents_its_tenants_or_the_gateways_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOUSE_KEY", "k")
+    monkeypatch.setenv("OWN_KEY", "k")
+
+    def models(agent: str, subagent: str) -> list[tuple[object, ...]]:
+        tenant = _load(tmp_path, LEVELS.format(agent=agent, subagent=subagent))["acme"]
+        opened: list[ModelSettings] = []
+
+        def model_of(which: ModelSettings) -> Model:
+            opened.append(which)
+            return SaysInTurn(says("x"))
+
+        mender = tenant.agents["mender"]
+        build(mender, tenant.model, POLICY.document, FakeWorkspace(), model_of)
+        assert list(mender.models(tenant.model)) == opened  # the start of a run looks at what it will ask
+        return [
+            (one.name, one.base_url, one.api_key_env, one.stream, one.timeout_s, one.max_output_tokens, one.priced)
+            for one in opened
+        ]
+
+    there = ("http://house/v1", "HOUSE_KEY", False)
+    assert models("{name: own}", "{name: cheap}") == [
+        ("own", *there, 7.0, 900, False),
+        ("cheap", *there, 7.0, 900, False),
+    ]
+    assert models("", "{max_output_tokens: 50}") == [
+        ("house", *there, 7.0, 900, True),
+        ("house", *there, 7.0, 50, True),
+    ]
+    assert models("{base_url: http://own/v1, api_key_env: OWN_KEY, timeout_s: 8}", "{stream: true}") == [
+        ("house", "http://own/v1", "OWN_KEY", False, 8.0, 900, False),
+        ("house", "http://own/v1", "OWN_KEY", True, 8.0, 900, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    "agent, subagent, where",
+    [
+        ("{base_url: http://own/v1}", "", "model"),
+        ("", "{base_url: http://own/v1}", "capabilities.subagents.definitions.reader.model"),
+    ],
+)
+def test_another_endpoint_without_a_key_keeps_the_gateway_from_starting(
+    tmp_path: Path, agent: str, subagent: str, where: str
+) -> None:
+    said = rf"^tenants\.acme\.agents\.mender\.{where}\.base_url: name api_key_env beside it"
+    with pytest.raises(Misconfigured, match=said):
+        _load(tmp_path, LEVELS.format(agent=agent, subagent=subagent))
+
+
+def test_prices_of_the_level_around_count_for_the_same_model_and_for_no_other(tmp_path: Path) -> None:
+    document = _limiting(cost_usd=1.0)
+    same = _load(tmp_path, LEVELS.format(agent="{stream: true}", subagent="{timeout_s: 5}"))["acme"]
+    check(same.agents["mender"], same.model, document)
+    other = _load(tmp_path, LEVELS.format(agent="{stream: true}", subagent="{name: cheap}"))["acme"]
+    with pytest.raises(Misconfigured, match=r"definitions\.reader\.model: .*'cheap'"):
+        check(other.agents["mender"], other.model, document)
+
+
+@pytest.mark.parametrize(
+    "there, whose",
+    [("HOUSE_KEY", "subagent reader of agent mender: set CHEAP_KEY"), ("CHEAP_KEY", "agent mender: set HOUSE_KEY")],
+)
+def test_a_key_that_is_not_there_is_told_with_whose_model_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str, whose: str
+) -> None:
+    monkeypatch.delenv("HOUSE_KEY", raising=False)
+    monkeypatch.delenv("CHEAP_KEY", raising=False)
+    monkeypatch.setenv(there, "k")
+    tenant = _load(tmp_path, LEVELS.format(agent="", subagent="{api_key_env: CHEAP_KEY}"))["acme"]
+    with pytest.raises(Misconfigured, match=f"^no key for the model of {whose} "):
+        list(tenant.agents["mender"].models(tenant.model))
+
+
+def _forced_cap(capabilities: dict[str, Any]) -> int:
+    (hook,) = [hook for hook in _mandatory(_built(_settings(capabilities))) if isinstance(hook, ForcedContinuationsCap)]
+    return hook.cap
+
+
+def test_as_many_steps_may_be_forced_as_an_agents_settings_ask_for() -> None:
+    assert _forced_cap({}) == 5
+    assert _forced_cap({"structured_output": {"schema": SCHEMA, "retries": 3}, "self_critique": {"rounds": 1}}) == 5
+    assert _forced_cap({"structured_output": {"schema": SCHEMA, "retries": 20}, "self_critique": {"rounds": 7}}) == 27
+
+
+async def test_every_retry_that_an_agent_asks_for_is_made() -> None:
+    settings = _settings({"structured_output": {"schema": {"type": "integer"}, "retries": 7}})
+    ended, model = await _run(settings, *(says("no number") for _ in range(7)), says("7"))
+    assert ended.metadata["structured_output.value"] == 7
+    assert len(model.requests) == 8
 
 
 def test_a_tenant_that_is_loaded_knows_its_agents_only(tmp_path: Path) -> None:

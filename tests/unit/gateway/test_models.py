@@ -1,24 +1,40 @@
-"""The models of one run: one client for equal settings, and none left open."""
+"""Models: one client for equal settings, none left open, and only so many requests at once."""
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from agent.hook import InferenceRequest
+from agent.messages import Message
+from agent.model import OnDelta
+from agent.models.openai_model import OpenAIModel
+from agent.state import ModelResponse
 from gateway.errors import Misconfigured
 from gateway.model_settings import ModelSettings
 from gateway.models import Models
+from tests.unit.agent.fakes import says
+
+REQUEST = InferenceRequest("", (Message(role="user", content="hi"),), ())
 
 
 async def test_equal_settings_share_a_client_and_all_are_closed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+
+    async def close(self: OpenAIModel) -> None:
+        closed.append(self.name)
+
+    monkeypatch.setattr(OpenAIModel, "close", close)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     models = Models()
     one = models.of(ModelSettings(name="a", base_url="http://127.0.0.1:1/v1"))
     same = models.of(ModelSettings(name="a", base_url="http://127.0.0.1:1/v1"))
     other = models.of(ModelSettings(name="b", base_url="http://127.0.0.1:1/v1"))
     assert one is same
-    assert one is not other
+    assert (one.name, other.name) == ("a", "b")
     await models.close()
-    assert [model._client.is_closed() for model in (one, other)] == [True, True]
+    assert closed == ["a", "b"]
 
 
 async def test_a_model_without_a_key_is_told_when_it_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,4 +42,36 @@ async def test_a_model_without_a_key_is_told_when_it_is_opened(monkeypatch: pyte
     models = Models()
     with pytest.raises(Misconfigured, match="NO_SUCH_KEY"):
         models.of(ModelSettings(api_key_env="NO_SUCH_KEY"))
+    await models.close()
+
+
+async def test_requests_past_the_limit_wait_for_their_turn_whichever_model_they_are_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at_endpoint: list[asyncio.Future[None]] = []
+
+    async def infer(self: OpenAIModel, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
+        at_endpoint.append(asyncio.get_running_loop().create_future())
+        await at_endpoint[-1]
+        return says(self.name)
+
+    monkeypatch.setattr(OpenAIModel, "infer", infer)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    models = Models(requests_limit=2)
+    asked = [
+        asyncio.create_task(models.of(ModelSettings(name=name)).infer(REQUEST, lambda _: None))  # type: ignore[arg-type]
+        for name in "abcde"
+    ]
+    await asyncio.sleep(0)
+    assert len(at_endpoint) == 2
+    asked[2].cancel()  # while it waits
+    at_endpoint[0].set_exception(ConnectionError("gone"))  # a failure makes room too
+    at_endpoint[1].cancel()  # and so does who gives up
+    await asyncio.wait(asked[:3])
+    assert len(at_endpoint) == 4
+    for answer in at_endpoint[2:]:
+        answer.set_result(None)
+    assert [response.message.content for response in await asyncio.gather(*asked[3:])] == ["d", "e"]
+    assert asked[2].cancelled()
+    assert isinstance(asked[0].exception(), ConnectionError)
     await models.close()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -13,17 +16,19 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config as AlembicConfig
 from alembic.migration import MigrationContext
+from pydantic import JsonValue
 from sqlalchemy import create_engine, insert, inspect, select, text, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, ProgrammingError
 
 from agent.events import Event
 from agent.messages import Message
 from gateway.errors import Misconfigured, Unavailable
 from gateway.keys import digest_of, make_key
 from gateway.run_log import RunLog
+from gateway.storage import store as store_module
 from gateway.storage.database import _MIGRATIONS, Database
-from gateway.storage.store import Store, Thread
-from gateway.storage.tables import api_keys, metadata, threads
+from gateway.storage.store import LoggedEvent, Store, Thread
+from gateway.storage.tables import api_keys, messages, metadata, threads
 
 
 @pytest.fixture
@@ -246,3 +251,104 @@ async def test_a_restart_ends_what_was_under_way(store: Store) -> None:
     assert journaled is not None
     assert journaled["state"] == "interrupted"
     assert await store.tool_call("other", "call_1") is None
+
+
+@pytest.mark.parametrize(
+    "bad, error", [("half \ud800", UnicodeEncodeError), (2**70, OverflowError), ({}, ProgrammingError)], ids=repr
+)
+async def test_a_value_that_no_driver_takes_fails_alone(
+    database: Database, bad: object, error: type[Exception]
+) -> None:
+    def row(name: object) -> dict[str, object]:
+        return {"id": name, "tenant": "t", "name": name, "created_us": 1}
+
+    answers = await asyncio.gather(
+        *(database.write((insert(threads), row(name))) for name in ("a", bad, "b")), return_exceptions=True
+    )
+    assert [type(answer) for answer in answers] == [type(None), error, type(None)]
+
+
+async def test_whatever_was_said_a_run_gets_its_end_and_its_events_are_strict_json(store: Store) -> None:
+    run = await store.add_run(await store.thread("t", "n"), agent="a", task="x", policy_version="p")
+    log = RunLog(run.id, store)
+    log.emit(Event("model_finished", {"text": "half \ud800", "n": [float("nan"), float("inf")], "said": "NaN"}))
+    log.emit(Event("tool_call_finished", {"call_id": "c1", "content": "x" * 10_000_000}))
+    stop: dict[str, JsonValue] = {"hook": "h", "rule": "r", "reason": "half \ud800"}
+    log.emit(Event("run_finished", {"status": "failed", "stop": stop}))
+    async with asyncio.timeout(10):
+        await log.close()
+    ended = await store.run("t", run.id)
+    assert ended is not None
+    assert (ended.status, ended.stop_reason) == ("failed", "half \ufffd")
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    first, second, _ = [
+        json.loads(event.payload, parse_constant=refuse) for event in await store.events_of(run.id, 1, 9)
+    ]
+    assert first == {"text": "half \ufffd", "n": [None, None], "said": "NaN"}
+    assert second["call_id"] == "c1"
+    assert second["content"].endswith("... [cut: 10000000 characters]")
+
+
+async def test_a_page_of_large_events_is_short_and_never_empty(store: Store) -> None:
+    run = await store.add_run(await store.thread("t", "n"), agent="a", task="x", policy_version="p")
+    large = [LoggedEvent(n, "model_delta", 1, json.dumps({"text": "x" * 3_000_000})) for n in (1, 2, 3)]
+    await store.add_events(run.id, large)
+    assert [event.sequence for event in await store.events_of(run.id, 1, 9)] == [1]
+    assert [event.sequence for event in await store.events_of(run.id, 3, 9)] == [3]
+    assert await store.events_of(run.id, 4, 9) == []
+
+
+async def test_one_damaged_message_does_not_cost_the_thread(store: Store, database: Database) -> None:
+    thread = await store.thread("t", "n")
+    run = await store.add_run(thread, agent="a", task="x", policy_version="p")
+    await store.keep_step(thread, run.id, 0, (Message(role="user", content="hi"),), changed={}, removed=())
+    row = {"thread_id": thread.id, "position": 1, "run_id": run.id, "message": "nonsense"}
+    await database.write((insert(messages), row))
+    first, second = await store.messages_of(thread)
+    assert first.content == "hi"
+    assert "cannot be read" in second.content
+    assert await store.thread_chars(thread) > 8
+
+
+async def test_a_step_with_a_message_that_no_store_takes_is_kept(store: Store) -> None:
+    thread = await store.thread("t", "n")
+    await store.keep_step(thread, "run_1", 0, [Message(role="user", content="half \ud800")], changed={"k": "1"})
+    assert [message.content for message in await store.messages_of(thread)] == ["half \ufffd"]
+    assert await store.metadata_of(thread) == {"k": 1}
+
+
+@pytest.mark.parametrize("slice_chars", [1, 200, 10**9])
+async def test_a_thread_is_whole_in_whatever_slices_it_is_read(
+    store: Store, monkeypatch: pytest.MonkeyPatch, slice_chars: int
+) -> None:
+    monkeypatch.setattr(store_module, "_SLICE_CHARS", slice_chars)
+    thread, other = await store.thread("t", "n"), await store.thread("t", "other")
+    said = [Message(role="user", content=str(n)) for n in range(12)]
+    values = {f"key{n}": n for n in range(12)}
+    await store.keep_step(other, "run_0", 0, said[:3], changed={"key": "0"})
+    await store.keep_step(thread, "run_1", 0, said, changed={key: str(value) for key, value in values.items()})
+    assert await store.messages_of(thread) == tuple(said)
+    assert await store.metadata_of(thread) == values
+
+
+async def test_neither_a_long_thread_nor_the_end_waits_for_the_threads_of_others(tmp_path: Path) -> None:
+    """The loop's own pool is for everybody; one tenant's work there must not hold another's run, or the end."""
+    database = await Database.open(f"sqlite:///{tmp_path}/e.db")
+    store = Store(database)
+    thread = await store.thread("t", "n")
+    await store.keep_step(thread, "run_1", 0, [Message(role="user", content="a")], changed={"k": "1"})
+    released = threading.Event()
+    busy = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(busy)
+    busy.submit(released.wait)
+    try:
+        async with asyncio.timeout(20):
+            assert len(await store.messages_of(thread)) == 1
+            assert await store.metadata_of(thread) == {"k": 1}
+            await database.close()
+    finally:
+        released.set()
+    assert not [one.name for one in threading.enumerate() if one.name.startswith("database")]

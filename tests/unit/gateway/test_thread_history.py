@@ -15,6 +15,7 @@ from agent.hook import Hook
 from agent.loop import Agent
 from agent.messages import Message
 from agent.state import AgentState
+from gateway import thread_history
 from gateway.errors import Unavailable
 from gateway.storage.database import Database, Write
 from gateway.storage.store import Store, Thread
@@ -172,6 +173,24 @@ async def test_a_thread_that_cannot_be_kept_ends_the_run(database: Counting, sto
     assert ended.stop is not None
     assert (ended.stop.hook, ended.stop.rule) == ("history", "hook_failed")
     assert ended.steps == 0
+
+
+async def test_a_run_that_makes_its_thread_too_long_is_stopped_with_the_numbers_and_what_it_said_is_kept(
+    store: Store, thread: Thread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread_history, "THREAD_LIMIT_CHARS", 1000)
+    long = call("t", n=1, text="x" * 1000)  # what a model writes into a call counts, too
+    kept = AgentState(run_id="r1", thread=thread.name)
+    agent = Agent(
+        model=SaysInTurn(says("", call("t", n=0)), says("", long), says("", call("t", n=2)), says("done")),
+        capabilities=(Capability("tools", tools=(tool("t", done),)),),
+        hooks=(allowing(), ThreadHistoryHook(store, thread, kept)),
+    )
+    ended = await agent.run(kept.say(Message(role="user", content="task")))
+    assert ended.stop is not None
+    assert (ended.stop.hook, ended.stop.rule, ended.steps) == ("history", "max_thread_chars", 2)
+    assert "the limit is 1,000" in ended.stop.reason
+    assert len(await store.messages_of(thread)) == len(ended.messages) == 5
 
 
 def _nested(depth: int) -> JsonValue:

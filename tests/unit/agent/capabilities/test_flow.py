@@ -192,7 +192,7 @@ async def test_continue_asks_again_in_the_next_step_three_steps_in_a_row_at_most
     assert (final.steps, len(model.requests)) == (4, 8)
     status, _, rule, reason = end(events)
     assert (status, rule) == ("failed", "ModelUnavailable")
-    assert "failed in 4 steps in a row, 3 may; the last time: 2 attempts failed" in reason
+    assert "4 steps failed in a row, 3 may; the last time: 2 attempts failed" in reason
 
 
 async def test_an_answer_in_between_starts_the_count_anew() -> None:
@@ -211,7 +211,7 @@ async def test_the_count_survives_a_restart() -> None:
     final = await agent.run(stored)
     assert final.steps == 1
     assert final.stop is not None
-    assert "4 steps in a row" in final.stop.reason
+    assert "4 steps failed in a row" in final.stop.reason
 
 
 class Shortens(Hook):

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pydantic import JsonValue
 
-from agent.capabilities.limits import limits
+from agent.capabilities.flow import flow
+from agent.capabilities.limits import TimeLeft, limits
 from agent.capability import Capability
+from agent.errors import ModelUnavailable
 from agent.hook import Hook
 from agent.loop import Agent
 from agent.messages import Usage
 from agent.state import AgentState, ModelResponse, Spent
-from agent.tool import Evicted, ToolResult
+from agent.tool import Evicted, ToolContext, ToolResult
 from tests.unit.agent.fakes import Events, PolicyThat, SaysInTurn, allowing, call, done, says, state, tool
 
 TOOLS = Capability("tools", tools=(tool("t", done), tool("other", done)))
@@ -169,6 +172,181 @@ async def test_time_between_two_processes_does_not_count_and_time_worked_in_both
     assert resumed.steps == 2
     assert stop(resumed) == ("execution_time_limit", "max_seconds", "the run worked for 400.0 s, the limit is 300 s")
     assert stop(await go(Clock(much_later), stored, 1000.0))[0] == "finish_reason"
+
+
+# --- within a step ---
+
+
+async def test_the_calls_that_one_response_has_past_the_limit_do_not_run() -> None:
+    ran: list[str] = []
+
+    async def runs(_: object, context: ToolContext) -> ToolResult:
+        ran.append(context.call_id)
+        return ToolResult(b"ran")
+
+    calls = [call("t", n=n) for n in range(5)]
+    model = SaysInTurn(says("", call("t")), says("", *calls))
+    final, events = await run(model, tools=Capability("tools", tools=(tool("t", runs),)), tool_calls=4)
+    assert len(ran) == 4
+    assert stop(final) == ("tool_call_limit", "max_tool_calls", "6 tool calls were made, the limit is 4")
+    verdicts = [(payload["verdict"], payload["rule"], payload["reason"]) for payload in events.of("hook_verdict")]
+    assert verdicts[4:] == [
+        ("deny", "max_tool_calls", f"{made} tool calls were made, the limit is 4") for made in (4, 5)
+    ]
+    assert [text.split(":")[0] for text in contents(final)[4:]] == [
+        "Blocked by rule max_tool_calls of tool_call_limit"
+    ] * 2
+
+
+class Hangs:
+    """A tool or a model that waits for ever; when it is ended, the clock says `at_s` and what was given follows."""
+
+    def __init__(self, clock: Clock, at_s: float, then: Exception | ModelResponse | None = None) -> None:
+        self.clock, self.at_s, self.then = clock, at_s, then
+        self.name = "hangs"
+        self.begun: list[str] = []
+        self.ended = 0
+
+    async def run(self, _: object, context: ToolContext) -> ToolResult:
+        self.begun.append(context.call_id)
+        await self.hang()
+        raise AssertionError
+
+    async def infer(self, *_: object) -> ModelResponse:
+        self.begun.append("infer")
+        return await self.hang()
+
+    async def hang(self) -> ModelResponse:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.ended += 1
+            self.clock.now_s = self.at_s
+            if isinstance(self.then, Exception):
+                raise self.then from None
+            if self.then is None:
+                raise
+        assert isinstance(self.then, ModelResponse)
+        return self.then
+
+
+class SeesResults(Hook):
+    def __init__(self) -> None:
+        self.outcomes: list[str] = []
+
+    async def after_tool_use(self, state: AgentState) -> AgentState:
+        assert state.current.tool.result is not None
+        self.outcomes.append(state.current.tool.result.outcome)
+        return state
+
+
+OVER = ("execution_time_limit", "max_seconds", "the run worked for 15.0 s, the limit is 0.01 s")
+
+
+@pytest.mark.parametrize("calls, concurrency, begun", [(1, 8, 1), (6, 8, 6), (6, 2, 2)])
+async def test_the_tool_calls_in_flight_end_when_the_time_is_over_and_those_that_wait_do_not_begin(
+    calls: int, concurrency: int, begun: int
+) -> None:
+    # By the agent's clock all the time is left until the first tool is cancelled, which a real timer does.
+    clock = Clock(0.0)
+    hangs, sees, events = Hangs(clock, 15.0), SeesResults(), Events()
+    agent = Agent(
+        model=SaysInTurn(says("", *[call("t")] * calls)),
+        capabilities=(limits(execution_time_s=0.01, steps=1), Capability("tools", tools=(tool("t", hangs.run),))),
+        hooks=(sees, allowing()),
+        clock=clock,
+        concurrency=concurrency,
+    )
+    final = await agent.run(state(), events)
+    assert stop(final) == OVER
+    assert events[-1].payload["status"] == "stopped"
+    assert (len(hangs.begun), hangs.ended) == (begun, begun)
+    assert sees.outcomes == ["cancelled"] * calls
+    assert contents(final) == ["the call was cancelled: the run's time is over"] * calls
+    assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@pytest.mark.parametrize("then", [None, ModelUnavailable("the connection was closed"), RuntimeError("not now")])
+async def test_the_model_is_not_waited_for_when_the_time_is_over(then: Exception | None) -> None:
+    clock = Clock(0.0)
+    model, events = Hangs(clock, 15.0, then), Events()
+    capabilities = (flow(retries=0), limits(execution_time_s=0.01, steps=1))
+    final = await Agent(model=model, capabilities=capabilities, clock=clock).run(state(), events)
+    assert stop(final) == OVER
+    assert events[-1].payload["status"] == "stopped"
+    assert (model.begun, model.ended) == (["infer"], 1)
+    assert [event.type for event in events][-2:] == ["step_finished", "run_finished"]
+    assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
+
+
+async def test_an_answer_that_came_all_the_same_counts() -> None:
+    clock = Clock(0.0)
+    capabilities = (limits(execution_time_s=0.01),)
+    final = await Agent(model=Hangs(clock, 15.0, says("late")), capabilities=capabilities, clock=clock).run(state())
+    assert final.messages[-1].content == "late"
+    assert stop(final)[0] == "finish_reason"
+
+
+async def test_a_run_that_is_cancelled_is_not_cancelled_again_when_its_time_is_over() -> None:
+    cleaned_up: list[int] = []
+
+    async def works() -> None:
+        async with TimeLeft(0.0) as time:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                for turn in range(5):  # the timer is long due
+                    await asyncio.sleep(0)
+                    cleaned_up.append(turn)
+                assert not time.over
+                raise
+        raise AssertionError
+
+    task = asyncio.create_task(works())
+    await asyncio.wait({task})
+    assert task.cancelled()
+    assert cleaned_up == [0, 1, 2, 3, 4]
+
+
+async def test_who_cancels_a_task_whose_time_is_over_ends_it_there() -> None:
+    async def works() -> None:
+        async with TimeLeft(0.0) as time:
+            task = asyncio.current_task()
+            assert task is not None
+            try:
+                await asyncio.Event().wait()
+            finally:
+                assert time.over
+                task.cancel()
+        raise AssertionError
+
+    task = asyncio.create_task(works())
+    await asyncio.wait({task})
+    assert task.cancelled()
+
+
+async def test_who_cancels_a_run_whose_time_is_over_is_heeded() -> None:
+    clock = Clock(0.0)
+    events = Events()
+    task: asyncio.Task[AgentState]
+
+    class IsCancelledMeanwhile(Hangs):
+        async def hang(self) -> ModelResponse:
+            try:
+                return await super().hang()
+            finally:
+                task.cancel()
+
+    capabilities = (limits(execution_time_s=0.01),)
+    agent = Agent(model=IsCancelledMeanwhile(clock, 15.0), capabilities=capabilities, clock=clock)
+    task = asyncio.create_task(agent.run(state(), events))
+    await asyncio.wait({task})
+    assert task.cancelled()
+    assert events[-1].payload["status"] == "cancelled"
 
 
 # --- repeated calls ---

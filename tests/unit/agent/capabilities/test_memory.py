@@ -212,6 +212,11 @@ async def test_without_paths_the_prompt_is_left_alone(tmp_path: Path) -> None:
     assert await prompts(tmp_path, paths=()) == ["You are the agent."]
 
 
+def test_one_string_is_not_taken_for_a_list_of_paths() -> None:
+    with pytest.raises(TypeError, match=r"pass a list, as in \['AGENTS\.md'\]"):
+        memory(FakeFiles(), "AGENTS.md")
+
+
 def test_a_path_that_can_be_none_is_refused_at_once() -> None:
     with pytest.raises(InvalidPath):
         memory(FakeFiles(), [""])

@@ -132,8 +132,8 @@ async def test_a_value_of_exactly_the_limit_is_stored_and_one_byte_more_is_refus
 @pytest.mark.parametrize(
     "value, said",
     [
-        (float("nan"), "cannot be kept as JSON"),
-        ([float("-inf")], "cannot be kept as JSON"),
+        (float("nan"), "hold NaN or Infinity"),
+        ([float("-inf")], "hold NaN or Infinity"),
         (nested(MAX_DEPTH + 1), f"is nested {MAX_DEPTH + 1} deep, and {MAX_DEPTH} is the limit"),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -61,7 +61,7 @@ def names(final: AgentState) -> list[Any]:
 
 
 def broken(final: AgentState) -> dict[str, str]:
-    noted: Any = final.notes[BROKEN]
+    noted: Any = final.metadata.get(BROKEN, [])
     return {entry["path"]: entry["problem"] for entry in noted}
 
 
@@ -95,7 +95,8 @@ async def test_the_body_is_in_the_context_once_the_model_has_read_it(tmp_path: P
 async def test_without_skills_the_prompt_is_left_alone(tmp_path: Path) -> None:
     final, model, _ = await run(tmp_path, paths=("skills", "/workspace/nowhere", "/elsewhere"))
     assert model.requests[0].system_prompt == "You are the agent."
-    assert (final.notes[CATALOG], final.notes[BROKEN]) == ([], [])
+    assert final.notes[CATALOG] == []
+    assert BROKEN not in final.metadata
 
 
 async def test_skills_are_found_down_to_a_bounded_depth(tmp_path: Path) -> None:
@@ -162,6 +163,18 @@ async def test_a_broken_skill_is_left_out_and_noted_and_the_others_stay(
     assert "bad" not in model.requests[0].system_prompt
 
 
+async def test_a_broken_skill_is_an_event_and_stays_in_the_metadata_until_it_is_mended(tmp_path: Path) -> None:
+    put(tmp_path, "skills/bad", "# just text\n")
+    final, _, events = await run(tmp_path)
+    told = [event for event in events.of("state_changed") if BROKEN in cast(dict[str, Any], event["metadata"])]
+    assert [(event["hook"], event["point"]) for event in told] == [("skills", "execution_start")]
+    put(tmp_path, "skills/bad", head=good("bad"))
+    again = state().with_(metadata=final.metadata)
+    mended = await agent(tmp_path, SaysInTurn(says("done"))).run(again)
+    assert names(mended) == ["bad"]
+    assert BROKEN not in mended.metadata
+
+
 async def test_what_is_no_readable_file_is_left_out_and_noted(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(f"---\n{good('secret')}---\n")
     (tmp_path / "skills/link").mkdir(parents=True)
@@ -214,7 +227,7 @@ async def test_at_most_two_hundred_files_are_read(tmp_path: Path) -> None:
     put(tmp_path, "skills/t/u", head=good("late"))
     final, _, _ = await run(tmp_path)
     assert names(final) == []
-    noted: Any = final.notes[BROKEN]
+    noted: Any = final.metadata[BROKEN]
     assert len(noted) == 50  # as many as a person wants to see
 
 
@@ -399,6 +412,11 @@ async def test_a_file_system_in_trouble_costs_the_skills_and_not_the_run() -> No
     assert model.requests[0].system_prompt == ""
     assert events.of("run_finished")[0]["status"] == "completed"
     assert not events.of("hook_failed")
+
+
+def test_one_string_is_not_taken_for_a_list_of_paths() -> None:
+    with pytest.raises(TypeError, match=r"pass a list, as in \['/workspace/skills'\]"):
+        skills(FakeFiles(), "/workspace/skills")
 
 
 def test_a_path_that_can_be_none_is_refused_at_once() -> None:

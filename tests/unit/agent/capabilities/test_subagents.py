@@ -18,7 +18,7 @@ from agent.capabilities.subagents import Subagent, subagents
 from agent.capabilities.todos import todos
 from agent.capabilities.tool_registry import tool_registry
 from agent.capability import Capability
-from agent.errors import ModelRefused
+from agent.errors import ModelRefused, ModelUnavailable
 from agent.hook import Hook, InferenceRequest
 from agent.loop import Agent
 from agent.messages import Message, ToolCall, Usage
@@ -395,6 +395,38 @@ async def test_a_model_that_always_spawns_goes_as_deep_as_it_may_and_is_told(dep
     assert refused["is_error"]
 
 
+async def test_a_subagent_goes_on_and_stops_as_its_parents_flow_says() -> None:
+    model = Keyed(
+        {
+            "root": [says("", spawn("blocked")), says("", spawn("failing")), says("ok")],
+            "blocked": [says("", call("rm"))],
+            "failing": [ModelUnavailable("away")],
+        }
+    )
+    policy = PolicyThat(
+        lambda s: s.block("policy", "no-rm", "no") if s.current.tool.call.name == "rm" else s.proceed("p", "a", "yes")
+    )
+    capabilities = (flow(retries=0, on_tool_blocked="stop"), limits(), subagents({"worker": WORKER}, model))
+    final = await Agent(model=model, capabilities=capabilities, hooks=(policy,)).run(root())
+    assert len(model.asked("blocked")) == 1
+    assert "stopped (error_policy, tool_blocked" in results(final)[0]
+    assert len(model.asked("failing")) == 1
+    assert final.messages[-1].content == "ok"
+
+
+async def test_a_subagent_of_an_agent_with_a_flow_of_its_own_making_has_the_usual_one() -> None:
+    class GoesOn(Hook):
+        async def after_step(self, state: AgentState) -> AgentState:
+            return state if state.steps == 2 else state.request_continuation("mine", "twice", "two steps")
+
+    model = Keyed(
+        {"root": [says("", spawn("x")), says("ok")], "x": [says("", call("noop")), says("the end")]},
+    )
+    capabilities = (Capability("flow", hooks=(GoesOn(),)), limits(), subagents({"worker": WORKER}, model))
+    final = await Agent(model=model, capabilities=capabilities, hooks=(allowing(),)).run(root())
+    assert results(final) == ["the end"]
+
+
 # --- what it may spend ---
 
 
@@ -485,6 +517,40 @@ async def test_what_one_spent_counts_for_its_sister_before_its_step_is_over() ->
     assert len(model.asked("b")) <= 1  # by itself it would have taken a hundred
 
 
+async def test_subagents_at_once_make_exactly_the_tool_calls_of_the_limit() -> None:
+    ran: list[str] = []
+
+    async def runs(_: AnyArguments, context: ToolContext) -> ToolResult:
+        await asyncio.sleep(0)
+        ran.append(context.call_id)
+        return ToolResult(b"ran")
+
+    all_asked = asyncio.Barrier(3)
+
+    async def eight(_: InferenceRequest) -> ModelResponse:
+        await all_asked.wait()
+        return says("", *(call("t", n=n) for n in range(8)))
+
+    turns: list[Turn] = [eight]
+    model = Keyed({"root": [says("", *(spawn(task) for task in "abc"))], **dict.fromkeys("abc", turns)})
+    tools = Capability("tools", tools=(tool("t", runs),))
+    events = Events()
+    final = await agent_of(model, tools=tools, bounds={"tool_calls": 12}).run(root(), events)
+    assert len(ran) == 12 - 3
+    assert [end["rule"] for end in events.of("hook_verdict") if end["verdict"] == "deny"] == ["max_tool_calls"] * 15
+    assert final.spent.tool_calls == 3 + 3 * 8
+    assert final.stop is not None
+    assert final.stop.rule == "max_tool_calls"
+    assert len(model.requests) == 1 + 3
+
+
+async def test_a_spawn_past_the_limit_of_tool_calls_starts_nobody() -> None:
+    model = Keyed({"root": [says("", *(spawn("x") for _ in range(5)))], "x": [says("hi")]})
+    events = Events()
+    await agent_of(model, bounds={"tool_calls": 2}).run(root(), events)
+    assert len(events.of("subagent_started")) == 2
+
+
 async def test_a_subagents_budget_holds_for_it_and_those_below_together() -> None:
     model = Keyed(
         {
@@ -534,6 +600,47 @@ async def test_a_subagent_has_the_time_that_is_left_of_the_runs() -> None:
     final = await agent_of(model, bounds={"execution_time_s": 100}, clock=lambda: now_s).run(root())
     assert len(model.asked("a")) == 3
     assert "the run worked for 105.0 s, the limit is 100 s" in results(final)[1]
+
+
+async def test_when_the_runs_time_is_over_its_subagents_and_their_tool_calls_end_with_it() -> None:
+    now_s = 0.0
+    ended: list[str] = []
+
+    async def hangs(_: AnyArguments, context: ToolContext) -> ToolResult:
+        nonlocal now_s
+        try:
+            await asyncio.Event().wait()
+        finally:
+            now_s = 15.0
+            ended.append(context.call_id)
+        raise AssertionError
+
+    hang = [says("", call("hang"))]
+    model = Keyed(
+        {
+            "root": [says("", spawn("front"), spawn("back", background=True))],
+            "front": [says("", spawn("below"), call("hang"))],
+            "back": hang,
+            "below": hang,
+        }
+    )
+    events = Events()
+    agent = agent_of(
+        model,
+        tools=Capability("tools", tools=(tool("hang", hangs),)),
+        bounds={"execution_time_s": 0.1},
+        clock=lambda: now_s,
+    )
+    final = await agent.run(root(), events)
+    assert nobody_else()
+    assert len(ended) == 3
+    assert final.stop is not None
+    assert (final.stop.hook, final.stop.rule) == ("execution_time_limit", "max_seconds")
+    assert events[-1].payload["status"] == "stopped"
+    assert results(final)[0] == "the call was cancelled: the run's time is over"
+    assert len(events.of("subagent_finished")) == 3
+    calls = {event["call_id"] for event in events.of("tool_call_started")}
+    assert sorted(calls) == sorted(event["call_id"] for event in events.of("tool_call_finished"))  # type: ignore[type-var]
 
 
 # --- background ---
@@ -681,6 +788,30 @@ async def test_eight_background_subagents_at_once_are_the_most() -> None:
     assert sum("is at work" in text for text in said) == 8
     assert "8 background subagents are at work" in said[8]
     assert len(noted(final)) == 8
+
+
+async def test_sixteen_of_a_family_at_work_are_the_most_in_background_and_foreground_together() -> None:
+    gate = asyncio.Event()
+    model = Keyed(
+        {
+            "root": [
+                says("", *(spawn("back", background=True) for _ in range(8))),
+                says("", *(spawn("front") for _ in range(8))),
+                says("", spawn("later")),
+                says("ok"),
+            ],
+            "back": [waiting_for(asyncio.Event())],
+            "front": [waiting_for(gate)],
+            "later": [says("there was room")],
+        }
+    )
+    run = asyncio.create_task(agent_of(model, bounds={"repeated_calls": 100}).run(root()))
+    await until(lambda: len(model.asked("front")) == 7)
+    gate.set()
+    said = results(await run)
+    assert [text.split("\n")[0] for text in said[8:15]] == ["done at last"] * 7
+    assert "16 of this run's agents are at work" in said[15]
+    assert said[16] == "there was room"
 
 
 async def test_the_note_forgets_the_oldest_that_have_ended() -> None:

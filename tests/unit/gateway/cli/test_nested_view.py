@@ -41,14 +41,19 @@ def test_lines_of_two_subagents_that_come_in_turn_stay_whole() -> None:
     lines = shown(
         spawn("c1"),
         spawn("c2"),
+        ("subagent_started", {"agent": "one", "task": "x", "within": "c1"}),
+        ("subagent_started", {"agent": "two", "task": "x", "within": "c2"}),
         ("model_delta", {"text": "first half", "within": "c1"}),
         ("model_delta", {"text": "other", "within": "c2"}),
         ("model_delta", {"text": "second half ", "within": "c1"}),
         ("run_finished", {"status": "completed", "stop": None}),
     )
-    assert [line for line in lines if "half" in line or "other" in line] == [
+    assert lines[lines.index("┆ first half") - 1 : -2] == [
+        "┆ subagent one",
         "┆ first half",
+        "┆ subagent two",
         "┆ other",
+        "┆ subagent one",
         "┆ second half ",
     ]
 

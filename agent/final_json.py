@@ -1,0 +1,105 @@
+"""Finds the one JSON value in an answer of a model, which may stand in a code fence or in prose."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from typing import cast
+
+from pydantic import JsonValue
+
+MAX_VALUE_CHARS = 64 * 1024
+"""Of a value as JSON in ASCII: whoever keeps the thread bounds its values too."""
+MAX_DEPTH = 64
+
+_ANSWER_CHARS = 4 * MAX_VALUE_CHARS
+_STARTS = 200
+_FENCE = re.compile(r"^```(?:json|JSON)?[ \t\r]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_START = re.compile(r"[{\[]")
+# What begins like this and is no JSON is broken JSON, not prose; a part of it that is whole is not the answer.
+_MEANT = re.compile(r"""\{\s*["}]|\[\s*["\[{\]\d-]""")
+
+
+def json_in(answer: str) -> JsonValue:
+    """Return the one JSON value of an answer: alone, in a code fence, or an object or array with prose around it.
+
+    Raises ValueError that tells a model what is wrong. The value always comes back the same from stored JSON.
+    """
+    if len(answer) > _ANSWER_CHARS:
+        raise ValueError(f"the answer has {len(answer)} characters, {_ANSWER_CHARS} at most are read")
+    if not answer.strip():
+        raise ValueError("the answer is empty")
+    try:
+        return _kept(_decoded(answer))
+    except _NotJson as error:
+        problem = error
+    found = list(islice(_fenced(answer), 2)) or list(islice(_embedded(answer), 2))
+    if len(found) > 1:
+        raise ValueError("there is more than one JSON value in the answer: send exactly one, and nothing else")
+    if not found:
+        raise ValueError(f"the answer is not JSON: {problem}")
+    return _kept(found[0])
+
+
+class _NotJson(ValueError):
+    """A text is no JSON; another part of it may be."""
+
+
+def _no_constant(name: str) -> JsonValue:
+    raise ValueError(f"{name} is no JSON value")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+
+
+def _decoded(text: str) -> JsonValue:
+    try:
+        return cast(JsonValue, _DECODER.decode(text.strip()))
+    except (ValueError, RecursionError) as error:
+        raise _NotJson(str(error)) from None
+
+
+def _fenced(text: str) -> Iterator[JsonValue]:
+    """Yield the values of the code fences that hold one."""
+    for fence in islice(_FENCE.finditer(text), _STARTS):
+        with suppress(_NotJson):
+            yield _decoded(fence[1])
+
+
+def _embedded(text: str) -> Iterator[JsonValue]:
+    """Yield the objects and arrays that stand in a text, the outermost ones; none from where broken JSON begins."""
+    position = 0
+    for _ in range(_STARTS):
+        start = _START.search(text, position)
+        if start is None:
+            return
+        try:
+            value, position = _DECODER.raw_decode(text, start.start())
+            yield value
+        except (ValueError, RecursionError):
+            if _MEANT.match(text, start.start()):
+                return
+            position = start.end()
+
+
+def _kept(value: JsonValue) -> JsonValue:
+    """Return a value that state and storage can keep. Raises ValueError for another."""
+    level: list[JsonValue] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer if isinstance(outer, list) else ())
+        ]
+        if not level:
+            break
+    else:
+        raise ValueError(f"the value is nested more than {MAX_DEPTH} deep")
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()  # 1e999 is infinite, "\ud800" half a character
+    except ValueError as error:
+        raise ValueError(f"the value cannot be kept as JSON: {error}") from None
+    return value

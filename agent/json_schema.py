@@ -1,0 +1,115 @@
+"""JSON Schema (Draft 2020-12): whether a schema is one, and whether a value fits it.
+
+What a model wrote is judged in a process of its own that ends at a time limit: a `pattern` that backtracks without
+bound and a uniqueItems over thousands of objects can be ended in no other way, and a regular expression holds up every
+thread of its process. Nothing that a schema refers to is ever fetched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import sys
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+from jsonschema import Draft202012Validator, SchemaError
+from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
+from pydantic import JsonValue
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012, Schema
+
+MAX_SCHEMA_CHARS = 64 * 1024
+MAX_ERRORS = 10
+ERROR_CHARS = 300
+
+_TIME_LIMIT_S = 10.0
+_MEMORY_LIMIT_BYTES = 1024**3
+
+
+def short(text: str) -> str:
+    """Return a text of bounded length."""
+    return text if len(text) <= ERROR_CHARS else f"{text[:ERROR_CHARS]}..."
+
+
+async def errors_of(
+    schema: Mapping[str, JsonValue], value: JsonValue, *, time_limit_s: float = _TIME_LIMIT_S
+) -> list[str]:
+    """Return what is wrong with a value, MAX_ERRORS at most; nothing when it fits."""
+    asked = json.dumps([schema, value]).encode()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        __name__,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env={"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},  # no secret is its business
+        start_new_session=True,  # Ctrl-C is for the process that waits here
+    )
+    try:
+        async with asyncio.timeout(time_limit_s):
+            told, _ = await process.communicate(asked)
+    except TimeoutError:
+        return [f"the value could not be judged within {time_limit_s:g} s: make it smaller and simpler"]
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    try:
+        return [str(error) for error in json.loads(told)]
+    except ValueError:
+        return ["the value could not be judged: make it smaller and simpler"]
+
+
+def _errors_in(schema: dict[str, JsonValue], value: JsonValue) -> list[str]:
+    validator: Any = Draft202012Validator(schema, registry=REGISTRY)  # the specifications alone: nothing is fetched
+    try:
+        found = list(islice(validator.iter_errors(value), MAX_ERRORS))
+    except Exception as error:  # a schema that refers to itself without end, a number too large to divide
+        return [short(f"the value could not be judged: {type(error).__name__}: {error}")]
+    return [f"{short(one.json_path)}: {short(one.message)}" for one in found]
+
+
+def checked(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return a copy of a schema that is one. Raises ValueError that says where it is not."""
+    try:
+        text = json.dumps(dict(schema), allow_nan=False)
+        copy: dict[str, JsonValue] = json.loads(text)
+        if len(text) > MAX_SCHEMA_CHARS:
+            raise ValueError(f"it has {len(text)} characters as JSON, {MAX_SCHEMA_CHARS} at most are taken")
+        Draft202012Validator.check_schema(copy)
+        root = DRAFT202012.create_resource(copy)
+        _check_references(root, REGISTRY.with_resource(root.id() or "", root).resolver(root.id() or ""))
+    except SchemaError as error:
+        raise ValueError(f"the JSON Schema is wrong at {error.json_path}: {short(error.message)}") from None
+    except RecursionError:
+        raise ValueError("the JSON Schema is nested too deep") from None
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the JSON Schema cannot be taken: {short(str(error))}") from None
+    return copy
+
+
+def _check_references(resource: Any, resolver: Any) -> None:
+    """Raise ValueError for a reference to something that is neither in the schema nor in the specifications."""
+    contents: Schema = resource.contents
+    for keyword in ("$ref", "$dynamicRef"):
+        reference = contents.get(keyword) if isinstance(contents, Mapping) else None
+        if isinstance(reference, str):
+            try:
+                resolver.lookup(reference)
+            except Unresolvable:
+                raise ValueError(
+                    f"its {keyword} {reference!r} leads nowhere: put what it means under $defs, nothing is fetched"
+                ) from None
+    for inner in resource.subresources():
+        _check_references(inner, resolver.in_subresource(inner))
+
+
+if __name__ == "__main__":
+    os.nice(19)  # everything else comes first
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_LIMIT_BYTES, _MEMORY_LIMIT_BYTES))
+    sys.stdout.write(json.dumps(_errors_in(*json.load(sys.stdin))))
