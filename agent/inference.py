@@ -7,13 +7,14 @@ from collections.abc import Callable
 
 from agent.cancellation import Cancellation
 from agent.coalescing import Coalescer
-from agent.errors import ModelError, ModelUnavailable
+from agent.errors import ModelUnavailable
 from agent.events import EventSink, emit
 from agent.hook import InferenceRequest
 from agent.hook_engine import HookEngine
 from agent.intake import bounded
 from agent.messages import Usage
 from agent.model import Model
+from agent.models.metered_model import MeteredModel
 from agent.state import ModelResponse
 from agent.storable import storable_text
 
@@ -31,12 +32,16 @@ class Inference:
     ) -> None:
         self.model_s = 0.0
         self.rings_s = 0.0
-        self.failed_usage = Usage()
         self._hooks = hooks
-        self._model = model
+        self._model = MeteredModel(model)
         self._events = events
         self._clock = clock
         self._new_call_id = new_call_id
+
+    @property
+    def failed_usage(self) -> Usage:
+        """What the attempts that failed have used; it is not in the response's usage."""
+        return self._model.failed_usage
 
     async def run(self, request: InferenceRequest, step: int, cancellation: Cancellation) -> ModelResponse:
         """Return the response. Raises ModelError, HookFailed of a ring, and whatever else a driver raises."""
@@ -52,8 +57,6 @@ class Inference:
                 return await self._ask(asked, deltas)
             except Exception as error:  # also what no driver should raise: the record must be complete
                 deltas.flush()
-                if isinstance(error, ModelError) and error.usage is not None:
-                    self.failed_usage += error.usage  # what came was paid for
                 emit(self._events, "model_failed", step=step, error=str(error))
                 raise
             finally:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from itertools import islice
 from typing import Any, cast
 
 from pydantic import BaseModel, JsonValue, ValidationError
@@ -18,6 +19,8 @@ from agent.tool import Tool, ToolContext, ToolResult, ToolSpec
 
 _log = logging.getLogger(__name__)
 _SHOWN_PROBLEMS = 10
+_SHOWN_TOOLS = 50
+_LISTED_PROBLEMS = 1_000  # pydantic makes all of a list or none
 
 
 class Toolbox:
@@ -114,7 +117,7 @@ class Toolbox:
     def _validated(self, call: ToolCall) -> BaseModel | ToolResult:
         tool = self._tools.get(call.name)
         if tool is None:
-            return ToolResult.error(f"there is no tool {call.name!r}; the tools are {', '.join(self._tools) or 'none'}")
+            return no_such_tool(call.name, self._tools)
         if call.problem:
             return ToolResult.error(f"the arguments of {tool.name} {call.problem}. {_takes(tool)}")
         if call.arguments is None:
@@ -129,11 +132,21 @@ class Toolbox:
         try:
             return tool.arguments.model_validate(call.arguments)
         except ValidationError as error:
+            if error.error_count() > _LISTED_PROBLEMS:
+                problems = f"{error.error_count()} of their values are wrong"
+                return ToolResult.error(f"the arguments of {tool.name} do not fit: {problems}. {_takes(tool)}")
             found = error.errors(include_url=False)
             problems = "; ".join(_problem(details) for details in found[:_SHOWN_PROBLEMS])
             if len(found) > _SHOWN_PROBLEMS:
                 problems += f"; and {len(found) - _SHOWN_PROBLEMS} more"
             return ToolResult.error(f"the arguments of {tool.name} do not fit: {problems}. {_takes(tool)}")
+
+
+def no_such_tool(name: str, tools: Collection[str]) -> ToolResult:
+    """Return the result of a call to a tool that is not there."""
+    shown = ", ".join(islice(tools, _SHOWN_TOOLS)) or "none"
+    more = f" and {len(tools) - _SHOWN_TOOLS} more" if len(tools) > _SHOWN_TOOLS else ""
+    return ToolResult.error(f"there is no tool {_shortened(name)!r}; the tools are {shown}{more}")
 
 
 def _problem(details: ErrorDetails) -> str:

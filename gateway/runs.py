@@ -43,7 +43,6 @@ class _Live:
     run: Run
     thread: Thread
     log: RunLog
-    models: Models
     cancelled: bool = False
     task: asyncio.Task[None] | None = field(default=None, repr=False)
     ended: asyncio.Task[None] | None = field(default=None, repr=False)
@@ -57,6 +56,7 @@ class Runs:
         self._tool_calls = tool_calls
         self._ids = ids
         self._live: dict[str, _Live] = {}
+        self._models: dict[str, Models] = {}
         self._busy: dict[str, Thread] = {}
         self._closing = False
 
@@ -81,7 +81,7 @@ class Runs:
         return await asyncio.shield(asyncio.create_task(self._begin(tenant, thread, task, agent_name)))
 
     async def _begin(self, tenant: Tenant, thread: Thread, task: str, agent_name: str) -> Run:
-        models = Models()
+        models = self._models.setdefault(tenant.name, Models())
         try:
             for settings in tenant.agents[agent_name].models(tenant.model):
                 models.of(settings)  # one without a key is told to whoever starts the run
@@ -93,9 +93,8 @@ class Runs:
             run = await self._store.add_run(thread, agent=agent_name, task=task, policy_version=tenant.policy.version)
         except BaseException:
             del self._busy[thread.id]
-            await models.close()
             raise
-        work = _Live(run, thread, RunLog(run.id, self._store), models)
+        work = _Live(run, thread, RunLog(run.id, self._store))
         self._live[run.id] = work
         work.task = asyncio.create_task(self._run_agent(work, tenant), name=f"run {run.id}")
         work.ended = asyncio.create_task(self._end(work, work.task), name=f"end of run {run.id}")
@@ -148,6 +147,7 @@ class Runs:
             if work.task is not None:
                 work.task.cancel()
         await asyncio.gather(*(work.ended for work in live if work.ended is not None))
+        await asyncio.gather(*(models.close() for models in self._models.values()))
 
     async def _end(self, work: _Live, task: asyncio.Task[None]) -> None:
         """Wait for a run and settle it. Nobody cancels this task, so a run's last event is always stored."""
@@ -163,7 +163,6 @@ class Runs:
             fault = f"a fault of the gateway: {type(error).__name__}"
             self._log_event(work, _finished("failed", "gateway", "fault", fault))
         try:
-            await work.models.close()
             await work.log.close()
         finally:
             self._live.pop(work.run.id, None)
@@ -182,6 +181,7 @@ class Runs:
         run, thread = live.run, live.thread
         settings = tenant.agents[run.agent]
         tool_path = self._tool_calls.tool_path(tenant, thread, run.id)
+        model_of = self._models[tenant.name].of
         kept = AgentState(
             run_id=run.id,
             thread=thread.name,
@@ -191,10 +191,10 @@ class Runs:
         )
         recorder = TraceLog(tenant=tenant.name, thread=thread.name, run_id=run.id)
         agent = Agent(
-            model=live.models.of(settings.model or tenant.model),
+            model=model_of(settings.model or tenant.model),
             name=run.agent,
             capabilities=agents.build(
-                settings, tenant.model, tenant.policy.document, tool_path.sandbox, live.models.of, recorder
+                settings, tenant.model, tenant.policy.document, tool_path.sandbox, model_of, recorder
             ),
             hooks=(*tool_path.hooks, ThreadHistoryHook(self._store, thread, kept)),
             system_prompt=settings.system_prompt,

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,8 +17,8 @@ from agent.events import discard
 from agent.filesystem import OnOutput
 from agent.hook import Hook
 from agent.hook_engine import HookEngine
-from agent.intake import bounded
 from agent.messages import ToolCall
+from agent.models.argument_text import ArgumentReader
 from agent.state import AgentState, ToolExecution
 from agent.tool import ToolContext, ToolExecutor, ToolResult, ToolSpec
 from agent.tool_runner import ToolRunner
@@ -36,7 +35,6 @@ from sandbox.sandbox_keeper import SandboxKeeper
 
 _THREAD_LIMIT_CHARS = 256
 _NAME_LIMIT_CHARS = 128
-_RAW_LIMIT_CHARS = 1000
 # Threads whose way stays laid, and whose id is remembered; the one that was used longest ago is forgotten first.
 _THREADS_LIMIT = 4096
 
@@ -128,7 +126,7 @@ class ToolCalls:
         if on_output is not None:
             tools = _Overheard(tools, on_output)
         runner = ToolRunner(tool_path.hook_engine, tools, discard)
-        call = _asked(self._ids("call"), name, arguments_json)
+        call = ArgumentReader().call(self._ids("call"), name, arguments_json)
         state = await runner.run(AgentState(run_id=call.id, thread=tool_path.thread.name), [call])
         execution = state.current.tool_executions[0]
         result = execution.result or ToolResult.error("the call ended without a result")
@@ -161,15 +159,3 @@ class _Overheard:
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
         """Run the call; the runner's own listener is not needed, for nobody watches its events."""
         return await self._inner.execute(call, replace(context, on_output=self._on_output))
-
-
-def _asked(call_id: str, name: str, arguments_json: str) -> ToolCall:
-    """Return the call; arguments that are no JSON object, or a bottomless one, go on as raw text and are told so."""
-    try:
-        arguments = json.loads(arguments_json or "{}")
-        if isinstance(arguments, dict):
-            call = ToolCall(id=call_id, name=name, arguments=arguments, raw_arguments=arguments_json)
-            return bounded(call).model_copy(update={"raw_arguments": ""})
-    except (ValueError, RecursionError):
-        pass  # a service is told as a model is: by a result
-    return ToolCall(id=call_id, name=name, arguments=None, raw_arguments=arguments_json[:_RAW_LIMIT_CHARS])

@@ -1,7 +1,8 @@
 """A second look at the final answer: a model judges it, and while it finds fault the answer is asked for again.
 
 The critique sees the task that started the run, the answer and the criteria, not the work between. It is advice: when
-it fails or cannot be read the answer stands, and that is in the event log as hook_failed or as the reason of the stop.
+it fails or cannot be read the answer stands, and that is the reason of the stop. A failure is besides in the thread's
+metadata under FAILED, so that it is an event whoever stops the run, until a critique succeeds.
 
 Together with structured_output the critique comes second: it is further out, so at after_step it runs later, and where
 a step was already asked for or forbidden it is not asked at all. The stop then names structured_output, for of two
@@ -21,7 +22,12 @@ from agent.final_json import json_in
 from agent.hook import Hook, InferenceRequest
 from agent.messages import Message
 from agent.model import Model
-from agent.state import AgentState
+from agent.models.metered_model import MeteredModel
+from agent.state import AgentState, ModelResponse
+from agent.storable import storable_text
+
+FAILED = "self_critique.failed"
+"""Where the thread's metadata says why the last critique failed."""
 
 _ROUNDS = "self_critique.rounds"
 _TASK = "self_critique.task"
@@ -75,12 +81,14 @@ class SelfCritique(Hook):
         if outcome is not None and outcome.decision is not ContinuationDecision.ALLOW_STOP:
             return state  # this answer is not the last, or the run ends whatever is said of it
         asked = InferenceRequest(_PROMPT, (self._question(state, response.message.content),), ())
+        model = MeteredModel(self._model)
         try:
-            async with asyncio.timeout(self._model_timeout_s):
-                said = await self._model.infer(asked, lambda _: None)
-        except TimeoutError:
-            raise TimeoutError(f"the critique took longer than {self._model_timeout_s:g} s") from None
-        state = state.with_(usage=state.usage + said.usage)
+            said = await self._asked(model, asked)
+        except Exception as error:  # whatever a driver raises; to pass it on would lose the count of what was used
+            problem = storable_text(_cut(f"{type(error).__name__}: {error}", _REASON_CHARS))
+            state = state.with_(usage=state.usage + model.failed_usage).with_metadata(FAILED, problem)
+            return state.allow_stop(self.name, "failed", f"the critique failed, so the answer stands: {problem}")
+        state = state.with_(usage=state.usage + model.failed_usage + said.usage).without_metadata(FAILED)
         seen = state.notes.get(_ROUNDS, 0)
         used = seen if isinstance(seen, int) else 0
         try:
@@ -99,6 +107,13 @@ class SelfCritique(Hook):
         request += "Mend what it is right about, and give your whole final answer again."
         state = state.say(Message(role="user", content=request)).with_note(_ROUNDS, used + 1)
         return state.request_continuation(self.name, "revision", f"revision {used + 1} of {self.rounds}: {reason}")
+
+    async def _asked(self, model: Model, request: InferenceRequest) -> ModelResponse:
+        try:
+            async with asyncio.timeout(self._model_timeout_s):
+                return await model.infer(request, lambda _: None)
+        except TimeoutError:
+            raise TimeoutError(f"the critique took longer than {self._model_timeout_s:g} s") from None
 
     def _question(self, state: AgentState, answer: str) -> Message:
         index = state.notes.get(_TASK)

@@ -7,9 +7,10 @@ The thread itself stays whole. What changes is what the model is shown:
 The summary is in the thread's metadata, so later steps, later runs and a resumed run show the same. A later summary
 covers the earlier one and the messages since. A summary is due when the estimate is over 85 % of the window,
 or when the endpoint said that a request is too long; then the step is taken again, twice in a row at most, with fewer
-messages kept each time. A summary that fails changes nothing and is tried again some steps later.
+messages kept each time. A summary that fails is tried again some steps later. All it leaves is what it used, and the
+error in the thread's metadata under FAILED, so that it is an event, until one succeeds.
 
-Two hooks, because a failing one leaves no trace: Summarizer asks the model and may fail; SummarizedInput, after it,
+Two hooks, because one that raises leaves no trace: Summarizer asks the model and may fail; SummarizedInput, after it,
 lays what the model is shown, counts it, and notices when a summary is still due.
 """
 
@@ -31,6 +32,7 @@ from agent.filesystem import FileSystem
 from agent.hook import Hook, InferenceRequest
 from agent.messages import Message, Value
 from agent.model import Model
+from agent.models.metered_model import MeteredModel
 from agent.state import AgentState, ModelResponse
 from agent.storable import storable_text
 from agent.token_estimate import CHARS_PER_TOKEN, InputEstimate, messages_tokens, prompt_tokens
@@ -38,6 +40,8 @@ from agent.transcript import fitting, rendered, shortened
 
 SUMMARY = "summarization.summary"
 """Where the summary is in the thread's metadata: text, messages (how many of the thread it covers), file."""
+FAILED = "summarization.failed"
+"""Where the thread's metadata says why the last summary failed."""
 MEASURED = "summarization.measured"
 """Where the estimate of the last request is in the run's notes."""
 HISTORY_DIRECTORY = "/workspace/.airlock/history"
@@ -61,6 +65,7 @@ _REQUEST_ATTEMPTS = 3
 _SUMMARY_CHARS = 20_000
 _SUMMARY_JSON_CHARS = 60_000
 _WRITE_TIMEOUT_S = 10.0
+_ERROR_CHARS = 500
 
 # Outside all hooks that add to what the model is shown, and before the error policy at on_error.
 _PRIORITY = 1_000
@@ -137,8 +142,13 @@ class Summarizer(Hook):
         if covered is None:
             return state
         estimate = input_estimate(state)
-        response = await self._summarized(state, covered, estimate.ratio)
-        state = state.with_(usage=state.usage + response.usage)
+        model = MeteredModel(self._model)
+        try:
+            response = await self._summarized(model, state, covered, estimate.ratio)
+        except Exception as error:  # whatever a driver raises; to pass it on would lose the count of what was used
+            said = storable_text(f"{type(error).__name__}: {error}"[:_ERROR_CHARS])
+            return state.with_(usage=state.usage + model.failed_usage).with_metadata(FAILED, said)
+        state = state.with_(usage=state.usage + model.failed_usage + response.usage).without_metadata(FAILED)
         text = _bounded(response.message.content)
         if not text:
             return state  # it was paid for all the same
@@ -164,7 +174,7 @@ class Summarizer(Hook):
         reason = f"the request was too long, summary {times} of {_FORCED_IN_A_ROW} in a row: {error}"
         return state.request_continuation(self.name, "context_length", reason)
 
-    async def _summarized(self, state: AgentState, covered: int, ratio: float) -> ModelResponse:
+    async def _summarized(self, model: Model, state: AgentState, covered: int, ratio: float) -> ModelResponse:
         """Ask for a summary of the first `covered` messages. Raises what the model raises."""
         earlier = Summary.of(state)
         first = earlier.messages if earlier is not None else 0
@@ -176,15 +186,10 @@ class Summarizer(Hook):
             async with asyncio.timeout(self._model_timeout_s):
                 for attempt in range(_REQUEST_ATTEMPTS - 1):
                     with suppress(ContextLengthExceeded):
-                        return await self._ask(fitting(begin, old, limit_chars >> attempt))
-                return await self._ask(fitting(begin, old, limit_chars >> (_REQUEST_ATTEMPTS - 1)))
+                        return await _ask(model, fitting(begin, old, limit_chars >> attempt))
+                return await _ask(model, fitting(begin, old, limit_chars >> (_REQUEST_ATTEMPTS - 1)))
         except TimeoutError:
             raise TimeoutError(f"the summary took longer than {self._model_timeout_s:g} s") from None
-
-    async def _ask(self, text: str) -> ModelResponse:
-        return await self._model.infer(
-            InferenceRequest(_PROMPT, (Message(role="user", content=text),), ()), lambda _: None
-        )
 
     async def _write_history(self, state: AgentState) -> str:
         """Write the whole thread so far; return the file's path, or nothing when it could not be written."""
@@ -231,6 +236,10 @@ class SummarizedInput(Hook):
         measured = estimate.measured(_aside_tokens(state) + others, response.usage.input_tokens)
         state = state.with_note(MEASURED, measured.model_dump())
         return state.with_note(_FORCED, None) if state.notes.get(_FORCED) else state
+
+
+async def _ask(model: Model, text: str) -> ModelResponse:
+    return await model.infer(InferenceRequest(_PROMPT, (Message(role="user", content=text),), ()), lambda _: None)
 
 
 def input_estimate(state: AgentState) -> InputEstimate:

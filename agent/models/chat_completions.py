@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import JsonValue, ValidationError
-
 from agent.hook import InferenceRequest
 from agent.messages import Message, ToolCall, Usage
+from agent.models.argument_text import ArgumentReader
 
 # What an answer may take in this process; an endpoint is not trusted to end.
 _LIMIT_CHARS = 4 * 1024 * 1024
@@ -70,13 +69,12 @@ def _arguments(call: ToolCall) -> str:
 
 @dataclass
 class _Call:
-    """A tool call as far as it has come; `whole`: its arguments came in one piece, `continued`: a piece had no name."""
+    """A tool call as far as it has come; `continued`: a piece had no name."""
 
     index: int | None
     id: str = ""
     name: str = ""
     arguments: list[str] = field(default_factory=list)
-    whole: bool = False
     continued: bool = False
 
     def add(self, id_: str, name: str, arguments: str) -> None:
@@ -84,10 +82,9 @@ class _Call:
         self.id = self.id or id_
         self.name = self.name or name
         if arguments:
-            self.whole = not self.arguments and _json_object(arguments) is not None
             self.arguments.append(arguments)
 
-    def is_followed_by(self, id_: str, name: str, arguments: str) -> bool:
+    def is_followed_by(self, id_: str, name: str, arguments: str, reader: ArgumentReader) -> bool:
         """Return whether a fragment is the beginning of the next call, not a piece of this one.
 
         The pieces of a call carry no name; but a few endpoints repeat name and id with each of them.
@@ -97,7 +94,7 @@ class _Call:
         return (
             name != self.name
             or bool(id_ and self.id and id_ != self.id)
-            or bool(self.whole and arguments)
+            or bool(arguments and len(self.arguments) == 1 and reader.holds_object(self.arguments[0]))
             or (self.continued and self.index is None)
         )
 
@@ -112,6 +109,8 @@ class Gathered:
     def __init__(self) -> None:
         self.finish_reason = ""
         self.usage: Any = None
+        self.written_chars = 0
+        self._reader = ArgumentReader()  # to look at pieces
         self._text: list[str] = []
         self._calls: list[_Call] = []
         self._open: dict[int, _Call] = {}
@@ -145,19 +144,23 @@ class Gathered:
         text: str = message.content or ""
         if text:
             self._text.append(text)
-        self._taken += len(text) + len(getattr(message, "reasoning_content", None) or "")
+        self._take(len(text) + len(getattr(message, "reasoning_content", None) or ""))
         return text
+
+    def _take(self, chars: int) -> None:
+        self._taken += chars
+        self.written_chars += chars
 
     def _add_call(self, fragment: Any, *, whole: bool) -> None:
         function = getattr(fragment, "function", None)
         id_ = _text(fragment.id)
         name = _text(function.name) if function is not None else ""
         arguments = _text(function.arguments) if function is not None else ""
-        self._taken += len(name) + len(arguments)
+        self._take(len(name) + len(arguments))
         index = getattr(fragment, "index", None)
         index = index if isinstance(index, int) and not whole else None
         call = None if whole else self._call_of(index, id_)
-        if call is None or call.is_followed_by(id_, name, arguments):
+        if call is None or call.is_followed_by(id_, name, arguments, self._reader):
             call = _Call(index)
             self._calls.append(call)
             if index is not None:
@@ -189,11 +192,12 @@ class Gathered:
     def message(self) -> Message:
         """Return what was gathered as the assistant's message."""
         seen: set[str] = set()
+        reader = ArgumentReader()
         calls = []
         for call in sorted(self._calls, key=lambda call: call.index or 0):
             id_ = call.id if call.id and call.id not in seen else f"call_{uuid.uuid4().hex}"
             seen.add(id_)
-            calls.append(_tool_call(id_, call.name, "".join(call.arguments)))
+            calls.append(reader.call(id_, call.name, "".join(call.arguments)))
         return Message(role="assistant", content="".join(self._text), tool_calls=tuple(calls))
 
 
@@ -204,33 +208,15 @@ def _text(value: Any) -> str:
     return "" if value is None else json.dumps(value)
 
 
-def _json_object(raw: str) -> dict[str, JsonValue] | None:
-    try:
-        found = json.loads(raw)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _tool_call(id_: str, name: str, raw: str) -> ToolCall:
-    """Return the call; arguments that are not a JSON object are kept raw, for the model to be shown."""
-    try:
-        # No text at all is how several endpoints write "no arguments".
-        return ToolCall(id=id_, name=name, raw_arguments=raw, arguments=_json_object(raw) if raw.strip() else {})
-    except (ValidationError, RecursionError):  # nested too deep
-        return ToolCall(id=id_, name=name, raw_arguments=raw, arguments=None)
-
-
-def usage_of(reported: Any, body: Mapping[str, Any], answer: Message) -> Usage:
+def usage_of(reported: Any, body: Mapping[str, Any], written_chars: int) -> Usage:
     """Return what the endpoint reports; a number that is missing, or is none, is estimated.
 
     The estimate is a quarter of the characters sent or received.
     """
     return Usage(
         input_tokens=_tokens(getattr(reported, "prompt_tokens", None))
-        or _estimated(json.dumps(part, ensure_ascii=False) for part in (body["messages"], body.get("tools", []))),
-        output_tokens=_tokens(getattr(reported, "completion_tokens", None))
-        or _estimated((answer.content, *(call.name + call.raw_arguments for call in answer.tool_calls))),
+        or _estimated(sum(len(json.dumps(body.get(part, []), ensure_ascii=False)) for part in ("messages", "tools"))),
+        output_tokens=_tokens(getattr(reported, "completion_tokens", None)) or _estimated(written_chars),
     )
 
 
@@ -239,5 +225,5 @@ def _tokens(reported: Any) -> int:
     return int(reported) if isinstance(reported, (int, float)) and 0 < reported < _LIMIT_TOKENS else 0
 
 
-def _estimated(texts: Iterable[str]) -> int:
-    return -(-sum(len(text) for text in texts) // _CHARS_PER_TOKEN)
+def _estimated(chars: int) -> int:
+    return -(-chars // _CHARS_PER_TOKEN)

@@ -197,7 +197,7 @@ class OpenAIModel:
         )
 
     def _usage(self, gathered: Gathered, body: Mapping[str, Any]) -> Usage:
-        usage = usage_of(gathered.usage, body, gathered.message())
+        usage = usage_of(gathered.usage, body, gathered.written_chars)
         if self._prices is None:
             return usage
         return usage.model_copy(update={"cost_usd": self._prices.cost_usd(usage)})

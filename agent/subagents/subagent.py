@@ -14,6 +14,7 @@ from agent.model import Model
 from agent.state import AgentState
 from agent.subagents.family import Member
 from agent.tool import ToolContext, ToolExecutor, ToolResult, ToolSpec
+from agent.toolbox import no_such_tool
 
 _NESTED = {"run_started": "subagent_started", "run_finished": "subagent_finished"}
 
@@ -80,8 +81,7 @@ class LentTools:
     def check(self, call: ToolCall) -> ToolResult | None:
         if self._lends(call.name):
             return self._inner.check(call)
-        names = ", ".join(spec.name for spec in self.specs()) or "none"
-        return ToolResult.error(f"there is no tool {call.name!r}; the tools are {names}")
+        return no_such_tool(call.name, [spec.name for spec in self.specs()])
 
     def normalised(self, call: ToolCall) -> ToolCall:
         return self._inner.normalised(call)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from agent.capabilities.todos import todos
 from agent.messages import ToolCall
+from agent.subagents.subagent import LentTools
 from agent.tool import Tool, ToolContext, ToolResult
 from agent.toolbox import Toolbox
 from tests.unit.agent.fakes import AnyArguments, call, done, tool
@@ -138,3 +139,25 @@ async def test_edits_of_one_file_by_several_runs_are_all_kept() -> None:
     await asyncio.gather(*(tools.execute(call("append", path="a", n=n), ToolContext(str(n))) for n in range(9)))
     assert text == [b"012345678"]
     assert tools._locks == {}
+
+
+def test_of_many_problems_a_few_are_named_and_of_very_many_only_the_number() -> None:
+    class Numbers(BaseModel):
+        numbers: list[int]
+
+    box = Toolbox([Tool("add", "Add.", Numbers, done)])
+    few, many = box.check(call("add", numbers=["x"] * 30)), box.check(call("add", numbers=["x"] * 1_001))
+    assert few is not None
+    assert few.text().count("unable to parse string") == 10
+    assert "and 20 more" in few.text()
+    assert many is not None
+    assert "1001 of their values are wrong" in many.text()
+
+
+@pytest.mark.parametrize("lent", [False, True])
+def test_of_many_tools_an_unknown_one_is_told_fifty(lent: bool) -> None:
+    box = Toolbox(tool(f"t{number}", done) for number in range(60))
+    result = (LentTools(box, None, ()) if lent else box).check(call("x" * 10_000))
+    assert result is not None
+    assert "t49 and 10 more" in result.text()
+    assert len(result.content) < 1_000

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from agent.capabilities.limits import limits
-from agent.capabilities.self_critique import self_critique
+from agent.capabilities.self_critique import FAILED, self_critique
 from agent.capabilities.structured_output import structured_output
 from agent.capability import Capability
-from agent.errors import ModelRefused
+from agent.errors import ModelUnavailable
 from agent.hook import InferenceRequest
 from agent.loop import Agent
-from agent.messages import Message
+from agent.messages import Message, Usage
 from agent.model import OnDelta
 from agent.state import AgentState, ModelResponse
 from tests.unit.agent.fakes import Events, SaysInTurn, allowing, call, done, says, state, tool
@@ -97,13 +97,23 @@ async def test_a_critique_that_cannot_be_read_lets_the_answer_stand_and_is_the_r
     assert events[-1].payload["answer"] == "42"
 
 
-async def test_a_critic_that_fails_lets_the_answer_stand_and_is_an_event() -> None:
-    final, events = await run(SaysInTurn(says("42")), self_critique(SaysInTurn(ModelRefused("bad key"))))
-    (failed,) = events.of("hook_failed")
-    assert (failed["hook"], failed["on_failure"]) == ("self_critique", "open")
-    assert "bad key" in str(failed["error"])
+async def test_a_critic_that_fails_lets_the_answer_stand_and_is_an_event_that_was_paid_for() -> None:
+    broken = ModelUnavailable("dropped \ud800")
+    broken.usage = Usage(input_tokens=5, output_tokens=6, cost_usd=0.5)
+    final, events = await run(SaysInTurn(says("42")), self_critique(SaysInTurn(broken)))
+    (changed,) = events.of("state_changed")
+    assert (changed["hook"], changed["metadata"]) == ("self_critique", {FAILED: "ModelUnavailable: dropped \ufffd"})
+    assert final.stop is not None
+    assert (final.stop.rule, "dropped" in final.stop.reason) == ("failed", True)
     assert events[-1].payload["status"] == "completed"
     assert final.messages[-1].content == "42"
+    assert final.usage == says().usage + broken.usage
+
+
+async def test_a_critique_that_succeeds_forgets_the_one_that_failed() -> None:
+    thread = state(metadata={FAILED: "ModelRefused: bad key"})
+    final, _ = await run(SaysInTurn(says("42")), self_critique(SaysInTurn(critique(True))), of=thread)
+    assert final.metadata == {}
 
 
 async def test_a_critic_that_hangs_costs_its_timeout_and_no_more() -> None:
@@ -115,7 +125,7 @@ async def test_a_critic_that_hangs_costs_its_timeout_and_no_more() -> None:
             raise AssertionError
 
     _, events = await run(SaysInTurn(says("42")), self_critique(Hangs(), timeout_s=0.01))
-    assert "longer than 0.01 s" in str(events.of("hook_failed")[0]["error"])
+    assert "longer than 0.01 s" in str(events.of("state_changed")[0]["metadata"])
     assert events[-1].payload["answer"] == "42"
 
 

@@ -18,7 +18,7 @@ from agent.capabilities import summarization as module
 from agent.capabilities.filesystem import filesystem
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
-from agent.capabilities.summarization import MEASURED, SUMMARY, summarization
+from agent.capabilities.summarization import FAILED, MEASURED, SUMMARY, summarization
 from agent.capabilities.todos import todos
 from agent.capability import Capability
 from agent.errors import ContextLengthExceeded, ModelRefused, ModelUnavailable
@@ -317,14 +317,15 @@ async def test_messages_that_a_hook_further_out_laid_are_left_alone(tmp_path: Pa
 
 
 @pytest.mark.parametrize("error", [ModelRefused("bad key"), ModelUnavailable("away"), TOO_LONG, ZeroDivisionError("x")])
-async def test_a_summary_that_fails_changes_nothing_and_is_told(error: Exception, tmp_path: Path) -> None:
+async def test_a_summary_that_fails_changes_nothing_else_and_is_told(error: Exception, tmp_path: Path) -> None:
     model, thread = SaysInTurn(says("done")), thread_of(40)
     final, events = await run(model, small(SaysInTurn(error), LocalFS(tmp_path)), thread)
     assert model.requests[0].messages == thread.messages
-    assert final.metadata == {}
+    assert final.metadata == {FAILED: f"{type(error).__name__}: {error}"}
+    assert final.messages[:-1] == thread.messages
     assert list(tmp_path.iterdir()) == []
-    (failed,) = events.of("hook_failed")
-    assert (failed["hook"], failed["on_failure"]) == ("summarization", "open")
+    (changed,) = events.of("state_changed")
+    assert (changed["hook"], changed["metadata"]) == ("summarization", final.metadata)
     assert events[-1].payload["answer"] == "done"
 
 
@@ -339,15 +340,15 @@ class Hangs:
 async def test_a_summary_that_hangs_costs_its_timeout_and_no_more(tmp_path: Path) -> None:
     capability = summarization(Hangs(), LocalFS(tmp_path), context_window_tokens=WINDOW, timeout_s=0.01)
     _, events = await run(SaysInTurn(says("done")), capability, thread_of(40))
-    assert "longer than 0.01 s" in str(events.of("hook_failed")[0]["error"])
+    assert "longer than 0.01 s" in str(events.of("state_changed")[0]["metadata"])
     assert events[-1].payload["answer"] == "done"
 
 
 async def test_a_later_summary_that_fails_leaves_the_earlier_one(tmp_path: Path) -> None:
     model = SaysInTurn(*[says("", call("big")) for _ in range(12)], says("done"))
     summariser = SaysInTurn(says("the first"), ModelRefused("bad key"))
-    final, events = await run(model, small(summariser, LocalFS(tmp_path)), thread_of(40))
-    assert events.of("hook_failed") != []
+    final, _ = await run(model, small(summariser, LocalFS(tmp_path)), thread_of(40))
+    assert final.metadata[FAILED] == "ModelRefused: bad key"
     assert summary_in(final)["text"] == "the first"
     for request in model.requests:
         assert "the first" in request.messages[0].content
@@ -495,7 +496,7 @@ async def test_a_request_that_was_too_long_is_not_asked_the_same_way_when_the_su
     model, summariser = SaysInTurn(TOO_LONG), SaysInTurn(ModelRefused("bad key"))
     _, events = await run(model, small(summariser, LocalFS(tmp_path), 128_000), thread_of(40))
     assert len(model.requests) == 3  # two tries for a summary, both told, then the error
-    assert len(events.of("hook_failed")) == 2
+    assert len(events.of("state_changed")) == 2
     assert events[-1].payload["status"] == "failed"
 
 
@@ -515,6 +516,18 @@ async def test_what_the_summary_used_counts(tmp_path: Path) -> None:
     )
     final, _ = await run(SaysInTurn(says("done")), small(summariser, LocalFS(tmp_path)), thread_of(40))
     assert final.usage == Usage(input_tokens=71, output_tokens=10, cost_usd=2.5)
+
+
+@pytest.mark.parametrize("then, spent", [(says("s"), 2 + 2 * 9), (ModelRefused("bad key"), 1 + 2 * 9)])
+async def test_what_summaries_that_failed_used_counts(
+    then: ModelResponse | Exception, spent: int, tmp_path: Path
+) -> None:
+    refused = ContextLengthExceeded("too many tokens")
+    refused.usage = Usage(output_tokens=9)
+    thread = thread_of(40).with_(metadata={FAILED: "the one before"})
+    final, _ = await run(SaysInTurn(says("done")), small(SaysInTurn(refused, refused, then), LocalFS(tmp_path)), thread)
+    assert final.usage.output_tokens == spent
+    assert (FAILED in final.metadata) is isinstance(then, Exception)
 
 
 class Reports:

@@ -13,7 +13,8 @@ from agent.capabilities.flow import flow
 from agent.errors import ContextLengthExceeded, ModelError, ModelNonsense, ModelRefused, ModelUnavailable
 from agent.hook import InferenceRequest
 from agent.loop import Agent
-from agent.messages import Message, Usage
+from agent.messages import Message, ToolCall, Usage
+from agent.models.chat_completions import request_body
 from agent.models.openai_model import OpenAIModel, Prices
 from agent.models.scripted_model_server import Call, Fault, ScriptedModelServer, Turn
 from agent.state import ModelResponse
@@ -337,6 +338,47 @@ async def test_an_endpoint_that_reports_no_usage_is_estimated(stream: bool, usag
     assert got.output_tokens == (300 + len('{"x": 1}') + len("tool")) / 4
     assert abs(got.input_tokens - len(json.dumps(requests[0]["messages"])) / 4) < 2
     assert got.cost_usd == pytest.approx((got.input_tokens + got.output_tokens) / 1e6)
+
+
+@pytest.mark.parametrize(
+    "turn, output_tokens",
+    [
+        (streamed({"content": "x" * 400}, finish_reason=""), 100),
+        (streamed({"content": "x" * 400}, finish_reason="", usage=REPORTED), 500),
+        (streamed({"reasoning_content": "x" * 5_000_000}), 1_250_000),
+        (streamed({"tool_calls": [fragment("x" * 5_000_000, "a", "1", index=0)]}), 1_250_001),
+    ],
+)
+async def test_an_answer_that_began_and_was_of_no_use_is_paid_for(turn: Turn, output_tokens: int) -> None:
+    with pytest.raises(ModelError) as raised:
+        await ask(turn, prices=Prices(input_usd_per_mtok=0, output_usd_per_mtok=1))
+    assert raised.value.usage is not None
+    assert raised.value.usage.input_tokens > 0
+    assert raised.value.usage.output_tokens == output_tokens
+    assert raised.value.usage.cost_usd == pytest.approx(output_tokens / 1e6)
+
+
+@pytest.mark.parametrize("fault", [Fault("status", status=429), Fault("status", status=500), Fault("empty")])
+@BOTH
+async def test_where_nothing_of_an_answer_came_nothing_is_paid(fault: Fault, stream: bool) -> None:
+    with pytest.raises(ModelError) as raised:
+        await ask(Turn(fault=fault), stream=stream)
+    assert raised.value.usage is None
+
+
+async def test_half_a_surrogate_pair_in_what_an_endpoint_says_is_replaced() -> None:
+    with pytest.raises(ModelRefused, match="bad \ufffd thing") as raised:
+        await ask(Turn(fault=Fault("status", status=400, body=refusal("bad \ud800 thing"))))
+    str(raised.value).encode()
+
+
+async def test_a_name_that_no_tool_can_have_is_sent_again_as_one_that_endpoints_take() -> None:
+    calls = tuple(ToolCall(id=str(n), name=name, arguments={}) for n, name in enumerate(["a b/\u00e9", "x" * 100, ""]))
+    results = tuple(Message(role="tool", tool_call_id=call.id, content="no") for call in calls)
+    thread = (*REQUEST.messages, Message(role="assistant", tool_calls=calls), *results)
+    messages = request_body("m", InferenceRequest("", thread, ()))["messages"]
+    assert [call["function"]["name"] for call in messages[1]["tool_calls"]] == ["a_b__", "x" * 64, "_"]
+    assert [call["id"] for call in messages[1]["tool_calls"]] == [said["tool_call_id"] for said in messages[2:]]
 
 
 async def test_a_number_that_is_reported_is_kept_beside_one_that_is_estimated() -> None:
