@@ -34,5 +34,5 @@ def set_up_logging() -> None:
     )
     logging.basicConfig(level=level, handlers=[handler], force=True)
     # Each of these tells of every request at info; what counts of it is in our own lines.
-    for chatty in ("httpx", "httpcore", "openai", "docker", "urllib3", "alembic", "asyncio"):
+    for chatty in ("httpx", "httpx2", "httpcore", "httpcore2", "openai", "docker", "urllib3", "alembic", "asyncio"):
         logging.getLogger(chatty).setLevel(max(level, logging.WARNING))

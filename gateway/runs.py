@@ -170,11 +170,16 @@ class Runs:
 
     def _log_event(self, work: _Live, event: Event) -> None:
         """Take an event of a run; one that nobody asked to cancel was cancelled by the gateway's end."""
-        if event.type == "run_finished":
+        facts = {"run_id": work.run.id, "tenant": work.run.tenant, "thread": work.run.thread}
+        if event.type == "hook_failed":
+            # Not the error's text, which may hold what a tenant wrote: the event has it.
+            told = {name: event.payload.get(name) for name in ("hook", "point", "on_failure", "timeout_s")}
+            log.warning("hook failed", **facts, **told, error=str(event.payload.get("error")).partition(":")[0])
+        elif event.type == "run_finished":
             if event.payload.get("status") == "cancelled" and not work.cancelled:
                 event = Event(event.type, {**event.payload, "stop": _GATEWAY_STOPPED})
-            facts = {"run_id": work.run.id, "tenant": work.run.tenant, "thread": work.run.thread}
-            log.info("run finished", **facts, status=event.payload.get("status"), stop=event.payload.get("stop"))
+            told = {name: event.payload.get(name) for name in ("status", "stop", "spent")}
+            log.info("run finished", **facts, **told)
         work.log.emit(event)
 
     async def _run_agent(self, live: _Live, tenant: Tenant) -> None:

@@ -141,7 +141,16 @@ class Store:
         """Return what is known about a thread: the values by their keys."""
         columns = thread_metadata.c
         query = select(columns.key, columns.value).where(columns.thread_id == thread.id)
-        return dict(await self._slices(query, columns.key, lambda row: (row.key, json.loads(row.value))))
+
+        def parsed(row: Row[Any]) -> dict[str, JsonValue]:
+            try:
+                return {row.key: json.loads(row.value)}
+            except ValueError:  # one damaged value must not cost the thread
+                log.warning("a stored value cannot be read", tenant=thread.tenant, thread=thread.name, key=row.key)
+                return {}
+
+        found = await self._slices(query, columns.key, parsed)
+        return {key: value for one in found for key, value in one.items()}
 
     async def _slices(self, query: Select[Any], key: Column[Any], parse: Callable[[Row[Any]], T]) -> list[T]:
         """Return all rows, read and parsed slice by slice, not on the event loop. `key` is the query's first column."""

@@ -28,7 +28,7 @@ from gateway.run_log import RunLog
 from gateway.storage import store as store_module
 from gateway.storage.database import _MIGRATIONS, Database
 from gateway.storage.store import LoggedEvent, Store, Thread
-from gateway.storage.tables import api_keys, messages, metadata, threads
+from gateway.storage.tables import api_keys, messages, metadata, thread_metadata, threads
 
 
 @pytest.fixture
@@ -352,3 +352,11 @@ async def test_neither_a_long_thread_nor_the_end_waits_for_the_threads_of_others
     finally:
         released.set()
     assert not [one.name for one in threading.enumerate() if one.name.startswith("database")]
+
+
+async def test_one_damaged_value_does_not_cost_the_thread(store: Store, database: Database) -> None:
+    thread = await store.thread("t", "n")
+    for key, value in (("a", "1"), ("b", "{broken")):
+        row = {"thread_id": thread.id, "key": key, "value": value, "updated_us": 1}
+        await database.write((insert(thread_metadata), row))
+    assert await store.metadata_of(thread) == {"a": 1}
