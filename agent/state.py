@@ -45,6 +45,11 @@ class ToolExecution:
         """Whether a hook blocked the call."""
         return self.verdict is not None and self.verdict.kind is VerdictKind.BLOCK
 
+    @property
+    def succeeded(self) -> bool:
+        """Whether the call ran and its result is no error."""
+        return not self.blocked and self.result is not None and not self.result.is_error
+
 
 @dataclass(frozen=True)
 class CurrentExecution:

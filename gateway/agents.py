@@ -134,7 +134,7 @@ def _priced(agent: AgentSettings, usual_model: ModelSettings, document: PolicyDo
         named = f"capabilities.subagents.definitions.{name}.model"
         models[named] = (definition.model or own, limited or definition.cost_usd is not None)
     for field, (model, is_limited) in models.items():
-        if is_limited and model.input_usd_per_mtok is None:
+        if is_limited and not model.priced:
             raise Misconfigured(
                 f"{field}: cost_usd is limited, by the policy or a subagent's settings, and what the model "
                 f"{model.resolved_name()!r} costs is not known: set input_usd_per_mtok and output_usd_per_mtok"

@@ -165,7 +165,7 @@ class FileTracking(Hook):
         tool = state.current.tool
         arguments = tool.call.arguments or {}
         path, content = arguments.get("path"), arguments.get("content")
-        if tool.blocked or tool.result is None or tool.result.is_error or not isinstance(path, str):
+        if not tool.succeeded or not isinstance(path, str):
             return state
         # Half a surrogate pair would keep the state from being stored.
         key = _TRACKED_PREFIX + path.encode("utf-8", "backslashreplace").decode()

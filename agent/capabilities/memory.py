@@ -63,7 +63,7 @@ class Memory(Hook):
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
         tool = state.current.tool
-        if tool.call.name not in _WRITERS or tool.blocked or tool.result is None or tool.result.is_error:
+        if tool.call.name not in _WRITERS or not tool.succeeded:
             return state
         # The path is in its final form: absolute and normalised.
         wrote = tool.call.arguments is not None and tool.call.arguments.get("path") in self._paths

@@ -152,7 +152,7 @@ class MetadataWriter(Hook):
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
         tool = state.current.tool
-        if tool.blocked or tool.result is None or tool.result.is_error:
+        if not tool.succeeded:
             return state
         asked = MetadataWriteArguments.model_validate(tool.call.arguments)
         if asked.value is None:

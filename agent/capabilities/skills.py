@@ -115,7 +115,7 @@ class ActiveSkill(Hook):
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
         tool = state.current.tool
-        if tool.blocked or tool.result is None or tool.result.is_error:
+        if not tool.succeeded:
             return state
         if tool.call.name == FINISH:
             active = _active(state)

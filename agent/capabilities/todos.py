@@ -82,7 +82,7 @@ class TodosWriter(Hook):
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
         tool = state.current.tool
-        if tool.blocked or tool.result is None or tool.result.is_error:
+        if not tool.succeeded:
             return state
         asked = WriteTodosArguments.model_validate(tool.call.arguments)
         return state.with_metadata(KEY, _kept(asked.todos))
