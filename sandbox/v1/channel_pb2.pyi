@@ -23,6 +23,7 @@ class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OUTCOME_OUT_OF_MEMORY: _ClassVar[Outcome]
     OUTCOME_PIDS_LIMIT: _ClassVar[Outcome]
     OUTCOME_FAILED_TO_START: _ClassVar[Outcome]
+    OUTCOME_OUTPUT_LIMIT: _ClassVar[Outcome]
 
 class EntryType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -56,6 +57,7 @@ OUTCOME_CANCELLED: Outcome
 OUTCOME_OUT_OF_MEMORY: Outcome
 OUTCOME_PIDS_LIMIT: Outcome
 OUTCOME_FAILED_TO_START: Outcome
+OUTCOME_OUTPUT_LIMIT: Outcome
 ENTRY_TYPE_UNSPECIFIED: EntryType
 ENTRY_TYPE_FILE: EntryType
 ENTRY_TYPE_DIRECTORY: EntryType
@@ -74,7 +76,7 @@ FAILURE_KIND_INVALID_ARGUMENT: FailureKind
 FAILURE_KIND_INTERNAL: FailureKind
 
 class Request(_message.Message):
-    __slots__ = ("hello", "exec", "stat", "list", "read", "read_lines", "write", "edit", "glob", "grep", "mkdir", "remove", "rename")
+    __slots__ = ("hello", "exec", "stat", "list", "read", "read_lines", "write", "edit", "glob", "grep", "mkdir", "remove", "rename", "health", "process_start", "process_list", "process_read", "process_write", "process_resize", "process_signal", "process_wait", "process_remove", "refuse_hard_links")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     EXEC_FIELD_NUMBER: _ClassVar[int]
     STAT_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +90,16 @@ class Request(_message.Message):
     MKDIR_FIELD_NUMBER: _ClassVar[int]
     REMOVE_FIELD_NUMBER: _ClassVar[int]
     RENAME_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_START_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_LIST_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_READ_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_WRITE_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_RESIZE_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_WAIT_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_REMOVE_FIELD_NUMBER: _ClassVar[int]
+    REFUSE_HARD_LINKS_FIELD_NUMBER: _ClassVar[int]
     hello: HelloRequest
     exec: ExecRequest
     stat: StatRequest
@@ -101,7 +113,17 @@ class Request(_message.Message):
     mkdir: MkdirRequest
     remove: RemoveRequest
     rename: RenameRequest
-    def __init__(self, hello: _Optional[_Union[HelloRequest, _Mapping]] = ..., exec: _Optional[_Union[ExecRequest, _Mapping]] = ..., stat: _Optional[_Union[StatRequest, _Mapping]] = ..., list: _Optional[_Union[ListRequest, _Mapping]] = ..., read: _Optional[_Union[ReadRequest, _Mapping]] = ..., read_lines: _Optional[_Union[ReadLinesRequest, _Mapping]] = ..., write: _Optional[_Union[WriteRequest, _Mapping]] = ..., edit: _Optional[_Union[EditRequest, _Mapping]] = ..., glob: _Optional[_Union[GlobRequest, _Mapping]] = ..., grep: _Optional[_Union[GrepRequest, _Mapping]] = ..., mkdir: _Optional[_Union[MkdirRequest, _Mapping]] = ..., remove: _Optional[_Union[RemoveRequest, _Mapping]] = ..., rename: _Optional[_Union[RenameRequest, _Mapping]] = ...) -> None: ...
+    health: HealthRequest
+    process_start: ProcessStartRequest
+    process_list: ProcessListRequest
+    process_read: ProcessReadRequest
+    process_write: ProcessWriteRequest
+    process_resize: ProcessResizeRequest
+    process_signal: ProcessSignalRequest
+    process_wait: ProcessWaitRequest
+    process_remove: ProcessRemoveRequest
+    refuse_hard_links: bool
+    def __init__(self, hello: _Optional[_Union[HelloRequest, _Mapping]] = ..., exec: _Optional[_Union[ExecRequest, _Mapping]] = ..., stat: _Optional[_Union[StatRequest, _Mapping]] = ..., list: _Optional[_Union[ListRequest, _Mapping]] = ..., read: _Optional[_Union[ReadRequest, _Mapping]] = ..., read_lines: _Optional[_Union[ReadLinesRequest, _Mapping]] = ..., write: _Optional[_Union[WriteRequest, _Mapping]] = ..., edit: _Optional[_Union[EditRequest, _Mapping]] = ..., glob: _Optional[_Union[GlobRequest, _Mapping]] = ..., grep: _Optional[_Union[GrepRequest, _Mapping]] = ..., mkdir: _Optional[_Union[MkdirRequest, _Mapping]] = ..., remove: _Optional[_Union[RemoveRequest, _Mapping]] = ..., rename: _Optional[_Union[RenameRequest, _Mapping]] = ..., health: _Optional[_Union[HealthRequest, _Mapping]] = ..., process_start: _Optional[_Union[ProcessStartRequest, _Mapping]] = ..., process_list: _Optional[_Union[ProcessListRequest, _Mapping]] = ..., process_read: _Optional[_Union[ProcessReadRequest, _Mapping]] = ..., process_write: _Optional[_Union[ProcessWriteRequest, _Mapping]] = ..., process_resize: _Optional[_Union[ProcessResizeRequest, _Mapping]] = ..., process_signal: _Optional[_Union[ProcessSignalRequest, _Mapping]] = ..., process_wait: _Optional[_Union[ProcessWaitRequest, _Mapping]] = ..., process_remove: _Optional[_Union[ProcessRemoveRequest, _Mapping]] = ..., refuse_hard_links: _Optional[bool] = ...) -> None: ...
 
 class Input(_message.Message):
     __slots__ = ("data", "end")
@@ -112,7 +134,7 @@ class Input(_message.Message):
     def __init__(self, data: _Optional[bytes] = ..., end: _Optional[bool] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("started", "output", "chunk", "hello", "exec", "entry", "entries", "read", "read_lines", "edit", "grep", "failure")
+    __slots__ = ("started", "output", "chunk", "hello", "exec", "entry", "entries", "read", "read_lines", "edit", "grep", "failure", "health", "process", "process_list", "process_read")
     STARTED_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
@@ -125,6 +147,10 @@ class Reply(_message.Message):
     EDIT_FIELD_NUMBER: _ClassVar[int]
     GREP_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_LIST_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_READ_FIELD_NUMBER: _ClassVar[int]
     started: Started
     output: Output
     chunk: Chunk
@@ -137,7 +163,11 @@ class Reply(_message.Message):
     edit: EditReply
     grep: GrepReply
     failure: Failure
-    def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., output: _Optional[_Union[Output, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., hello: _Optional[_Union[HelloReply, _Mapping]] = ..., exec: _Optional[_Union[ExecReply, _Mapping]] = ..., entry: _Optional[_Union[Entry, _Mapping]] = ..., entries: _Optional[_Union[EntriesReply, _Mapping]] = ..., read: _Optional[_Union[ReadReply, _Mapping]] = ..., read_lines: _Optional[_Union[ReadLinesReply, _Mapping]] = ..., edit: _Optional[_Union[EditReply, _Mapping]] = ..., grep: _Optional[_Union[GrepReply, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+    health: HealthReply
+    process: Process
+    process_list: ProcessListReply
+    process_read: ProcessReadReply
+    def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., output: _Optional[_Union[Output, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., hello: _Optional[_Union[HelloReply, _Mapping]] = ..., exec: _Optional[_Union[ExecReply, _Mapping]] = ..., entry: _Optional[_Union[Entry, _Mapping]] = ..., entries: _Optional[_Union[EntriesReply, _Mapping]] = ..., read: _Optional[_Union[ReadReply, _Mapping]] = ..., read_lines: _Optional[_Union[ReadLinesReply, _Mapping]] = ..., edit: _Optional[_Union[EditReply, _Mapping]] = ..., grep: _Optional[_Union[GrepReply, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., health: _Optional[_Union[HealthReply, _Mapping]] = ..., process: _Optional[_Union[Process, _Mapping]] = ..., process_list: _Optional[_Union[ProcessListReply, _Mapping]] = ..., process_read: _Optional[_Union[ProcessReadReply, _Mapping]] = ...) -> None: ...
 
 class HelloRequest(_message.Message):
     __slots__ = ("protocol_version",)
@@ -146,15 +176,39 @@ class HelloRequest(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("protocol_version", "posture")
+    __slots__ = ("protocol_version", "posture", "build")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     POSTURE_FIELD_NUMBER: _ClassVar[int]
+    BUILD_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     posture: Posture
-    def __init__(self, protocol_version: _Optional[int] = ..., posture: _Optional[_Union[Posture, _Mapping]] = ...) -> None: ...
+    build: str
+    def __init__(self, protocol_version: _Optional[int] = ..., posture: _Optional[_Union[Posture, _Mapping]] = ..., build: _Optional[str] = ...) -> None: ...
+
+class HealthRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class HealthReply(_message.Message):
+    __slots__ = ("uptime_ms", "calls", "processes", "pids", "memory_bytes", "memory_kills", "pids_refused")
+    UPTIME_MS_FIELD_NUMBER: _ClassVar[int]
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    PIDS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_KILLS_FIELD_NUMBER: _ClassVar[int]
+    PIDS_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    uptime_ms: int
+    calls: int
+    processes: int
+    pids: int
+    memory_bytes: int
+    memory_kills: int
+    pids_refused: int
+    def __init__(self, uptime_ms: _Optional[int] = ..., calls: _Optional[int] = ..., processes: _Optional[int] = ..., pids: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., memory_kills: _Optional[int] = ..., pids_refused: _Optional[int] = ...) -> None: ...
 
 class Posture(_message.Message):
-    __slots__ = ("tool_uid", "daemon_uid", "capabilities_bounding", "tool_capabilities_effective", "no_new_privileges", "seccomp_mode", "root_read_only", "memory_limit_bytes", "pids_limit", "network_interfaces", "kernel", "memory_swap_limit_bytes", "cpu_limit_millis")
+    __slots__ = ("tool_uid", "daemon_uid", "capabilities_bounding", "tool_capabilities_effective", "no_new_privileges", "seccomp_mode", "root_read_only", "memory_limit_bytes", "pids_limit", "network_interfaces", "kernel", "memory_swap_limit_bytes", "cpu_limit_millis", "namespaces", "mounts", "runtime", "tool_groups", "tool_oom_score_adj_min", "daemon_oom_score_adj")
     TOOL_UID_FIELD_NUMBER: _ClassVar[int]
     DAEMON_UID_FIELD_NUMBER: _ClassVar[int]
     CAPABILITIES_BOUNDING_FIELD_NUMBER: _ClassVar[int]
@@ -168,6 +222,12 @@ class Posture(_message.Message):
     KERNEL_FIELD_NUMBER: _ClassVar[int]
     MEMORY_SWAP_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     CPU_LIMIT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    MOUNTS_FIELD_NUMBER: _ClassVar[int]
+    RUNTIME_FIELD_NUMBER: _ClassVar[int]
+    TOOL_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    TOOL_OOM_SCORE_ADJ_MIN_FIELD_NUMBER: _ClassVar[int]
+    DAEMON_OOM_SCORE_ADJ_FIELD_NUMBER: _ClassVar[int]
     tool_uid: int
     daemon_uid: int
     capabilities_bounding: int
@@ -181,10 +241,42 @@ class Posture(_message.Message):
     kernel: str
     memory_swap_limit_bytes: int
     cpu_limit_millis: int
-    def __init__(self, tool_uid: _Optional[int] = ..., daemon_uid: _Optional[int] = ..., capabilities_bounding: _Optional[int] = ..., tool_capabilities_effective: _Optional[int] = ..., no_new_privileges: _Optional[bool] = ..., seccomp_mode: _Optional[int] = ..., root_read_only: _Optional[bool] = ..., memory_limit_bytes: _Optional[int] = ..., pids_limit: _Optional[int] = ..., network_interfaces: _Optional[_Iterable[str]] = ..., kernel: _Optional[str] = ..., memory_swap_limit_bytes: _Optional[int] = ..., cpu_limit_millis: _Optional[int] = ...) -> None: ...
+    namespaces: _containers.RepeatedCompositeFieldContainer[Namespace]
+    mounts: _containers.RepeatedCompositeFieldContainer[Mount]
+    runtime: str
+    tool_groups: _containers.RepeatedScalarFieldContainer[int]
+    tool_oom_score_adj_min: int
+    daemon_oom_score_adj: int
+    def __init__(self, tool_uid: _Optional[int] = ..., daemon_uid: _Optional[int] = ..., capabilities_bounding: _Optional[int] = ..., tool_capabilities_effective: _Optional[int] = ..., no_new_privileges: _Optional[bool] = ..., seccomp_mode: _Optional[int] = ..., root_read_only: _Optional[bool] = ..., memory_limit_bytes: _Optional[int] = ..., pids_limit: _Optional[int] = ..., network_interfaces: _Optional[_Iterable[str]] = ..., kernel: _Optional[str] = ..., memory_swap_limit_bytes: _Optional[int] = ..., cpu_limit_millis: _Optional[int] = ..., namespaces: _Optional[_Iterable[_Union[Namespace, _Mapping]]] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., runtime: _Optional[str] = ..., tool_groups: _Optional[_Iterable[int]] = ..., tool_oom_score_adj_min: _Optional[int] = ..., daemon_oom_score_adj: _Optional[int] = ...) -> None: ...
+
+class Namespace(_message.Message):
+    __slots__ = ("kind", "inode")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    INODE_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    inode: int
+    def __init__(self, kind: _Optional[str] = ..., inode: _Optional[int] = ...) -> None: ...
+
+class Mount(_message.Message):
+    __slots__ = ("path", "type", "read_only", "no_suid", "no_dev", "no_exec", "tool_writable")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    READ_ONLY_FIELD_NUMBER: _ClassVar[int]
+    NO_SUID_FIELD_NUMBER: _ClassVar[int]
+    NO_DEV_FIELD_NUMBER: _ClassVar[int]
+    NO_EXEC_FIELD_NUMBER: _ClassVar[int]
+    TOOL_WRITABLE_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    type: str
+    read_only: bool
+    no_suid: bool
+    no_dev: bool
+    no_exec: bool
+    tool_writable: bool
+    def __init__(self, path: _Optional[str] = ..., type: _Optional[str] = ..., read_only: _Optional[bool] = ..., no_suid: _Optional[bool] = ..., no_dev: _Optional[bool] = ..., no_exec: _Optional[bool] = ..., tool_writable: _Optional[bool] = ...) -> None: ...
 
 class ExecRequest(_message.Message):
-    __slots__ = ("argv", "env", "cwd", "timeout_ms", "stdin", "output_limit", "stream")
+    __slots__ = ("argv", "env", "cwd", "timeout_ms", "stdin", "output_limit", "stream", "stream_limit_bytes")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -199,6 +291,7 @@ class ExecRequest(_message.Message):
     STDIN_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_LIMIT_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
+    STREAM_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     argv: _containers.RepeatedScalarFieldContainer[bytes]
     env: _containers.ScalarMap[str, str]
     cwd: str
@@ -206,21 +299,24 @@ class ExecRequest(_message.Message):
     stdin: bool
     output_limit: OutputLimit
     stream: bool
-    def __init__(self, argv: _Optional[_Iterable[bytes]] = ..., env: _Optional[_Mapping[str, str]] = ..., cwd: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., stdin: _Optional[bool] = ..., output_limit: _Optional[_Union[OutputLimit, _Mapping]] = ..., stream: _Optional[bool] = ...) -> None: ...
+    stream_limit_bytes: int
+    def __init__(self, argv: _Optional[_Iterable[bytes]] = ..., env: _Optional[_Mapping[str, str]] = ..., cwd: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., stdin: _Optional[bool] = ..., output_limit: _Optional[_Union[OutputLimit, _Mapping]] = ..., stream: _Optional[bool] = ..., stream_limit_bytes: _Optional[int] = ...) -> None: ...
 
 class OutputLimit(_message.Message):
-    __slots__ = ("limit_chars", "head_chars", "tail_chars", "spill_path", "spill_limit_bytes")
+    __slots__ = ("limit_chars", "head_chars", "tail_chars", "spill_path", "spill_limit_bytes", "spill_quota_bytes")
     LIMIT_CHARS_FIELD_NUMBER: _ClassVar[int]
     HEAD_CHARS_FIELD_NUMBER: _ClassVar[int]
     TAIL_CHARS_FIELD_NUMBER: _ClassVar[int]
     SPILL_PATH_FIELD_NUMBER: _ClassVar[int]
     SPILL_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SPILL_QUOTA_BYTES_FIELD_NUMBER: _ClassVar[int]
     limit_chars: int
     head_chars: int
     tail_chars: int
     spill_path: str
     spill_limit_bytes: int
-    def __init__(self, limit_chars: _Optional[int] = ..., head_chars: _Optional[int] = ..., tail_chars: _Optional[int] = ..., spill_path: _Optional[str] = ..., spill_limit_bytes: _Optional[int] = ...) -> None: ...
+    spill_quota_bytes: int
+    def __init__(self, limit_chars: _Optional[int] = ..., head_chars: _Optional[int] = ..., tail_chars: _Optional[int] = ..., spill_path: _Optional[str] = ..., spill_limit_bytes: _Optional[int] = ..., spill_quota_bytes: _Optional[int] = ...) -> None: ...
 
 class Started(_message.Message):
     __slots__ = ("pid",)
@@ -237,7 +333,7 @@ class Output(_message.Message):
     def __init__(self, stream: _Optional[_Union[OutputStream, str]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class ExecReply(_message.Message):
-    __slots__ = ("outcome", "exit_code", "signal", "errno", "output", "tail", "evicted", "output_bytes", "duration_us")
+    __slots__ = ("outcome", "exit_code", "signal", "errno", "output", "tail", "evicted", "output_bytes", "duration_us", "pids_refused", "survivors")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
@@ -247,6 +343,8 @@ class ExecReply(_message.Message):
     EVICTED_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
     DURATION_US_FIELD_NUMBER: _ClassVar[int]
+    PIDS_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    SURVIVORS_FIELD_NUMBER: _ClassVar[int]
     outcome: Outcome
     exit_code: int
     signal: int
@@ -256,7 +354,9 @@ class ExecReply(_message.Message):
     evicted: Evicted
     output_bytes: int
     duration_us: int
-    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., errno: _Optional[int] = ..., output: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., tail: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., evicted: _Optional[_Union[Evicted, _Mapping]] = ..., output_bytes: _Optional[int] = ..., duration_us: _Optional[int] = ...) -> None: ...
+    pids_refused: int
+    survivors: int
+    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., errno: _Optional[int] = ..., output: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., tail: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., evicted: _Optional[_Union[Evicted, _Mapping]] = ..., output_bytes: _Optional[int] = ..., duration_us: _Optional[int] = ..., pids_refused: _Optional[int] = ..., survivors: _Optional[int] = ...) -> None: ...
 
 class Evicted(_message.Message):
     __slots__ = ("path", "size_bytes", "lines", "sha256", "incomplete")
@@ -435,16 +535,18 @@ class GrepMatch(_message.Message):
     def __init__(self, path: _Optional[bytes] = ..., line: _Optional[int] = ..., text: _Optional[bytes] = ...) -> None: ...
 
 class GrepReply(_message.Message):
-    __slots__ = ("matches", "more", "timed_out", "binary_files")
+    __slots__ = ("matches", "more", "timed_out", "binary_files", "hard_linked_files")
     MATCHES_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     TIMED_OUT_FIELD_NUMBER: _ClassVar[int]
     BINARY_FILES_FIELD_NUMBER: _ClassVar[int]
+    HARD_LINKED_FILES_FIELD_NUMBER: _ClassVar[int]
     matches: _containers.RepeatedCompositeFieldContainer[GrepMatch]
     more: bool
     timed_out: bool
     binary_files: int
-    def __init__(self, matches: _Optional[_Iterable[_Union[GrepMatch, _Mapping]]] = ..., more: _Optional[bool] = ..., timed_out: _Optional[bool] = ..., binary_files: _Optional[int] = ...) -> None: ...
+    hard_linked_files: int
+    def __init__(self, matches: _Optional[_Iterable[_Union[GrepMatch, _Mapping]]] = ..., more: _Optional[bool] = ..., timed_out: _Optional[bool] = ..., binary_files: _Optional[int] = ..., hard_linked_files: _Optional[int] = ...) -> None: ...
 
 class MkdirRequest(_message.Message):
     __slots__ = ("path",)
@@ -477,3 +579,176 @@ class Failure(_message.Message):
     message: str
     errno: int
     def __init__(self, kind: _Optional[_Union[FailureKind, str]] = ..., message: _Optional[str] = ..., errno: _Optional[int] = ...) -> None: ...
+
+class ProcessStartRequest(_message.Message):
+    __slots__ = ("id", "argv", "env", "cwd", "terminal", "size", "stdin", "merge_stderr", "ring_bytes", "output_directory", "file_limit_bytes", "timeout_ms")
+    class EnvEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ARGV_FIELD_NUMBER: _ClassVar[int]
+    ENV_FIELD_NUMBER: _ClassVar[int]
+    CWD_FIELD_NUMBER: _ClassVar[int]
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    STDIN_FIELD_NUMBER: _ClassVar[int]
+    MERGE_STDERR_FIELD_NUMBER: _ClassVar[int]
+    RING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    FILE_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    argv: _containers.RepeatedScalarFieldContainer[bytes]
+    env: _containers.ScalarMap[str, str]
+    cwd: str
+    terminal: bool
+    size: WindowSize
+    stdin: bool
+    merge_stderr: bool
+    ring_bytes: int
+    output_directory: str
+    file_limit_bytes: int
+    timeout_ms: int
+    def __init__(self, id: _Optional[str] = ..., argv: _Optional[_Iterable[bytes]] = ..., env: _Optional[_Mapping[str, str]] = ..., cwd: _Optional[str] = ..., terminal: _Optional[bool] = ..., size: _Optional[_Union[WindowSize, _Mapping]] = ..., stdin: _Optional[bool] = ..., merge_stderr: _Optional[bool] = ..., ring_bytes: _Optional[int] = ..., output_directory: _Optional[str] = ..., file_limit_bytes: _Optional[int] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
+class WindowSize(_message.Message):
+    __slots__ = ("rows", "columns")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    columns: int
+    def __init__(self, rows: _Optional[int] = ..., columns: _Optional[int] = ...) -> None: ...
+
+class Process(_message.Message):
+    __slots__ = ("id", "pid", "argv", "running", "outcome", "exit_code", "signal", "started_ns", "duration_us", "terminal", "size", "stdin_open", "stdout", "stderr", "tree")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    ARGV_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    STARTED_NS_FIELD_NUMBER: _ClassVar[int]
+    DURATION_US_FIELD_NUMBER: _ClassVar[int]
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    STDIN_OPEN_FIELD_NUMBER: _ClassVar[int]
+    STDOUT_FIELD_NUMBER: _ClassVar[int]
+    STDERR_FIELD_NUMBER: _ClassVar[int]
+    TREE_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    pid: int
+    argv: _containers.RepeatedScalarFieldContainer[bytes]
+    running: bool
+    outcome: Outcome
+    exit_code: int
+    signal: int
+    started_ns: int
+    duration_us: int
+    terminal: bool
+    size: WindowSize
+    stdin_open: bool
+    stdout: ProcessOutput
+    stderr: ProcessOutput
+    tree: int
+    def __init__(self, id: _Optional[str] = ..., pid: _Optional[int] = ..., argv: _Optional[_Iterable[bytes]] = ..., running: _Optional[bool] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., started_ns: _Optional[int] = ..., duration_us: _Optional[int] = ..., terminal: _Optional[bool] = ..., size: _Optional[_Union[WindowSize, _Mapping]] = ..., stdin_open: _Optional[bool] = ..., stdout: _Optional[_Union[ProcessOutput, _Mapping]] = ..., stderr: _Optional[_Union[ProcessOutput, _Mapping]] = ..., tree: _Optional[int] = ...) -> None: ...
+
+class ProcessOutput(_message.Message):
+    __slots__ = ("size_bytes", "ring_offset", "path", "path_bytes", "closed")
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RING_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    PATH_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    size_bytes: int
+    ring_offset: int
+    path: str
+    path_bytes: int
+    closed: bool
+    def __init__(self, size_bytes: _Optional[int] = ..., ring_offset: _Optional[int] = ..., path: _Optional[str] = ..., path_bytes: _Optional[int] = ..., closed: _Optional[bool] = ...) -> None: ...
+
+class ProcessListRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ProcessListReply(_message.Message):
+    __slots__ = ("processes", "strays")
+    PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    STRAYS_FIELD_NUMBER: _ClassVar[int]
+    processes: _containers.RepeatedCompositeFieldContainer[Process]
+    strays: int
+    def __init__(self, processes: _Optional[_Iterable[_Union[Process, _Mapping]]] = ..., strays: _Optional[int] = ...) -> None: ...
+
+class ProcessReadRequest(_message.Message):
+    __slots__ = ("id", "stream", "offset", "limit_bytes", "wait_ms")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    stream: OutputStream
+    offset: int
+    limit_bytes: int
+    wait_ms: int
+    def __init__(self, id: _Optional[str] = ..., stream: _Optional[_Union[OutputStream, str]] = ..., offset: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class ProcessReadReply(_message.Message):
+    __slots__ = ("data", "offset", "end", "size_bytes")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    offset: int
+    end: bool
+    size_bytes: int
+    def __init__(self, data: _Optional[bytes] = ..., offset: _Optional[int] = ..., end: _Optional[bool] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+
+class ProcessWriteRequest(_message.Message):
+    __slots__ = ("id", "data", "end", "wait_ms")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    data: bytes
+    end: bool
+    wait_ms: int
+    def __init__(self, id: _Optional[str] = ..., data: _Optional[bytes] = ..., end: _Optional[bool] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class ProcessResizeRequest(_message.Message):
+    __slots__ = ("id", "size")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    size: WindowSize
+    def __init__(self, id: _Optional[str] = ..., size: _Optional[_Union[WindowSize, _Mapping]] = ...) -> None: ...
+
+class ProcessSignalRequest(_message.Message):
+    __slots__ = ("id", "signal", "tree")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    TREE_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    signal: int
+    tree: bool
+    def __init__(self, id: _Optional[str] = ..., signal: _Optional[int] = ..., tree: _Optional[bool] = ...) -> None: ...
+
+class ProcessWaitRequest(_message.Message):
+    __slots__ = ("id", "wait_ms")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    wait_ms: int
+    def __init__(self, id: _Optional[str] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class ProcessRemoveRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
