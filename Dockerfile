@@ -20,11 +20,19 @@ LABEL airlock.kind="image"
 COPY deploy/bundle.py /source/deploy/bundle.py
 COPY .build/images/runtime /wheels
 COPY sandbox /source/sandbox
-# The second command is the test of the first: everything a daemon imports comes out of the bundle, with the fast protobuf.
+# The second command is the test of the first: everything a daemon imports, now or at some call, comes out of the bundle,
+# with the fast protobuf.
 RUN python3 -X no_debug_ranges /source/deploy/bundle.py \
         --protobuf /wheels/protobuf-*.whl --source /source --output /opt/airlock \
     && /opt/airlock/lib/ld.so --inhibit-cache --library-path /opt/airlock/lib /opt/airlock/bin/python3 -I -S -B -X utf8 -c \
-        "import asyncio, hashlib, sys; from google.protobuf.internal import api_implementation; from sandbox.v1 import channel_pb2; sys.exit(api_implementation.Type() != 'upb' or sys.prefix != '/opt/airlock')"
+        "from sandbox.daemon import lean_imports; lean_imports.install(); \
+import importlib, pkgutil, sys, sandbox.daemon; \
+modules = [module.name for module in pkgutil.iter_modules(sandbox.daemon.__path__)]; \
+[importlib.import_module(name) for name in ('_ctypes', 'hashlib', *('sandbox.daemon.' + name for name in modules))]; \
+[getattr(late, 'any_name', None) for late in [*sys.modules.values()] if isinstance(late, lean_imports.StandIn)]; \
+from google.protobuf.internal import api_implementation; \
+from sandbox.daemon.build import BUILD; \
+sys.exit(api_implementation.Type() != 'upb' or sys.prefix != '/opt/airlock' or len(BUILD) != 64 or len(modules) < 20 or len(lean_imports.loaded_for_use()) < 15)"
 
 FROM scratch AS runtime
 COPY --from=bundle /opt/airlock /opt/airlock

@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench gateway-image proto lock clean
+.PHONY: help setup demo test check bench fuzz gateway-image proto lock clean
 
 # Lines that begin with "changed:" name what a command changes on this machine. An engine that demo, test or bench had
 # to start is stopped at their end, also on failure and Ctrl-C; one that was running is left as it was.
@@ -22,6 +22,9 @@ check: ## Check format, lint, types, imports, protos and stubs; needs no engine
 
 bench: ## Measure the loop, and the gateway beside docker exec and bare gRPC
 	@deploy/setup -- .venv/bin/python -m tests.bench
+
+fuzz: ## Send 110,000 hostile inputs to both ends of the channel
+	@deploy/setup -- .venv/bin/python -m tests.fuzz
 
 gateway-image: ## Make the airlock-gateway image that compose.yaml runs
 	@deploy/setup runtime sandbox gateway

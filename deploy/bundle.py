@@ -5,8 +5,8 @@ Run inside the base image by the interpreter that is to be bundled:
     python3 -X no_debug_ranges deploy/bundle.py --protobuf PROTOBUF.whl --source REPOSITORY --output /opt/airlock
 
 The directory holds the loader, CPython, the shared libraries both need, a trimmed standard library, protobuf,
-sandbox.v1 and sandbox.daemon. It is started through its own loader (the Dockerfile has the whole command line), so the
-image needs no libc, no Python and no shell:
+sandbox.v1 and sandbox.daemon, and in BUILD the digest of these two's sources (sandbox/build.py). It is started through
+its own loader (the Dockerfile has the whole command line), so the image needs no libc, no Python and no shell:
 
     /opt/airlock/lib/ld.so --library-path /opt/airlock/lib ... /opt/airlock/bin/python3 ... -m sandbox.daemon
 
@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import py_compile
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -28,7 +29,8 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-# What a daemon never needs: tests, tools for people, other machines' modules, and foreign-function calls.
+# What a daemon never needs: tests, tools for people, other machines' modules. Of ctypes it needs the compiled half
+# (sandbox/daemon/identity.py).
 _LEFT_OUT_PACKAGES = frozenset(
     {
         *("__pycache__", "lib-dynload", "site-packages", "dist-packages"),  # not modules, or taken on their own terms
@@ -37,7 +39,7 @@ _LEFT_OUT_PACKAGES = frozenset(
     }
 )
 _LEFT_OUT_EXTENSIONS = re.compile(
-    r"_(codecs_|crypt|ctypes|curses|dbm|gdbm|lsprof|multibytecodec|sqlite3|ssl|test|tkinter|uuid|xx)"
+    r"_(codecs_|crypt|ctypes_test|curses|dbm|gdbm|lsprof|multibytecodec|sqlite3|ssl|test|tkinter|uuid|xx)"
     r"|audioop|nis|ossaudiodev|readline|xx"
 )
 
@@ -120,6 +122,11 @@ def bundle(protobuf: Path, source: Path, output: Path) -> None:
     _compile_tree([(source / "sandbox" / "__init__.py", Path("sandbox/__init__.py"))], python_library)
     for package in ("v1", "daemon"):
         _compile_tree(_modules(source, source / "sandbox" / package), python_library)
+
+    # By the gateway's own module: the two ends compare what it says.
+    build = runpy.run_path(str(source / "sandbox" / "build.py"))
+    digest = build["sources_digest"](source / "sandbox")
+    (output / build["BUILD_FILE"]).write_text(digest + "\n", encoding="ascii")
 
     objects = [output / "bin" / "python3", *python_library.rglob("*.so")]
     for name, path in _shared_libraries(objects).items():

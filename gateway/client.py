@@ -3,6 +3,7 @@
     async with Client("127.0.0.1:7443", api_key) as airlock:
         result = await airlock.call_tool("execute", {"command": "true", "timeout_s": 5}, thread="t1")
         await airlock.write_file("t1", "/workspace/a.bin", data)
+        result = await airlock.run_program(["wc", "-c"], thread="t1", stdin=data)
         async for event in airlock.run("fix the tests", thread="t1"):
             ...
 
@@ -12,17 +13,17 @@ A tool call that was refused or failed is a result, not an exception.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NoReturn, Self
+from typing import Any
 
-import grpc
 import grpc.aio
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
 
+from gateway.client_processes import Process, ProcessCalls, Processes, ProcessOutput, ProgramResult
+from gateway.client_wire import Input, pieces, raise_error
 from gateway.errors import (
     AirlockError,
     Cancelled,
@@ -40,7 +41,6 @@ from gateway.errors import (
     TooLarge,
     Unauthenticated,
     Unavailable,
-    all_errors,
 )
 from gateway.v1 import (
     run_service_pb2,
@@ -59,6 +59,7 @@ __all__ = [
     "DeadlineExceeded",
     "Event",
     "Evicted",
+    "Input",
     "InvalidArgument",
     "InvalidPath",
     "IsADirectory",
@@ -67,6 +68,10 @@ __all__ = [
     "NotFound",
     "Overloaded",
     "PermissionDenied",
+    "Process",
+    "ProcessOutput",
+    "Processes",
+    "ProgramResult",
     "Run",
     "TooLarge",
     "ToolResult",
@@ -74,24 +79,6 @@ __all__ = [
     "Unavailable",
 ]
 
-_CHUNK_BYTES = 512 * 1024
-_ANSWER_LIMIT_BYTES = 64 * 1024 * 1024
-_OPTIONS = (("grpc.max_receive_message_length", _ANSWER_LIMIT_BYTES),)
-_ERRORS = all_errors()
-# For a status that grpc itself made and that therefore carries no reason; other codes stand for several classes.
-_BY_CODE: Mapping[grpc.StatusCode, type[AirlockError]] = {
-    kind.code: kind
-    for kind in (
-        Unauthenticated,
-        InvalidArgument,
-        NotFound,
-        PermissionDenied,
-        Overloaded,
-        Unavailable,
-        DeadlineExceeded,
-        Cancelled,
-    )
-}
 OnOutput = Callable[[str, bytes], None]
 
 
@@ -178,25 +165,14 @@ class Tool:
     parameters: Mapping[str, Any]
 
 
-class Client:
+class Client(ProcessCalls):
     """A connection to a gateway; use it as an async context manager."""
 
     def __init__(self, address: str, api_key: str) -> None:
-        if not (api_key.isascii() and api_key.isprintable()):
-            raise Unauthenticated("the key holds characters that no key has: is there a line end in it?")
-        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
-        self._metadata = (("authorization", f"Bearer {api_key}"),)
+        super().__init__(address, api_key)
         self._runs: Any = run_service_pb2_grpc.RunServiceStub(self._channel)
         self._tools: Any = tool_service_pb2_grpc.ToolServiceStub(self._channel)
         self._workspaces: Any = workspace_service_pb2_grpc.WorkspaceServiceStub(self._channel)
-
-    async def __aenter__(self) -> Self:
-        """Return the client; it connects on the first call."""
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        """Close the connection."""
-        await self._channel.close(None)
 
     # --- tools ---
 
@@ -231,25 +207,33 @@ class Client:
 
     # --- files ---
 
-    async def write_file(self, thread: str, path: str, data: bytes) -> int:
-        """Replace a file atomically and return its size in bytes."""
-
-        def messages() -> Sequence[workspace_service_pb2.WriteFileRequest]:
-            first = workspace_service_pb2.WriteFileRequest(thread=thread, path=path, data=data[:_CHUNK_BYTES])
-            rest = range(_CHUNK_BYTES, len(data), _CHUNK_BYTES)
-            view = memoryview(data)
-            return [
-                first,
-                *(workspace_service_pb2.WriteFileRequest(data=bytes(view[at : at + _CHUNK_BYTES])) for at in rest),
-            ]
-
-        response = await self._unary(self._workspaces.WriteFile, iter(messages()))
-        return int(response.size_bytes)
+    async def write_file(self, thread: str, path: str, data: Input) -> int:
+        """Replace a file atomically and return its size in bytes; a source that raises leaves the old file."""
+        call = self._workspaces.WriteFile(metadata=self._metadata)
+        try:
+            try:
+                await call.write(workspace_service_pb2.WriteFileRequest(thread=thread, path=path))
+                async for piece in pieces(data):
+                    await call.write(workspace_service_pb2.WriteFileRequest(data=piece))
+                await call.write(workspace_service_pb2.WriteFileRequest(end=True))
+                await call.done_writing()
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                pass  # the call is over, and what it says of that here is not why; its status does
+            return int((await call).size_bytes)
+        except grpc.aio.AioRpcError as error:
+            raise_error(error)
+        finally:
+            call.cancel()  # one that is over does not mind
 
     async def read_file(self, thread: str, path: str) -> bytes:
         """Return a file's bytes."""
+        return b"".join([chunk async for chunk in self.stream_file(thread, path)])
+
+    async def stream_file(self, thread: str, path: str) -> AsyncIterator[bytes]:
+        """Yield a file's bytes in pieces; a slow reader slows the sandbox and costs the gateway nothing."""
         request = workspace_service_pb2.ReadFileRequest(thread=thread, path=path)
-        return b"".join([message.data async for message in self._stream(self._workspaces.ReadFile, request)])
+        async for message in self._stream(self._workspaces.ReadFile, request):
+            yield message.data
 
     # --- runs ---
 
@@ -278,40 +262,6 @@ class Client:
     async def cancel_run(self, run_id: str) -> Run:
         """Stop a run, down to its processes."""
         return _run((await self._unary(self._runs.CancelRun, run_service_pb2.CancelRunRequest(run_id=run_id))).run)
-
-    # --- the wire ---
-
-    async def _unary(self, method: Any, request: Any, timeout_s: float | None = None) -> Any:
-        try:
-            return await method(request, metadata=self._metadata, timeout=timeout_s)
-        except grpc.aio.AioRpcError as error:
-            _raise(error)
-
-    async def _stream(
-        self,
-        method: Any,
-        request: Any,
-        timeout_s: float | None = None,
-    ) -> AsyncIterator[Any]:
-        try:
-            async for message in method(request, metadata=self._metadata, timeout=timeout_s):
-                yield message
-        except grpc.aio.AioRpcError as error:
-            _raise(error)
-
-
-def _raise(error: grpc.aio.AioRpcError) -> NoReturn:
-    """Raise the class of gateway.errors that a status stands for."""
-    message = error.details() or error.code().name
-    status = rpc_status.from_call(error)  # type: ignore[arg-type]
-    for detail in status.details if status else ():
-        info = error_details_pb2.ErrorInfo()
-        if detail.Unpack(info) and info.reason in _ERRORS:
-            raise _ERRORS[info.reason](message, **dict(info.metadata)) from error
-    kind = _BY_CODE.get(error.code(), AirlockError)
-    if kind is Overloaded and "larger than max" in message:
-        kind = TooLarge
-    raise kind(f"{error.code().name}: {message}") from error
 
 
 def _result(result: tool_service_pb2.ToolResult) -> ToolResult:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import yaml
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from gateway.agent_settings import AgentSettings
 from gateway.config_section import Name, Section, problems
@@ -50,6 +50,17 @@ class SandboxSettings(Section):
     max_live: int = Field(default=64, ge=1)
     max_live_per_tenant: int = Field(default=16, ge=1)
     keep_workspaces: bool = Field(default=True, description="false removes every workspace when the gateway stops")
+    on_stop: Literal["remove", "keep"] = Field(
+        default="remove", description="keep lets sandboxes and their processes live on, for the next start to take over"
+    )
+
+    @model_validator(mode="after")
+    def _keeps_what_the_kept_need(self) -> Self:
+        if self.on_stop == "keep" and not self.keep_workspaces:
+            raise ValueError(
+                "on_stop: keep needs keep_workspaces: true, for a sandbox that lives on uses its workspace"
+            )
+        return self
 
 
 class Config(Section):

@@ -20,6 +20,7 @@ from gateway.clock import make_id
 from gateway.config import Config
 from gateway.errors import Misconfigured
 from gateway.runs import Runs
+from gateway.services.process_service import ProcessService
 from gateway.services.run_service import RunService
 from gateway.services.tool_service import ToolService
 from gateway.services.workspace_service import WorkspaceService
@@ -29,6 +30,8 @@ from gateway.storage.store import Store
 from gateway.tenants import Tenant, load_tenants
 from gateway.tool_calls import ToolCalls
 from gateway.v1 import (
+    process_service_pb2,
+    process_service_pb2_grpc,
     run_service_pb2,
     run_service_pb2_grpc,
     tool_service_pb2,
@@ -37,12 +40,14 @@ from gateway.v1 import (
     workspace_service_pb2_grpc,
 )
 from sandbox.docker_engine import DockerEngine
+from sandbox.errors import SandboxError
 from sandbox.sandbox_keeper import SandboxKeeper
 
 log = structlog.get_logger(__name__)
 SERVICES = tuple(
     file.DESCRIPTOR.services_by_name[name].full_name
     for file, name in (
+        (process_service_pb2, "ProcessService"),
         (run_service_pb2, "RunService"),
         (tool_service_pb2, "ToolService"),
         (workspace_service_pb2, "WorkspaceService"),
@@ -91,15 +96,20 @@ async def running_gateway(config: Config, listen: str) -> AsyncIterator[Gateway]
             runtime_image=config.sandbox.runtime_image,
             base_url=config.sandbox.engine_url,
         )
-        stack.push_async_callback(engine.close)
-        await engine.reconcile()
+        keeps = config.sandbox.on_stop == "keep"
+        stack.push_async_callback(engine.close, keep_sandboxes=keeps)
+        left = await engine.reconcile()
         keeper = SandboxKeeper(
             engine,
             idle_timeout_s=config.sandbox.idle_timeout_s,
             max_live=config.sandbox.max_live,
             max_live_per_tenant=config.sandbox.max_live_per_tenant,
         )
-        stack.push_async_callback(keeper.close, remove_workspaces=not config.sandbox.keep_workspaces)
+        stack.push_async_callback(
+            keeper.close, keep_sandboxes=keeps, remove_workspaces=not config.sandbox.keep_workspaces
+        )
+        await keeper.adopt(left)
+        await _say_what_sandboxes_lack(engine)
         tool_calls = ToolCalls(store, keeper)
         runs = Runs(store, tool_calls)
         server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_CONCURRENT_RPCS)
@@ -113,6 +123,14 @@ async def running_gateway(config: Config, listen: str) -> AsyncIterator[Gateway]
         yield Gateway(address, store, tenants)
 
 
+async def _say_what_sandboxes_lack(engine: DockerEngine) -> None:
+    """Log at the start what would fail the first call. It can be mended while the gateway runs."""
+    try:
+        await engine.prepare()
+    except SandboxError as error:
+        log.warning("no sandbox can be made", error=str(error))
+
+
 async def _add_services(
     server: grpc.aio.Server, runs: Runs, tool_calls: ToolCalls, authenticate: KeyAuthenticator
 ) -> HealthServicer:
@@ -121,6 +139,7 @@ async def _add_services(
     workspace_service_pb2_grpc.add_WorkspaceServiceServicer_to_server(
         WorkspaceService(tool_calls, authenticate), server
     )
+    process_service_pb2_grpc.add_ProcessServiceServicer_to_server(ProcessService(tool_calls, authenticate), server)
     healthy = HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     for name in ("", *SERVICES):

@@ -33,6 +33,7 @@ class Tenant:
             thread=thread,
             image=asked.image,
             runtime=asked.runtime,
+            refuse_hard_links=self.policy.tells_paths_apart,
             limits=SandboxLimits(
                 memory_bytes=asked.memory_mib * _MIB,
                 cpus=asked.cpus,

@@ -5,18 +5,19 @@ The sandbox is made on first use, and made again, with the same workspace, when 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
-from agent.filesystem import OnOutput
+from agent.filesystem import OnOutput, OutputStream
 from sandbox.engine import Sandbox, SandboxSpec
 from sandbox.errors import SandboxError
 from sandbox.filesystem import EditResult, EntriesPage, Entry, ExecResult, GrepPage, LinesPage
+from sandbox.process import Process, ProcessList, ProcessPage, ProgramResult
 from sandbox.sandbox_keeper import SandboxKeeper
 
 
 class ThreadSandbox:
-    """Satisfies agent.filesystem.FileSystem and agent.filesystem.Shell."""
+    """Satisfies agent.filesystem.FileSystem and agent.filesystem.Shell; programs and processes are for services."""
 
     def __init__(self, keeper: SandboxKeeper, spec: SandboxSpec) -> None:
         self._keeper = keeper
@@ -110,3 +111,102 @@ class ThreadSandbox:
                 )
         except SandboxError as error:
             return ExecResult(outcome="failed_to_start", message=str(error))
+
+    async def run_program(
+        self,
+        argv: Sequence[bytes],
+        *,
+        env: Mapping[str, str],
+        cwd: str,
+        timeout_s: float,
+        output_limit_bytes: int,
+        stdin: AsyncIterable[bytes] | None,
+        on_output: Callable[[OutputStream, bytes], Awaitable[None]],
+    ) -> ProgramResult:
+        """Run a program with streams; a sandbox that cannot be had is an outcome, as it is for a command line."""
+        borrowed = False
+        try:
+            async with self._borrow() as sandbox:
+                borrowed = True
+                return await sandbox.shell.run_program(
+                    argv,
+                    env=env,
+                    cwd=cwd,
+                    timeout_s=timeout_s,
+                    output_limit_bytes=output_limit_bytes,
+                    stdin=stdin,
+                    on_output=on_output,
+                )
+        except SandboxError as error:
+            # Once borrowed, what is raised comes from the caller's own stdin or on_output.
+            if borrowed:
+                raise
+            return ProgramResult("failed_to_start", message=str(error))
+
+    async def start_process(
+        self,
+        process_id: str,
+        argv: Sequence[bytes],
+        *,
+        env: Mapping[str, str],
+        cwd: str,
+        terminal: bool,
+        rows: int = 24,
+        columns: int = 80,
+        stdin: bool,
+        merge_stderr: bool,
+        timeout_s: float | None,
+    ) -> Process:
+        """Start a background process."""
+        async with self._borrow() as sandbox:
+            return await sandbox.processes.start(
+                process_id,
+                argv,
+                env=env,
+                cwd=cwd,
+                terminal=terminal,
+                rows=rows,
+                columns=columns,
+                stdin=stdin,
+                merge_stderr=merge_stderr,
+                timeout_s=timeout_s,
+            )
+
+    async def list_processes(self) -> ProcessList:
+        """List background processes and count strays."""
+        async with self._borrow() as sandbox:
+            return await sandbox.processes.list()
+
+    async def read_process(
+        self, process_id: str, *, stderr: bool = False, offset: int, limit_bytes: int = 256 * 1024, wait_s: float = 0
+    ) -> ProcessPage:
+        """Read a page of a process' output."""
+        async with self._borrow() as sandbox:
+            return await sandbox.processes.read(
+                process_id, stderr=stderr, offset=offset, limit_bytes=limit_bytes, wait_s=wait_s
+            )
+
+    async def write_process(self, process_id: str, data: bytes, *, end: bool = False, wait_s: float) -> Process:
+        """Write to a process' stdin."""
+        async with self._borrow() as sandbox:
+            return await sandbox.processes.write(process_id, data, end=end, wait_s=wait_s)
+
+    async def resize_process(self, process_id: str, rows: int, columns: int) -> Process:
+        """Change the size of a process' terminal."""
+        async with self._borrow() as sandbox:
+            return await sandbox.processes.resize(process_id, rows, columns)
+
+    async def signal_process(self, process_id: str, number: int, *, tree: bool = False) -> Process | None:
+        """Send a signal to a process, or kill all strays."""
+        async with self._borrow() as sandbox:
+            return await sandbox.processes.signal(process_id, number, tree=tree)
+
+    async def wait_process(self, process_id: str, *, wait_s: float) -> Process:
+        """Wait for a process' end."""
+        async with self._borrow() as sandbox:
+            return await sandbox.processes.wait(process_id, wait_s=wait_s)
+
+    async def remove_process(self, process_id: str) -> Process:
+        """Kill what is left of a process and forget it."""
+        async with self._borrow() as sandbox:
+            return await sandbox.processes.remove(process_id)

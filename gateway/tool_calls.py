@@ -7,10 +7,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import perf_counter
+
+from pydantic import JsonValue
 
 from agent.capability import Capability
 from agent.events import discard
@@ -112,12 +114,15 @@ class ToolCalls:
         tenant: Tenant,
         thread_name: str,
         name: str,
-        arguments_json: str,
+        arguments: str | Mapping[str, JsonValue],
         *,
         on_output: OnOutput | None = None,
         executor: Callable[[ThreadSandbox], ToolExecutor] | None = None,
     ) -> FinishedToolCall:
-        """Send one call down the way; `executor` stands in for the tools when bytes are streamed."""
+        """Send one call down the way; `executor` stands in for the tools when bytes are streamed.
+
+        `arguments` are JSON text, which is bounded here, or a mapping that a service made and has bounded itself.
+        """
         started = perf_counter()
         if not name or len(name) > _NAME_LIMIT_CHARS:
             raise InvalidArgument(f"name: the name of a tool, {_NAME_LIMIT_CHARS} characters at most")
@@ -126,11 +131,19 @@ class ToolCalls:
         if on_output is not None:
             tools = _Overheard(tools, on_output)
         runner = ToolRunner(tool_path.hook_engine, tools, discard)
-        call = ArgumentReader().call(self._ids("call"), name, arguments_json)
+        id_ = self._ids("call")
+        if isinstance(arguments, str):
+            call = ArgumentReader().call(id_, name, arguments)
+        else:
+            call = ToolCall(id=id_, name=name, arguments=dict(arguments))
         state = await runner.run(AgentState(run_id=call.id, thread=tool_path.thread.name), [call])
         execution = state.current.tool_executions[0]
         result = execution.result or ToolResult.error("the call ended without a result")
         return FinishedToolCall(tool_path.thread.name, execution, result, perf_counter() - started)
+
+    async def sandbox(self, tenant: Tenant, thread_name: str) -> ThreadSandbox:
+        """Return a thread's sandbox, for looking after what judged calls have started in it."""
+        return (await self._tool_path(tenant, thread_name)).sandbox
 
     def specs(self, tenant: Tenant) -> Sequence[ToolSpec]:
         """Return the tools of a tenant's threads; no sandbox is made for it."""
@@ -157,5 +170,9 @@ class _Overheard:
         self.normalised = inner.normalised
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
-        """Run the call; the runner's own listener is not needed, for nobody watches its events."""
-        return await self._inner.execute(call, replace(context, on_output=self._on_output))
+        """Run the call; the runner's own listener is not needed, for nobody watches its events.
+
+        The runner has none where a hook redacts, and then nobody listens.
+        """
+        heard = None if context.on_output is None else self._on_output
+        return await self._inner.execute(call, replace(context, on_output=heard))

@@ -46,6 +46,23 @@ class Call:
         except TimeoutError as error:
             raise DaemonLost(f"the sandbox daemon took no input for {timeout_s:.0f} s") from error
 
+    async def send_data(self, data: memoryview, *, timeout_s: float) -> None:
+        """Send the bytes of an Input frame, 1 MiB at most, without a copy; raises as send()."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._connection.send_data(data)
+        except TimeoutError as error:
+            raise DaemonLost(f"the sandbox daemon took no input for {timeout_s:.0f} s") from error
+
+    async def receive_piece(self, *, timeout_s: float) -> bytes | tuple[str, pb.Reply]:
+        """Return the bytes of a Chunk, or what receive() returns of another Reply; raises as receive()."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                piece = await self._connection.receive_piece()
+        except TimeoutError as error:
+            raise DaemonLost(f"the sandbox daemon did not answer within {timeout_s:.1f} s") from error
+        return piece if isinstance(piece, bytes) else self._noted(piece)
+
     async def receive(self, *, timeout_s: float) -> tuple[str, pb.Reply]:
         """Return the member's name and the next Reply; raises DaemonLost when none comes in time."""
         try:
@@ -53,6 +70,9 @@ class Call:
                 reply = await self._connection.receive()
         except TimeoutError as error:
             raise DaemonLost(f"the sandbox daemon did not answer within {timeout_s:.1f} s") from error
+        return self._noted(reply)
+
+    def _noted(self, reply: pb.Reply) -> tuple[str, pb.Reply]:
         member = reply.WhichOneof("reply")
         if member is None:
             raise DaemonLost("the sandbox daemon sent an empty reply")
@@ -102,8 +122,8 @@ class Channel:
                 raise DaemonLost(f"the sandbox daemon answered {got} where {member} was due")
             return reply
 
-    async def hello(self, *, timeout_s: float) -> pb.Posture:
-        """Ask who answers and return the posture; raises DaemonLost when it is not a daemon of this protocol."""
+    async def hello(self, *, timeout_s: float) -> pb.HelloReply:
+        """Ask who answers; raises DaemonLost when it is not a daemon of this protocol."""
         request = pb.Request(hello=pb.HelloRequest(protocol_version=PROTOCOL_VERSION))
         reply = await self.ask(request, "hello", timeout_s=timeout_s)
         if not reply.HasField("hello") or reply.hello.protocol_version != PROTOCOL_VERSION:
@@ -112,7 +132,7 @@ class Channel:
             )
             self.mark_lost(lost)
             raise lost
-        return reply.hello.posture
+        return reply.hello
 
     def mark_lost(self, error: DaemonLost) -> None:
         """Refuse every later call; the first error is kept."""

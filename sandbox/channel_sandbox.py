@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 
+from sandbox import replies
 from sandbox.channel import Channel
 from sandbox.engine import SandboxSpec
 from sandbox.errors import DaemonLost
-from sandbox.filesystem import WORKSPACE
+from sandbox.health import Health, health_of
 from sandbox.remote_fs import RemoteFS
+from sandbox.remote_processes import RemoteProcesses
 from sandbox.remote_shell import DEFAULT_SPILL_LIMIT_BYTES, RemoteShell
 from sandbox.v1 import channel_pb2 as pb
 
 _PING_TIMEOUT_S = 1.0
+# Past the second that it is given: only a daemon that lies or hangs is lost, not one on a host that is busy.
+_HEALTH_TIMEOUT_S = 5.0
+_HEALTH = pb.Request(health=pb.HealthRequest())
+# So many evicted outputs of the largest size are kept.
+_SPILLS = 4
 
 
 class ChannelSandbox:
@@ -24,22 +31,39 @@ class ChannelSandbox:
         self.posture = posture
         self._channel = channel
         # The environment goes with each command and not with the container: pid 1 has no use for a tenant's secrets.
+        # Evicted output leaves at least half of the workspace to the files that the work is about.
+        half_bytes = spec.limits.workspace_bytes // 2
+        file_limit_bytes = min(DEFAULT_SPILL_LIMIT_BYTES, half_bytes)
         self.shell = RemoteShell(
-            channel, env=spec.env, spill_limit_bytes=min(DEFAULT_SPILL_LIMIT_BYTES, spec.limits.workspace_bytes)
+            channel,
+            env=spec.env,
+            spill_limit_bytes=file_limit_bytes,
+            spill_quota_bytes=min(_SPILLS * file_limit_bytes, half_bytes),
         )
-        self.files = RemoteFS(channel)
+        self.files = RemoteFS(channel, refuse_hard_links=spec.refuse_hard_links)
+        self.processes = RemoteProcesses(channel, env=spec.env, file_limit_bytes=file_limit_bytes)
 
     @property
     def alive(self) -> bool:
         """Whether its daemon has kept the protocol so far."""
         return self._channel.lost is None
 
+    async def health(self) -> Health:
+        """Return what the daemon says of itself; raises DaemonLost, also when it says nothing for 5 s."""
+        reply = await self._channel.ask(_HEALTH, "health", timeout_s=_HEALTH_TIMEOUT_S)
+        try:
+            if reply.HasField("failure"):
+                raise DaemonLost(f"the sandbox daemon is not well: {replies.plain_text(reply.failure.message)}")
+            return health_of(reply.health)
+        except DaemonLost as error:
+            self._channel.mark_lost(error)
+            raise
+
     async def ping(self) -> bool:
         """Return whether the daemon answers within a second; a slow one is not thereby lost."""
-        request = pb.Request(stat=pb.StatRequest(path=WORKSPACE))
         try:
             async with asyncio.timeout(_PING_TIMEOUT_S):
-                await self._channel.ask(request, "entry", timeout_s=2 * _PING_TIMEOUT_S)
+                await self.health()
         except (DaemonLost, TimeoutError):
             return False
         return True

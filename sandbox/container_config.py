@@ -6,18 +6,23 @@ Nothing here talks to Docker. Names are derived from hashes, so no text of a ten
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import json
+import posixpath
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sandbox.engine import SandboxSpec
 from sandbox.filesystem import WORKSPACE
+from sandbox.lasting_memory import POSIX_QUEUES_BYTES, lasting_ipc, lasting_tmpfs
 
 KIND_LABEL = "airlock.kind"
 INSTANCE_LABEL = "airlock.instance"
 SANDBOX_LABEL = "airlock.sandbox"
 TENANT_LABEL = "airlock.tenant"
 THREAD_LABEL = "airlock.thread"
+# Digest of the whole configuration: a sandbox made otherwise is not taken over after a restart.
+MADE_LABEL = "airlock.made"
 # On the runtime image: how to start the daemon, a JSON list.
 COMMAND_LABEL = "airlock.command"
 
@@ -27,7 +32,9 @@ CAPABILITIES = ("CHOWN", "SETUID", "SETGID", "KILL")
 # Above what a host gives to people and subordinate ids, below the groups by which the daemon finds a call's processes.
 _FIRST_USER = 600_000_000
 _USER_PAIRS = 200_000_000
-_SHM_BYTES = 16 * 1024 * 1024
+# What lies over a path that the image declares as a volume: Docker would make a writable one there, without a limit and
+# filled from the image, which could put its own files over the daemon's.
+_NOTHING = "ro,size=4k,mode=755,nosuid,nodev,noexec"
 # Docker takes a variable without "=" out of the image's environment. These would let a tenant's image steer the
 # loader, libc or Python of pid 1, which is root inside; the AIRLOCK ones are the daemon's own settings.
 _REMOVED_VARIABLES = (
@@ -50,6 +57,29 @@ def digest(*texts: str) -> str:
     """Return 24 hex digits that stand for texts; no two lists of texts share their input."""
     joined = "".join(f"{len(text)}:{text}" for text in texts)
     return hashlib.sha256(joined.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+
+
+def owner(spec: SandboxSpec) -> tuple[str, str]:
+    """Return whose a sandbox is, as digests of its tenant and of its thread, which is all that Docker is told."""
+    return digest(spec.tenant), digest(spec.tenant, spec.thread)
+
+
+def made_digest(body: Mapping[str, Any]) -> str:
+    """Return what stands for a container's configuration: the same only if everything in it is."""
+    return digest(json.dumps(body, sort_keys=True))
+
+
+def image_volumes(declared: Iterable[str]) -> tuple[str, ...]:
+    """Return where something empty goes over the volumes that an image declares; ValueError for Airlock's places."""
+    found = set()
+    for path in declared:
+        # As Docker cleans it. A relative one it refuses itself.
+        place = posixpath.normpath("/" + path.lstrip("/")) if path.startswith("/") else path
+        for own in (RUNTIME_DIRECTORY, CHANNEL_DIRECTORY):
+            if place.startswith(f"{own}/"):
+                raise ValueError(f"it declares a volume at {place}, inside of {own}, which is Airlock's own place")
+        found.add(place)
+    return tuple(sorted(found - {WORKSPACE, "/tmp", RUNTIME_DIRECTORY, CHANNEL_DIRECTORY}))  # noqa: S108
 
 
 def container_name(instance: str, sandbox_id: str) -> str:
@@ -81,15 +111,16 @@ def container_config(
     channel_directory: str,
     gateway_gid: int,
     workspace_quota: bool,
+    volumes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the body of POST /containers/create. `workspace_quota` asks the volume driver for a size limit."""
+    """Return the body of POST /containers/create. `workspace_quota` asks the volume driver for a size limit.
+
+    `volumes` are the paths of image_volumes().
+    """
     tool_user, daemon_user = user_ids(instance, spec.tenant, spec.thread)
     users = {"--tool-uid": tool_user, "--tool-gid": tool_user, "--daemon-uid": daemon_user}
-    labels = {
-        INSTANCE_LABEL: instance,
-        TENANT_LABEL: digest(spec.tenant),
-        THREAD_LABEL: digest(spec.tenant, spec.thread),
-    }
+    tenant, thread = owner(spec)
+    labels = {INSTANCE_LABEL: instance, TENANT_LABEL: tenant, THREAD_LABEL: thread}
     return {
         "Image": spec.image,
         # The image's own entry point, user, health check and stop signal are a tenant's code or choice: none is used.
@@ -113,7 +144,9 @@ def container_config(
             # Nothing is said of seccomp, so the engine's default filter stays.
             "SecurityOpt": ["no-new-privileges"],
             "ReadonlyRootfs": True,
-            "Tmpfs": {"/tmp": f"size={spec.limits.tmp_bytes},mode=1777,nosuid,nodev,exec"},  # noqa: S108
+            "Tmpfs": {**dict.fromkeys(volumes, _NOTHING), **lasting_tmpfs(spec.limits)},
+            # gVisor has an IPC namespace of its own making, and knows none of these.
+            "Sysctls": lasting_ipc(spec.limits) if spec.runtime == "runc" else {},
             "Mounts": [
                 _workspace_mount(spec, instance, {**labels, KIND_LABEL: "workspace"}, quota=workspace_quota),
                 {
@@ -167,12 +200,17 @@ def _workspace_mount(spec: SandboxSpec, instance: str, labels: dict[str, str], *
 
 def _limits(spec: SandboxSpec) -> dict[str, Any]:
     limits = spec.limits
-    ulimits = {"nofile": limits.open_files, "core": 0, "fsize": limits.workspace_bytes}
+    ulimits = {
+        "nofile": limits.open_files,
+        "core": 0,  # the kernel hands it to a program of the host
+        "fsize": limits.workspace_bytes,
+        "nproc": limits.pids,  # the control group refuses first, and counts what it refused
+        "msgqueue": POSIX_QUEUES_BYTES,
+    }
     return {
         "Memory": limits.memory_bytes,
         "MemorySwap": limits.memory_bytes,
         "NanoCpus": round(limits.cpus * 1_000_000_000),
         "PidsLimit": limits.pids,
-        "ShmSize": _SHM_BYTES,
         "Ulimits": [{"Name": name, "Soft": value, "Hard": value} for name, value in ulimits.items()],
     }

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import io
 import json
 import logging
 import os
 import secrets
 import shutil
 import socket
+import tarfile
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,18 +31,13 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.utils import kwargs_from_env
 
 from sandbox import container_config as config
+from sandbox.build import BUILD_FILE, own_build
 from sandbox.channel import Channel
 from sandbox.channel_sandbox import ChannelSandbox
 from sandbox.engine import Sandbox, SandboxSpec
-from sandbox.errors import (
-    DaemonLost,
-    EngineUnavailable,
-    ImageMissing,
-    PostureTooWeak,
-    SandboxError,
-    SandboxUnavailable,
-)
-from sandbox.posture import weaknesses
+from sandbox.errors import EngineUnavailable, ImageMissing, SandboxError, SandboxUnavailable
+from sandbox.greeting import introduced, refuse_other_build, refuse_weak
+from sandbox.left_sandbox import LeftSandbox
 from sandbox.v1 import channel_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -48,7 +46,6 @@ _DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
 _ENGINE_THREADS = 8
 _ENGINE_TIMEOUT_S = 60
 _BOOT_TIMEOUT_S = 10.0
-_HELLO_TIMEOUT_S = 5.0
 # How often a daemon that is coming up is tried, and how often the engine is asked whether it has already died.
 _CONNECT_INTERVAL_S = 0.002
 _INSPECT_INTERVAL_S = 0.25
@@ -71,6 +68,23 @@ class EngineFacts:
     seccomp: bool
     runtimes: frozenset[str]
     images: frozenset[str]
+
+
+@dataclass(frozen=True)
+class _Image:
+    """A tenant's image: the tag may be another's by the time it is used, the id not."""
+
+    id: str
+    volumes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Left:
+    """A sandbox that an earlier process left, and the way to it; `made` is the digest of how."""
+
+    sandbox: LeftSandbox
+    made: str
+    channel: Channel
 
 
 class _BundleBroken(SandboxUnavailable):
@@ -107,6 +121,8 @@ class DockerEngine:
         self._swap_limited = True
         self._workspace_quota = False
         self._sandboxes: dict[str, ChannelSandbox] = {}
+        self._left: dict[str, _Left] = {}
+        self._closed = False
         self._removals: set[asyncio.Task[None]] = set()
 
     @property
@@ -118,12 +134,22 @@ class DockerEngine:
         """Return what the engine says of itself; EngineUnavailable when it does not answer."""
         return await self._ask(_describe)
 
+    async def prepare(self) -> None:
+        """Make ready what every sandbox needs; raises SandboxError when none could be made."""
+        await self._prepared()
+
     async def create(self, spec: SandboxSpec) -> Sandbox:
-        """Make a sandbox: started, greeted, its posture verified."""
+        """Make a sandbox: started, greeted, its posture verified.
+
+        One that an earlier process left for the same tenant and thread, made in the very same way, is taken over.
+        """
         try:
             return await self._create(spec)
         except _BundleBroken as error:
             log.warning("making sandbox again after filling the runtime volume: %s", error)
+            if self._runtime is not None:
+                # Only an empty one is filled, and one that is half filled is not empty.
+                await self._release_runtime(self._runtime.volume)
             self._runtime = None
             return await self._create(spec)
 
@@ -132,6 +158,9 @@ class DockerEngine:
         sandbox = self._sandboxes.pop(sandbox_id, None)
         if sandbox is not None:
             sandbox.close()
+        left = self._left.pop(sandbox_id, None)
+        if left is not None:
+            left.channel.close()
         await self._ask(lambda client: _remove_container(client, config.container_name(self._instance, sandbox_id)))
         await self._run(lambda: shutil.rmtree(self._channel_root / sandbox_id, ignore_errors=True))
 
@@ -159,22 +188,48 @@ class DockerEngine:
         containers = await self._own_containers("sandbox")
         return [container["Labels"][config.SANDBOX_LABEL] for container in containers]
 
-    async def reconcile(self) -> None:
-        """Remove sandboxes that an earlier process of this instance left, never workspaces."""
-        for sandbox_id in await self.owned():
-            if sandbox_id not in self._sandboxes:
-                log.info("removing the orphaned sandbox %s", sandbox_id)
-                await self.remove(sandbox_id)
+    async def reconcile(self) -> Sequence[LeftSandbox]:
+        """Look at what an earlier process of this instance left; workspaces always stay.
+
+        Return the sandboxes that are alive and of this release, the newest first: create() takes one over when it is
+        asked for the same, remove() removes it. The others are removed.
+        """
         for container in await self._own_containers("runtime"):
             await self._ask(partial(_remove_container, name=container["Id"]))
+        containers = [
+            container
+            for container in await self._own_containers("sandbox")
+            if container["Labels"][config.SANDBOX_LABEL] not in {*self._sandboxes, *self._left}
+        ]
+        containers.sort(key=lambda container: int(container["Created"]), reverse=True)
+        reached = await asyncio.gather(*map(self._reach, containers))
+        threads = set()
+        for container, left in zip(containers, reached, strict=True):
+            if left is not None and left.sandbox.thread not in threads:
+                threads.add(left.sandbox.thread)
+                self._left[left.sandbox.id] = left
+                continue
+            if left is not None:
+                left.channel.close()
+            log.info("removing the orphaned sandbox %s", container["Labels"][config.SANDBOX_LABEL])
+            await self.remove(container["Labels"][config.SANDBOX_LABEL])
+        return [left.sandbox for left in self._left.values()]
 
-    async def close(self) -> None:
-        """Remove every sandbox of this instance, and the runtime volume if no other gateway uses it."""
+    async def close(self, *, keep_sandboxes: bool = False) -> None:
+        """Remove every sandbox of this instance, and the runtime volume if no other gateway uses it.
+
+        With `keep_sandboxes` they live on, for the next process of this instance to take over. Closing again is no
+        error.
+        """
+        if self._closed:
+            return
+        self._closed = True
         try:
             if self._removals:
                 await asyncio.wait(self._removals)
             if self._client is not None:
-                await asyncio.gather(*(self.remove(sandbox_id) for sandbox_id in await self.owned()))
+                if not keep_sandboxes:
+                    await asyncio.gather(*(self.remove(sandbox_id) for sandbox_id in await self.owned()))
                 if self._runtime is not None:
                     await self._release_runtime(self._runtime.volume)
         except EngineUnavailable as error:
@@ -182,21 +237,28 @@ class DockerEngine:
         finally:
             for sandbox in self._sandboxes.values():
                 sandbox.close()
+            for left in self._left.values():
+                left.channel.close()
             self._threads.shutdown(wait=False)
             if self._client is not None:
                 self._client.close()
 
     async def _create(self, spec: SandboxSpec) -> Sandbox:
         runtime = await self._prepared()
+        image = await self._ask(lambda client: _inspect_image(client, spec.image))
+        taken = await self._take_over(spec, image, runtime)
+        if taken is not None:
+            return taken
         sandbox_id = f"{config.digest(spec.tenant, spec.thread)[:12]}-{self._new_suffix()}"
         directory = self._make_channel_directory(sandbox_id)
         channel = Channel(directory)
-        boot = asyncio.ensure_future(self._ask(lambda client: self._boot(client, spec, sandbox_id, runtime)))
+        body = self._config(spec, sandbox_id, runtime, image)
+        boot = asyncio.ensure_future(self._ask(lambda client: self._boot(client, spec, sandbox_id, body)))
         try:
             # Both at once: the daemon listens before the engine has finished saying that it started the container.
             await self._connected(channel, boot, sandbox_id)
             await asyncio.shield(boot)
-            posture = await self._verify(channel, spec)
+            posture = await self._verify(channel, spec, sandbox_id, image)
         except BaseException as error:
             channel.close()
             discarding = self._discard(boot, sandbox_id)
@@ -206,16 +268,53 @@ class DockerEngine:
         sandbox = self._sandboxes[sandbox_id] = ChannelSandbox(sandbox_id, spec, channel, posture)
         return sandbox
 
-    def _boot(self, client: docker.APIClient, spec: SandboxSpec, sandbox_id: str, runtime: config.Runtime) -> None:
+    async def _reach(self, container: dict[str, Any]) -> _Left | None:
+        """Return a sandbox that an earlier process made, None when it is not to be used."""
+        labels = container["Labels"]
+        directory = self._channel_root / labels[config.SANDBOX_LABEL]
+        if container["State"] != "running" or config.MADE_LABEL not in labels:
+            return None
+        channel = Channel(directory)
+        try:
+            await introduced(channel)
+        except SandboxError as error:
+            log.info("sandbox %s is of no use any more: %s", labels[config.SANDBOX_LABEL], error)
+            channel.close()
+            return None
+        left = LeftSandbox(labels[config.SANDBOX_LABEL], labels[config.TENANT_LABEL], labels[config.THREAD_LABEL])
+        return _Left(left, labels[config.MADE_LABEL], channel)
+
+    async def _take_over(self, spec: SandboxSpec, image: _Image, runtime: config.Runtime) -> Sandbox | None:
+        """Return the sandbox that was left for a spec; one that does not fit it is removed first."""
+        thread = config.owner(spec)[1]
+        left = next((left for left in self._left.values() if left.sandbox.thread == thread), None)
+        if left is None:
+            return None
+        sandbox_id = left.sandbox.id
+        try:
+            if config.made_digest(self._config(spec, sandbox_id, runtime, image)) != left.made:
+                raise SandboxUnavailable("it was made of another image, runtime, limits or release")
+            # A caller that gives up here leaves it where it is.
+            posture = await self._verify(left.channel, spec, sandbox_id, image)
+        except SandboxError as error:
+            log.info("sandbox %s, left by an earlier process, is replaced: %s", sandbox_id, error)
+            await self.remove(sandbox_id)
+            return None
+        if self._left.pop(sandbox_id, None) is None:
+            return None  # it went idle in this very moment
+        log.info("sandbox %s, left by an earlier process, is taken over", sandbox_id)
+        sandbox = self._sandboxes[sandbox_id] = ChannelSandbox(sandbox_id, spec, left.channel, posture)
+        return sandbox
+
+    def _boot(self, client: docker.APIClient, spec: SandboxSpec, sandbox_id: str, body: dict[str, Any]) -> None:
         """Create and start the container; runs in a thread."""
         name = config.container_name(self._instance, sandbox_id)
+        body["Labels"][config.MADE_LABEL] = config.made_digest(body)
         try:
-            _create_container(client, self._config(spec, sandbox_id, runtime), name)
+            _create_container(client, body, name)
             client.start(name)
         except ImageNotFound as error:
-            raise ImageMissing(
-                f"image {spec.image!r} is not on the engine; run `make setup` for Airlock's own images, or pull it"
-            ) from error
+            raise _image_missing(spec.image) from error
         except APIError as error:
             reason = str(error.explanation or error)
             if any(said in reason.lower() for said in _UNKNOWN_RUNTIME):
@@ -226,15 +325,16 @@ class DockerEngine:
                 raise _BundleBroken(f"the daemon could not be started: {reason}") from error
             raise SandboxUnavailable(f"the engine did not start a sandbox of image {spec.image!r}: {reason}") from error
 
-    def _config(self, spec: SandboxSpec, sandbox_id: str, runtime: config.Runtime) -> dict[str, Any]:
+    def _config(self, spec: SandboxSpec, sandbox_id: str, runtime: config.Runtime, image: _Image) -> dict[str, Any]:
         return config.container_config(
-            spec,
+            dataclasses.replace(spec, image=image.id),
             instance=self._instance,
             sandbox_id=sandbox_id,
             runtime=runtime,
             channel_directory=str(self._channel_root / sandbox_id),
             gateway_gid=os.getgid(),
             workspace_quota=self._workspace_quota,
+            volumes=image.volumes,
         )
 
     async def _connected(self, channel: Channel, boot: asyncio.Future[None], sandbox_id: str) -> None:
@@ -267,16 +367,9 @@ class DockerEngine:
                 f"does image {self._runtime_image!r} fit this machine? `make setup` makes it anew"
             )
 
-    async def _verify(self, channel: Channel, spec: SandboxSpec) -> pb.Posture:
-        try:
-            posture = await channel.hello(timeout_s=_HELLO_TIMEOUT_S)
-        except DaemonLost as error:
-            raise SandboxUnavailable(f"the sandbox did not introduce itself: {error}") from error
-        except SandboxError as error:
-            raise SandboxUnavailable(f"the sandbox cannot say what holds it: {error}") from error
-        found = weaknesses(posture, spec, swap_limited=self._swap_limited)
-        if found:
-            raise PostureTooWeak("the sandbox is weaker than its spec and was removed: " + " ".join(found))
+    async def _verify(self, channel: Channel, spec: SandboxSpec, sandbox_id: str, image: _Image) -> pb.Posture:
+        posture = await introduced(channel)
+        refuse_weak(sandbox_id, posture, spec, swap_limited=self._swap_limited, volumes=image.volumes)
         return posture
 
     def _discard(self, boot: asyncio.Future[None], sandbox_id: str) -> asyncio.Task[None]:
@@ -329,9 +422,21 @@ class DockerEngine:
                 "`make setup` makes one"
             )
         volume = f"airlock-runtime-{image['Id'].removeprefix('sha256:')[:12]}"
-        filler = _create_container(client, config.filler_config(image["Id"], volume, self._instance), None)
-        _remove_container(client, filler)
+        build = self._fill(client, image["Id"], volume)
+        if build != own_build():
+            # The volume may be half filled or changed: if nobody uses it, it is made anew. Else the image is another's.
+            with contextlib.suppress(APIError):
+                client.remove_volume(volume)
+            refuse_other_build(self._fill(client, image["Id"], volume))
         return config.Runtime(volume, tuple(json.loads(label)))
+
+    def _fill(self, client: docker.APIClient, image_id: str, volume: str) -> str:
+        """Fill a volume from the runtime image if it is empty; return what it says of its build."""
+        filler = _create_container(client, config.filler_config(image_id, volume, self._instance), None)
+        try:
+            return _build_in(client, filler)
+        finally:
+            _remove_container(client, filler)
 
     def _has_quotas(self, client: docker.APIClient) -> bool:
         """Return whether volumes can be given a size: only if the engine's disk has project quotas."""
@@ -409,6 +514,31 @@ def _describe(client: docker.APIClient) -> EngineFacts:
         runtimes=frozenset(info.get("Runtimes") or ()),
         images=frozenset(tag.rpartition(":")[0] for image in client.images() for tag in image["RepoTags"] or ()),
     )
+
+
+def _build_in(client: docker.APIClient, container: str) -> str:
+    try:
+        pieces, _ = client.get_archive(container, f"{config.RUNTIME_DIRECTORY}/{BUILD_FILE}")
+        with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as archive:
+            file = archive.extractfile(BUILD_FILE)
+            return file.read().decode("ascii", "replace").strip() if file is not None else ""
+    except (NotFound, tarfile.TarError, KeyError):
+        return ""
+
+
+def _inspect_image(client: docker.APIClient, name: str) -> _Image:
+    try:
+        found: dict[str, Any] = client.inspect_image(name)  # type: ignore[no-untyped-call]
+    except ImageNotFound as error:
+        raise _image_missing(name) from error
+    try:
+        return _Image(found["Id"], config.image_volumes(found["Config"].get("Volumes") or ()))
+    except ValueError as error:
+        raise SandboxUnavailable(f"image {name!r} cannot be used: {error}; build it without that VOLUME") from error
+
+
+def _image_missing(name: str) -> ImageMissing:
+    return ImageMissing(f"image {name!r} is not on the engine; run `make setup` for Airlock's own images, or pull it")
 
 
 def _create_container(client: docker.APIClient, body: dict[str, Any], name: str | None) -> str:

@@ -17,7 +17,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from sandbox.health import Health
 from sandbox.remote_fs import RemoteFS
+from sandbox.remote_processes import RemoteProcesses
 from sandbox.remote_shell import RemoteShell
 from sandbox.v1.channel_pb2 import Posture
 
@@ -44,6 +46,8 @@ class SandboxSpec:
     runtime: str = "runc"
     limits: SandboxLimits = field(default_factory=SandboxLimits)
     env: Mapping[str, str] = field(default_factory=dict)
+    # Whether the file calls refuse a file that has more than one name: where a policy tells paths apart, they must.
+    refuse_hard_links: bool = False
 
 
 class Sandbox(Protocol):
@@ -63,8 +67,17 @@ class Sandbox(Protocol):
     @property
     def shell(self) -> RemoteShell: ...
     @property
+    def processes(self) -> RemoteProcesses:
+        """Its background processes."""
+        ...
+
+    @property
     def alive(self) -> bool:
         """Whether its daemon has kept the protocol so far; a sandbox that is not alive must be replaced."""
+        ...
+
+    async def health(self) -> Health:
+        """Return what its daemon says of itself; raises DaemonLost."""
         ...
 
     async def ping(self) -> bool:

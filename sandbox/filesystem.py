@@ -14,6 +14,8 @@ WORKSPACE = "/workspace"
 # Spilled output and other bookkeeping; glob and grep skip it unless they are asked to search inside it.
 PRIVATE_DIRECTORY = "/workspace/.airlock"
 OUTPUT_DIRECTORY = f"{PRIVATE_DIRECTORY}/output"
+# Output of background processes that their rings do not hold.
+PROCESSES_DIRECTORY = f"{PRIVATE_DIRECTORY}/processes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +70,13 @@ class GrepMatch:
 
 @dataclass(frozen=True, slots=True)
 class GrepPage:
-    """A page of matches."""
+    """A page of matches, and how many files were passed over for being binary or having hard links."""
 
     matches: tuple[GrepMatch, ...]
     more: bool
     timed_out: bool
     binary_files: int
+    hard_linked_files: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,17 +12,25 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable
 from typing import TypeVar
 
 from sandbox import replies
-from sandbox.arguments import checked_lines, checked_page, checked_path, checked_pattern
+from sandbox.arguments import (
+    checked_edit,
+    checked_lines,
+    checked_page,
+    checked_path,
+    checked_pattern,
+    checked_range,
+    checked_timeout_ms,
+)
 from sandbox.channel import Call, Channel
-from sandbox.errors import DaemonLost, InvalidArgument, TooLarge
+from sandbox.errors import DaemonLost, TooLarge
 from sandbox.filesystem import EditResult, EntriesPage, Entry, GrepPage, LinesPage
 from sandbox.v1 import channel_pb2 as pb
 
 GREP_TIMEOUT_LIMIT_S = 120.0
 INLINE_BYTES = 1024 * 1024
-_INPUT_BYTES = 256 * 1024
+_INPUT_BYTES = 512 * 1024
 _EDIT_TEXT_BYTES = 512 * 1024
-_CHUNK_BYTES = 256 * 1024
+_CHUNK_BYTES = 512 * 1024
 
 # How long the daemon may take for an answer; a slow disk fits in, a caller is not held for ever.
 _ANSWER_TIMEOUT_S = 30.0
@@ -36,12 +44,22 @@ _Value = TypeVar("_Value")
 
 
 class RemoteFS:
-    """Files in one sandbox. `file_limit_bytes` bounds one read when the caller names no length."""
+    """Files in one sandbox. `file_limit_bytes` bounds one read when the caller names no length.
+
+    `refuse_hard_links` has the daemon refuse the content of a file with more than one name, as a policy that tells
+    paths apart needs it.
+    """
 
     def __init__(
-        self, channel: Channel, *, file_limit_bytes: int = 2**40, clock: Callable[[], float] = time.monotonic
+        self,
+        channel: Channel,
+        *,
+        refuse_hard_links: bool = False,
+        file_limit_bytes: int = 2**40,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._channel = channel
+        self._refuse_hard_links = refuse_hard_links
         self._file_limit_bytes = file_limit_bytes
         self._clock = clock
 
@@ -60,8 +78,7 @@ class RemoteFS:
 
     async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
         """Yield `length` bytes from `offset`, or all to the end, in pieces of 1 MiB at most."""
-        if offset < 0 or (length is not None and length < 0):
-            raise InvalidArgument("offset and length are 0 or more")
+        checked_range(offset, length)
         path = checked_path(path)
         if length == 0:
             # 0 means "to the end" in the protocol, so nothing is asked but whether the file can be read.
@@ -72,18 +89,15 @@ class RemoteFS:
         request = pb.Request(read=pb.ReadRequest(path=path, offset=offset, length=length or 0))
         got_bytes = 0
         waited_s = 0.0
+        request.refuse_hard_links = self._refuse_hard_links
         async with self._channel.call(request) as call:
             while True:
                 started_s = self._clock()
                 allowed_s = _ANSWER_TIMEOUT_S + got_bytes / _STREAM_BYTES_PER_S - waited_s
-                member, reply = await call.receive(timeout_s=max(allowed_s, 0.001))
+                piece = await call.receive_piece(timeout_s=max(allowed_s, 0.001))
                 waited_s += self._clock() - started_s
-                if member == "failure":
-                    replies.raise_failure(reply.failure)
-                if member not in ("chunk", "read"):
-                    raise DaemonLost(f"the sandbox daemon answered {member} where a chunk was due")
-                data = reply.chunk.data if member == "chunk" else reply.read.data
-                if member == "chunk" and not 0 < len(data) <= _CHUNK_BYTES:
+                data, final = (piece, False) if isinstance(piece, bytes) else _read_bytes(*piece)
+                if not final and not 0 < len(data) <= _CHUNK_BYTES:
                     raise DaemonLost("the sandbox daemon sent a chunk of a wrong size")
                 got_bytes += len(data)
                 if length is None and got_bytes > wanted_bytes:
@@ -92,7 +106,7 @@ class RemoteFS:
                     raise DaemonLost("the sandbox daemon sent more bytes than were asked for")
                 if data and wanted_bytes:
                     yield data
-                if member == "read":
+                if final:
                     return
 
     async def read_lines(self, path: str, *, offset: int = 0, limit: int = 2000, limit_bytes: int = 65536) -> LinesPage:
@@ -111,16 +125,14 @@ class RemoteFS:
                 reply = await self._ask(request, "entry")
                 return self._checked(lambda: replies.entry(reply.entry, path))
             data = _pieces(data)
-        async with self._channel.call(pb.Request(write=pb.WriteRequest(path=path))) as call:
+        request = pb.Request(write=pb.WriteRequest(path=path), refuse_hard_links=self._refuse_hard_links)
+        async with self._channel.call(request) as call:
             reply = await _upload(call, data)
             return replies.entry(reply.entry, path)
 
     async def edit(self, path: str, old_text: bytes, new_text: bytes, *, replace_all: bool = False) -> EditResult:
         """Replace the first exact match of `old_text`, or every one; 512 KiB at most for each text."""
-        if not old_text:
-            raise InvalidArgument("old_text is empty: give the exact text to replace")
-        if max(len(old_text), len(new_text)) > _EDIT_TEXT_BYTES:
-            raise InvalidArgument(f"an edit takes {_EDIT_TEXT_BYTES:,} bytes of text at most; write the file instead")
+        checked_edit(old_text, new_text)
         call = pb.EditRequest(path=checked_path(path), old_text=old_text, new_text=new_text, replace_all=replace_all)
         reply = await self._ask(pb.Request(edit=call), "edit")
         return self._checked(lambda: replies.edit_result(reply.edit))
@@ -138,8 +150,7 @@ class RemoteFS:
     ) -> GrepPage:
         """Return a page of lines that match a regular expression; binary files are skipped and counted."""
         limit = checked_page(offset, limit)
-        if not 0 < timeout_s <= GREP_TIMEOUT_LIMIT_S:
-            raise InvalidArgument(f"timeout_s is more than 0 and {GREP_TIMEOUT_LIMIT_S:.0f} at most")
+        timeout_ms = checked_timeout_ms(timeout_s)
         path = checked_path(path)
         call = pb.GrepRequest(
             path=path,
@@ -147,7 +158,7 @@ class RemoteFS:
             include=checked_pattern(include) if include else "",
             offset=offset,
             limit=limit,
-            timeout_ms=max(1, round(timeout_s * 1000)),
+            timeout_ms=timeout_ms,
         )
         reply = await self._ask(pb.Request(grep=call), "grep", timeout_s=timeout_s + _ANSWER_TIMEOUT_S)
         return self._checked(lambda: replies.grep_page(reply.grep, limit=limit, under=path))
@@ -167,6 +178,7 @@ class RemoteFS:
         await self._ask(pb.Request(rename=call), "entry")
 
     async def _ask(self, request: pb.Request, member: str, *, timeout_s: float = _ANSWER_TIMEOUT_S) -> pb.Reply:
+        request.refuse_hard_links = self._refuse_hard_links
         reply = await self._channel.ask(request, member, timeout_s=timeout_s)
         if reply.HasField("failure"):
             self._checked(lambda: replies.raise_failure(reply.failure))
@@ -180,13 +192,23 @@ class RemoteFS:
             raise
 
 
+def _read_bytes(member: str, reply: pb.Reply) -> tuple[bytes, bool]:
+    """Return the bytes in an answer to a read, and whether it is the last."""
+    if member == "failure":
+        replies.raise_failure(reply.failure)
+    if member not in ("chunk", "read"):
+        raise DaemonLost(f"the sandbox daemon answered {member} where a chunk was due")
+    return (reply.chunk.data, False) if member == "chunk" else (reply.read.data, True)
+
+
 async def _upload(call: Call, data: AsyncIterable[bytes]) -> pb.Reply:
     """Send the input while listening: the daemon may refuse, for want of space say, before it took everything."""
 
     async def send() -> None:
         async for block in data:
-            for start in range(0, len(block), _INPUT_BYTES):
-                await call.send(pb.Input(data=block[start : start + _INPUT_BYTES]), timeout_s=_ANSWER_TIMEOUT_S)
+            view = memoryview(block)
+            for start in range(0, len(view), _INPUT_BYTES):
+                await call.send_data(view[start : start + _INPUT_BYTES], timeout_s=_ANSWER_TIMEOUT_S)
         await call.send(pb.Input(end=True), timeout_s=_ANSWER_TIMEOUT_S)
 
     sender = asyncio.create_task(send())

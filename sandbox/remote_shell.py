@@ -6,22 +6,25 @@ A lost daemon is an outcome, not an exception: the command may have run, and who
 from __future__ import annotations
 
 import math
-import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 
-from sandbox import replies
+from sandbox import endings, replies
 from sandbox.channel import Channel
 from sandbox.daemon.characters import BYTES_PER_CHARACTER, count_characters, prefix_length
 from sandbox.errors import DaemonLost, SandboxError
 from sandbox.filesystem import OUTPUT_DIRECTORY, ExecResult, OnOutput, OutputPiece, OutputStream, SpilledOutput
+from sandbox.process import ProgramResult
+from sandbox.program import checked_argv, checked_directory, checked_environment, checked_request
+from sandbox.program_stream import CallersFault, OnProgramOutput, ProgramStream
 from sandbox.v1 import channel_pb2 as pb
 
 DEFAULT_SPILL_LIMIT_BYTES = 256 * 1024 * 1024
 # The kernel's limit for one argument (MAX_ARG_STRLEN).
 _COMMAND_LIMIT_BYTES = 128 * 1024 - 1
 _TIMEOUT_LIMIT_S = 24 * 3600.0
+_OUTPUT_LIMIT_BYTES = 1024**4
 # What the daemon may take past the command's own limit: killing the tree, closing and hashing the spilled output.
 _GRACE_S = 15.0
 _CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -29,20 +32,13 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 # Past the bytes that the characters may take: pieces are not cut at the limit, and a frame is the largest of them.
 _SLACK_BYTES = 1024 * 1024
 
-_STREAMS: dict[int, OutputStream] = {pb.OUTPUT_STREAM_STDOUT: "stdout", pb.OUTPUT_STREAM_STDERR: "stderr"}
-_OUTCOMES = {
-    pb.OUTCOME_EXITED: "exited",
-    pb.OUTCOME_SIGNALLED: "signalled",
-    pb.OUTCOME_TIMED_OUT: "timed_out",
-    pb.OUTCOME_CANCELLED: "cancelled",
-    pb.OUTCOME_OUT_OF_MEMORY: "out_of_memory",
-    pb.OUTCOME_PIDS_LIMIT: "pids_limit",
-    pb.OUTCOME_FAILED_TO_START: "failed_to_start",
-}
-
 
 class RemoteShell:
-    """A shell in one sandbox. `env` is added to every command's environment; a spilled output is capped in bytes."""
+    """A shell in one sandbox. `env` is added to every command's environment.
+
+    A spilled output is capped at `spill_limit_bytes`, and all of them together at `spill_quota_bytes`, 0 for no limit:
+    the oldest make room for a new one.
+    """
 
     def __init__(
         self,
@@ -50,12 +46,14 @@ class RemoteShell:
         *,
         env: Mapping[str, str] | None = None,
         spill_limit_bytes: int = DEFAULT_SPILL_LIMIT_BYTES,
+        spill_quota_bytes: int = 0,
         grace_s: float = _GRACE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._channel = channel
         self._env = dict(env or {})
         self._spill_limit_bytes = spill_limit_bytes
+        self._spill_quota_bytes = spill_quota_bytes
         self._grace_s = grace_s
         self._clock = clock
 
@@ -93,6 +91,7 @@ class RemoteShell:
             tail_chars=tail_chars,
             spill_path=f"{OUTPUT_DIRECTORY}/{call_id}.txt",
             spill_limit_bytes=self._spill_limit_bytes,
+            spill_quota_bytes=self._spill_quota_bytes,
         )
         request = pb.ExecRequest(
             argv=[b"/bin/sh", b"-c", line],
@@ -104,13 +103,74 @@ class RemoteShell:
         output = _Output(limit)
         try:
             reply = await self._run(request, output, on_output, self._clock() + timeout_s + self._grace_s)
-            return _result(reply, output, limit)
+            result = _result(reply, output, limit)
+            self._give_up_on_survivors(reply)
+            return result
         except DaemonLost as error:
             self._channel.mark_lost(error)
             message = f"{error}. The command may have run; the workspace is kept and the next call gets a new sandbox."
             return ExecResult("daemon_lost", output=output.pieces(), output_bytes=output.size_bytes, message=message)
         except SandboxError as error:
             return ExecResult("failed_to_start", message=str(error))
+
+    async def run_program(
+        self,
+        argv: Sequence[bytes],
+        *,
+        env: Mapping[str, str],
+        cwd: str,
+        timeout_s: float,
+        output_limit_bytes: int,
+        stdin: AsyncIterable[bytes] | None,
+        on_output: OnProgramOutput,
+    ) -> ProgramResult:
+        """Run a program with streams; an empty `cwd` is /workspace. Cancelling the await kills everything it started.
+
+        `stdin` is read as fast as the program takes it, and `on_output` gets pieces of 1 MiB at most; while it is
+        awaited the program is held back. Past `output_limit_bytes` the program is killed: outcome output_limit. What
+        `stdin` or `on_output` raise ends the call and is raised. A program that cannot be asked for is one that failed
+        to start, and `message` says why.
+        """
+        if not 0 < timeout_s <= _TIMEOUT_LIMIT_S:
+            raise ValueError(f"timeout_s {timeout_s!r}: more than 0 and {_TIMEOUT_LIMIT_S:.0f} at most")
+        if not 0 < output_limit_bytes <= _OUTPUT_LIMIT_BYTES:
+            raise ValueError(
+                f"output_limit_bytes {output_limit_bytes!r}: more than 0 and {_OUTPUT_LIMIT_BYTES} at most"
+            )
+        try:
+            request = pb.ExecRequest(
+                argv=checked_argv(argv),
+                env=checked_environment(self._env, env),
+                cwd=checked_directory(cwd),
+                timeout_ms=math.ceil(timeout_s * 1000),
+                stdin=stdin is not None,
+                stream=True,
+                stream_limit_bytes=output_limit_bytes,
+            )
+            checked_request(pb.Request(exec=request))
+        except SandboxError as error:
+            return ProgramResult("failed_to_start", message=str(error))
+        stream = ProgramStream(
+            request, stdin=stdin, on_output=on_output, patience_s=timeout_s + self._grace_s, clock=self._clock
+        )
+        try:
+            reply = await stream.run(self._channel)
+            result = _program_result(reply, request)
+            self._give_up_on_survivors(reply)
+        except CallersFault as fault:
+            raise fault.error from None
+        except DaemonLost as error:
+            self._channel.mark_lost(error)
+            message = f"{error}. The program may have run; the workspace is kept and the next call gets a new sandbox."
+            return ProgramResult("daemon_lost", output_bytes=stream.output_bytes, message=message)
+        except SandboxError as error:
+            return ProgramResult("failed_to_start", message=str(error))
+        return result
+
+    def _give_up_on_survivors(self, reply: pb.ExecReply) -> None:
+        """End the use of a sandbox that has processes which cannot be killed; whoever keeps it makes another."""
+        if reply.survivors:
+            self._channel.mark_lost(DaemonLost(endings.survivors(reply)))
 
     async def _run(
         self, request: pb.ExecRequest, output: _Output, on_output: OnOutput | None, deadline_s: float
@@ -143,9 +203,7 @@ class _Output:
         self._parts: list[tuple[OutputStream, bytearray]] = []
 
     def add(self, output: pb.Output) -> OutputPiece:
-        stream = _STREAMS.get(output.stream)
-        if stream is None or not output.data:
-            raise DaemonLost("the sandbox daemon sent output of no stream or without bytes")
+        stream = replies.output_stream(output)
         self.size_bytes += len(output.data)
         if self.size_bytes > self._limit_bytes:
             raise DaemonLost("the sandbox daemon sent more output than was asked for")
@@ -177,23 +235,21 @@ class _Output:
 
 
 def _result(reply: pb.ExecReply, output: _Output, limit: pb.OutputLimit) -> ExecResult:
-    outcome = _OUTCOMES.get(reply.outcome)
-    if outcome is None:
-        raise DaemonLost(f"the sandbox daemon ended a command with no known outcome ({reply.outcome})")
-    if not 0 <= reply.exit_code <= 255 or reply.signal > 64:
-        raise DaemonLost("the sandbox daemon sent an exit code or signal that no program has")
+    ended = replies.ending(reply.outcome, reply.exit_code, reply.signal)
+    if ended.outcome == "output_limit":
+        raise DaemonLost("the sandbox daemon ended a command at a limit that it was not given")
     output.add_all(reply.output)
     tail = _Output(limit).add_all(reply.tail)
     evicted = _spilled(reply.evicted, limit) if reply.HasField("evicted") else None
     return ExecResult(
-        outcome=outcome,
-        exit_code=reply.exit_code if outcome == "exited" else None,
-        signal=reply.signal if outcome == "signalled" else None,
+        outcome=ended.outcome,
+        exit_code=ended.exit_code,
+        signal=ended.signal,
         output=output.head(limit.head_chars) if evicted else output.pieces(),
         tail=tail.pieces() if evicted else (),
         evicted=evicted,
         output_bytes=replies.count(reply.output_bytes),
-        message=_start_failure(reply.errno) if outcome == "failed_to_start" else "",
+        message=endings.of_command(ended, reply),
         duration_us=replies.count(reply.duration_us),
     )
 
@@ -206,6 +262,14 @@ def _spilled(evicted: pb.Evicted, limit: pb.OutputLimit) -> SpilledOutput:
     return SpilledOutput(evicted.path, evicted.size_bytes, evicted.lines, evicted.sha256, evicted.incomplete)
 
 
-def _start_failure(errno: int) -> str:
-    reason = os.strerror(errno) if 0 < errno < 256 else "unknown reason"
-    return f"/bin/sh did not start: {reason} (errno {errno}). The sandbox image needs a /bin/sh and a /workspace."
+def _program_result(reply: pb.ExecReply, asked: pb.ExecRequest) -> ProgramResult:
+    ended = replies.ending(reply.outcome, reply.exit_code, reply.signal)
+    return ProgramResult(
+        outcome=ended.outcome,
+        exit_code=ended.exit_code,
+        signal=ended.signal,
+        errno=replies.errno(reply.errno) if ended.outcome == "failed_to_start" else None,
+        message=endings.of_program(ended, reply, asked),
+        output_bytes=replies.count(reply.output_bytes),
+        duration_us=replies.count(reply.duration_us),
+    )

@@ -7,7 +7,7 @@ not one that an honest daemon could have sent.
 from __future__ import annotations
 
 import re
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from sandbox import errors
 from sandbox.errors import DaemonLost
@@ -19,6 +19,7 @@ from sandbox.filesystem import (
     GrepMatch,
     GrepPage,
     LinesPage,
+    OutputStream,
 )
 from sandbox.v1 import channel_pb2 as pb
 
@@ -28,6 +29,9 @@ _NAME_BYTES = 255
 _PATH_BYTES = 4095
 # A count or a size past this (8 EiB) is no file's; it also keeps every figure a signed 64-bit one for storage.
 _COUNT_LIMIT = 2**63 - 1
+_EXIT_CODE_LIMIT = 255
+_ERRNO_LIMIT = 4095
+SIGNAL_LIMIT = 64
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 _ENTRY_TYPES: dict[int, EntryType] = {
@@ -36,6 +40,19 @@ _ENTRY_TYPES: dict[int, EntryType] = {
     pb.ENTRY_TYPE_SYMLINK: "symlink",
     pb.ENTRY_TYPE_OTHER: "other",
 }
+
+_OUTCOMES: dict[int, str] = {
+    pb.OUTCOME_EXITED: "exited",
+    pb.OUTCOME_SIGNALLED: "signalled",
+    pb.OUTCOME_TIMED_OUT: "timed_out",
+    pb.OUTCOME_CANCELLED: "cancelled",
+    pb.OUTCOME_OUT_OF_MEMORY: "out_of_memory",
+    pb.OUTCOME_PIDS_LIMIT: "pids_limit",
+    pb.OUTCOME_FAILED_TO_START: "failed_to_start",
+    pb.OUTCOME_OUTPUT_LIMIT: "output_limit",
+}
+
+_STREAMS: dict[int, OutputStream] = {pb.OUTPUT_STREAM_STDOUT: "stdout", pb.OUTPUT_STREAM_STDERR: "stderr"}
 
 _FAILURES: dict[int, type[errors.SandboxError]] = {
     pb.FAILURE_KIND_NOT_FOUND: errors.NotFound,
@@ -49,6 +66,14 @@ _FAILURES: dict[int, type[errors.SandboxError]] = {
     pb.FAILURE_KIND_INVALID_ARGUMENT: errors.InvalidArgument,
     pb.FAILURE_KIND_INTERNAL: errors.FileError,
 }
+
+
+class Ending(NamedTuple):
+    """How a program ended; see agent/filesystem.py for the outcomes."""
+
+    outcome: str
+    exit_code: int | None
+    signal: int | None
 
 
 def raise_failure(failure: pb.Failure) -> NoReturn:
@@ -113,7 +138,36 @@ def grep_page(reply: pb.GrepReply, *, limit: int, under: str) -> GrepPage:
         )
         for match in reply.matches
     )
-    return GrepPage(matches, reply.more, reply.timed_out, count(reply.binary_files))
+    return GrepPage(matches, reply.more, reply.timed_out, count(reply.binary_files), count(reply.hard_linked_files))
+
+
+def output_stream(output: pb.Output) -> OutputStream:
+    """Return the stream of a piece of output, which has bytes."""
+    stream = _STREAMS.get(output.stream)
+    if stream is None or not output.data:
+        raise DaemonLost("the sandbox daemon sent output of no stream or without bytes")
+    return stream
+
+
+def ending(outcome: int, exit_code: int, signal: int) -> Ending:
+    """Return how a program ended; an exit code or a signal that goes with the outcome, and none where none does."""
+    name = _OUTCOMES.get(outcome)
+    if name is None:
+        raise DaemonLost(f"the sandbox daemon ended a program with no known outcome ({outcome})")
+    if not 0 <= exit_code <= _EXIT_CODE_LIMIT or signal > SIGNAL_LIMIT:
+        raise DaemonLost("the sandbox daemon sent an exit code or signal that no program has")
+    if (name == "exited" and signal) or (name == "signalled" and not signal):
+        raise DaemonLost(
+            f"the sandbox daemon sent the outcome {name} with signal {signal}, which contradict each other"
+        )
+    return Ending(name, exit_code if name == "exited" else None, signal if name == "signalled" else None)
+
+
+def errno(number: int) -> int | None:
+    """Return an errno, None for none."""
+    if number > _ERRNO_LIMIT:
+        raise DaemonLost(f"the sandbox daemon sent an errno that no kernel has ({number})")
+    return number or None
 
 
 def count(number: int) -> int:

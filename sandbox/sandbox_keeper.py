@@ -3,6 +3,8 @@
 One sandbox per tenant and thread. It is made once however many calls ask at the same time, replaced with the same
 workspace when it died, removed when idle, and the longest idle one makes room when too many live. Removal happens in
 the background: no caller waits for it, but for the one who replaces a dead sandbox, whose processes may still write.
+
+What an earlier process left alive counts as live and idle from the start, until its thread asks for it.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from sandbox.container_config import owner
 from sandbox.engine import Engine, Sandbox, SandboxSpec
 from sandbox.errors import SandboxError, SandboxUnavailable
+from sandbox.left_sandbox import LeftSandbox
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +34,8 @@ class _Place:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.sandbox: Sandbox | None = None
+        # The id of what an earlier process left here, until the engine has taken it over or replaced it.
+        self.left: str | None = None
         self.users = 0
         self.used_s = 0.0
         self.leaving: asyncio.Task[None] | None = None
@@ -52,15 +58,33 @@ class SandboxKeeper:
         self._max_live = max_live
         self._max_live_per_tenant = max_live_per_tenant
         self._clock = clock
+        # By owner(): digests, for what an earlier process left is known by no other name.
         self._places: dict[tuple[str, str], _Place] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.Task[None] | None = None
         self._closed = False
+        self._keeps = False
 
     @property
     def live(self) -> int:
         """How many sandboxes there are or are being made."""
         return len(self._places)
+
+    async def adopt(self, left: Iterable[LeftSandbox]) -> None:
+        """Keep what an earlier process left, as idle; what is past the limits, counted from the first, is removed."""
+        now_s = self._clock()
+        surplus = []
+        for sandbox in left:
+            of_tenant = sum(tenant == sandbox.tenant for tenant, _ in self._places)
+            if len(self._places) >= self._max_live or of_tenant >= self._max_live_per_tenant:
+                surplus.append(sandbox.id)
+                continue
+            place = self._places[sandbox.tenant, sandbox.thread] = _Place()
+            place.left = sandbox.id
+            place.used_s = now_s
+        if self._places:
+            self._begin_sweeping()
+        await asyncio.gather(*map(self._remove, surplus))
 
     @asynccontextmanager
     async def acquire(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
@@ -70,13 +94,12 @@ class SandboxKeeper:
         """
         if self._closed:
             raise SandboxUnavailable("the gateway is stopping; ask again when it is back")
-        key = (spec.tenant, spec.thread)
+        key = owner(spec)
         place = self._places.get(key)
         if place is None:
-            self._make_room(spec.tenant)
+            self._make_room(key[0])
             place = self._places[key] = _Place()
-        if self._sweeper is None:
-            self._sweeper = asyncio.create_task(self._sweep_forever())
+        self._begin_sweeping()
         place.users += 1
         try:
             sandbox = place.sandbox
@@ -91,8 +114,9 @@ class SandboxKeeper:
                 # At once, not at the next call: what its calls had started runs until the container is gone.
                 place.leaving = self._begin(self._remove(place.sandbox.id))
                 place.sandbox = None
-            gone = place.sandbox is None and (place.leaving is None or place.leaving.done())
-            if place.users == 0 and (gone or self._closed):
+            here = place.sandbox is not None or place.left is not None
+            gone = not here and (place.leaving is None or place.leaving.done())
+            if place.users == 0 and (gone or (self._closed and not self._keeps)):
                 self._forget(key, place)
 
     def sweep(self) -> None:
@@ -102,13 +126,18 @@ class SandboxKeeper:
             if place.users == 0 and now_s - place.used_s >= self._idle_timeout_s:
                 self._forget(key, place)
 
-    async def close(self, *, remove_workspaces: bool = False) -> None:
-        """Remove every sandbox, busy ones too, and wait for it; with `remove_workspaces` all threads' files too."""
+    async def close(self, *, keep_sandboxes: bool = False, remove_workspaces: bool = False) -> None:
+        """Remove every sandbox, busy ones too, and wait for it; with `remove_workspaces` all threads' files too.
+
+        With `keep_sandboxes` those that are alive stay as they are, for the next process.
+        """
         self._closed = True
+        self._keeps = keep_sandboxes
         if self._sweeper is not None:
             self._sweeper.cancel()
         for key, place in list(self._places.items()):
-            self._forget(key, place)
+            if not keep_sandboxes:
+                self._forget(key, place)
         await self.settled()
         if remove_workspaces:
             try:
@@ -138,8 +167,10 @@ class SandboxKeeper:
             place.sandbox = None
             await self._engine.remove(sandbox.id)
         made = await self._engine.create(spec)
+        place.left = None
         if self._closed:
-            await self._engine.remove(made.id)
+            if not self._keeps:
+                await self._engine.remove(made.id)
             raise SandboxUnavailable("the gateway is stopping; ask again when it is back")
         place.sandbox = made
         return made
@@ -171,12 +202,19 @@ class SandboxKeeper:
         if place.sandbox is not None:
             self._begin(self._remove(place.sandbox.id))
             place.sandbox = None
+        if place.left is not None:
+            self._begin(self._remove(place.left))
+            place.left = None
 
     async def _remove(self, sandbox_id: str) -> None:
         try:
             await self._engine.remove(sandbox_id)
         except SandboxError as error:
             log.warning("sandbox %s could not be removed, the next start will: %s", sandbox_id, error)
+
+    def _begin_sweeping(self) -> None:
+        if self._sweeper is None:
+            self._sweeper = asyncio.create_task(self._sweep_forever())
 
     async def _sweep_forever(self) -> None:
         while True:

@@ -21,13 +21,15 @@ from dataclasses import dataclass, field
 from agent.paths import WORKSPACE
 from gateway.policy.decision import DEFAULT_DENY, INVALID_ARGUMENTS, OPAQUE, Decision, Effect, Match
 from gateway.policy.document import FILE_TOOLS, PolicyDocument
-from gateway.policy.globs import path_problem
+from gateway.policy.globs import PathGlob, compile_glob, path_problem
 from gateway.policy.rules import CompiledRule, ToolRules, compile_rules
 from gateway.policy.shell import Redirect
 from gateway.policy.words import Word
 from gateway.policy.wrappers import Programs, read_programs
 
 _PART_CHARS = 200
+# The file systems of a sandbox in which tool code can make names.
+_WRITABLE_ROOTS = (WORKSPACE, "/tmp", "/dev/shm")  # noqa: S108 - names in the sandbox
 _NO_RULES = ToolRules()
 
 
@@ -66,6 +68,15 @@ class Policy:
         self.digest = hashlib.sha256(canonical.encode()).hexdigest()
         self.version = f"policy_{self.digest[:12]}"
         self._rules = compile_rules(document.rules)
+
+    @property
+    def tells_paths_apart(self) -> bool:
+        """Whether a rule of a file tool treats two paths of one writable file system differently.
+
+        Then a hard link, which tool code can make within a file system, could give a file the name of the other kind.
+        """
+        globs = (compile_glob(text) for rule in self.document.rules for text in rule.paths or ())
+        return any(_is_finer(glob) for glob in globs)
 
     def judge(self, tool: str, arguments: Mapping[str, object]) -> Decision:
         """Judge a call on its final arguments. Never raises; what cannot be judged is denied."""
@@ -154,6 +165,11 @@ class Policy:
 
     def _decide(self, rule: str, verdict: Effect, reason: str, ruling: _Ruling | None = None) -> Decision:
         return Decision(verdict, rule, reason, self.version, tuple(ruling.trace) if ruling else ())
+
+
+def _is_finer(glob: PathGlob) -> bool:
+    """Return whether a glob could match some files of a writable file system and not others."""
+    return any(glob.may_match_below(root) and glob.text not in {"/**", root, f"{root}/**"} for root in _WRITABLE_ROOTS)
 
 
 def _pattern_problem(pattern: object) -> str | None:

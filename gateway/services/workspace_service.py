@@ -73,8 +73,14 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
             raise InvalidArgument("the first message names thread and path")
 
         async def chunks() -> AsyncIterator[bytes]:
-            yield first.data
-            while (piece := await _in_time(anext(pieces, None))) is not None:
+            piece = first
+            yield piece.data
+            while not piece.end:
+                following = await _in_time(anext(pieces, None))
+                if following is None:
+                    # A client that died looks like one that closed its half: half a file must not replace a whole one.
+                    raise InvalidArgument("the stream closed before a message with end; the old file is as it was")
+                piece = following
                 yield piece.data
 
         moved: list[Upload] = []

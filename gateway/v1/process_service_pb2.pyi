@@ -29,12 +29,14 @@ class Program(_message.Message):
     def __init__(self, thread: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., cwd: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class RunProgramRequest(_message.Message):
-    __slots__ = ("run", "stdin")
+    __slots__ = ("run", "stdin", "end")
     RUN_FIELD_NUMBER: _ClassVar[int]
     STDIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
     run: RunProgram
     stdin: bytes
-    def __init__(self, run: _Optional[_Union[RunProgram, _Mapping]] = ..., stdin: _Optional[bytes] = ...) -> None: ...
+    end: bool
+    def __init__(self, run: _Optional[_Union[RunProgram, _Mapping]] = ..., stdin: _Optional[bytes] = ..., end: _Optional[bool] = ...) -> None: ...
 
 class RunProgram(_message.Message):
     __slots__ = ("program", "timeout_ms", "stdin", "output_limit_bytes")

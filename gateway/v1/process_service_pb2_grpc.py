@@ -27,8 +27,8 @@ if _version_not_supported:
 
 class ProcessServiceStub:
     """ProcessService runs programs. The tenant comes from the API key. RunProgram and StartProcess are judged by policy as a
-    call of the tool `execute` whose command is the program written as a shell line: `cd CWD && NAME=VALUE ... ARGV...`, each
-    word quoted as needed. A refusal is PERMISSION_DENIED with the rule; nothing ran.
+    call of the tool `execute` whose command is the program written as a shell line: `cd -- CWD && NAME=VALUE ... ARGV...`,
+    each word quoted as needed, `cd` left out for /workspace. A refusal is PERMISSION_DENIED with the rule; nothing ran.
     """
 
     def __init__(self, channel):
@@ -86,8 +86,8 @@ class ProcessServiceStub:
 
 class ProcessServiceServicer:
     """ProcessService runs programs. The tenant comes from the API key. RunProgram and StartProcess are judged by policy as a
-    call of the tool `execute` whose command is the program written as a shell line: `cd CWD && NAME=VALUE ... ARGV...`, each
-    word quoted as needed. A refusal is PERMISSION_DENIED with the rule; nothing ran.
+    call of the tool `execute` whose command is the program written as a shell line: `cd -- CWD && NAME=VALUE ... ARGV...`,
+    each word quoted as needed, `cd` left out for /workspace. A refusal is PERMISSION_DENIED with the rule; nothing ran.
     """
 
     def RunProgram(self, request_iterator, context):
@@ -213,8 +213,8 @@ def add_ProcessServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class ProcessService:
     """ProcessService runs programs. The tenant comes from the API key. RunProgram and StartProcess are judged by policy as a
-    call of the tool `execute` whose command is the program written as a shell line: `cd CWD && NAME=VALUE ... ARGV...`, each
-    word quoted as needed. A refusal is PERMISSION_DENIED with the rule; nothing ran.
+    call of the tool `execute` whose command is the program written as a shell line: `cd -- CWD && NAME=VALUE ... ARGV...`,
+    each word quoted as needed, `cd` left out for /workspace. A refusal is PERMISSION_DENIED with the rule; nothing ran.
     """
 
     @staticmethod

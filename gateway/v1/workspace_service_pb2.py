@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"gateway/v1/workspace_service.proto\x12\ngateway.v1\"/\n\x0fReadFileRequest\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\" \n\x10ReadFileResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\">\n\x10WriteFileRequest\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"\'\n\x11WriteFileResponse\x12\x12\n\nsize_bytes\x18\x01 \x01(\x03\x32\xa7\x01\n\x10WorkspaceService\x12G\n\x08ReadFile\x12\x1b.gateway.v1.ReadFileRequest\x1a\x1c.gateway.v1.ReadFileResponse0\x01\x12J\n\tWriteFile\x12\x1c.gateway.v1.WriteFileRequest\x1a\x1d.gateway.v1.WriteFileResponse(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"gateway/v1/workspace_service.proto\x12\ngateway.v1\"/\n\x0fReadFileRequest\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\" \n\x10ReadFileResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"K\n\x10WriteFileRequest\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x08\"\'\n\x11WriteFileResponse\x12\x12\n\nsize_bytes\x18\x01 \x01(\x03\x32\xa7\x01\n\x10WorkspaceService\x12G\n\x08ReadFile\x12\x1b.gateway.v1.ReadFileRequest\x1a\x1c.gateway.v1.ReadFileResponse0\x01\x12J\n\tWriteFile\x12\x1c.gateway.v1.WriteFileRequest\x1a\x1d.gateway.v1.WriteFileResponse(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,9 +36,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_READFILERESPONSE']._serialized_start=99
   _globals['_READFILERESPONSE']._serialized_end=131
   _globals['_WRITEFILEREQUEST']._serialized_start=133
-  _globals['_WRITEFILEREQUEST']._serialized_end=195
-  _globals['_WRITEFILERESPONSE']._serialized_start=197
-  _globals['_WRITEFILERESPONSE']._serialized_end=236
-  _globals['_WORKSPACESERVICE']._serialized_start=239
-  _globals['_WORKSPACESERVICE']._serialized_end=406
+  _globals['_WRITEFILEREQUEST']._serialized_end=208
+  _globals['_WRITEFILERESPONSE']._serialized_start=210
+  _globals['_WRITEFILERESPONSE']._serialized_end=249
+  _globals['_WORKSPACESERVICE']._serialized_start=252
+  _globals['_WORKSPACESERVICE']._serialized_end=419
 # @@protoc_insertion_point(module_scope)

@@ -19,14 +19,16 @@ class ReadFileResponse(_message.Message):
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class WriteFileRequest(_message.Message):
-    __slots__ = ("thread", "path", "data")
+    __slots__ = ("thread", "path", "data", "end")
     THREAD_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
     thread: str
     path: str
     data: bytes
-    def __init__(self, thread: _Optional[str] = ..., path: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
+    end: bool
+    def __init__(self, thread: _Optional[str] = ..., path: _Optional[str] = ..., data: _Optional[bytes] = ..., end: _Optional[bool] = ...) -> None: ...
 
 class WriteFileResponse(_message.Message):
     __slots__ = ("size_bytes",)

@@ -11,8 +11,8 @@ import socket
 import stat
 import sys
 
-from sandbox.daemon.init import Init
-from sandbox.daemon.launch import ToolIdentity
+from sandbox.daemon import lean_imports
+from sandbox.daemon.identity import become_server
 from sandbox.daemon.settings import Settings, read_settings
 
 BACKLOG = 512
@@ -31,6 +31,10 @@ def main(arguments: list[str]) -> int:
                 f"it must start as root to become other users, not as uid {os.geteuid()}; start the container with "
                 "user 0 and the capabilities CHOWN, SETUID, SETGID and KILL"
             )
+        lean_imports.install()
+        from sandbox.daemon.init import Init
+        from sandbox.daemon.launch import ToolIdentity
+
         _prepare_workspace(settings)
         listener = _listen(settings)
         control_init, control_server = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -41,10 +45,8 @@ def main(arguments: list[str]) -> int:
         return 78
     if server_pid == 0:
         control_init.close()
-        _become_server(settings)
-        from sandbox.daemon import lean_imports
-
-        lean_imports.install()
+        become_server(settings)
+        # Not before the fork: init would be as large, and each program it starts is a fork of init.
         from sandbox.daemon.server import serve
 
         serve(listener, control_server, settings)
@@ -88,19 +90,6 @@ def _listen(settings: Settings) -> socket.socket:
         os.umask(mask)
     listener.listen(BACKLOG)
     return listener
-
-
-def _become_server(settings: Settings) -> None:
-    """Become the server's user for good.
-
-    The effective user is the tool user, so the kernel judges every file operation as tool code's own. The real and
-    saved user are the daemon's, so tool code may neither signal nor trace this process, and the change makes it not
-    dumpable, so tool code may not read its /proc entries either. None of the three is 0: every capability is cleared.
-    """
-    os.umask(0o022)
-    os.setgroups([])
-    os.setresgid(settings.tool_gid, settings.tool_gid, settings.tool_gid)
-    os.setresuid(settings.daemon_uid, settings.tool_uid, settings.daemon_uid)
 
 
 if __name__ == "__main__":

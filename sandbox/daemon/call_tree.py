@@ -1,4 +1,4 @@
-"""Finding and killing everything a call started.
+"""Finding, counting and signalling everything a call started.
 
 A tool process cannot drop a supplementary group: setgroups needs a capability it does not have. So neither setsid nor a
 double fork nor ignoring SIGTERM takes a process out of its call; /proc tells who carries the call's group.
@@ -7,17 +7,46 @@ double fork nor ignoring SIGTERM takes a process out of its call; /proc tells wh
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+from sandbox.daemon.control_wire import call_gid, call_of_gid
 
 KILL_LIMIT_S = 2.0
 
 
-def kill_call_tree(gid: int, reap: Callable[[], None], limit_s: float = KILL_LIMIT_S) -> int:
-    """SIGKILL every process with the supplementary group until none is left; return how many are after `limit_s`."""
+def kill_call_tree(call: int, reap: Callable[[], None], limit_s: float = KILL_LIMIT_S) -> int:
+    """SIGKILL everything the call started until nothing is left; return how many processes are after `limit_s`."""
+    gid = call_gid(call)
+    return _kill_all(lambda status: has_group(status, gid), reap, limit_s)
+
+
+def kill_strays(kept_calls: frozenset[int], reap: Callable[[], None], limit_s: float = KILL_LIMIT_S) -> int:
+    """SIGKILL what calls started but for `kept_calls`; return how many processes are left after `limit_s`.
+
+    Needs neither a process nor a descriptor more than reading /proc does, for it is the way out when there are none.
+    """
+
+    def is_stray(status: bytes) -> bool:
+        call = call_of(status)
+        return call != 0 and call not in kept_calls
+
+    return _kill_all(is_stray, reap, limit_s)
+
+
+def signal_call_tree(call: int, number: int) -> int:
+    """Send a signal once to everything the call started; return to how many processes it went."""
+    gid = call_gid(call)
+    return _signal_once(lambda status: has_group(status, gid), number)
+
+
+def _kill_all(is_member: Callable[[bytes], bool], reap: Callable[[], None], limit_s: float) -> int:
     deadline = time.monotonic() + limit_s
     pause_s = 0.0002
     while True:
-        alive = _kill_once(gid)
+        try:
+            alive = _signal_once(is_member, signal.SIGKILL)
+        except OSError:
+            alive = 1  # no memory to list /proc with; it may come back
         reap()
         if not alive or time.monotonic() > deadline:
             return alive
@@ -27,26 +56,40 @@ def kill_call_tree(gid: int, reap: Callable[[], None], limit_s: float = KILL_LIM
         pause_s = min(pause_s * 2, 0.01)
 
 
-def _kill_once(gid: int) -> int:
+def _signal_once(is_member: Callable[[bytes], bool], number: int) -> int:
     """Signal every member; return how many are not dead yet."""
     own_pid = os.getpid()
     alive = 0
-    for name in os.listdir("/proc"):
-        if not name.isdecimal() or int(name) == own_pid:
+    for pid in _pids():
+        if pid == own_pid:
             continue
-        status = _read_status(name)
-        if status is None or not has_group(status, gid):
+        status = read_status(pid)
+        if status is None or is_dead(status) or not is_member(status):
             continue
-        if not is_dead(status):
-            alive += 1
-            try:
-                os.kill(int(name), signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        alive += 1
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
     return alive
 
 
-def _read_status(pid: str) -> bytes | None:
+def _pids() -> Iterator[int]:
+    return map(int, filter(str.isdecimal, os.listdir("/proc")))
+
+
+def count_living(calls: dict[int, int]) -> Iterator[None]:
+    """Count the living processes of each call into `calls`; yields now and then, for others to have their turn."""
+    for index, pid in enumerate(_pids(), 1):
+        status = read_status(pid)
+        if status is not None and not is_dead(status) and (call := call_of(status)):
+            calls[call] = calls.get(call, 0) + 1
+        if index % 64 == 0:
+            yield
+
+
+def read_status(pid: int) -> bytes | None:
+    """Return the text of /proc/PID/status, None when the process is gone."""
     try:
         fd = os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -59,10 +102,21 @@ def _read_status(pid: str) -> bytes | None:
         os.close(fd)
 
 
+def _groups(status: bytes) -> list[bytes]:
+    return status.partition(b"\nGroups:")[2].partition(b"\n")[0].split()
+
+
 def has_group(status: bytes, gid: int) -> bool:
     """Return whether the text of /proc/PID/status names the supplementary group."""
-    _, found, rest = status.partition(b"\nGroups:")
-    return bool(found) and b"%d" % gid in rest.partition(b"\n")[0].split()
+    return b"%d" % gid in _groups(status)
+
+
+def call_of(status: bytes) -> int:
+    """Return the call that the text of /proc/PID/status puts a process in, 0 for none."""
+    for group in _groups(status):
+        if call := call_of_gid(int(group)):
+            return call
+    return 0
 
 
 def is_dead(status: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""What the kernel's control group says of this sandbox: limits, and kills for memory. Version 2 and version 1.
+"""What the kernel's control group says of this sandbox: limits, use, kills and refusals. Version 2 and version 1.
 
 0 always means unlimited or unknown.
 """
@@ -15,6 +15,9 @@ class Cgroup:
     def __init__(self, root: str = _ROOT) -> None:
         self._root = root
         self._unified = os.path.exists(f"{root}/cgroup.controllers")
+        # What every call reads twice stays open.
+        self._memory_events = self._open("memory.events" if self._unified else "memory/memory.oom_control")
+        self._pids_events = self._open("pids.events" if self._unified else "pids/pids.events")
 
     def memory_limit_bytes(self) -> int:
         """Return the limit on memory."""
@@ -40,18 +43,32 @@ class Cgroup:
             quota, period = (self._read(f"cpu/cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
         return int(quota) * 1000 // int(period) if quota.isdigit() and period.isdigit() and int(period) else 0
 
+    def memory_bytes(self) -> int:
+        """Return the memory in use, caches included."""
+        return self._bytes("memory.current" if self._unified else "memory/memory.usage_in_bytes")
+
+    def pids(self) -> int:
+        """Return how many processes and threads there are."""
+        return self._bytes("pids.current" if self._unified else "pids/pids.current")
+
     def memory_kills(self) -> int:
         """Return how many processes the kernel has killed for memory so far."""
-        for line in self._read("memory.events" if self._unified else "memory/memory.oom_control").splitlines():
-            name, _, value = line.partition(" ")
-            if name == "oom_kill" and value.isdigit():
-                return int(value)
-        return 0
+        return _counter(self._memory_events, b"oom_kill")
+
+    def pids_refused(self) -> int:
+        """Return how many processes and threads the kernel has refused for the limit on them so far."""
+        return _counter(self._pids_events, b"max")
 
     def _bytes(self, name: str) -> int:
         text = self._read(name).strip()
         value = int(text) if text.isdigit() else 0
         return value if value < _V1_UNLIMITED_BYTES else 0
+
+    def _open(self, name: str) -> int:
+        try:
+            return os.open(f"{self._root}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return -1
 
     def _read(self, name: str) -> str:
         try:
@@ -59,3 +76,18 @@ class Cgroup:
                 return file.read()
         except OSError:
             return ""
+
+
+def _counter(fd: int, name: bytes) -> int:
+    """Return the number that follows a name on a line of its own."""
+    if fd < 0:
+        return 0
+    try:
+        text = os.pread(fd, 4096, 0)
+    except OSError:
+        return 0
+    for line in text.splitlines():
+        found, _, value = line.partition(b" ")
+        if found == name and value.isdigit():
+            return int(value)
+    return 0

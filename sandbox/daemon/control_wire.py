@@ -1,7 +1,15 @@
 """What init and the server say to each other over a SOCK_SEQPACKET pair.
 
-Server to init: (kind, call) and, with it, descriptors. SPAWN carries a memory file with the program, then stdout,
-stderr and perhaps stdin; PROBE carries the writing end of a pipe. Init to server: (kind, call, value, pid).
+Server to init: (kind, call, value) and, with it, descriptors or numbers.
+    SPAWN       a memory file with the program, then stdout, stderr and perhaps stdin
+    SPAWN_TTY   a memory file with the program, then a terminal that becomes its controlling one
+    PROBE       the writing end of a pipe
+    KILL        end everything the call started
+    SIGNAL      send signal `value` to the process group of the call's first process
+    SIGNAL_TREE send signal `value` once to everything the call started
+    KILL_STRAYS end what calls started, but for the calls whose numbers follow
+Init to server: (kind, call, value, pid). STARTED or FAILED answers the first three. DONE answers the others, in their
+order: its value is how many processes are left or were signalled, or a negative errno. EXITED comes unasked.
 
 The program is NUL-separated, which is safe because neither arguments nor environment can hold NUL:
 cwd, number of arguments, the arguments, the environment as NAME=value.
@@ -9,11 +17,16 @@ cwd, number of arguments, the arguments, the environment as NAME=value.
 
 import struct
 
-SPAWN, KILL, PROBE = 1, 2, 3
-STARTED, FAILED, EXITED, KILLED = 11, 12, 13, 14
+SPAWN, KILL, PROBE, SPAWN_TTY, SIGNAL, SIGNAL_TREE, KILL_STRAYS = 1, 2, 3, 4, 5, 6, 7
+STARTED, FAILED, EXITED, DONE = 11, 12, 13, 14
 
-ORDER = struct.Struct("!BI")
+ORDER = struct.Struct("!BIB")
 NOTICE = struct.Struct("!BIiI")
+_NUMBER = struct.Struct("!I")
+
+# Calls that live at the same time: one for each connection, the background processes, and some to spare.
+LIVE_CALLS_LIMIT = 4096
+ORDER_LIMIT_BYTES = ORDER.size + LIVE_CALLS_LIMIT * _NUMBER.size
 
 # A call's processes carry one supplementary group that no other call has: this base plus the call's number.
 CALL_GID_BASE = 1 << 30
@@ -23,6 +36,23 @@ CALL_NUMBERS = 1 << 30
 def call_gid(call: int) -> int:
     """Return the supplementary group id that marks the processes of a call."""
     return CALL_GID_BASE + call % CALL_NUMBERS
+
+
+def call_of_gid(gid: int) -> int:
+    """Return the call that a group id marks, 0 for one that marks none."""
+    return gid - CALL_GID_BASE if CALL_GID_BASE < gid < CALL_GID_BASE + CALL_NUMBERS else 0
+
+
+def encode_calls(calls: list[int]) -> bytes:
+    """Return the numbers that follow KILL_STRAYS. ValueError when there are too many for one order."""
+    if len(calls) > LIVE_CALLS_LIMIT:
+        raise ValueError(f"{len(calls)} calls are live; {LIVE_CALLS_LIMIT} fit one order")
+    return b"".join(map(_NUMBER.pack, calls))
+
+
+def decode_calls(data: bytes) -> frozenset[int]:
+    """Return the calls of encode_calls()."""
+    return frozenset(call for (call,) in _NUMBER.iter_unpack(data))
 
 
 def encode_program(argv: list[bytes], env: list[bytes], cwd: bytes) -> bytes:

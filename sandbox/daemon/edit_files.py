@@ -16,41 +16,44 @@ _HERE_LIMIT_BYTES = 1024 * 1024
 _TIMEOUT_S = 60.0
 
 
-async def edit(request: wire.EditRequest) -> wire.Reply:
-    """Replace the first match or all of them and say how many are left."""
+async def edit(request: wire.EditRequest, *, workspace: str = "", one_name: bool = False) -> wire.Reply:
+    """Replace the first match or all of them and say how many are left.
+
+    `workspace` is where a temporary name goes; `one_name` refuses a file that has hard links.
+    """
     if not request.old_text:
         raise invalid_argument("old_text is empty; give the exact text to replace, or write the whole file instead")
     with Place(request.path) as place:
-        fd, state = place.open_regular()
+        fd, state = place.open_regular(one_name=one_name)
         os.close(fd)
         reply = wire.EditReply()
         if state.st_size <= _HERE_LIMIT_BYTES and len(request.new_text) <= len(request.old_text) + 1024:
-            _edit(request, None, reply.CopyFrom)
+            _edit(request, reply.CopyFrom, workspace, None, one_name=one_name)
             return wire.Reply(edit=reply)
         temporary_name = new_temporary_name()
 
         def work(emit: Emit) -> None:
-            _edit(request, temporary_name, emit)
+            _edit(request, emit, workspace, temporary_name, one_name=one_name)
 
         try:
             if not await work_in_child(work, reply, _TIMEOUT_S, place.path):
                 raise Fault(wire.FAILURE_KIND_INTERNAL, f"{place.path}: the edit took longer than {_TIMEOUT_S:.0f} s")
         finally:
             # The child may have been killed before it could clean up.
-            remove_temporary(place.directory_fd, temporary_name)
+            remove_temporary(place, workspace, temporary_name)
         return wire.Reply(edit=reply)
 
 
-def _edit(request: wire.EditRequest, temporary_name: str | None, emit: Emit) -> None:
+def _edit(request: wire.EditRequest, emit: Emit, workspace: str, temporary_name: str | None, *, one_name: bool) -> None:
     with Place(request.path) as place:
-        text = _read_whole(place)
+        text = _read_whole(place, one_name=one_name)
         matches = text.count(request.old_text)
         replaced = matches if request.replace_all else min(matches, 1)
         size = len(text) + replaced * (len(request.new_text) - len(request.old_text))
         if size > FILE_LIMIT_BYTES:
             raise _too_large(place.path, size, "would become")
         if replaced:
-            replacement = Replacement(place, temporary_name)
+            replacement = Replacement(place, workspace=workspace, temporary_name=temporary_name, one_name=one_name)
             try:
                 replacement.write(text.replace(request.old_text, request.new_text, replaced))
                 replacement.take_place()
@@ -59,8 +62,8 @@ def _edit(request: wire.EditRequest, temporary_name: str | None, emit: Emit) -> 
     emit(wire.EditReply(replaced=replaced, left=matches - replaced))
 
 
-def _read_whole(place: Place) -> bytes:
-    fd, state = place.open_regular()
+def _read_whole(place: Place, *, one_name: bool) -> bytes:
+    fd, state = place.open_regular(one_name=one_name)
     with open(fd, "rb", buffering=0) as file:
         if state.st_size > FILE_LIMIT_BYTES:
             raise _too_large(place.path, state.st_size, "is")

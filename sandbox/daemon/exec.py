@@ -7,22 +7,17 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Callable
+from typing import Any
 
 from sandbox.daemon.cgroup import Cgroup
 from sandbox.daemon.exec_request import Program, check_program
 from sandbox.daemon.frames import FrameSocket
 from sandbox.daemon.input_stream import InputStream
-from sandbox.daemon.output import KeptOutput
-from sandbox.daemon.pipes import InputPipe, LingeringPipes, OutputPipe
+from sandbox.daemon.pipes import InputPipe, LingeringPipes
+from sandbox.daemon.program_io import ProgramIO
 from sandbox.daemon.spawner import Process, Spawner
-from sandbox.daemon.spill import Spill
+from sandbox.daemon.spill_quota import SpillQuotas
 from sandbox.v1 import channel_pb2 as wire
-
-# A background process may keep the pipes open. The call of a program that is over ends when they were silent so long.
-IDLE_S = 0.05
-# And in any case after so long, whatever a background process goes on writing.
-DRAIN_LIMIT_S = 0.5
 
 _SHELL_SIGKILL_STATUS = 128 + signal.SIGKILL
 
@@ -36,62 +31,71 @@ class Executor:
         self._workspace = workspace
         self._environment = environment
         self._lingering = LingeringPipes()
+        self._quotas = SpillQuotas()
 
     async def execute(self, request: wire.ExecRequest, frames: FrameSocket, given: InputStream) -> None:
         """Run the program and send the frames of the call. Cancelling kills everything it started."""
-        call = asyncio.current_task()
         program = check_program(request, self._workspace, self._environment)
-        run = _Run(program, self._workspace, frames)
+        io = ProgramIO(program, self._workspace, frames, self._quotas)
         feeding: asyncio.Task[None] | None = None
         try:
-            if run.stdin is not None:
-                feeding = asyncio.ensure_future(_feed(run.stdin, given))
-                feeding.add_done_callback(lambda done: _end_with(done, call))
-            reply = await self._run(run, program)
-            await run.stop_streaming()
-            await frames.send(wire.Reply(exec=reply))
-            if feeding is not None and run.stdin is not None:
+            if io.stdin is not None:
+                feeding = _ending_the_call(asyncio.ensure_future(_feed(io.stdin, given)))
+            await self._run(io, program, frames)
+            if feeding is not None and io.stdin is not None:
                 # Input that is still under way must not be taken for the next request.
-                run.stdin.close()
+                io.stdin.close()
                 await feeding
         finally:
             if feeding is not None:
                 feeding.cancel()
-            run.close()
+            io.close()
 
-    async def _run(self, run: _Run, program: Program) -> wire.ExecReply:
+    async def _run(self, io: ProgramIO, program: Program, frames: FrameSocket) -> None:
         reply = wire.ExecReply()
         kills_before = self._cgroup.memory_kills()
+        refused_before = self._cgroup.pids_refused()
         started_ns = time.monotonic_ns()
         try:
-            process = await self._spawner.start(program.argv, program.env, program.cwd, run.stdio())
+            process = await self._spawner.start(program.argv, program.env, program.cwd, io.stdio())
         except OSError as error:
             no_process = error.errno == errno.EAGAIN
             reply.outcome = wire.OUTCOME_PIDS_LIMIT if no_process else wire.OUTCOME_FAILED_TO_START
             reply.errno = error.errno or 0
-            return reply
+            reply.pids_refused = max(self._cgroup.pids_refused() - refused_before, 0)
+            await frames.send(wire.Reply(exec=reply))
+            return
         try:
-            run.close_tool_ends()
-            if program.stream:
-                await run.start_streaming(process.started.result())
-            timed_out = not await _ended_within(process, program.timeout_s)
-            if timed_out:
-                await self._spawner.kill(process)
-            await _drained(run.pipes)
-        except asyncio.CancelledError:
+            await self._see_through(process, io, program, reply)
+            if not reply.outcome:
+                self._tell_end(reply, process.ended.result(), kills_before)
+            reply.pids_refused = max(self._cgroup.pids_refused() - refused_before, 0)
+            reply.duration_us = (time.monotonic_ns() - started_ns) // 1000
+            io.report(reply)
+            await io.finish_streaming()
+            await frames.send(wire.Reply(exec=reply))
+        except BaseException:
             await self._spawner.kill(process)
             raise
         finally:
             self._spawner.forget(process)
-        for pipe in run.pipes:
-            pipe.leave_to(self._lingering)
-        if timed_out:
+
+    async def _see_through(self, process: Process, io: ProgramIO, program: Program, reply: wire.ExecReply) -> None:
+        """Wait for the end and take all output; set the outcome of a program that had to be killed."""
+        io.close_tool_ends()
+        sending = io.start_streaming(process.started.result())
+        if sending is not None:
+            _ending_the_call(sending)
+        ends: list[asyncio.Future[Any]] = [process.ended, io.past_limit]
+        await asyncio.wait(ends, timeout=program.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if not process.ended.done() and not io.past_limit.done():
             reply.outcome = wire.OUTCOME_TIMED_OUT
-        else:
-            self._tell_end(reply, process.ended.result(), kills_before)
-        run.kept.report(reply, streamed=program.stream)
-        reply.duration_us = (time.monotonic_ns() - started_ns) // 1000
-        return reply
+            reply.survivors = await self._spawner.kill(process)
+        await io.drain()
+        if io.past_limit.done() and not reply.outcome:
+            reply.outcome = wire.OUTCOME_OUTPUT_LIMIT
+            reply.survivors = await self._spawner.kill(process)
+        io.leave_to(self._lingering)
 
     def _tell_end(self, reply: wire.ExecReply, status: int, kills_before: int) -> None:
         if os.WIFSIGNALED(status):
@@ -107,104 +111,16 @@ class Executor:
             reply.outcome = wire.OUTCOME_OUT_OF_MEMORY
 
 
-class _Run:
-    """The pipes and the kept output of one program."""
+def _ending_the_call(task: asyncio.Task[None]) -> asyncio.Task[None]:
+    """Have the current call cancelled when `task` fails: the caller broke the protocol, or is gone."""
+    call = asyncio.current_task()
 
-    def __init__(self, program: Program, workspace: str, frames: FrameSocket) -> None:
-        limit = program.limit
-        self.kept = KeptOutput(limit, lambda: Spill(limit.spill_path, limit.spill_limit_bytes, workspace))
-        self.stdin: InputPipe | None = None
-        self.pipes: list[OutputPipe] = []
-        self._frames = frames
-        self._unsent: list[tuple[wire.OutputStream, bytes]] = []
-        self._more = asyncio.Event()
-        self._streaming: asyncio.Task[None] | None = None
-        self._over = False
-        self._stream = program.stream
-        try:
-            for stream in (wire.OUTPUT_STREAM_STDOUT, wire.OUTPUT_STREAM_STDERR):
-                self.pipes.append(OutputPipe(self._taker(stream)))
-            if program.stdin:
-                self.stdin = InputPipe()
-        except OSError:
-            self.close()
-            raise
+    def end(done: asyncio.Task[None]) -> None:
+        if not done.cancelled() and done.exception() is not None and call is not None:
+            call.cancel()
 
-    def _taker(self, stream: wire.OutputStream) -> Callable[[bytearray, int], None]:
-        def take(buffer: bytearray, size: int) -> None:
-            within = self.kept.add(stream, buffer, size)
-            if self._stream and within:
-                self._unsent.append((stream, within))
-                self._more.set()
-
-        return take
-
-    def stdio(self) -> list[int]:
-        """Return what the program gets: stdout, stderr and perhaps stdin."""
-        ends = [pipe.write_fd for pipe in self.pipes]
-        return [*ends, self.stdin.read_fd] if self.stdin is not None else ends
-
-    def close_tool_ends(self) -> None:
-        """Close this process' copies of what the program got."""
-        for pipe in self.pipes:
-            pipe.close_write_end()
-        if self.stdin is not None:
-            self.stdin.close_read_end()
-
-    async def start_streaming(self, pid: int) -> None:
-        """Send Started, then Output as it arrives."""
-        await self._frames.send(wire.Reply(started=wire.Started(pid=pid)))
-        self._streaming = asyncio.ensure_future(self._send_output())
-
-    async def stop_streaming(self) -> None:
-        """Send what is left."""
-        if self._streaming is not None:
-            self._over = True
-            self._more.set()
-            await self._streaming
-
-    async def _send_output(self) -> None:
-        while not self._over or self._unsent:
-            await self._more.wait()
-            self._more.clear()
-            unsent, self._unsent = self._unsent, []
-            for stream, data in unsent:
-                output = wire.Output(stream=stream, data=data)
-                await self._frames.send(wire.Reply(output=output))
-
-    def close(self) -> None:
-        """Let go of everything; harmless when it is gone already."""
-        if self._streaming is not None:
-            self._streaming.cancel()
-        for pipe in self.pipes:
-            pipe.close()
-        if self.stdin is not None:
-            self.stdin.close()
-        self.kept.abandon()
-
-
-def _end_with(feeding: asyncio.Task[None], call: asyncio.Task[None] | None) -> None:
-    """Cancel a call whose caller broke the protocol while sending input."""
-    if not feeding.cancelled() and feeding.exception() is not None and call is not None:
-        call.cancel()
-
-
-async def _ended_within(process: Process, timeout_s: float | None) -> bool:
-    done, _ = await asyncio.wait([process.ended], timeout=timeout_s)
-    return bool(done)
-
-
-async def _drained(pipes: list[OutputPipe]) -> None:
-    """Wait until both pipes are at their end, or silent long enough."""
-    loop = asyncio.get_running_loop()
-    limit = loop.time() + DRAIN_LIMIT_S
-    while (open_pipes := [pipe.closed for pipe in pipes if not pipe.closed.done()]) and loop.time() < limit:
-        pieces = sum(pipe.pieces for pipe in pipes)
-        await asyncio.wait(open_pipes, timeout=IDLE_S)
-        if pieces == sum(pipe.pieces for pipe in pipes) and len(open_pipes) == sum(
-            not pipe.closed.done() for pipe in pipes
-        ):
-            return
+    task.add_done_callback(end)
+    return task
 
 
 async def _feed(stdin: InputPipe, given: InputStream) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 
 from sandbox.daemon.failures import Fault, fault_of, invalid_argument
 from sandbox.daemon.paths import components
 from sandbox.v1 import channel_pb2 as wire
 
-ARGV_LIMIT_BYTES = 1024 * 1024
+ARGV_LIMIT_BYTES = 1024 * 1024 + 32 * 1024
 SPILL_LIMIT_BYTES = 64 * 1024**3
+STREAM_LIMIT_BYTES = 1024**4
 # Head and tail must fit one frame together.
 EXCERPT_LIMIT_CHARS = 100_000
 TIMEOUT_LIMIT_MS = 7 * 24 * 3600 * 1000
@@ -24,7 +26,7 @@ _DEFAULT_ENVIRONMENT = {
 class Program:
     """What to run; every member has been checked."""
 
-    __slots__ = ("argv", "cwd", "env", "limit", "stdin", "stream", "timeout_s")
+    __slots__ = ("argv", "cwd", "env", "limit", "stdin", "stream", "stream_limit_bytes", "timeout_s")
 
     def __init__(
         self,
@@ -36,6 +38,7 @@ class Program:
         *,
         stdin: bool,
         stream: bool,
+        stream_limit_bytes: int = 0,
     ) -> None:
         self.argv = argv
         self.env = env
@@ -44,6 +47,8 @@ class Program:
         self.limit = limit
         self.stdin = stdin
         self.stream = stream
+        # 0: `limit` says what is kept and streamed. Else `limit` means nothing, and everything is streamed.
+        self.stream_limit_bytes = stream_limit_bytes
 
 
 def tool_environment(environment: dict[bytes, bytes]) -> dict[bytes, bytes]:
@@ -54,7 +59,24 @@ def tool_environment(environment: dict[bytes, bytes]) -> dict[bytes, bytes]:
 
 def check_program(request: wire.ExecRequest, workspace: str, environment: dict[bytes, bytes]) -> Program:
     """Return the program; Fault says which field is wrong."""
-    argv = list(request.argv)
+    argv = check_argv(request.argv)
+    timeout_s = check_timeout(request.timeout_ms)
+    _check_stream(request)
+    return Program(
+        argv,
+        check_environment(request.env, environment),
+        check_directory(request.cwd or workspace),
+        timeout_s,
+        _limit(request),
+        stdin=request.stdin,
+        stream=request.stream,
+        stream_limit_bytes=request.stream_limit_bytes,
+    )
+
+
+def check_argv(given: Iterable[bytes]) -> list[bytes]:
+    """Return the program and its arguments."""
+    argv = list(given)
     if not argv or not argv[0]:
         raise invalid_argument("argv is empty; its first member is the program to run")
     if any(b"\0" in argument for argument in argv):
@@ -65,29 +87,28 @@ def check_program(request: wire.ExecRequest, workspace: str, environment: dict[b
             wire.FAILURE_KIND_TOO_LARGE,
             f"argv takes {size} bytes; {ARGV_LIMIT_BYTES} are allowed; write the data to a file and name the file",
         )
-    if request.timeout_ms > TIMEOUT_LIMIT_MS:
-        raise invalid_argument(f"timeout_ms is {request.timeout_ms}; {TIMEOUT_LIMIT_MS} (7 days) is the most")
-    return Program(
-        argv,
-        _environment(request, environment),
-        _directory(request.cwd or workspace),
-        request.timeout_ms / 1000 if request.timeout_ms else None,
-        _limit(request),
-        stdin=request.stdin,
-        stream=request.stream,
-    )
+    return argv
 
 
-def _environment(request: wire.ExecRequest, environment: dict[bytes, bytes]) -> list[bytes]:
+def check_timeout(timeout_ms: int) -> float | None:
+    """Return a time limit in seconds, None for none."""
+    if timeout_ms > TIMEOUT_LIMIT_MS:
+        raise invalid_argument(f"timeout_ms is {timeout_ms}; {TIMEOUT_LIMIT_MS} (7 days) is the most")
+    return timeout_ms / 1000 if timeout_ms else None
+
+
+def check_environment(given: Mapping[str, str], environment: dict[bytes, bytes]) -> list[bytes]:
+    """Return `environment` with what is given in addition, as NAME=value."""
     result = dict(environment)
-    for name, value in request.env.items():
+    for name, value in given.items():
         if not name or "=" in name or "\0" in name or "\0" in value:
             raise invalid_argument(f"env name {name!r}: names must not be empty or have =, neither side may have NUL")
         result[name.encode()] = value.encode()
     return [name + b"=" + value for name, value in result.items()]
 
 
-def _directory(cwd: str) -> bytes:
+def check_directory(cwd: str) -> bytes:
+    """Return a working directory that the tool user can enter."""
     if not cwd.startswith("/") or "\0" in cwd or len(cwd.encode()) > 4096:
         raise invalid_argument(f"cwd {cwd[:200]!r} must be an absolute path of 4096 bytes at most, without NUL")
     try:
@@ -96,6 +117,24 @@ def _directory(cwd: str) -> bytes:
     except OSError as error:
         raise fault_of(error, f"working directory {cwd}") from None
     return cwd.encode()
+
+
+def _check_stream(request: wire.ExecRequest) -> None:
+    if not request.stream_limit_bytes:
+        return
+    if not request.stream:
+        raise invalid_argument(
+            "stream_limit_bytes is for streamed output only; set stream, or give output_limit instead"
+        )
+    if request.HasField("output_limit"):
+        raise invalid_argument(
+            "stream_limit_bytes and output_limit exclude each other: the first streams everything, the second evicts; "
+            "leave one of them out"
+        )
+    if request.stream_limit_bytes > STREAM_LIMIT_BYTES:
+        raise invalid_argument(
+            f"stream_limit_bytes is {request.stream_limit_bytes}; {STREAM_LIMIT_BYTES} (1 TiB) is the most"
+        )
 
 
 def _limit(request: wire.ExecRequest) -> wire.OutputLimit:
@@ -112,4 +151,6 @@ def _limit(request: wire.ExecRequest) -> wire.OutputLimit:
         components(limit.spill_path, "output_limit.spill_path")
     if limit.spill_limit_bytes > SPILL_LIMIT_BYTES:
         raise invalid_argument(f"output_limit: spill_limit_bytes must not exceed {SPILL_LIMIT_BYTES}")
+    if limit.spill_quota_bytes > SPILL_LIMIT_BYTES:
+        raise invalid_argument(f"output_limit: spill_quota_bytes must not exceed {SPILL_LIMIT_BYTES}; 0 is no quota")
     return limit

@@ -56,6 +56,32 @@ class FrameSocket:
             done += count
         return bytes(frame)
 
+    async def receive_into(self, buffer: memoryview) -> int:
+        """Put what has come at the beginning of a buffer and return how much, 0 at the end of the stream."""
+        if not self._rest:
+            return await self._loop.sock_recv_into(self.connection, buffer)
+        count = min(len(self._rest), len(buffer))
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+    def put_back(self, data: bytes) -> None:
+        """Let the next read begin with bytes that receive_into() gave."""
+        self._rest = data + self._rest
+
+    async def send_around(self, head: bytes, data: memoryview) -> None:
+        """Send a frame that is `head`, its length in front, and `data`, without a copy of the data."""
+        head = (len(head) + len(data)).to_bytes(4, "big") + head
+        try:
+            sent = self.connection.sendmsg((head, data))
+        except BlockingIOError:
+            sent = 0
+        if sent < len(head):
+            await self._loop.sock_sendall(self.connection, head[sent:])
+            sent = len(head)
+        if sent < len(head) + len(data):
+            await self._loop.sock_sendall(self.connection, data[sent - len(head) :])
+
     async def send(self, message: Serializable) -> None:
         """Send one message; waits while the peer does not read."""
         body = message.SerializeToString()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from sandbox.daemon.child_work import Emit
 from sandbox.daemon.entries import PAGE_LIMIT_BYTES
 from sandbox.daemon.failures import invalid_argument
-from sandbox.daemon.paths import Place, join, require_regular
+from sandbox.daemon.paths import Place, join, refuse_other_names, require_regular
 from sandbox.daemon.walk import Found, is_directory, private_below, walk
 from sandbox.v1 import channel_pb2 as wire
 
@@ -23,16 +23,22 @@ _LINE_LIMIT_BYTES = 4 * 1024 * 1024
 _SPECIAL = re.compile(r"[.^$*+?{}\[\]\\|()]")
 
 
-def grep(request: wire.GrepRequest, limit: int, workspace: str, emit: Emit) -> None:
-    """Emit GrepReply fragments: each match of the page as it is found, then the totals."""
-    search = _Search(request, limit, emit)
+def grep(request: wire.GrepRequest, limit: int, workspace: str, emit: Emit, *, one_name: bool = False) -> None:
+    """Emit GrepReply fragments: each match of the page as it is found, then the totals.
+
+    `one_name` refuses a file that has hard links, and passes over those that it meets in a directory.
+    """
+    search = _Search(request, limit, emit, one_name=one_name)
     with Place(request.path) as place:
         names = place.names
         state = place.stat()
         place.refuse_link(state)
         fd = place.open(os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     if not is_directory(fd):
-        require_regular(os.fstat(fd), join(names))
+        state = os.fstat(fd)
+        require_regular(state, join(names))
+        if one_name:
+            refuse_other_names(state, join(names))
         search.file(fd, join(names))
     else:
         included = re.compile(fnmatch.translate(request.include)).match if request.include else None
@@ -44,7 +50,9 @@ def grep(request: wire.GrepRequest, limit: int, workspace: str, emit: Emit) -> N
                 search.file(child, join([*names, *found.names]))
             if search.full:
                 break
-    emit(wire.GrepReply(more=search.full, binary_files=search.binary_files))
+    totals = wire.GrepReply(more=search.full, binary_files=search.binary_files)
+    totals.hard_linked_files = search.hard_linked_files
+    emit(totals)
 
 
 def _open_found(found: Found) -> int | None:
@@ -56,18 +64,23 @@ def _open_found(found: Found) -> int | None:
 
 
 class _Search:
-    def __init__(self, request: wire.GrepRequest, limit: int, emit: Emit) -> None:
+    def __init__(self, request: wire.GrepRequest, limit: int, emit: Emit, *, one_name: bool) -> None:
         self._find = _finder(request.pattern)
         self._skip = request.offset
         self._limit = limit
         self._emit = emit
         self._sent_bytes = 0
+        self._one_name = one_name
         self.binary_files = 0
+        self.hard_linked_files = 0
         self.full = False
 
     def file(self, fd: int, path: str) -> None:
         """Search one file and close it."""
         try:
+            if self._one_name and os.fstat(fd).st_nlink > 1:
+                self.hard_linked_files += 1
+                return
             if b"\0" in os.pread(fd, _BINARY_PROBE_BYTES, 0):
                 self.binary_files += 1
                 return

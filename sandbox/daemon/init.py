@@ -1,7 +1,7 @@
 """Pid 1: the only process with privileges, so it does as little as possible, one thing at a time.
 
-It starts tool processes and kills call trees when the server asks, reaps everybody, and ends the sandbox when the
-server is gone. It never reads a byte that tool code wrote.
+It starts tool processes, signals and kills call trees when the server asks, reaps everybody, and ends the sandbox when
+the server is gone. It never reads a byte that tool code wrote.
 """
 
 import errno
@@ -9,28 +9,28 @@ import os
 import select
 import signal
 import socket
-import struct
 import sys
 from types import FrameType
 
-from sandbox.daemon.call_tree import kill_call_tree
+from sandbox.daemon.call_tree import kill_call_tree, kill_strays, signal_call_tree
 from sandbox.daemon.control_wire import (
+    DONE,
     EXITED,
     FAILED,
     KILL,
-    KILLED,
+    KILL_STRAYS,
     NOTICE,
     ORDER,
     PROBE,
+    SIGNAL,
+    SIGNAL_TREE,
     SPAWN,
+    SPAWN_TTY,
     STARTED,
-    call_gid,
-    decode_program,
+    decode_calls,
 )
-from sandbox.daemon.launch import Launcher, ToolIdentity, drop_to_tool
-
-MAX_DESCRIPTORS = 4
-_DESCRIPTOR = struct.Struct("i")
+from sandbox.daemon.launch import ToolIdentity
+from sandbox.daemon.nursery import Nursery, NurseryDied, receive
 
 
 class Init:
@@ -39,11 +39,9 @@ class Init:
     def __init__(self, control: socket.socket, server_pid: int, tool: ToolIdentity) -> None:
         self._control = control
         self._server_pid = server_pid
-        self._tool = tool
-        self._launcher = Launcher(tool)
-        self._calls: dict[int, int] = {}  # pid of a call's first process -> call
+        self._nursery = Nursery(tool)
+        self._calls: dict[int, int] = {}  # pid of a call's first process -> call; only while it is not reaped
         self._server_status: int | None = None
-        self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
     def run(self) -> int:
         """Return the exit status of the sandbox, once the server has died."""
@@ -72,54 +70,57 @@ class Init:
 
     def _obey(self) -> bool:
         """Carry out one order; return False when the server hung up."""
-        data, fds = _receive(self._control)
+        data, fds = receive(self._control)
         try:
-            if len(data) != ORDER.size:
+            if len(data) < ORDER.size:
                 return False
-            kind, call = ORDER.unpack(data)
-            if kind == SPAWN:
-                self._spawn(call, fds)
-            elif kind == KILL:
-                self._notify(KILLED, call, kill_call_tree(call_gid(call), self._reap))
-            elif kind == PROBE:
-                self._probe(call, fds)
+            kind, call, value = ORDER.unpack_from(data)
+            if kind in (SPAWN, SPAWN_TTY, PROBE):
+                self._start(kind, call, fds)
+            else:
+                self._notify(DONE, call, self._signal(kind, call, value, data[ORDER.size :]))
             return True
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def _spawn(self, call: int, fds: list[int]) -> None:
+    def _signal(self, kind: int, call: int, number: int, rest: bytes) -> int:
+        """Carry out an order to signal or kill; return what DONE says of it."""
         try:
-            program, stdout, stderr, *stdin = fds
-            size = os.fstat(program).st_size
-            argv, env, cwd = decode_program(os.pread(program, size, 0))
-            stdio = (stdin[0] if stdin else self._null, stdout, stderr)
-            pid = self._launcher.start(argv, env, cwd, stdio, call_gid(call))
+            if kind == KILL:
+                return kill_call_tree(call, self._reap)
+            if kind == KILL_STRAYS:
+                return kill_strays(decode_calls(rest), self._reap)
+            if kind == SIGNAL_TREE:
+                return signal_call_tree(call, number)
+            if kind == SIGNAL:
+                return self._signal_group(call, number)
+            return -errno.EINVAL
         except OSError as error:
+            return -(error.errno or errno.EIO)
+        except Exception:  # a malformed order must not end the sandbox
+            return -errno.EINVAL
+
+    def _signal_group(self, call: int, number: int) -> int:
+        # A session's first process leads a process group of the same number for as long as it lives, and the number
+        # belongs to it until it is reaped; afterwards it may be anybody's.
+        for pid, owner in self._calls.items():
+            if owner == call:
+                os.killpg(pid, number)
+                return 0
+        return -errno.ESRCH
+
+    def _start(self, kind: int, call: int, fds: list[int]) -> None:
+        try:
+            pid = self._nursery.start(kind, call, fds)
+        except OSError as error:
+            if isinstance(error, NurseryDied):
+                kill_call_tree(call, self._reap)
             self._notify(FAILED, call, error.errno or errno.EIO)
             return
         except Exception:  # a malformed order must not end the sandbox
             self._notify(FAILED, call, errno.EINVAL)
             return
-        self._calls[pid] = call
-        self._notify(STARTED, call, 0, pid)
-
-    def _probe(self, call: int, fds: list[int]) -> None:
-        """Write what the kernel says of a process that became the tool user, in the form of /proc/PID/status."""
-        try:
-            if not fds:
-                raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-            pid = os.fork()
-        except OSError as error:
-            self._notify(FAILED, call, error.errno or 0)
-            return
-        if pid == 0:
-            try:
-                drop_to_tool(self._tool, call_gid(call))
-                with open("/proc/self/status", "rb") as file:
-                    os.write(fds[0], file.read())
-            finally:
-                os._exit(0)
         self._calls[pid] = call
         self._notify(STARTED, call, 0, pid)
 
@@ -142,21 +143,6 @@ class Init:
             self._control.send(NOTICE.pack(kind, call, value, pid))
         except OSError:
             pass  # the server is gone; run() ends as soon as it is reaped
-
-
-def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
-    """Return an order and its descriptors, which are close-on-exec: nothing but its stdio may reach a program.
-
-    Not socket.recv_fds: it drops the flags on Python 3.11.
-    """
-    room = socket.CMSG_LEN(MAX_DESCRIPTORS * _DESCRIPTOR.size)
-    data, ancillary, _, _ = control.recvmsg(ORDER.size, room, socket.MSG_CMSG_CLOEXEC)
-    fds: list[int] = []
-    for level, kind, content in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            whole = len(content) - len(content) % _DESCRIPTOR.size
-            fds += (fd for (fd,) in _DESCRIPTOR.iter_unpack(content[:whole]))
-    return data, fds
 
 
 def _nothing(_number: int, _frame: FrameType | None) -> None:

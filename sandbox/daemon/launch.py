@@ -1,17 +1,16 @@
-"""Making one tool process. Runs in init, which is single-threaded.
+"""Making of this process, just forked, a tool process. It never reads what tool code wrote."""
 
-subprocess does the fork, the switch of user and the exec in C, and reports the errno of whatever failed. Its books on
-children are closed at once: init reaps by waitpid(-1), and a late waitpid of subprocess could take another child's end.
-"""
-
+import errno
+import fcntl
 import os
 import signal
-import subprocess
+import termios
 
-# Tool code dies first when the sandbox runs out of memory, the server and init last. A child inherits the score at the
-# fork, and afterwards init could not write it: it owns no tool process and has no capability to override that.
-_TOOL_OOM_SCORE_ADJ = b"800"
+from sandbox.daemon.standing import TOOL_NICE
+
 TOOL_UMASK = 0o022
+# Python ignores these; a program is to find them as they are everywhere.
+_IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 class ToolIdentity:
@@ -24,57 +23,51 @@ class ToolIdentity:
         self.gid = gid
 
 
-class Launcher:
-    """Starts programs as the tool user."""
+def execute(
+    program: tuple[list[bytes], list[bytes], bytes],
+    stdio: tuple[int, int, int],
+    tool: ToolIdentity,
+    gid: int,
+    *,
+    terminal: bool,
+) -> None:
+    """Become a program (argv, environment, working directory) of the tool user in a new session; else OSError.
 
-    def __init__(self, tool: ToolIdentity) -> None:
-        self._tool = tool
-        self._oom_score = _open_oom_score()
-        self._own_oom_score_adj = os.pread(self._oom_score, 32, 0).strip() if self._oom_score >= 0 else b"0"
+    `gid` is the supplementary group that marks the call. With `terminal`, stdio is one that becomes the session's. All
+    other descriptors are close-on-exec.
+    """
+    argv, env, cwd = program
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_DFL)
+    for target, fd in enumerate(stdio):
+        os.dup2(fd, target)
+    os.setsid()
+    os.nice(TOOL_NICE)
+    drop_to_tool(tool, gid)
+    if terminal:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    os.chdir(cwd)
+    _execute(argv, dict(item.split(b"=", 1) for item in env))
 
-    def start(self, argv: list[bytes], env: list[bytes], cwd: bytes, stdio: tuple[int, int, int], gid: int) -> int:
-        """Start a program in a new session and return its pid. OSError has the errno of whatever failed, exec included.
 
-        `gid` is the supplementary group that marks the call.
-        """
-        stdin, stdout, stderr = stdio
-        self._set_oom_score(_TOOL_OOM_SCORE_ADJ)
+def _execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
+    """Try the name in every directory of PATH, as a shell does."""
+    name = argv[0]
+    path = env.get(b"PATH", os.fsencode(os.defpath))
+    places = [b""] if b"/" in name else [place + b"/" if place else b"" for place in path.split(b":")]
+    refused: OSError | None = None
+    for place in places:
         try:
-            process = subprocess.Popen(
-                argv,
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                cwd=cwd,
-                env=dict(item.split(b"=", 1) for item in env),
-                start_new_session=True,
-                user=self._tool.uid,
-                group=self._tool.gid,
-                extra_groups=[gid],
-                umask=TOOL_UMASK,
-            )
-        finally:
-            self._set_oom_score(self._own_oom_score_adj)
-        process.returncode = 0  # subprocess never waits for it again
-        return process.pid
-
-    def _set_oom_score(self, value: bytes) -> None:
-        if self._oom_score >= 0:
-            try:
-                os.pwrite(self._oom_score, value, 0)
-            except OSError:
-                self._oom_score = -1  # the limits of the sandbox hold all the same
-
-
-def _open_oom_score() -> int:
-    try:
-        return os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return -1  # gVisor has none
+            os.execve(place + name, argv, env)  # noqa: S606 - it is what this file is for
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            refused = refused or error
+    raise refused or FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
 def drop_to_tool(tool: ToolIdentity, gid: int) -> None:
-    """Make this process the tool user for good, as Launcher does, without executing anything."""
+    """Make this process the tool user for good."""
     signal.set_wakeup_fd(-1)
     os.umask(TOOL_UMASK)
     os.setgroups([gid])

@@ -120,13 +120,18 @@ class Place:
         except OSError as error:
             raise _explain(error, self.directory_fd, self.names, len(self.names) - 1) from None
 
-    def open_regular(self) -> tuple[int, os.stat_result]:
-        """Open a regular file for reading; a Fault tells directories, links, pipes and devices apart."""
+    def open_regular(self, *, one_name: bool = False) -> tuple[int, os.stat_result]:
+        """Open a regular file for reading; a Fault tells directories, links, pipes and devices apart.
+
+        `one_name` refuses a file that has hard links.
+        """
         # O_NONBLOCK: opening a pipe without a writer would wait forever.
         fd = self.open(os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             state = os.fstat(fd)
             require_regular(state, self.path)
+            if one_name:
+                refuse_other_names(state, self.path)
         except BaseException:
             os.close(fd)
             raise
@@ -149,6 +154,16 @@ def require_regular(state: os.stat_result, path: str) -> None:
     if not stat.S_ISREG(state.st_mode):
         raise Fault(
             wire.FAILURE_KIND_INVALID_ARGUMENT, f"{path} is a pipe, socket or device; only regular files can be used"
+        )
+
+
+def refuse_other_names(state: os.stat_result, path: str) -> None:
+    """Raise a Fault when a regular file has more than one name: what a rule says of one would not hold for another."""
+    if state.st_nlink > 1:
+        raise Fault(
+            wire.FAILURE_KIND_PERMISSION_DENIED,
+            f"{path} has {state.st_nlink} names (hard links), and this sandbox's policy tells paths apart, so such a "
+            f"file is refused under each; make a copy with one name: cp {path} NEW && mv NEW {path}",
         )
 
 

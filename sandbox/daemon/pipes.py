@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -12,6 +13,8 @@ _READ_BYTES = 256 * 1024
 _DEFAULT_PIPE_BYTES = 64 * 1024
 _LARGE_PIPE_BYTES = 1024 * 1024
 _WRITE_BYTES = 64 * 1024
+# As in <asm-generic/ioctls.h>: how many bytes wait. The module termios has it too, and costs an import.
+_FIONREAD = 0x541B
 
 # What nobody reads any more is drained this slowly, so that a forgotten `yes &` costs no processor time.
 _LINGERING_PAUSE_S = 0.05
@@ -22,7 +25,10 @@ _buffer = bytearray(_READ_BYTES)
 
 
 class OutputPipe:
-    """A pipe a program writes to. `on_data(buffer, size)` is called with each piece; `closed` is done at its end."""
+    """A pipe a program writes to. `on_data(buffer, size)` is called with each piece; `closed` is done at its end.
+
+    While it is paused nothing is read, so a program that writes more than the pipe holds waits.
+    """
 
     def __init__(self, on_data: Callable[[bytearray, int], None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -30,6 +36,9 @@ class OutputPipe:
         os.set_blocking(self._fd, False)
         self._on_data = on_data
         self._large = False
+        self._paused = False
+        self._due_bytes = 0
+        self._taken: asyncio.Future[None] | None = None
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.pieces = 0
         self._loop.add_reader(self._fd, self._readable)
@@ -57,6 +66,30 @@ class OutputPipe:
                 pass  # the allowance is used up; a small pipe works too
         self.pieces += 1
         self._on_data(_buffer, size)
+        if self._taken is not None:
+            self._due_bytes -= size
+            if self._due_bytes <= 0 and not self._taken.done():
+                self._taken.set_result(None)
+
+    def pause(self) -> None:
+        """Stop reading."""
+        if self._fd >= 0 and not self._paused:
+            self._paused = True
+            self._loop.remove_reader(self._fd)
+
+    def resume(self) -> None:
+        """Read on."""
+        if self._fd >= 0 and self._paused:
+            self._paused = False
+            self._loop.add_reader(self._fd, self._readable)
+
+    def take_waiting(self) -> asyncio.Future[None]:
+        """Return what is done when everything that waits in the pipe now has been read, or the pipe was let go."""
+        self._taken = self._loop.create_future()
+        self._due_bytes = _waiting_bytes(self._fd) if self._fd >= 0 else 0
+        if self._due_bytes <= 0:
+            self._taken.set_result(None)
+        return self._taken
 
     def close(self) -> None:
         """Close both ends this process holds."""
@@ -71,6 +104,8 @@ class OutputPipe:
             self._loop.remove_reader(fd)
         if not self.closed.done():
             self.closed.set_result(None)
+        if self._taken is not None and not self._taken.done():
+            self._taken.set_result(None)
         return fd
 
     def leave_to(self, lingering: LingeringPipes) -> None:
@@ -78,6 +113,10 @@ class OutputPipe:
         fd = self._let_go()
         if fd >= 0:
             lingering.adopt(fd)
+
+
+def _waiting_bytes(fd: int) -> int:
+    return int.from_bytes(fcntl.ioctl(fd, _FIONREAD, bytes(4)), sys.byteorder, signed=True)
 
 
 class LingeringPipes:

@@ -5,8 +5,15 @@ from __future__ import annotations
 import os
 
 from sandbox.daemon.cgroup import Cgroup
+from sandbox.daemon.control_wire import CALL_GID_BASE
+from sandbox.daemon.mounts import read_mounts
 from sandbox.daemon.spawner import Spawner
 from sandbox.v1 import channel_pb2 as wire
+
+_NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
+_INTERFACES_LIMIT = 64
+# How gVisor's kernel has named itself: for years with this build, later with its name in the release.
+_GVISOR_VERSION = "#1 SMP Sun Jan 10 15:06:54 PST 2016"
 
 
 async def read_posture(spawner: Spawner, cgroup: Cgroup) -> wire.Posture:
@@ -20,8 +27,10 @@ async def read_posture(spawner: Spawner, cgroup: Cgroup) -> wire.Posture:
             tool = parse_status(file.read())
     with open(f"/proc/{os.getppid()}/status", "rb") as file:  # noqa: ASYNC230 - in memory
         init = parse_status(file.read())
+    kernel = os.uname()
+    tool_uid, tool_groups = int(tool["Uid"].split()[1]), _tool_groups(tool)
     return wire.Posture(
-        tool_uid=int(tool["Uid"].split()[1]),
+        tool_uid=tool_uid,
         daemon_uid=os.getuid(),
         capabilities_bounding=int(init["CapBnd"], 16),
         tool_capabilities_effective=int(tool["CapEff"], 16),
@@ -31,9 +40,15 @@ async def read_posture(spawner: Spawner, cgroup: Cgroup) -> wire.Posture:
         memory_limit_bytes=cgroup.memory_limit_bytes(),
         pids_limit=cgroup.pids_limit(),
         network_interfaces=_network_interfaces(),
-        kernel=os.uname().release,
+        kernel=kernel.release,
         memory_swap_limit_bytes=cgroup.memory_swap_limit_bytes(),
         cpu_limit_millis=cgroup.cpu_limit_millis(),
+        namespaces=_namespaces(),
+        mounts=read_mounts(tool_uid, tool_groups),
+        runtime="gvisor" if _is_gvisor(kernel.release, kernel.version) else "linux",
+        tool_groups=tool_groups,
+        tool_oom_score_adj_min=int(tool.get("OomScoreAdjMin", "0")),
+        daemon_oom_score_adj=_own_oom_score_adj(),
     )
 
 
@@ -43,6 +58,36 @@ def parse_status(text: bytes) -> dict[str, str]:
     return {name: value.strip() for name, _, value in lines}
 
 
+def _tool_groups(tool: dict[str, str]) -> list[int]:
+    ids = {int(group) for name in ("Gid", "Groups") for group in tool.get(name, "").split()}
+    return sorted(group for group in ids if group < CALL_GID_BASE)
+
+
+def _namespaces() -> list[wire.Namespace]:
+    """Return this process' own, which are pid 1's: it was forked from it and never had the power to leave them."""
+    found = []
+    for kind in _NAMESPACES:
+        try:
+            _, _, inode = os.readlink(f"/proc/self/ns/{kind}").rstrip("]").partition("[")
+        except OSError:
+            continue  # this kernel has no such namespace
+        if inode.isdecimal():
+            found.append(wire.Namespace(kind=kind, inode=int(inode)))
+    return found
+
+
+def _is_gvisor(release: str, version: str) -> bool:
+    return "gvisor" in release or version == _GVISOR_VERSION or os.path.exists("/proc/sentry-meminfo")
+
+
+def _own_oom_score_adj() -> int:
+    try:
+        with open("/proc/self/oom_score_adj") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 0
+
+
 def _network_interfaces() -> list[str]:
     try:
         with open("/proc/net/dev") as file:
@@ -50,4 +95,4 @@ def _network_interfaces() -> list[str]:
     except OSError:
         return []
     names = (line.partition(":")[0].strip() for line in lines)
-    return [name for name in names if name != "lo"]
+    return [name for name in names if name != "lo"][:_INTERFACES_LIMIT]

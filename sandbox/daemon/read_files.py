@@ -5,24 +5,29 @@ from __future__ import annotations
 import asyncio
 import codecs
 import os
+import socket
 
 from sandbox.daemon.failures import fault_of, invalid_argument
 from sandbox.daemon.frames import FrameSocket
 from sandbox.daemon.paths import Place
 from sandbox.v1 import channel_pb2 as wire
 
-CHUNK_BYTES = 256 * 1024
+CHUNK_BYTES = 512 * 1024
+_SEND_BUFFER_BYTES = 1024 * 1024
 INLINE_LIMIT_BYTES = 1024 * 1024
 LINES_LIMIT = 100_000
 LINES_LIMIT_BYTES = 1024 * 1024
 _OFFSET_LIMIT = 2**63 - 1
 
 
-async def read(request: wire.ReadRequest, frames: FrameSocket) -> None:
-    """Send the bytes, in the final frame when they fit one, else as chunks before it."""
+async def read(request: wire.ReadRequest, frames: FrameSocket, *, one_name: bool = False) -> None:
+    """Send the bytes, in the final frame when they fit one, else as chunks before it.
+
+    `one_name` refuses a file that has hard links.
+    """
     _check_offset(request.offset)
     with Place(request.path) as place:
-        fd, state = place.open_regular()
+        fd, state = place.open_regular(one_name=one_name)
         path = place.path
     try:
         wanted = max(0, state.st_size - request.offset)
@@ -39,14 +44,37 @@ async def read(request: wire.ReadRequest, frames: FrameSocket) -> None:
 
 
 async def _send_chunks(frames: FrameSocket, fd: int, offset: int, wanted: int, path: str) -> None:
+    # One buffer for all, from the file into it and from it into the socket: each copy more is a tenth of the speed.
+    buffer = memoryview(bytearray(CHUNK_BYTES))
+    # With the usual 208 KiB a chunk would take several turns of both ends.
+    frames.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
     while wanted > 0:
-        data = _read_at(fd, min(CHUNK_BYTES, wanted), offset, path)
-        if not data:
+        try:
+            got = os.preadv(fd, [buffer[: min(CHUNK_BYTES, wanted)]], offset)
+        except OSError as error:
+            raise fault_of(error, path) from None
+        if not got:
             return  # the file became shorter
-        await frames.send(wire.Reply(chunk=wire.Chunk(data=data)))
-        offset += len(data)
-        wanted -= len(data)
+        await frames.send_around(_chunk_head(got), buffer[:got])
+        offset += got
+        wanted -= got
         await asyncio.sleep(0)
+
+
+def _chunk_head(size: int) -> bytes:
+    """Return what stands before the bytes in Reply(chunk=Chunk(data=...)), as protobuf has it."""
+    inner = _field_head(wire.Chunk.DATA_FIELD_NUMBER, size)
+    return _field_head(wire.Reply.CHUNK_FIELD_NUMBER, len(inner) + size) + inner
+
+
+def _field_head(number: int, size: int) -> bytes:
+    """Return the tag of a field of bytes and their length, seven bits a byte, the lowest first."""
+    head = bytearray((number << 3 | 2,))
+    while size > 0x7F:
+        head.append(size & 0x7F | 0x80)
+        size >>= 7
+    head.append(size)
+    return bytes(head)
 
 
 def _read_at(fd: int, length: int, offset: int, path: str) -> bytes:
@@ -67,15 +95,15 @@ def _check_offset(offset: int) -> None:
         raise invalid_argument(f"offset is {offset}; no file is larger than {_OFFSET_LIMIT} bytes")
 
 
-async def read_lines(request: wire.ReadLinesRequest) -> wire.Reply:
-    """Return a page of lines; memory does not grow with the file."""
+async def read_lines(request: wire.ReadLinesRequest, *, one_name: bool = False) -> wire.Reply:
+    """Return a page of lines; memory does not grow with the file. `one_name` refuses a file that has hard links."""
     limit_bytes = request.limit_bytes
     if not 1 <= request.limit <= LINES_LIMIT:
         raise invalid_argument(f"limit is {request.limit} lines; give 1 to {LINES_LIMIT}")
     if not 1 <= limit_bytes <= LINES_LIMIT_BYTES:
         raise invalid_argument(f"limit_bytes is {limit_bytes}; give 1 to {LINES_LIMIT_BYTES}")
     with Place(request.path) as place:
-        fd, state = place.open_regular()
+        fd, state = place.open_regular(one_name=one_name)
         path = place.path
     try:
         start = await _line_start(fd, request.offset, path)

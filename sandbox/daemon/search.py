@@ -29,8 +29,11 @@ async def glob(request: wire.GlobRequest, workspace: str) -> wire.Reply:
     return wire.Reply(entries=reply)
 
 
-async def grep(request: wire.GrepRequest, workspace: str) -> wire.Reply:
-    """Return a page of matches; those found before the time limit, when it ended the search."""
+async def grep(request: wire.GrepRequest, workspace: str, *, one_name: bool = False) -> wire.Reply:
+    """Return a page of matches; those found before the time limit, when it ended the search.
+
+    `one_name` leaves out files that have hard links and counts them.
+    """
     limit = check_limit(request.limit)
     if not request.pattern or len(request.pattern.encode()) > _PATTERN_LIMIT_BYTES:
         raise invalid_argument(f"pattern must have 1 to {_PATTERN_LIMIT_BYTES} bytes")
@@ -38,7 +41,7 @@ async def grep(request: wire.GrepRequest, workspace: str) -> wire.Reply:
         raise invalid_argument(f"timeout_ms is {request.timeout_ms}; give 1 to {GREP_TIMEOUT_LIMIT_MS}")
 
     def work(emit: Emit) -> None:
-        grep_files.grep(request, limit, workspace, emit)
+        grep_files.grep(request, limit, workspace, emit, one_name=one_name)
 
     reply = wire.GrepReply()
     if not await work_in_child(work, reply, request.timeout_ms / 1000, request.path):

@@ -1,7 +1,7 @@
 """The server: accepts connections, reads requests, answers each by the room that knows how.
 
 It runs without privileges on one asyncio loop. A connection carries one call at a time; when the caller hangs up during
-one, the call is cancelled and what it started dies.
+one, the call is cancelled and what it started dies. Background processes are nobody's: they stay.
 """
 
 from __future__ import annotations
@@ -14,28 +14,38 @@ import socket
 import struct
 import sys
 import traceback
+from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
 from sandbox.daemon import edit_files, read_files, search, tree_files, write_files
+from sandbox.daemon.build import BUILD
 from sandbox.daemon.cgroup import Cgroup
 from sandbox.daemon.exec import Executor
 from sandbox.daemon.exec_request import tool_environment
 from sandbox.daemon.failures import Fault, fault_of, invalid_argument
 from sandbox.daemon.frames import BrokenFrame, FrameSocket
+from sandbox.daemon.health import Health
 from sandbox.daemon.input_stream import InputStream
 from sandbox.daemon.posture import read_posture
 from sandbox.daemon.settings import Settings
 from sandbox.daemon.spawner import Spawner
 from sandbox.v1 import channel_pb2 as wire
 
+if TYPE_CHECKING:
+    from sandbox.daemon.processes import Processes
+
 PROTOCOL_VERSION = 1
-CONNECTIONS_LIMIT = 256
+# Connections, and on them calls on files and of programs; the next ones wait. The others cost next to nothing and never
+# wait for calls to end: the way to learn how the daemon is, and to mend it, stays open.
+CONNECTIONS_LIMIT = 512
+CALLS_LIMIT = 256
 _PEER = struct.Struct("3i")
 
 
 def serve(listener: socket.socket, control: socket.socket, settings: Settings) -> None:
     """Serve until init is gone; never returns."""
+    write_files.remove_unfinished(settings.workspace)
     gc.freeze()
     asyncio.run(_serve(listener, control, settings))
 
@@ -52,8 +62,11 @@ class Server:
         self._workspace = settings.workspace
         self._spawner = spawner
         self._cgroup = Cgroup()
-        environment = tool_environment(dict(os.environb))
-        self._executor = Executor(spawner, self._cgroup, settings.workspace, environment)
+        self._environment = tool_environment(dict(os.environb))
+        self._executor = Executor(spawner, self._cgroup, settings.workspace, self._environment)
+        self._processes: Processes | None = None
+        self._health = Health(self._cgroup)
+        self._call_slots = asyncio.Semaphore(CALLS_LIMIT)
         self._hangups = Hangups()
         self._posture: wire.Posture | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -107,8 +120,15 @@ class Server:
         call = request.WhichOneof("call")
         given = InputStream(frames)
         takes_input = (call == "exec" and request.exec.stdin) or (call == "write" and not request.write.inline)
+        self._health.calls += 1
         try:
-            reply = await self._answer(call, request, frames, given)
+            if call == "health":
+                reply: wire.Reply | None = self._health.reply(self._processes.running() if self._processes else 0)
+            elif call is not None and call.startswith("process_"):
+                reply = await self._background().answer(call, request)
+            else:
+                async with self._call_slots:
+                    reply = await self._answer(call, request, frames, given)
         except Fault as fault:
             reply = wire.Reply(failure=fault.failure())
         except (BrokenFrame, DecodeError, ConnectionError):
@@ -119,6 +139,8 @@ class Server:
             traceback.print_exc()
             message = f"the daemon failed: {type(error).__name__}: {error}; its log has more"
             reply = wire.Reply(failure=Fault(wire.FAILURE_KIND_INTERNAL, message).failure())
+        finally:
+            self._health.calls -= 1
         if reply is not None:
             await frames.send(reply)
         if takes_input:
@@ -128,17 +150,18 @@ class Server:
         self, call: str | None, request: wire.Request, frames: FrameSocket, given: InputStream
     ) -> wire.Reply | None:
         """Return the final frame, None when it has been sent."""
+        one_name = request.refuse_hard_links
         match call:
             case "exec":
                 await self._executor.execute(request.exec, frames, given)
             case "read":
-                await read_files.read(request.read, frames)
+                await read_files.read(request.read, frames, one_name=one_name)
             case "read_lines":
-                return await read_files.read_lines(request.read_lines)
+                return await read_files.read_lines(request.read_lines, one_name=one_name)
             case "write":
-                return await write_files.write(request.write, given)
+                return await write_files.write(request.write, given, workspace=self._workspace, one_name=one_name)
             case "edit":
-                return await edit_files.edit(request.edit)
+                return await edit_files.edit(request.edit, workspace=self._workspace, one_name=one_name)
             case "stat":
                 return tree_files.stat_path(request.stat)
             case "list":
@@ -148,11 +171,11 @@ class Server:
             case "remove":
                 return await tree_files.remove(request.remove)
             case "rename":
-                return tree_files.rename(request.rename)
+                return await tree_files.rename(request.rename)
             case "glob":
                 return await search.glob(request.glob, self._workspace)
             case "grep":
-                return await search.grep(request.grep, self._workspace)
+                return await search.grep(request.grep, self._workspace, one_name=one_name)
             case "hello":
                 return await self._hello()
             case _:
@@ -162,10 +185,18 @@ class Server:
                 )
         return None
 
+    def _background(self) -> Processes:
+        """Return the background processes. Their code is loaded when there is the first call on them."""
+        if self._processes is None:
+            from sandbox.daemon.processes import Processes
+
+            self._processes = Processes(self._spawner, self._cgroup, self._workspace, self._environment)
+        return self._processes
+
     async def _hello(self) -> wire.Reply:
         if self._posture is None:
             self._posture = await read_posture(self._spawner, self._cgroup)
-        return wire.Reply(hello=wire.HelloReply(protocol_version=PROTOCOL_VERSION, posture=self._posture))
+        return wire.Reply(hello=wire.HelloReply(protocol_version=PROTOCOL_VERSION, posture=self._posture, build=BUILD))
 
 
 class Hangups:

@@ -1,4 +1,4 @@
-"""The server's end of the line to init: starting processes, hearing of their end, killing call trees."""
+"""The server's end of the line to init: starting processes, hearing of their end, signalling and killing call trees."""
 
 from __future__ import annotations
 
@@ -6,20 +6,28 @@ import asyncio
 import os
 import socket
 from collections import deque
+from collections.abc import Callable
 
 from sandbox.daemon.control_wire import (
     CALL_NUMBERS,
+    DONE,
     EXITED,
     FAILED,
     KILL,
-    KILLED,
+    KILL_STRAYS,
     NOTICE,
     ORDER,
     PROBE,
+    SIGNAL,
+    SIGNAL_TREE,
     SPAWN,
+    SPAWN_TTY,
     STARTED,
+    encode_calls,
     encode_program,
 )
+
+_KILL_ATTEMPTS = 3
 
 
 class Process:
@@ -29,7 +37,6 @@ class Process:
         self.call = call
         self.started: asyncio.Future[int] = loop.create_future()  # pid; OSError when it could not be started
         self.ended: asyncio.Future[int] = loop.create_future()
-        self.killed: asyncio.Future[int] | None = None
 
 
 class Spawner:
@@ -41,18 +48,22 @@ class Spawner:
         self._control.setblocking(False)
         self._processes: dict[int, Process] = {}
         self._next_call = 0
+        self._answers: deque[asyncio.Future[int]] = deque()  # init answers orders to signal in the order they came
         self._waiting: deque[tuple[bytes, list[int]]] = deque()  # orders that init's queue had no room for
         self._loop.add_reader(control.fileno(), self._notices)
 
-    async def start(self, argv: list[bytes], env: list[bytes], cwd: bytes, stdio: list[int]) -> Process:
+    async def start(
+        self, argv: list[bytes], env: list[bytes], cwd: bytes, stdio: list[int], *, terminal: bool = False
+    ) -> Process:
         """Start a program with stdout, stderr and perhaps stdin; OSError says why it did not start.
 
+        With `terminal`, `stdio` is one terminal that becomes its controlling one.
         The descriptors stay the caller's and may be closed afterwards. After a start, finish with forget().
         """
         program = os.memfd_create("program", os.MFD_CLOEXEC)
         try:
             _write_all(program, encode_program(argv, env, cwd))
-            return await self._order(SPAWN, [program, *stdio])
+            return await self._order(SPAWN_TTY if terminal else SPAWN, [program, *stdio])
         finally:
             os.close(program)
 
@@ -65,8 +76,8 @@ class Spawner:
     async def _order(self, kind: int, fds: list[int]) -> Process:
         self._next_call = self._next_call % (CALL_NUMBERS - 1) + 1
         process = Process(self._next_call, self._loop)
+        self._send(ORDER.pack(kind, process.call, 0), fds)
         self._processes[process.call] = process
-        self._send(ORDER.pack(kind, process.call), fds)
         try:
             # Shielded: the descriptors must live until init has them, and a cancelled start must still be killed.
             await asyncio.shield(process.started)
@@ -83,16 +94,56 @@ class Spawner:
 
     async def kill(self, process: Process) -> int:
         """SIGKILL everything the call started; return how many processes survived init's time limit, normally 0."""
-        process.killed = self._loop.create_future()
-        self._send(ORDER.pack(KILL, process.call), [])
-        return await process.killed
+        return await self._ask_until_none(lambda: ORDER.pack(KILL, process.call, 0))
+
+    async def kill_strays(self) -> int:
+        """SIGKILL what was left behind by calls that nobody listens to any more; return how many processes survived."""
+        # Which calls live is told anew each time: init obeys in order, so one that starts later is not there yet.
+        return await self._ask_until_none(lambda: ORDER.pack(KILL_STRAYS, 0, 0) + encode_calls(list(self._processes)))
+
+    async def signal(self, process: Process, number: int) -> None:
+        """Send a signal to the process group of the first process; ProcessLookupError when that is over."""
+        await self._ask(ORDER.pack(SIGNAL, process.call, number))
+
+    async def signal_tree(self, process: Process, number: int) -> int:
+        """Send a signal once to everything the call started; return to how many processes."""
+        return await self._ask(ORDER.pack(SIGNAL_TREE, process.call, number))
+
+    async def _ask_until_none(self, order: Callable[[], bytes]) -> int:
+        # Init stops after a while to serve others, though a fork bomb may need more, for init gets its share only.
+        alive = 1
+        attempts = 0
+        while alive and attempts < _KILL_ATTEMPTS:
+            alive = await self._ask(order())
+            attempts += 1
+        return alive
+
+    async def _ask(self, order: bytes) -> int:
+        answer: asyncio.Future[int] = self._loop.create_future()
+        self._send(order, [])
+        self._answers.append(answer)
+        value = await answer
+        if value < 0:
+            raise OSError(-value, os.strerror(-value))
+        return value
+
+    def is_live(self, call: int) -> bool:
+        """Return whether somebody still listens to a call."""
+        return call in self._processes
 
     def forget(self, process: Process) -> None:
         """Stop listening for notices of a call; what it left behind lives on."""
         self._processes.pop(process.call, None)
 
     def _send(self, order: bytes, fds: list[int]) -> None:
-        self._waiting.append((order, [os.dup(fd) for fd in fds]))
+        copies: list[int] = []
+        try:
+            copies.extend(map(os.dup, fds))  # extends one by one, so what was made is known when the next one fails
+        except OSError:
+            for fd in copies:
+                os.close(fd)
+            raise
+        self._waiting.append((order, copies))
         if len(self._waiting) == 1:
             self._flush()
 
@@ -118,6 +169,11 @@ class Spawner:
             if len(data) != NOTICE.size:
                 os._exit(71)  # init is gone or broken, and with it the sandbox
             kind, call, value, pid = NOTICE.unpack(data)
+            if kind == DONE:
+                answer = self._answers.popleft()
+                if not answer.done():
+                    answer.set_result(value)
+                continue
             process = self._processes.get(call)
             if process is None:
                 continue
@@ -127,8 +183,6 @@ class Spawner:
                 process.started.set_exception(OSError(value, os.strerror(value)))
             elif kind == EXITED and not process.ended.done():
                 process.ended.set_result(value)
-            elif kind == KILLED and process.killed is not None and not process.killed.done():
-                process.killed.set_result(value)
 
 
 def _write_all(fd: int, data: bytes) -> None:

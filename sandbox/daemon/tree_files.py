@@ -10,6 +10,7 @@ from sandbox.daemon.child_work import Emit, work_in_child
 from sandbox.daemon.entries import PAGE_LIMIT_BYTES, entry_of
 from sandbox.daemon.failures import Fault, fault_of, invalid_argument, invalid_path
 from sandbox.daemon.paths import Place, components, join, open_directory
+from sandbox.daemon.thread_work import HERE_LIMIT_BYTES, work_in_thread
 from sandbox.v1 import channel_pb2 as wire
 
 ENTRIES_LIMIT = 10_000
@@ -118,6 +119,8 @@ async def remove(request: wire.RemoveRequest) -> wire.Reply:
         try:
             if stat.S_ISDIR(state.st_mode):
                 os.rmdir(place.name, dir_fd=place.directory_fd)
+            elif state.st_size > HERE_LIMIT_BYTES:
+                await work_in_thread(lambda: os.unlink(place.name, dir_fd=place.directory_fd))
             else:
                 os.unlink(place.name, dir_fd=place.directory_fd)
         except OSError as error:
@@ -149,17 +152,25 @@ def _remove_below(directory_fd: int, name: str, path: str) -> None:
         raise fault_of(error, path) from None
 
 
-def rename(request: wire.RenameRequest) -> wire.Reply:
+async def rename(request: wire.RenameRequest) -> wire.Reply:
     """Rename within one file system; a file in the way is replaced, a link in the way is refused."""
     with Place(request.path) as place, Place(request.new_path, what="new_path") as target:
         if not place.names or not target.names:
             raise invalid_path("/ can neither be renamed nor replaced")
-        place.stat()
+        size_bytes = place.stat().st_size
         existing = target.stat_or_none()
         if existing is not None:
             target.refuse_link(existing)
-        try:
+            size_bytes = max(size_bytes, existing.st_size)
+
+        def work() -> None:
             os.rename(place.name, target.name, src_dir_fd=place.directory_fd, dst_dir_fd=target.directory_fd)
+
+        try:
+            if existing is not None and size_bytes > HERE_LIMIT_BYTES:
+                await work_in_thread(work)
+            else:
+                work()
         except OSError as error:
             raise fault_of(error, f"{place.path} to {target.path}") from None
         return wire.Reply(entry=entry_of(target.path, target.stat()))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from sandbox.docker_engine import DockerEngine
 from sandbox.engine import Engine
-from sandbox.errors import ImageMissing, NotFound, SandboxError, SandboxUnavailable
+from sandbox.errors import DaemonLost, ImageMissing, NotFound, SandboxError, SandboxUnavailable
 from tests.docker_state import containers_of, volumes_of
 from tests.integration.sandbox.live_engine import RUNTIME_IMAGE, instance_id, removed, run, spec, text
 
@@ -23,6 +25,58 @@ async def test_a_sandbox_is_ready_when_it_is_there(engine: Engine) -> None:
     assert await sandbox.ping()
     assert sandbox.id in await engine.owned()
     assert text(await run(sandbox.shell, "echo here")) == "here\n"
+    await engine.remove(sandbox.id)
+
+
+async def test_a_background_process_outlives_the_call_that_started_it_and_not_its_sandbox(engine: Engine) -> None:
+    sandbox = await engine.create(spec("background"))
+    started = await sandbox.processes.start(
+        "b1",
+        [b"/bin/sh", b"-c", b"echo up; exec cat"],
+        env={},
+        cwd="",
+        terminal=False,
+        stdin=True,
+        merge_stderr=False,
+        timeout_s=None,
+    )
+    assert started.running
+    await sandbox.processes.write("b1", b"and on\n", end=True, wait_s=10)
+    ended = await sandbox.processes.wait("b1", wait_s=30)
+    assert (ended.outcome, ended.exit_code) == ("exited", 0)
+    assert (await sandbox.processes.read("b1", offset=0, wait_s=10)).data == b"up\nand on\n"
+    # That nobody can write any more is known a moment after the end of the process.
+    last = await sandbox.processes.read("b1", offset=10, wait_s=10)
+    assert (last.data, last.end, last.size_bytes) == (b"", True, 10)
+    await engine.remove(sandbox.id)
+    with pytest.raises(DaemonLost):
+        await sandbox.processes.list()
+    again = await engine.create(spec("background"))
+    assert (await again.processes.list()).processes == ()
+    await engine.remove(again.id)
+
+
+async def test_a_program_has_streams_in_both_directions(engine: Engine) -> None:
+    async def question() -> AsyncIterator[bytes]:
+        yield b"quest"
+        yield b"ion"
+
+    async def take(stream: str, data: bytes) -> None:
+        taken.append((stream, data))
+
+    taken: list[tuple[str, bytes]] = []
+    sandbox = await engine.create(spec("streams"))
+    result = await sandbox.shell.run_program(
+        [b"/bin/sh", b"-c", b"tr a-z A-Z; exit 5"],
+        env={},
+        cwd="/tmp",
+        timeout_s=30,
+        output_limit_bytes=1024,
+        stdin=question(),
+        on_output=take,
+    )
+    assert (result.outcome, result.exit_code, result.output_bytes) == ("exited", 5, 8)
+    assert b"".join(data for _, data in taken) == b"QUESTION"
     await engine.remove(sandbox.id)
 
 
@@ -111,18 +165,22 @@ async def test_closing_removes_every_sandbox_and_keeps_every_workspace(tmp_path:
         await removed(later, instance)
 
 
-async def test_a_new_process_removes_what_an_earlier_one_left_and_finds_the_files(tmp_path: Path) -> None:
+async def test_a_new_process_takes_over_what_lives_removes_what_is_dead_and_finds_the_files(tmp_path: Path) -> None:
     instance = instance_id()
     before = DockerEngine(instance=instance, channel_root=tmp_path, runtime_image=RUNTIME_IMAGE)
-    left = await before.create(spec())
-    await left.files.write("/workspace/a", b"1")
+    alive, dead = [await before.create(spec(thread)) for thread in ("alive", "dead")]
+    for left in (alive, dead):
+        await left.files.write("/workspace/a", b"1")
+    subprocess.run(["docker", "kill", f"airlock-{instance}-{dead.id}"], check=True, capture_output=True)
     after = DockerEngine(instance=instance, channel_root=tmp_path, runtime_image=RUNTIME_IMAGE)
     try:
-        await after.reconcile()
-        assert await after.owned() == []
-        assert containers_of(instance) == []
-        found = await after.create(spec())
-        assert (await found.files.stat("/workspace/a")).size_bytes == 1
+        assert [left.id for left in await after.reconcile()] == [alive.id]
+        assert await after.owned() == [alive.id]
+        assert len(containers_of(instance)) == 1
+        for thread in ("alive", "dead"):
+            found = await after.create(spec(thread))
+            assert (found.id == alive.id) == (thread == "alive")
+            assert (await found.files.stat("/workspace/a")).size_bytes == 1
     finally:
         await removed(after, instance)
         await before.close()

@@ -6,10 +6,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from agent.filesystem import FileSystem
-from sandbox.docker_engine import DockerEngine
 from sandbox.engine import Sandbox
 from sandbox.errors import (
     Conflict,
@@ -23,38 +21,10 @@ from sandbox.errors import (
 )
 from sandbox.filesystem import WORKSPACE
 from sandbox.local_fs import LocalFS
-from tests.integration.sandbox.live_engine import run, spec
+from tests.conformance.file_systems import HOME, content, names
+from tests.integration.sandbox.live_engine import run
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-HOME = f"{WORKSPACE}/case"
-
-
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def shared(engine: DockerEngine) -> AsyncIterator[Sandbox]:
-    made = await engine.create(spec("conformance"))
-    yield made
-    await engine.remove(made.id)
-
-
-@pytest_asyncio.fixture(params=["LocalFS", "RemoteFS"], loop_scope="session")
-async def files(request: pytest.FixtureRequest, tmp_path: Path, shared: Sandbox) -> AsyncIterator[FileSystem]:
-    """An empty directory at /workspace/case; /workspace/way is a link to it."""
-    if request.param == "LocalFS":
-        (tmp_path / "case").mkdir()
-        (tmp_path / "way").symlink_to("case")
-        yield LocalFS(tmp_path)
-        return
-    await run(shared.shell, "rm -rf /workspace/* && mkdir /workspace/case && ln -s case /workspace/way")
-    yield shared.files
-
-
-async def content(files: FileSystem, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
-    return b"".join([data async for data in files.read(path, offset=offset, length=length)])
-
-
-async def names(files: FileSystem, path: str = HOME) -> list[str]:
-    return [entry.name for entry in (await files.ls(path)).entries]
 
 
 async def test_what_is_written_is_read_back_byte_by_byte(files: FileSystem) -> None:

@@ -1,12 +1,9 @@
-"""DockerEngine when things go wrong around it, and with images of every kind."""
+"""DockerEngine when things go wrong around it."""
 
 from __future__ import annotations
 
 import dataclasses
-import io
 import subprocess
-import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,17 +25,6 @@ from tests.integration.sandbox.live_engine import (
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-@pytest.fixture(scope="module")
-def empty_image() -> Iterator[str]:
-    """An image with nothing in it: no libc, no shell, no /tmp."""
-    name = f"airlock-empty-{instance_id()}"
-    nothing = io.BytesIO()
-    tarfile.open(fileobj=nothing, mode="w").close()
-    subprocess.run(["docker", "import", "-", name], input=nothing.getvalue(), check=True, capture_output=True)
-    yield name
-    subprocess.run(["docker", "image", "rm", "-f", name], check=True, capture_output=True)
-
-
 async def test_an_engine_that_does_not_answer_is_said_to_and_how_to_mend_it(tmp_path: Path) -> None:
     engine = DockerEngine(instance=instance_id(), channel_root=tmp_path, base_url=f"unix://{tmp_path}/none.sock")
     with pytest.raises(EngineUnavailable, match=r"No such file.*Start it"):
@@ -58,18 +44,6 @@ async def test_an_image_without_the_label_is_no_runtime(tmp_path: Path) -> None:
     with pytest.raises(SandboxUnavailable, match=r"airlock\.command"):
         await engine.create(spec())
     await engine.close()
-
-
-async def test_an_image_with_nothing_in_it_still_has_files_and_says_that_it_has_no_shell(
-    engine: DockerEngine, empty_image: str
-) -> None:
-    sandbox = await engine.create(spec("empty", image=empty_image))
-    await sandbox.files.write("/workspace/a/b", b"1")
-    assert (await sandbox.files.stat("/workspace/a/b")).size_bytes == 1
-    result = await run(sandbox.shell, "true")
-    assert result.outcome == "failed_to_start"
-    assert "needs a /bin/sh" in result.message
-    await engine.remove(sandbox.id)
 
 
 async def test_the_environment_of_the_spec_reaches_commands_and_not_the_container(engine: DockerEngine) -> None:

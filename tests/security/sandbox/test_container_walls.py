@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from sandbox.container_config import Runtime
+from sandbox.container_config import CAPABILITIES, RUNTIME_DIRECTORY
 from sandbox.docker_engine import DockerEngine
-from sandbox.engine import Sandbox, SandboxSpec
+from sandbox.engine import Sandbox
 from sandbox.errors import FileError, PostureTooWeak
 from tests.docker_state import containers_of
 from tests.integration.sandbox.live_engine import IMAGE, RUNTIME_IMAGE, instance_id, removed, run, spec, text
@@ -35,17 +35,42 @@ STOPSIGNAL SIGCONT
 """
 
 
+Loosen = Callable[[dict[str, Any]], object]
+
+
 class LooserEngine(DockerEngine):
     """An engine that somebody configured to ask Docker for less."""
 
-    def __init__(self, loosen: dict[str, Any], **known: Any) -> None:
+    def __init__(self, loosen: Loosen, **known: Any) -> None:
         super().__init__(**known)
         self._loosen = loosen
 
-    def _config(self, spec: SandboxSpec, sandbox_id: str, runtime: Runtime) -> dict[str, Any]:
-        body = super()._config(spec, sandbox_id, runtime)
-        body["HostConfig"].update(self._loosen)
+    def _config(self, *asked: Any) -> dict[str, Any]:
+        body = super()._config(*asked)
+        self._loosen(body)
         return body
+
+
+def host(**changes: Any) -> Loosen:
+    """Return what replaces members of the container's HostConfig."""
+    return lambda body: body["HostConfig"].update(changes)
+
+
+def also_tmpfs(path: str, options: str) -> Loosen:
+    """Return what makes another tmpfs, or makes one otherwise."""
+    return lambda body: body["HostConfig"]["Tmpfs"].update({path: options})
+
+
+def writable_bundle(body: dict[str, Any]) -> None:
+    """Let the daemon's own files be written."""
+    (bundle,) = (mount for mount in body["HostConfig"]["Mounts"] if mount["Target"] == RUNTIME_DIRECTORY)
+    bundle["ReadOnly"] = False
+
+
+def host_name(body: dict[str, Any]) -> None:
+    """Share the host's name with it; Docker refuses to give it one of its own then."""
+    del body["Hostname"]
+    body["HostConfig"]["UTSMode"] = "host"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -72,18 +97,27 @@ def hostile_image() -> Iterator[str]:
 @pytest.mark.parametrize(
     "loosen, said",
     [
-        ({"CapAdd": ["CHOWN", "SETUID", "SETGID", "KILL", "SYS_ADMIN"]}, "capabilities"),
-        ({"ReadonlyRootfs": False}, "root file system"),
-        ({"SecurityOpt": ["no-new-privileges", "seccomp=unconfined"]}, "seccomp"),
-        ({"SecurityOpt": []}, "no_new_privileges"),
-        ({"PidsLimit": 0}, "process limit"),
-        ({"Memory": 2**30, "MemorySwap": 2**30}, "memory limit"),
-        ({"NanoCpus": 0}, "CPU limit"),
+        (host(CapAdd=[*CAPABILITIES, "SYS_ADMIN"]), "capabilities beyond"),
+        (host(ReadonlyRootfs=False), "root file system"),
+        (host(SecurityOpt=["no-new-privileges", "seccomp=unconfined"]), "seccomp"),
+        (host(SecurityOpt=[]), "no_new_privileges"),
+        (host(PidsLimit=0), "process limit"),
+        (host(Memory=2**30, MemorySwap=2**30), "memory limit"),
+        (host(NanoCpus=0), "CPU limit"),
+        (host(PidMode="host"), "shares the pid namespace"),
+        (host(IpcMode="host", Sysctls={}), "shares the ipc namespace"),
+        (host_name, "shares the uts namespace"),
+        (host(Binds=["/etc:/host:ro"]), r"not asked for: /host\."),
+        (host(Binds=["/var/run/docker.sock:/var/run/docker.sock"]), r"not asked for: \S+/docker\.sock\."),
+        (host(Binds=["/etc:/dev/mqueue"]), r"/dev/mqueue is \w+ where mqueue was asked for"),
+        (host(MaskedPaths=[], ReadonlyPaths=["/proc/sys"]), "Nothing of /proc and /sys is hidden"),
+        (host(ReadonlyPaths=[]), "Nothing is mounted at /proc/sys"),
+        (also_tmpfs("/scratch", "mode=1777"), "not asked for: /scratch"),
+        (also_tmpfs("/tmp", "mode=1777,suid,dev"), "/tmp is mounted without nosuid and nodev"),
+        (writable_bundle, "/opt/airlock is writable"),
     ],
 )
-async def test_a_sandbox_weaker_than_asked_is_refused_and_removed(
-    tmp_path: Path, loosen: dict[str, Any], said: str
-) -> None:
+async def test_a_sandbox_weaker_than_asked_is_refused_and_removed(tmp_path: Path, loosen: Loosen, said: str) -> None:
     instance = instance_id()
     engine = LooserEngine(loosen, instance=instance, channel_root=tmp_path, runtime_image=RUNTIME_IMAGE)
     try:

@@ -186,7 +186,7 @@ async def test_chunks_that_drip_do_not_hold_a_read_open(tmp_path: Path, monkeypa
     await refused(tmp_path, drip, all_of)
 
 
-@pytest.mark.parametrize("data", [b"", b"x" * (256 * 1024 + 1)], ids=["empty", "too large"])
+@pytest.mark.parametrize("data", [b"", b"x" * (512 * 1024 + 1)], ids=["empty", "too large"])
 async def test_a_chunk_of_a_wrong_size_ends_the_channel(tmp_path: Path, data: bytes) -> None:
     async def flood(request: pb.Request, peer: Peer) -> None:
         while True:

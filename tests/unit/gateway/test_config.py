@@ -42,6 +42,8 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         (GOOD + "sandboxes: {}\n", "sandboxes"),
         ("tenants:\n  Not/AName:\n    policy: x\n", "tenants"),
         (GOOD + "sandbox: {max_live: 0}\n", "max_live"),
+        (GOOD + "sandbox: {on_stop: leave}\n", "on_stop"),
+        (GOOD + "sandbox: {on_stop: keep, keep_workspaces: false}\n", "keep_workspaces: true"),
         ("a: [", "not YAML"),
         (GOOD + "agents: {a: {promt: x}}\n", r"agents\.a\.promt: not known.*system_prompt, model, capabilities"),
         (_agent("toodos:"), r"agents\.a\.capabilities\.toodos: not known.*todos, metadata"),

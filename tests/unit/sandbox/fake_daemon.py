@@ -43,6 +43,15 @@ class Peer:
 Answer = Callable[[pb.Request, Peer], Awaitable[None]]
 
 
+def always(**member: object) -> Answer:
+    """Answer every request with the same reply."""
+
+    async def answer(request: pb.Request, peer: Peer) -> None:
+        await peer.reply(**member)
+
+    return answer
+
+
 class FakeDaemon:
     """What reached it, and the channel that leads to it."""
 

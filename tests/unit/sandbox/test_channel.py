@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.channel import SOCKET_NAME, Channel
+from sandbox.channel import PROTOCOL_VERSION, SOCKET_NAME, Channel
 from sandbox.errors import DaemonLost, NotFound
 from sandbox.remote_fs import RemoteFS
 from sandbox.v1 import channel_pb2 as pb
@@ -146,3 +146,24 @@ async def test_an_upload_whose_source_fails_raises_the_source_s_error(tmp_path: 
         with pytest.raises(TimeoutError, match="client went away"):
             await RemoteFS(daemon.channel).write("/workspace/a", broken())
         assert daemon.channel.lost is None
+
+
+async def test_hello_brings_the_build_and_the_posture(tmp_path: Path) -> None:
+    async def answer(request: pb.Request, peer: Peer) -> None:
+        assert request.hello.protocol_version == PROTOCOL_VERSION
+        posture = pb.Posture(tool_uid=5)
+        await peer.reply(hello=pb.HelloReply(protocol_version=PROTOCOL_VERSION, posture=posture, build="ab"))
+
+    async with fake_daemon(tmp_path, answer) as daemon:
+        hello = await daemon.channel.hello(timeout_s=5)
+        assert (hello.build, hello.posture.tool_uid) == ("ab", 5)
+
+
+async def test_another_protocol_version_ends_the_channel(tmp_path: Path) -> None:
+    async def answer(request: pb.Request, peer: Peer) -> None:
+        await peer.reply(hello=pb.HelloReply(protocol_version=PROTOCOL_VERSION + 1))
+
+    async with fake_daemon(tmp_path, answer) as daemon:
+        with pytest.raises(DaemonLost, match="protocol version 1; rebuild"):
+            await daemon.channel.hello(timeout_s=5)
+        assert daemon.channel.lost is not None

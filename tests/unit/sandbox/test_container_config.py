@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox.container_config import Runtime, container_config, digest, user_ids, workspace_volume
+from sandbox.container_config import (
+    Runtime,
+    container_config,
+    digest,
+    image_volumes,
+    made_digest,
+    user_ids,
+    workspace_volume,
+)
 from sandbox.engine import SandboxLimits, SandboxSpec
 
 
-def config(spec: SandboxSpec, *, quota: bool = False) -> dict[str, Any]:
+def config(spec: SandboxSpec, *, quota: bool = False, volumes: Sequence[str] = ()) -> dict[str, Any]:
     return container_config(
         spec,
         instance="i1",
@@ -21,6 +32,7 @@ def config(spec: SandboxSpec, *, quota: bool = False) -> dict[str, Any]:
         channel_directory="/channels/s1",
         gateway_gid=77,
         workspace_quota=quota,
+        volumes=volumes,
     )
 
 
@@ -72,7 +84,13 @@ def test_every_wall_is_asked_for() -> None:
     assert host["Memory"] == host["MemorySwap"] == SPEC.limits.memory_bytes
     assert host["PidsLimit"] == 512
     assert host["LogConfig"]["Type"] == "none"
-    assert {limit["Name"]: limit["Hard"] for limit in host["Ulimits"]} == {"nofile": 4096, "core": 0, "fsize": 1000}
+    assert {limit["Name"]: (limit["Soft"], limit["Hard"]) for limit in host["Ulimits"]} == {
+        "nofile": (4096, 4096),
+        "core": (0, 0),
+        "fsize": (1000, 1000),
+        "nproc": (512, 512),
+        "msgqueue": (800 * 1024, 800 * 1024),
+    }
     assert "Privileged" not in host
 
 
@@ -98,3 +116,38 @@ def test_two_owners_never_share_a_digest_by_how_their_names_are_cut(one: list[st
 def test_the_same_thread_name_of_two_tenants_is_two_workspaces() -> None:
     assert workspace_volume("i1", "a", "t") != workspace_volume("i1", "b", "t")
     assert workspace_volume("i1", "ab", "c") != workspace_volume("i1", "a", "bc")
+
+
+def test_something_empty_and_read_only_goes_over_the_volumes_that_an_image_declares() -> None:
+    volumes = image_volumes(["/data", "//var/./lib/x/../db/", "/workspace", "/tmp/", "/opt/airlock", "/run/airlock"])
+    assert volumes == ("/data", "/var/lib/db")
+    laid = config(SPEC, volumes=volumes)["HostConfig"]["Tmpfs"]
+    assert sorted(laid) == ["/data", "/dev/shm", "/tmp", "/var/lib/db"]
+    assert laid["/data"].startswith("ro,size=4k,")
+    assert "size=" in laid["/tmp"]
+    assert "mode=1777" in laid["/tmp"]
+
+
+@pytest.mark.parametrize("place", ["/opt/airlock/lib", "/opt//airlock/x/../lib/", "/run/airlock/daemon.sock"])
+def test_a_volume_inside_of_airlock_s_places_is_refused(place: str) -> None:
+    with pytest.raises(ValueError, match="Airlock's own place"):
+        image_volumes(["/data", place])
+
+
+def test_containers_that_differ_in_anything_have_different_digests() -> None:
+    same, other = made_digest(config(SPEC)), config(SPEC)
+    assert made_digest(config(SPEC)) == same
+    other["HostConfig"]["PidsLimit"] += 1
+    assert made_digest(other) != same
+
+
+def test_what_lasts_in_memory_is_bounded_and_an_image_that_declares_it_as_a_volume_changes_nothing() -> None:
+    host = config(SPEC, volumes=["/dev/shm"])["HostConfig"]
+    assert all("nr_inodes=" in options and "size=" in options for options in host["Tmpfs"].values())
+    assert sorted(host["Tmpfs"]) == ["/dev/shm", "/tmp"]
+    assert host["IpcMode"] == "private"  # what the settings below are of
+    assert int(host["Sysctls"]["kernel.shmall"]) * 4096 == 16 * 1024 * 1024
+
+
+def test_gvisor_is_not_asked_for_settings_of_a_kernel_that_it_is_not() -> None:
+    assert config(dataclasses.replace(SPEC, runtime="runsc"))["HostConfig"]["Sysctls"] == {}

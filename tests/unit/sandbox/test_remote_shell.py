@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from sandbox.channel import Channel
+from sandbox.channel_sandbox import ChannelSandbox
+from sandbox.engine import SandboxLimits, SandboxSpec
 from sandbox.filesystem import ExecResult, OutputPiece
 from sandbox.remote_shell import RemoteShell
 from sandbox.v1 import channel_pb2 as pb
-from tests.unit.sandbox.fake_daemon import Peer, fake_daemon
+from tests.unit.sandbox.fake_daemon import Peer, always, fake_daemon
 
 OUT, ERR = pb.OUTPUT_STREAM_STDOUT, pb.OUTPUT_STREAM_STDERR
 
@@ -139,3 +141,45 @@ async def test_a_call_id_that_could_be_a_path_is_refused(tmp_path: Path, call_id
 @pytest.mark.parametrize("command", ["a\0b", "x" * 200_000])
 async def test_a_command_that_no_shell_can_take_is_one_that_did_not_start(tmp_path: Path, command: str) -> None:
     assert (await run(Channel(tmp_path), command)).outcome == "failed_to_start"
+
+
+async def test_the_daemon_is_told_how_much_all_evicted_output_may_take(tmp_path: Path) -> None:
+    async with fake_daemon(tmp_path, always(exec=pb.ExecReply(outcome=pb.OUTCOME_EXITED))) as daemon:
+        limits = SandboxLimits(workspace_bytes=1000)
+        sandbox = ChannelSandbox("s", SandboxSpec("t", "t", "i", limits=limits), daemon.channel, pb.Posture())
+        await sandbox.shell.execute("true", timeout_s=1, call_id="c", limit_chars=9, head_chars=1, tail_chars=1)
+        large = ChannelSandbox("s", SandboxSpec("t", "t", "i"), daemon.channel, pb.Posture())
+        await large.shell.execute("true", timeout_s=1, call_id="c", limit_chars=9, head_chars=1, tail_chars=1)
+        asked = [request.exec.output_limit for request in daemon.requests]
+    assert [(limit.spill_limit_bytes, limit.spill_quota_bytes) for limit in asked] == [
+        (500, 500),
+        (256 * 1024 * 1024, 1024 * 1024 * 1024),
+    ]
+
+
+async def test_a_command_that_failed_for_want_of_processes_says_so(tmp_path: Path) -> None:
+    failed = pb.ExecReply(outcome=pb.OUTCOME_EXITED, exit_code=2, pids_refused=7)
+    fine = pb.ExecReply(outcome=pb.OUTCOME_EXITED, pids_refused=7)
+    said = []
+    for reply in (failed, fine, pb.ExecReply(outcome=pb.OUTCOME_PIDS_LIMIT)):
+        directory = tmp_path / str(len(said))
+        directory.mkdir()
+        async with fake_daemon(directory, always(exec=reply)) as daemon:
+            said.append((await run(daemon.channel)).message)
+    assert "refused a process or thread 7 times" in said[0]
+    assert said[1] == ""
+    assert "end background processes" in said[2]
+
+
+async def test_a_command_whose_processes_cannot_be_killed_ends_the_use_of_the_sandbox(tmp_path: Path) -> None:
+    reply = pb.ExecReply(outcome=pb.OUTCOME_TIMED_OUT, survivors=3)
+    async with fake_daemon(tmp_path, always(exec=reply)) as daemon:
+        result = await run(daemon.channel)
+        assert (result.outcome, "3 processes could not be killed" in result.message) == ("timed_out", True)
+        assert daemon.channel.lost is not None
+        assert "3 processes" in str(daemon.channel.lost)
+
+
+async def test_a_command_cannot_end_at_a_limit_that_it_was_not_given(tmp_path: Path) -> None:
+    async with fake_daemon(tmp_path, always(exec=pb.ExecReply(outcome=pb.OUTCOME_OUTPUT_LIMIT))) as daemon:
+        assert (await run(daemon.channel)).outcome == "daemon_lost"

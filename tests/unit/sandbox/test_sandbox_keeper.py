@@ -9,8 +9,10 @@ from typing import Any, cast
 
 import pytest
 
+from sandbox.container_config import owner
 from sandbox.engine import Engine, Sandbox, SandboxSpec
 from sandbox.errors import SandboxUnavailable
+from sandbox.left_sandbox import LeftSandbox
 from sandbox.sandbox_keeper import SandboxKeeper
 
 
@@ -35,17 +37,26 @@ class FakeEngine:
         self.may_remove = asyncio.Event()
         self.may_remove.set()
         self.workspaces_removed = False
+        self.left: dict[tuple[str, str], str] = {}
+
+    def leave(self, *specs: SandboxSpec) -> list[LeftSandbox]:
+        """Return what an earlier process left for specs, the newest first."""
+        for number, spec in enumerate(specs):
+            self.left[owner(spec)] = f"left{number}"
+            self.live.add(f"left{number}")
+        return [LeftSandbox(sandbox_id, *key) for key, sandbox_id in self.left.items()]
 
     async def create(self, spec: SandboxSpec) -> FakeSandbox:
         await self.may_create.wait()
         if self.failure is not None:
             raise self.failure
-        sandbox = FakeSandbox(f"s{len(self.made)}", spec)
+        sandbox = FakeSandbox(self.left.pop(owner(spec), f"s{len(self.made)}"), spec)
         self.made.append(sandbox)
         self.live.add(sandbox.id)
         return sandbox
 
     async def remove(self, sandbox_id: str) -> None:
+        self.left = {key: other for key, other in self.left.items() if other != sandbox_id}
         await self.may_remove.wait()
         self.live.discard(sandbox_id)
 
@@ -271,3 +282,104 @@ async def test_a_tenant_has_its_own_number_of_sandboxes_and_makes_room_among_the
         async with keeper.acquire(other):
             pass
     await keeper.close()
+
+
+async def test_what_an_earlier_process_left_is_lent_to_its_thread(keeper: SandboxKeeper, engine: FakeEngine) -> None:
+    await keeper.adopt(engine.leave(spec("a")))
+    assert keeper.live == 1
+    async with borrowed(keeper, thread="a") as sandbox:
+        assert sandbox.id == "left0"
+    async with borrowed(keeper, thread="b") as other:
+        assert other.id != "left0"
+    assert keeper.live == 2
+
+
+async def test_what_was_left_takes_room_and_makes_room_like_any_other(
+    keeper: SandboxKeeper, engine: FakeEngine, clock: Clock
+) -> None:
+    await keeper.adopt(engine.leave(spec("a"), spec("b")))
+    clock.now_s += 1
+    async with borrowed(keeper, thread="b") as sandbox:
+        assert sandbox.id == "left1"
+        async with borrowed(keeper, thread="c"):
+            await keeper.settled()
+            assert engine.live == {"left1", "s1"}
+            with pytest.raises(SandboxUnavailable, match="all 2 sandboxes are busy"):
+                async with borrowed(keeper, thread="d"):
+                    pass
+
+
+async def test_what_was_left_past_the_limits_is_removed_at_once_the_oldest_first(
+    engine: FakeEngine, clock: Clock
+) -> None:
+    others = [SandboxSpec("other", thread, "image") for thread in ("x", "y")]
+    left = engine.leave(spec("a"), spec("b"), spec("c"), *others)
+    keeper = SandboxKeeper(cast("Engine", engine), max_live=3, max_live_per_tenant=2, clock=clock)
+    await keeper.adopt(left)
+    assert engine.live == {"left0", "left1", "left3"}
+    await keeper.close()
+    assert engine.live == set()
+
+
+async def test_what_was_left_and_nobody_asks_for_goes_when_it_is_idle_for_too_long(
+    keeper: SandboxKeeper, engine: FakeEngine, clock: Clock
+) -> None:
+    await keeper.adopt(engine.leave(spec("a")))
+    clock.now_s += 59
+    keeper.sweep()
+    assert keeper.live == 1
+    clock.now_s += 1
+    keeper.sweep()
+    assert keeper.live == 0
+    await keeper.settled()
+    assert engine.live == set()
+
+
+async def test_a_creation_that_fails_leaves_what_was_left_where_it_is(
+    keeper: SandboxKeeper, engine: FakeEngine
+) -> None:
+    await keeper.adopt(engine.leave(spec("a")))
+    engine.failure = SandboxUnavailable("the engine does not answer")
+    with pytest.raises(SandboxUnavailable):
+        async with borrowed(keeper, thread="a"):
+            pass
+    engine.failure = None
+    async with borrowed(keeper, thread="a") as sandbox:
+        assert sandbox.id == "left0"
+
+
+async def test_closing_removes_what_nobody_asked_for(keeper: SandboxKeeper, engine: FakeEngine) -> None:
+    await keeper.adopt(engine.leave(spec("a")))
+    await keeper.close()
+    assert engine.live == set()
+
+
+async def test_closing_with_keep_leaves_the_living_busy_ones_too_and_still_removes_the_dead(
+    keeper: SandboxKeeper, engine: FakeEngine
+) -> None:
+    await keeper.adopt(engine.leave(spec("a")))
+    async with borrowed(keeper, thread="b") as living:
+        await keeper.close(keep_sandboxes=True)
+    assert engine.live == {"left0", living.id}
+    with pytest.raises(SandboxUnavailable, match="stopping"):
+        async with borrowed(keeper, thread="a"):
+            pass
+
+
+async def test_a_sandbox_that_comes_up_while_a_keeper_closes_with_keep_stays_and_is_not_lent(
+    keeper: SandboxKeeper, engine: FakeEngine
+) -> None:
+    await keeper.adopt(engine.leave(spec("a")))
+    engine.may_create.clear()
+
+    async def ask() -> None:
+        async with borrowed(keeper, thread="a"):
+            raise AssertionError("it must not be lent")
+
+    asking = asyncio.create_task(ask())
+    await asyncio.sleep(0)
+    await keeper.close(keep_sandboxes=True)
+    engine.may_create.set()
+    with pytest.raises(SandboxUnavailable, match="stopping"):
+        await asking
+    assert engine.live == {"left0"}

@@ -42,6 +42,7 @@ async def test_output_is_raw_in_order_of_arrival_and_apart() -> None:
     "done, note",
     [
         (FakeExec(exit_code=1), "[exit code 1]"),
+        (FakeExec(exit_code=2, message="a process was refused"), "[exit code 2: a process was refused]"),
         (FakeExec("timed_out", None), "timed out after 120 s"),
         (FakeExec("signalled", None, 11), "signal 11"),
         (FakeExec("out_of_memory", None), "memory limit"),

@@ -123,16 +123,21 @@ def test_limits_are_read_from_both_versions_of_control_groups(tmp_path: Path) ->
         "pids.max": "max\n",
         "cpu.max": "150000 100000\n",
         "memory.events": "low 0\noom 3\noom_kill 2\n",
+        "memory.current": "77\n",
+        "pids.events": "max 5\n",
+        "pids.current": "3\n",
     }.items():
         (tmp_path / "v2" / name).write_text(value)
     cgroup = Cgroup(str(tmp_path / "v2"))
     limits = (cgroup.memory_limit_bytes(), cgroup.memory_swap_limit_bytes(), cgroup.pids_limit())
     assert (*limits, cgroup.cpu_limit_millis(), cgroup.memory_kills()) == (1000, 1024, 0, 1500, 2)
+    assert (cgroup.memory_bytes(), cgroup.pids(), cgroup.pids_refused()) == (77, 3, 5)
     for name, value in {
         "memory/memory.limit_in_bytes": "9223372036854771712\n",
         "memory/memory.memsw.limit_in_bytes": "2048\n",
         "memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n",
         "pids/pids.max": "256\n",
+        "pids/pids.events": "max 6\n",
         "cpu/cpu.cfs_quota_us": "-1\n",
         "cpu/cpu.cfs_period_us": "100000\n",
     }.items():
@@ -141,6 +146,7 @@ def test_limits_are_read_from_both_versions_of_control_groups(tmp_path: Path) ->
     cgroup = Cgroup(str(tmp_path / "v1"))
     limits = (cgroup.memory_limit_bytes(), cgroup.memory_swap_limit_bytes(), cgroup.pids_limit())
     assert (*limits, cgroup.cpu_limit_millis(), cgroup.memory_kills()) == (0, 2048, 256, 0, 4)
+    assert (cgroup.memory_bytes(), cgroup.pids(), cgroup.pids_refused()) == (0, 0, 6)
 
 
 @pytest.mark.parametrize(
@@ -152,6 +158,13 @@ def test_limits_are_read_from_both_versions_of_control_groups(tmp_path: Path) ->
         ({"argv": [b"a"], "env": {"A=B": "c"}}, wire.FAILURE_KIND_INVALID_ARGUMENT),
         ({"argv": [b"a"], "cwd": "relative"}, wire.FAILURE_KIND_INVALID_ARGUMENT),
         ({"argv": [b"a"], "cwd": "/etc/passwd"}, wire.FAILURE_KIND_NOT_A_DIRECTORY),
+        ({"argv": [b"a"], "stream_limit_bytes": 1}, wire.FAILURE_KIND_INVALID_ARGUMENT),
+        (
+            {"argv": [b"a"], "stream": True, "stream_limit_bytes": 1, "output_limit": {}},
+            wire.FAILURE_KIND_INVALID_ARGUMENT,
+        ),
+        ({"argv": [b"a"], "stream": True, "stream_limit_bytes": 1 << 41}, wire.FAILURE_KIND_INVALID_ARGUMENT),
+        ({"argv": [b"a"], "output_limit": {"spill_quota_bytes": 1 << 41}}, wire.FAILURE_KIND_INVALID_ARGUMENT),
         ({"argv": [b"a"], "output_limit": {"limit_chars": 1, "head_chars": 2}}, wire.FAILURE_KIND_INVALID_ARGUMENT),
         (
             {"argv": [b"a"], "output_limit": {"limit_chars": 1, "spill_path": "/a/../b"}},

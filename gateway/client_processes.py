@@ -1,0 +1,343 @@
+"""The client's side of ProcessService: programs with streams, and background processes.
+
+result = await airlock.run_program(["wc", "-c"], thread="t1", stdin=data)
+server = await airlock.start_process(["python3", "-m", "http.server"], thread="t1")
+async for piece in airlock.process_output("t1", server.id, follow=True):
+    ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Self
+
+import grpc.aio
+
+from gateway.client_wire import Input, Wire, pieces, raise_error
+from gateway.errors import Internal, InvalidArgument
+from gateway.v1 import process_service_pb2 as pb
+from gateway.v1 import process_service_pb2_grpc as grpc_pb
+
+# What is collected in this process' memory, where nothing else was asked for.
+_COLLECTED_LIMIT_BYTES = 64 * 1024 * 1024
+_WAIT_S = 60.0
+
+OnProgramOutput = Callable[[str, bytes], Awaitable[None] | None]
+"""Gets "stdout" or "stderr", and bytes in order of arrival; while it is awaited, the program is held back."""
+
+
+@dataclass(frozen=True)
+class ProgramResult:
+    """How a program ended.
+
+    `outcome` is exited, signalled, timed_out, out_of_memory, pids_limit, output_limit, daemon_lost or failed_to_start.
+    `exit_code` is set for exited, `signal` for signalled, `errno` (Linux', else 0) for failed_to_start. `message` says
+    what an outcome other than exited means. The output is empty where `on_output` was given; what came before a limit
+    or a timeout is there. `output_bytes` counts both streams, whoever took them.
+    """
+
+    call_id: str
+    thread: str
+    outcome: str
+    exit_code: int | None
+    signal: int | None
+    errno: int
+    message: str
+    stdout_bytes: bytes
+    stderr_bytes: bytes
+    output_bytes: int
+    duration_ms: float
+
+    @property
+    def stdout(self) -> str:
+        """Standard output as text; bytes that are not UTF-8 are replaced."""
+        return self.stdout_bytes.decode("utf-8", "replace")
+
+    @property
+    def stderr(self) -> str:
+        """Standard error as text; bytes that are not UTF-8 are replaced."""
+        return self.stderr_bytes.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True)
+class Process:
+    """A background process, running or over.
+
+    `outcome` is empty while it runs, else exited, signalled, timed_out or out_of_memory. `stdout_path` and
+    `stderr_path` name files in the sandbox with the output from its first byte; they are empty while memory has all of
+    it. `rows` and `columns` are 0 without a terminal. `tree` counts the live processes it started, itself included,
+    where the call looked: list, signal, wait.
+    """
+
+    id: str
+    argv: tuple[str, ...]
+    running: bool
+    outcome: str
+    exit_code: int | None
+    signal: int | None
+    started_at: datetime
+    duration_ms: float
+    terminal: bool
+    rows: int
+    columns: int
+    stdin_open: bool
+    stdout_size_bytes: int
+    stderr_size_bytes: int
+    stdout_path: str
+    stderr_path: str
+    tree: int
+
+
+@dataclass(frozen=True)
+class Processes:
+    """A thread's background processes, the oldest first; `strays` live processes were left behind by commands."""
+
+    processes: tuple[Process, ...]
+    strays: int
+
+
+@dataclass(frozen=True)
+class ProcessOutput:
+    """A piece of output; `offset` is more than where the last one ended when bytes in between are lost."""
+
+    offset: int
+    data: bytes
+
+
+class ProcessCalls(Wire):
+    """The calls of ProcessService. Failures are classes of gateway.errors; a refusal by policy is PermissionDenied."""
+
+    def __init__(self, address: str, api_key: str) -> None:
+        super().__init__(address, api_key)
+        self._processes: Any = grpc_pb.ProcessServiceStub(self._channel)
+
+    async def run_program(
+        self,
+        argv: Sequence[str],
+        *,
+        thread: str = "default",
+        stdin: Input | None = None,
+        cwd: str = "",
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        output_limit_bytes: int | None = None,
+        on_output: OnProgramOutput | None = None,
+    ) -> ProgramResult:
+        """Run a program to its end; cancelling the await kills everything it started.
+
+        `stdin` may be endless as long as the program reads. Without `timeout_s` the policy's longest applies. Output is
+        collected, 64 MiB unless `output_limit_bytes` says otherwise, or given to `on_output`, 1 GiB.
+        """
+        if output_limit_bytes is None and on_output is None:
+            output_limit_bytes = _COLLECTED_LIMIT_BYTES
+        opening = pb.RunProgram(
+            program=_program(thread, argv, cwd, env),
+            timeout_ms=_ms(timeout_s),
+            stdin=stdin is not None,
+            output_limit_bytes=output_limit_bytes or 0,
+        )
+        collected = {"stdout": bytearray(), "stderr": bytearray()}
+        async with _Running(self._processes.RunProgram(metadata=self._metadata), opening, stdin) as running:
+            async for stream, data in running.output():
+                if on_output is None:
+                    collected[stream] += data
+                elif inspect.isawaitable(taken := on_output(stream, data)):
+                    await taken
+        end = running.end
+        return ProgramResult(
+            call_id=end.call_id,
+            thread=thread,
+            outcome=end.outcome,
+            exit_code=end.exit_code if end.HasField("exit_code") else None,
+            signal=end.signal if end.HasField("signal") else None,
+            errno=end.errno,
+            message=end.message,
+            stdout_bytes=bytes(collected["stdout"]),
+            stderr_bytes=bytes(collected["stderr"]),
+            output_bytes=end.output_bytes,
+            duration_ms=end.duration_ms,
+        )
+
+    async def start_process(
+        self,
+        argv: Sequence[str],
+        *,
+        thread: str = "default",
+        process_id: str = "",
+        cwd: str = "",
+        env: Mapping[str, str] | None = None,
+        terminal: bool = False,
+        rows: int = 24,
+        columns: int = 80,
+        stdin: bool = False,
+        merge_stderr: bool = False,
+        timeout_s: float | None = None,
+    ) -> Process:
+        """Start a background process; Conflict where `process_id` is in use, or 64 processes run."""
+        request = pb.StartProcessRequest(
+            program=_program(thread, argv, cwd, env),
+            id=process_id,
+            terminal=terminal,
+            size=pb.WindowSize(rows=rows, columns=columns) if terminal else None,
+            stdin=stdin,
+            merge_stderr=merge_stderr,
+            timeout_ms=_ms(timeout_s),
+        )
+        return _process((await self._unary(self._processes.StartProcess, request)).process)
+
+    async def processes(self, thread: str = "default") -> Processes:
+        """Return a thread's background processes."""
+        response = await self._unary(self._processes.ListProcesses, pb.ListProcessesRequest(thread=thread))
+        return Processes(tuple(_process(process) for process in response.processes), response.strays)
+
+    async def process_output(
+        self, thread: str, process_id: str, *, stderr: bool = False, offset: int = 0, follow: bool = False
+    ) -> AsyncIterator[ProcessOutput]:
+        """Yield output from an offset: what there is, or with `follow` until nobody can write any more."""
+        request = pb.ReadProcessRequest(thread=thread, id=process_id, stderr=stderr, offset=offset, follow=follow)
+        async for message in self._stream(self._processes.ReadProcess, request):
+            yield ProcessOutput(message.offset, message.data)
+
+    async def write_process(
+        self, thread: str, process_id: str, data: bytes, *, end: bool = False, timeout_s: float | None = None
+    ) -> Process:
+        """Write to standard input, 1 MiB at most; with `end`, close it after that (on a terminal: end of file).
+
+        TooLarge says how much was taken when the process did not read the rest in time, 60 s at most.
+        """
+        request = pb.WriteProcessRequest(thread=thread, id=process_id, data=data, end=end)
+        return _process((await self._unary(self._processes.WriteProcess, request, timeout_s)).process)
+
+    async def resize_process(self, thread: str, process_id: str, rows: int, columns: int) -> Process:
+        """Change the size of a process' terminal."""
+        size = pb.WindowSize(rows=rows, columns=columns)
+        request = pb.ResizeProcessRequest(thread=thread, id=process_id, size=size)
+        return _process((await self._unary(self._processes.ResizeProcess, request)).process)
+
+    async def signal_process(self, thread: str, process_id: str, signal: int, *, tree: bool = False) -> Process:
+        """Send a signal to a process' group, or with `tree` to everything it started."""
+        request = pb.SignalProcessRequest(thread=thread, id=process_id, signal=signal, tree=tree)
+        return _process((await self._unary(self._processes.SignalProcess, request)).process)
+
+    async def kill_strays(self, thread: str) -> None:
+        """Kill what commands of a thread left running; background processes stay."""
+        await self._unary(self._processes.SignalProcess, pb.SignalProcessRequest(thread=thread, signal=9, tree=True))
+
+    async def wait_process(self, thread: str, process_id: str, *, timeout_s: float | None = None) -> Process:
+        """Wait for the end of a process; without `timeout_s` as long as it takes. Then it may still be running."""
+        request = pb.WaitProcessRequest(thread=thread, id=process_id)
+        deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left_s = max(deadline_s - time.monotonic(), 0.0)
+            # The gateway answers before the call's own deadline; the second is for the way.
+            process = _process(
+                (await self._unary(self._processes.WaitProcess, request, min(left_s, _WAIT_S) + 1.0)).process
+            )
+            if not process.running or time.monotonic() >= deadline_s:
+                return process
+
+    async def remove_process(self, thread: str, process_id: str) -> Process:
+        """Kill everything a process started and forget it; return how it was. Its output files stay."""
+        request = pb.RemoveProcessRequest(thread=thread, id=process_id)
+        return _process((await self._unary(self._processes.RemoveProcess, request)).process)
+
+
+class _Running:
+    """One RunProgram call: input goes out beside the output that comes in. Leaving it ends the program."""
+
+    def __init__(self, call: Any, opening: pb.RunProgram, stdin: Input | None) -> None:
+        self._call = call
+        self._opening = opening
+        self._stdin = stdin
+        self._failure: Exception | None = None
+        self._end: pb.ProgramEnd | None = None
+        self._feeding: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._feeding = asyncio.create_task(self._feed())
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._call.cancel()
+        if self._feeding is not None:
+            self._feeding.cancel()
+            await asyncio.gather(self._feeding, return_exceptions=True)
+
+    @property
+    def end(self) -> pb.ProgramEnd:
+        """How the program ended."""
+        if self._end is None:
+            raise Internal("the stream ended without a result")
+        return self._end
+
+    async def output(self) -> AsyncIterator[tuple[str, bytes]]:
+        """Yield output in order of arrival."""
+        try:
+            async for message in self._call:
+                kind = message.WhichOneof("response")
+                if kind == "end":
+                    self._end = message.end
+                    return
+                yield kind, getattr(message, kind)
+        except grpc.aio.AioRpcError as error:
+            raise_error(error)
+        except asyncio.CancelledError:
+            if self._failure is None:
+                raise
+            raise self._failure from None  # the caller's own input failed, and _feed took the call back
+
+    async def _feed(self) -> None:
+        """Send the program, then its input."""
+        try:
+            await self._call.write(pb.RunProgramRequest(run=self._opening))
+            if self._stdin is not None:
+                async for piece in pieces(self._stdin):
+                    await self._call.write(pb.RunProgramRequest(stdin=piece))
+                await self._call.write(pb.RunProgramRequest(end=True))
+            await self._call.done_writing()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            return  # the call is over; its status says why
+        except Exception as error:
+            self._failure = error
+            self._call.cancel()
+
+
+def _program(thread: str, argv: Sequence[str], cwd: str, env: Mapping[str, str] | None) -> pb.Program:
+    return pb.Program(thread=thread, argv=argv, cwd=cwd, env=dict(env or {}))
+
+
+def _ms(timeout_s: float | None) -> int:
+    """Return a limit as the wire has it, where 0 means that none was given."""
+    if timeout_s is None:
+        return 0
+    if timeout_s <= 0:
+        raise InvalidArgument("timeout_s: more than 0 is expected; leave it out for the longest that is allowed")
+    return max(math.ceil(timeout_s * 1000), 1)
+
+
+def _process(process: pb.Process) -> Process:
+    return Process(
+        id=process.id,
+        argv=tuple(process.argv),
+        running=process.running,
+        outcome=process.outcome,
+        exit_code=process.exit_code if process.HasField("exit_code") else None,
+        signal=process.signal if process.HasField("signal") else None,
+        started_at=process.started_at.ToDatetime(UTC),
+        duration_ms=process.duration_ms,
+        terminal=process.terminal,
+        rows=process.size.rows,
+        columns=process.size.columns,
+        stdin_open=process.stdin_open,
+        stdout_size_bytes=process.stdout_bytes,
+        stderr_size_bytes=process.stderr_bytes,
+        stdout_path=process.stdout_path,
+        stderr_path=process.stderr_path,
+        tree=process.tree,
+    )

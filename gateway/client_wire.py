@@ -1,0 +1,108 @@
+"""The wire under the Python client: one channel, the key on every call, and statuses turned back into errors."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from typing import Any, NoReturn, Self
+
+import grpc
+import grpc.aio
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from gateway.errors import (
+    AirlockError,
+    Cancelled,
+    DeadlineExceeded,
+    InvalidArgument,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+    all_errors,
+)
+
+_CHUNK_BYTES = 512 * 1024
+_ANSWER_LIMIT_BYTES = 64 * 1024 * 1024
+_OPTIONS = (("grpc.max_receive_message_length", _ANSWER_LIMIT_BYTES),)
+_ERRORS = all_errors()
+# For a status that grpc itself made and that therefore carries no reason; other codes stand for several classes.
+_BY_CODE: Mapping[grpc.StatusCode, type[AirlockError]] = {
+    kind.code: kind
+    for kind in (
+        Unauthenticated,
+        InvalidArgument,
+        NotFound,
+        PermissionDenied,
+        Overloaded,
+        Unavailable,
+        DeadlineExceeded,
+        Cancelled,
+    )
+}
+
+Input = bytes | AsyncIterable[bytes]
+"""What a stream is fed with: all of it, or pieces of any size as they come."""
+
+
+class Wire:
+    """A connection to a gateway; an async context manager."""
+
+    def __init__(self, address: str, api_key: str) -> None:
+        if not (api_key.isascii() and api_key.isprintable()):
+            raise Unauthenticated("the key holds characters that no key has: is there a line end in it?")
+        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        self._metadata = (("authorization", f"Bearer {api_key}"),)
+
+    async def __aenter__(self) -> Self:
+        """Return the client; it connects on the first call."""
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        """Close the connection."""
+        await self._channel.close(None)
+
+    async def _unary(self, method: Any, request: Any, timeout_s: float | None = None) -> Any:
+        try:
+            return await method(request, metadata=self._metadata, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise_error(error)
+
+    async def _stream(
+        self,
+        method: Any,
+        request: Any,
+        timeout_s: float | None = None,
+    ) -> AsyncIterator[Any]:
+        try:
+            async for message in method(request, metadata=self._metadata, timeout=timeout_s):
+                yield message
+        except grpc.aio.AioRpcError as error:
+            raise_error(error)
+
+
+async def pieces(data: Input) -> AsyncIterator[bytes]:
+    """Yield input in pieces that a message takes."""
+    if not isinstance(data, bytes):
+        async for chunk in data:
+            async for piece in pieces(bytes(chunk)):
+                yield piece
+        return
+    for at in range(0, len(data), _CHUNK_BYTES):
+        yield data[at : at + _CHUNK_BYTES]
+
+
+def raise_error(error: grpc.aio.AioRpcError) -> NoReturn:
+    """Raise the class of gateway.errors that a status stands for."""
+    message = error.details() or error.code().name
+    status = rpc_status.from_call(error)  # type: ignore[arg-type]
+    for detail in status.details if status else ():
+        info = error_details_pb2.ErrorInfo()
+        if detail.Unpack(info) and info.reason in _ERRORS:
+            raise _ERRORS[info.reason](message, **dict(info.metadata)) from error
+    kind = _BY_CODE.get(error.code(), AirlockError)
+    if kind is Overloaded and "larger than max" in message:
+        kind = TooLarge
+    raise kind(f"{error.code().name}: {message}") from error

@@ -1,0 +1,242 @@
+"""`airlock` as a sandbox of inspect-ai: each sample of an evaluation gets a thread, and so a sandbox, of its own.
+
+A thin adapter over the public client. AIRLOCK_ADDRESS (127.0.0.1:7443 when not set) and AIRLOCK_API_KEY say where and
+who; `sandbox=("airlock", AirlockConfig(...))` names other variables. See docs/inspect.md.
+
+What the gateway or a sandbox could not do is raised, never returned: a result is what the program itself did.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NoReturn, overload
+
+import yaml
+from inspect_ai.util import (
+    ExecResult,
+    OutputLimitExceededError,
+    SandboxEnvironment,
+    SandboxEnvironmentConfigType,
+    SandboxEnvironmentLimits,
+    SandboxUnavailableError,
+    SandboxUserUnsupportedError,
+    sandboxenv,
+)
+from pydantic import BaseModel, ConfigDict
+from typing_extensions import override
+
+from agent.paths import WORKSPACE
+from gateway.client import Client, ProgramResult
+from gateway.errors import (
+    AirlockError,
+    DeadlineExceeded,
+    InvalidPath,
+    IsADirectory,
+    NotADirectory,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    Unavailable,
+)
+
+_DEFAULT_ADDRESS = "127.0.0.1:7443"
+_SIGNALLED = 128
+_NOT_FOUND = 127
+_THREAD_NAME_CHARS = 80
+_ERRNOS: Mapping[type[AirlockError], int] = {
+    NotFound: errno.ENOENT,
+    NotADirectory: errno.ENOTDIR,
+    IsADirectory: errno.EISDIR,
+    PermissionDenied: errno.EACCES,
+    InvalidPath: errno.EINVAL,
+}
+
+
+class AirlockConfig(BaseModel):
+    """Which gateway and which key. The key itself is never here: inspect writes configurations into its logs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    address: str = ""
+    api_key_variable: str = "AIRLOCK_API_KEY"
+
+
+@sandboxenv(name="airlock")
+class AirlockSandboxEnvironment(SandboxEnvironment):
+    """The sandbox of one sample. Relative paths start at /workspace."""
+
+    def __init__(self, client: Client, thread: str) -> None:
+        super().__init__()
+        self._client = client
+        self.thread = thread
+        self._users: frozenset[str] | None = None
+
+    @override
+    @classmethod
+    async def sample_init(
+        cls, task_name: str, config: SandboxEnvironmentConfigType | None, metadata: dict[str, str]
+    ) -> dict[str, SandboxEnvironment]:
+        """Connect; the sandbox itself is made by the first call."""
+        settings = _settings(config)
+        key = os.environ.get(settings.api_key_variable, "")
+        if not key:
+            raise SandboxUnavailableError(f"{settings.api_key_variable} is not set; `airlock key create` makes a key")
+        client = Client(settings.address or os.environ.get("AIRLOCK_ADDRESS", _DEFAULT_ADDRESS), key)
+        name = "".join(character if character.isprintable() else "?" for character in task_name)
+        return {"default": cls(client, f"inspect/{name[:_THREAD_NAME_CHARS]}/{uuid.uuid4().hex}")}
+
+    @override
+    @classmethod
+    async def sample_cleanup(
+        cls,
+        task_name: str,
+        config: SandboxEnvironmentConfigType | None,
+        environments: dict[str, SandboxEnvironment],
+        interrupted: bool,
+    ) -> None:
+        """Let go of the gateway, which removes the sandbox when nobody has used it for its idle timeout."""
+        for environment in environments.values():
+            await environment.as_type(AirlockSandboxEnvironment).close()
+
+    @override
+    @classmethod
+    def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
+        """Return a configuration as it was before it was logged."""
+        return AirlockConfig.model_validate(config)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._client.__aexit__(None, None, None)
+
+    @override
+    async def exec(
+        self,
+        cmd: list[str],
+        input: str | bytes | None = None,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        user: str | None = None,
+        timeout: int | None = None,
+        timeout_retry: bool = True,
+        concurrency: bool = True,
+    ) -> ExecResult[str]:
+        """Run a program; the policy's limits.timeout_s bounds it where `timeout` does not.
+
+        It is run once: what timed out may have had effects. The gateway, not this process, bounds how many run at once.
+        """
+        await self._check_user(user)
+        limit_bytes = SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
+        try:
+            result = await self._client.run_program(
+                cmd,
+                thread=self.thread,
+                stdin=input.encode() if isinstance(input, str) else input,
+                cwd=_resolved(cwd or "."),
+                env=env,
+                timeout_s=timeout,
+                # The limit is one stream's, the gateway's is for both.
+                output_limit_bytes=2 * limit_bytes,
+            )
+        except DeadlineExceeded as error:
+            raise TimeoutError(str(error)) from error
+        except PermissionDenied as error:
+            raise PermissionError(errno.EACCES, str(error), cmd[0]) from error
+        except (Unavailable, Overloaded) as error:
+            raise SandboxUnavailableError(str(error)) from error
+        return _exec_result(result, cmd, limit_bytes)
+
+    @override
+    async def write_file(self, file: str, contents: str | bytes) -> None:
+        """Replace a file atomically; its parent directories are made."""
+        try:
+            data = contents.encode() if isinstance(contents, str) else contents
+            await self._client.write_file(self.thread, _resolved(file), data)
+        except AirlockError as error:
+            _raise_os_error(error, file)
+
+    @overload
+    async def read_file(self, file: str, text: Literal[True] = True) -> str: ...
+
+    @overload
+    async def read_file(self, file: str, text: Literal[False]) -> bytes: ...
+
+    @override
+    async def read_file(self, file: str, text: bool = True) -> str | bytes:
+        """Return a file's text or bytes; what is past inspect's limit is not even fetched."""
+        limit_bytes = SandboxEnvironmentLimits.MAX_READ_FILE_SIZE
+        data = bytearray()
+        try:
+            async for chunk in self._client.stream_file(self.thread, _resolved(file)):
+                data += chunk
+                if len(data) > limit_bytes:
+                    raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None)
+        except AirlockError as error:
+            _raise_os_error(error, file)
+        return data.decode() if text else bytes(data)
+
+    async def _check_user(self, user: str | None) -> None:
+        """Raise SandboxUserUnsupportedError for anybody but the user that tool code has: there is no other."""
+        if user is None:
+            return
+        if self._users is None:
+            told = await self.exec(["id", "-u"])
+            named = await self.exec(["id", "-un"])
+            self._users = frozenset(result.stdout.strip() for result in (told, named) if result.success)
+        if user not in self._users:
+            raise SandboxUserUnsupportedError(
+                f"airlock runs nothing as {user!r}: tool code has one user, without privileges"
+            )
+
+
+def _settings(config: SandboxEnvironmentConfigType | None) -> AirlockConfig:
+    """Return the configuration: a model, a YAML file with one, or none."""
+    if isinstance(config, str):
+        return AirlockConfig.model_validate(yaml.safe_load(Path(config).read_text(encoding="utf-8")) or {})
+    return AirlockConfig() if config is None else AirlockConfig.model_validate(config.model_dump())
+
+
+def _resolved(path: str) -> str:
+    """Return the path with its start; the gateway brings it into its final form before it judges it."""
+    return posixpath.join(WORKSPACE, path)
+
+
+def _exec_result(result: ProgramResult, cmd: list[str], limit_bytes: int) -> ExecResult[str]:
+    """Return what a program did, as inspect has it. Raises what the program did not do."""
+    if result.outcome == "output_limit" or max(len(result.stdout_bytes), len(result.stderr_bytes)) > limit_bytes:
+        shown = (result.stdout_bytes or result.stderr_bytes)[:limit_bytes].decode("utf-8", "replace")
+        raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR, shown)
+    match result.outcome:
+        case "exited" if result.exit_code is not None:
+            return _with_code(result, result.exit_code)
+        case "signalled" if result.signal is not None:
+            return _with_code(result, _SIGNALLED + result.signal)
+        case "timed_out":
+            raise TimeoutError(f"{cmd[0]}: {result.message or 'its time limit ended it'}")
+        case "out_of_memory":
+            return _with_code(result, _SIGNALLED + 9, "Killed\n")
+        case "failed_to_start" if result.errno == errno.EACCES:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), cmd[0])
+        case "failed_to_start" if result.errno == errno.ENOENT:
+            return _with_code(result, _NOT_FOUND, f"{cmd[0]}: not found, or its directory or interpreter is not\n")
+        case other:
+            raise SandboxUnavailableError(f"{cmd[0]}: {other}: {result.message or 'no more is known'}")
+
+
+def _with_code(result: ProgramResult, code: int, said: str = "") -> ExecResult[str]:
+    return ExecResult(success=code == 0, returncode=code, stdout=result.stdout, stderr=result.stderr + said)
+
+
+def _raise_os_error(error: AirlockError, file: str) -> NoReturn:
+    """Raise what open() would have; the file is named as the caller named it."""
+    if isinstance(error, DeadlineExceeded):
+        raise TimeoutError(f"{file}: {error}") from error
+    number = next((number for kind, number in _ERRNOS.items() if isinstance(error, kind)), None)
+    if number is None:
+        raise error
+    said = str(error) if isinstance(error, (PermissionDenied, InvalidPath)) else os.strerror(number)
+    raise OSError(number, said, file) from error

@@ -1,0 +1,55 @@
+"""What ProcessService answers, made from what the sandbox says."""
+
+from __future__ import annotations
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from agent.filesystem import OutputStream
+from gateway.program_calls import EndedProgram
+from gateway.v1 import process_service_pb2 as pb
+from sandbox.process import Process
+
+
+def output_message(stream: OutputStream, data: bytes) -> pb.RunProgramResponse:
+    """Return a piece of output."""
+    return pb.RunProgramResponse(stderr=data) if stream == "stderr" else pb.RunProgramResponse(stdout=data)
+
+
+def ended_message(ended: EndedProgram) -> pb.RunProgramResponse:
+    """Return the last message of a program."""
+    result = ended.result
+    end = pb.ProgramEnd(
+        call_id=ended.call_id,
+        outcome=result.outcome,
+        exit_code=result.exit_code,
+        signal=result.signal,
+        errno=result.errno or 0,
+        message=result.message,
+        output_bytes=result.output_bytes,
+        duration_ms=result.duration_us / 1000,
+    )
+    return pb.RunProgramResponse(end=end)
+
+
+def process_message(process: Process) -> pb.Process:
+    """Return a background process."""
+    started_at = Timestamp()
+    started_at.FromNanoseconds(process.started_ns)
+    return pb.Process(
+        id=process.id,
+        argv=[word.decode("utf-8", "replace") for word in process.argv],
+        running=process.running,
+        outcome=process.outcome or "",
+        exit_code=process.exit_code,
+        signal=process.signal,
+        started_at=started_at,
+        duration_ms=process.duration_us / 1000,
+        terminal=process.terminal,
+        size=pb.WindowSize(rows=process.rows, columns=process.columns) if process.terminal else None,
+        stdin_open=process.stdin_open,
+        stdout_bytes=process.stdout.size_bytes,
+        stderr_bytes=process.stderr.size_bytes if process.stderr is not None else 0,
+        stdout_path=process.stdout.path,
+        stderr_path=process.stderr.path if process.stderr is not None else "",
+        tree=process.tree,
+    )

@@ -1,0 +1,51 @@
+"""What asyncio says of a failure, on stderr and without `logging`: 0.6 MiB less in each sandbox.
+
+Nothing here can fail: the loop calls it when something else already has, and perhaps no descriptor or memory is left.
+"""
+
+import sys
+
+
+class LoopLog:
+    """The part of a logging.Logger that asyncio uses. Warnings and worse are printed, the rest is dropped."""
+
+    def isEnabledFor(self, _level: int) -> bool:  # noqa: N802 - logging's name
+        return False
+
+    def debug(self, *_arguments: object, **_options: object) -> None:
+        """Drop it, as a logger that nobody configured does."""
+
+    info = debug
+
+    def warning(self, message: str, *arguments: object, exc_info: object = None) -> None:
+        if isinstance(exc_info, tuple):
+            exc_info = exc_info[1]
+        with _Quiet():
+            print("airlock daemon:", message % arguments if arguments else message, file=sys.stderr)
+            if exc_info:
+                _print_stack(exc_info if isinstance(exc_info, BaseException) else sys.exc_info()[1])
+
+    error = critical = warning
+
+    def exception(self, message: str, *arguments: object) -> None:
+        self.warning(message, *arguments, exc_info=True)
+
+
+def print_exc(*_arguments: object, **_options: object) -> None:
+    """Print the exception being handled, with its stack, as traceback.print_exc does but for the lines of source."""
+    with _Quiet():
+        _print_stack(sys.exc_info()[1])
+
+
+def _print_stack(error: BaseException | None) -> None:
+    if error is not None:
+        sys.__excepthook__(type(error), error, error.__traceback__)
+
+
+class _Quiet:
+    """Swallows exceptions. Not contextlib.suppress, which would be loaded for this alone."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        return kind is not None and issubclass(kind, Exception)

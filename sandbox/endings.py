@@ -1,0 +1,79 @@
+"""What to say of how a program ended, where the outcome alone does not tell what to do about it."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from sandbox import replies
+from sandbox.replies import Ending
+from sandbox.v1 import channel_pb2 as pb
+
+_MAKE_ROOM = "end background processes, or kill what earlier commands left behind (strays)"
+_START_FAILURES = {
+    errno.E2BIG: "arguments and environment are too long together; write them to a file and name the file",
+    errno.ENOENT: "there is no such program, or not the interpreter that its first line names",
+    errno.EACCES: "the program may not be executed; chmod +x may be missing",
+    errno.ENOEXEC: "the file is no program; a script begins with #! and its interpreter",
+}
+
+
+def of_command(ended: Ending, reply: pb.ExecReply) -> str:
+    """Return the message for a command line; whoever shows it puts the outcome before it."""
+    said = []
+    if ended.outcome == "failed_to_start":
+        number = replies.errno(reply.errno)
+        said.append(f"/bin/sh did not start: {_strerror(number)}. The sandbox image needs a /bin/sh and a /workspace.")
+    elif ended.outcome == "pids_limit":
+        said.append(_MAKE_ROOM)
+    return "; ".join([*said, *_found(ended, reply)])
+
+
+def of_program(ended: Ending, reply: pb.ExecReply, asked: pb.ExecRequest) -> str:
+    """Return the message for a program with streams."""
+    said = []
+    match ended.outcome:
+        case "failed_to_start":
+            number = replies.errno(reply.errno)
+            advice = _START_FAILURES.get(number or 0)
+            program = asked.argv[0][:200].decode("utf-8", "replace")
+            said.append(f"{program!r} did not start: {_strerror(number)}" + (f": {advice}" if advice else ""))
+        case "pids_limit":
+            said.append(f"the sandbox's limit of processes is reached and none could be made; {_MAKE_ROOM}")
+        case "out_of_memory":
+            said.append("the sandbox's memory limit was reached and the kernel killed the program; use less memory")
+        case "output_limit":
+            said.append(
+                f"the program wrote more than {asked.stream_limit_bytes:,} bytes and was killed; ask for more, or "
+                "write to a file and read that"
+            )
+        case "timed_out":
+            said.append(
+                f"the time limit of {asked.timeout_ms / 1000:g} s was reached and everything the program had started "
+                "was killed"
+            )
+    return "; ".join([*said, *_found(ended, reply)])
+
+
+def survivors(reply: pb.ExecReply) -> str:
+    """Return what processes that could not be killed mean."""
+    return f"{reply.survivors} processes could not be killed; the next call gets a new sandbox with the same workspace"
+
+
+def _found(ended: Ending, reply: pb.ExecReply) -> list[str]:
+    """Return what the daemon found besides the outcome."""
+    said = []
+    # A shell says so in words of its own, or not at all, and exits 1 or 2 or 254.
+    refused = replies.count(reply.pids_refused)
+    if refused and ended.outcome in ("exited", "signalled") and ended.exit_code != 0:
+        said.append(
+            f"the sandbox refused a process or thread {refused:,} times meanwhile, for its limit of processes; run "
+            f"fewer at once, {_MAKE_ROOM}"
+        )
+    if reply.survivors:
+        said.append(survivors(reply))
+    return said
+
+
+def _strerror(number: int | None) -> str:
+    return f"{os.strerror(number)} (errno {number})" if number else "unknown reason"

@@ -1,0 +1,55 @@
+"""The first word with a sandbox: who answers, of which release, and what holds it. No sandbox is used before."""
+
+from __future__ import annotations
+
+import logging
+
+from google.protobuf import text_format
+
+from sandbox.build import own_build
+from sandbox.channel import Channel
+from sandbox.engine import SandboxSpec
+from sandbox.errors import DaemonLost, PostureTooWeak, SandboxError, SandboxUnavailable
+from sandbox.posture import own_namespaces, weaknesses
+from sandbox.v1 import channel_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+_HELLO_TIMEOUT_S = 5.0
+_SHOWN_DIGITS = 12
+
+
+async def introduced(channel: Channel) -> pb.Posture:
+    """Return what the daemon says holds it; SandboxUnavailable when it is none of this gateway's release."""
+    try:
+        hello = await channel.hello(timeout_s=_HELLO_TIMEOUT_S)
+    except DaemonLost as error:
+        raise SandboxUnavailable(f"the sandbox did not introduce itself: {error}") from error
+    except SandboxError as error:
+        raise SandboxUnavailable(f"the sandbox cannot say what holds it: {error}") from error
+    refuse_other_build(hello.build)
+    return hello.posture
+
+
+def refuse_other_build(build: str) -> None:
+    """Raise SandboxUnavailable for a daemon that was not made of the sources that this gateway has."""
+    wanted = own_build()
+    if build != wanted:
+        # What does not run from a bundle, such as a daemon straight from a source tree, says nothing.
+        said = "".join(digit for digit in build[:_SHOWN_DIGITS] if digit.isalnum()) or "unknown"
+        raise SandboxUnavailable(
+            f"the runtime image is of another release than this gateway (its daemon's build is {said}, "
+            f"{wanted[:_SHOWN_DIGITS]} is wanted); `make setup` makes it anew"
+        )
+
+
+def refuse_weak(
+    sandbox_id: str, posture: pb.Posture, spec: SandboxSpec, *, swap_limited: bool, volumes: tuple[str, ...]
+) -> None:
+    """Raise PostureTooWeak, with every weakness, for a sandbox that is weaker than its spec asks."""
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug("sandbox %s is held so: %s", sandbox_id, text_format.MessageToString(posture, as_one_line=True))
+    found = weaknesses(posture, spec, swap_limited=swap_limited, gateway_namespaces=own_namespaces(), volumes=volumes)
+    if found:
+        log.warning("sandbox %s is refused: %s", sandbox_id, " ".join(found))
+        raise PostureTooWeak("the sandbox is weaker than its spec and was removed: " + " ".join(found))

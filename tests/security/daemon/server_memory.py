@@ -1,0 +1,38 @@
+"""The memory of the server inside a sandbox, seen from the host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from tests.security.daemon.daemon_container import Sandbox
+
+
+class ServerMemory:
+    """How much the server's resident memory grows within the `with`, at its worst, seen from the host."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        sandbox.container.reload()
+        listed = sandbox.container.top()
+        column = {name: n for n, name in enumerate(listed["Titles"])}
+        init = str(sandbox.container.attrs["State"]["Pid"])
+        (self._pid,) = [
+            row[column["PID"]]
+            for row in listed["Processes"]
+            if row[column["PPID"]] == init and "sandbox.daemon" in row[column["CMD"]]
+        ]
+        self.growth_bytes = 0
+
+    def _bytes(self, name: str) -> int:
+        for line in Path(f"/proc/{self._pid}/status").read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError(name)
+
+    def __enter__(self) -> Self:
+        Path(f"/proc/{self._pid}/clear_refs").write_text("5")  # forgets the peak
+        self._before_bytes = self._bytes("VmRSS")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.growth_bytes = self._bytes("VmHWM") - self._before_bytes

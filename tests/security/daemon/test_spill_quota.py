@@ -1,0 +1,96 @@
+"""The quota of the directory of spilled outputs, against many calls at once and against tool code."""
+
+from __future__ import annotations
+
+import pytest
+
+from sandbox.v1 import channel_pb2 as wire
+from tests.security.daemon.daemon_container import Client, Sandbox, eventually
+
+MIB = 1024 * 1024
+DIRECTORY = "/workspace/.airlock/output"
+
+
+def limit(name: str, quota_bytes: int) -> wire.OutputLimit:
+    return wire.OutputLimit(
+        limit_chars=1000,
+        head_chars=10,
+        tail_chars=10,
+        spill_path=f"{DIRECTORY}/{name}",
+        spill_limit_bytes=64 * MIB,
+        spill_quota_bytes=quota_bytes,
+    )
+
+
+def spill(client: Client, name: str, size: int, quota_bytes: int) -> wire.Evicted:
+    request = limit(name, quota_bytes)
+    reply = client.execute(f"head -c {size} /dev/zero", output_limit=request)
+    assert reply.outcome == wire.OUTCOME_EXITED
+    return reply.evicted
+
+
+def files(client: Client) -> dict[str, int]:
+    entries = client.call(list=wire.ListRequest(path=DIRECTORY, limit=10_000)).entries.entries
+    return {entry.name.decode(): entry.size_bytes for entry in entries if entry.type == wire.ENTRY_TYPE_FILE}
+
+
+def count(client: Client) -> int:
+    return int(client.call(list=wire.ListRequest(path=DIRECTORY, limit=1)).entries.total)
+
+
+@pytest.fixture
+def empty_directory(client: Client) -> None:
+    client.call(remove=wire.RemoveRequest(path=DIRECTORY, recursive=True))
+
+
+@pytest.mark.usefixtures("empty_directory")
+def test_the_oldest_spills_make_room_for_a_new_one_within_the_quota(client: Client) -> None:
+    for name in ("a", "b", "c"):
+        assert not spill(client, name, 100_000, 350_000).incomplete
+    assert not spill(client, "d", 200_000, 350_000).incomplete
+    assert files(client) == {"c": 100_000, "d": 200_000}
+    evicted = spill(client, "e", 900_000, 350_000)
+    assert (evicted.size_bytes, evicted.incomplete) == (350_000, True)
+    assert files(client) == {"e": 350_000}
+
+
+@pytest.mark.usefixtures("empty_directory")
+def test_spills_at_the_same_time_hold_the_quota_together(sandbox: Sandbox, client: Client) -> None:
+    others = [sandbox.connect() for _ in range(8)]
+    for n, other in enumerate(others):
+        other.start([b"head", b"-c", b"10M", b"/dev/zero"], output_limit=limit(f"at-once-{n}", 20 * MIB))
+    largest = 0
+
+    def full() -> bool:
+        nonlocal largest
+        largest = max(largest, sum(files(client).values()))
+        return largest >= 19 * MIB
+
+    assert eventually(full, 30)
+    ends = [other.receive().exec for other in others]
+    assert {end.outcome for end in ends} == {wire.OUTCOME_EXITED}
+    assert max(largest, sum(files(client).values())) <= 20 * MIB
+    assert sum(end.evicted.size_bytes for end in ends) <= 20 * MIB
+    assert any(end.evicted.incomplete for end in ends)
+
+
+@pytest.mark.usefixtures("empty_directory")
+def test_planted_names_neither_stall_the_daemon_nor_lead_the_quota_astray(client: Client) -> None:
+    plant = (
+        "mkdir -p /workspace/.airlock/output /tmp/kept; cd /workspace/.airlock/output; echo kept > /tmp/kept/file;"
+        "ln -s /tmp/kept/file link; mkdir directory; ln -s /tmp/kept folder-link; seq 1 20000 | xargs touch"
+    )
+    assert client.execute(plant, timeout_ms=60_000).outcome == wire.OUTCOME_EXITED
+    # More names than are looked at: no spill, and the planted files go away bit by bit.
+    assert spill(client, "new", 100_000, 1_000_000).incomplete
+    names = [count(client)]
+    while (evicted := spill(client, "new", 100_000, 1_000_000)).incomplete:
+        names.append(count(client))
+        assert names[-1] < names[-2]
+    assert evicted.size_bytes == 100_000
+    assert client.output("cat /tmp/kept/file; ls -d /workspace/.airlock/output/[dfl]*").split() == [
+        "kept",
+        f"{DIRECTORY}/directory",
+        f"{DIRECTORY}/folder-link",
+        f"{DIRECTORY}/link",
+    ]

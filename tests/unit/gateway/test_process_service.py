@@ -1,0 +1,295 @@
+"""ProcessService over the real way of a tool call and real gRPC, and a sandbox that is made up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+import grpc.aio
+import pytest
+
+from agent.hook import Hook
+from agent.state import AgentState
+from gateway import program_calls
+from gateway.client import Client
+from gateway.errors import DeadlineExceeded, PermissionDenied, Unavailable
+from gateway.model_settings import ModelSettings
+from gateway.policy.document import LimitsSection, PolicyDocument, Rule
+from gateway.policy.judge import Policy
+from gateway.services import process_service
+from gateway.services.process_service import ProcessService
+from gateway.storage.database import Database
+from gateway.storage.store import Store, Thread
+from gateway.tenants import Tenant
+from gateway.tool_calls import ToolCalls, ToolPath
+from gateway.v1 import process_service_pb2 as pb
+from gateway.v1 import process_service_pb2_grpc
+from sandbox.errors import DaemonLost
+from sandbox.filesystem import ExecResult
+from sandbox.process import Process, ProcessOutput, ProcessPage, ProgramResult
+from sandbox.sandbox_keeper import SandboxKeeper
+
+ANY_COMMAND = Rule(id="any", tools=("execute",), effect="allow", reason="a test")
+OUTPUT = ProcessOutput(size_bytes=0, ring_offset=0, path="", path_bytes=0, closed=False)
+
+
+def process(process_id: str = "p") -> Process:
+    return Process(
+        process_id, 7, (b"sleep", b"\xff"), True, None, None, None, 1_500_000_000, 2_500, False, 0, 0, False, OUTPUT,
+        None, 1,
+    )  # fmt: skip
+
+
+class FakeSandbox:
+    """A sandbox and its shell and its processes in one."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Any]] = []
+        self.work: Callable[[dict[str, Any]], Any] = self.nothing
+        self.ended = asyncio.Event()
+        self.shell = self.processes = self
+
+    async def nothing(self, given: dict[str, Any]) -> ProgramResult:
+        return ProgramResult("exited", exit_code=0)
+
+    async def run_program(self, argv: list[bytes], **given: Any) -> ProgramResult:
+        self.asked.append(("run", argv))
+        try:
+            return cast(ProgramResult, await self.work(given))
+        finally:
+            self.ended.set()
+
+    async def execute(self, command: str, **given: Any) -> ExecResult:
+        self.asked.append(("execute", given["on_output"]))
+        return ExecResult("exited", exit_code=0)
+
+    async def start(self, process_id: str, argv: list[bytes], **given: Any) -> Process:
+        self.asked.append(("start", (process_id, argv, given)))
+        return process(process_id)
+
+    async def wait(self, process_id: str, *, wait_s: float) -> Process:
+        self.asked.append(("wait", wait_s))
+        return process(process_id)
+
+    async def read(self, process_id: str, *, offset: int, wait_s: float, **given: Any) -> ProcessPage:
+        self.asked.append(("read", wait_s))
+        return ProcessPage(b"x" * 10, offset, end=False, size_bytes=offset + 25)
+
+
+class FakeKeeper:
+    def __init__(self, sandbox: FakeSandbox) -> None:
+        self.sandbox = sandbox
+
+    @asynccontextmanager
+    async def acquire(self, spec: Any) -> AsyncIterator[FakeSandbox]:
+        yield self.sandbox
+
+
+class HookedToolCalls(ToolCalls):
+    """Tool calls with one more hook, as an operator's build of the gateway may have."""
+
+    hook: Hook | None = None
+
+    def tool_path(self, tenant: Tenant, thread: Thread, run_id: str | None = None) -> ToolPath:
+        path = super().tool_path(tenant, thread, run_id)
+        return replace(path, hooks=(*path.hooks, self.hook)) if self.hook is not None else path
+
+
+@pytest.fixture
+def sandbox() -> FakeSandbox:
+    return FakeSandbox()
+
+
+@pytest.fixture
+async def tool_calls(tmp_path: Path, sandbox: FakeSandbox) -> AsyncIterator[HookedToolCalls]:
+    database = await Database.open(f"sqlite:///{tmp_path}/airlock.db")
+    yield HookedToolCalls(Store(database), cast(SandboxKeeper, FakeKeeper(sandbox)))
+    await database.close()
+
+
+TENANT = Tenant(
+    "t", Policy(PolicyDocument(version=1, rules=(ANY_COMMAND,), limits=LimitsSection(timeout_s=5))), ModelSettings(), {}
+)
+
+
+@pytest.fixture
+async def client(tool_calls: HookedToolCalls) -> AsyncIterator[Client]:
+    async def authenticate(context: Any) -> Tenant:
+        return TENANT
+
+    server = grpc.aio.server()
+    service = ProcessService(tool_calls, authenticate)
+    process_service_pb2_grpc.add_ProcessServiceServicer_to_server(service, server)  # type: ignore[no-untyped-call]
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with Client(f"127.0.0.1:{port}", "key") as made:
+        yield made
+    await server.stop(None)
+
+
+class Redacts(Hook):
+    name = "redacts"
+    redacts = True
+
+    async def after_tool_use(self, state: AgentState) -> AgentState:
+        return state
+
+
+class Rewrites(Hook):
+    name = "rewrites"
+
+    async def before_tool_use(self, state: AgentState) -> AgentState:
+        tool = state.current.tool
+        call = tool.call.model_copy(update={"arguments": {**(tool.call.arguments or {}), "command": "ls"}})
+        return state.with_(current=state.current.with_tool(replace(tool, call=call)))
+
+
+async def test_where_a_hook_redacts_nothing_is_streamed(
+    client: Client, tool_calls: HookedToolCalls, sandbox: FakeSandbox
+) -> None:
+    tool_calls.hook = Redacts()
+    for call in (client.run_program(["env"]), client.start_process(["env"])):
+        with pytest.raises(PermissionDenied, match="redacted"):
+            await call
+    heard: list[bytes] = []
+    await tool_calls.call(TENANT, "t", "execute", '{"command": "env"}', on_output=lambda _, data: heard.append(data))
+    assert sandbox.asked == [("execute", None)]
+
+
+async def test_a_line_that_a_hook_rewrote_runs_neither_as_it_was_nor_as_it_is(
+    client: Client, tool_calls: HookedToolCalls, sandbox: FakeSandbox
+) -> None:
+    tool_calls.hook = Rewrites()
+    with pytest.raises(PermissionDenied, match="rewrote"):
+        await client.run_program(["rm", "x"])
+    assert sandbox.asked == []
+
+
+async def test_without_a_limit_of_its_own_a_program_has_the_policys(client: Client, sandbox: FakeSandbox) -> None:
+    given: dict[str, Any] = {}
+
+    async def look(asked: dict[str, Any]) -> ProgramResult:
+        given.update(asked)
+        return ProgramResult("exited", exit_code=0)
+
+    sandbox.work = look
+    await client.run_program(["ls"])
+    assert (given["timeout_s"], given["stdin"], given["cwd"]) == (5, None, "/workspace")
+    await client.run_program(["ls"], timeout_s=0.25, cwd="/tmp/..")
+    assert (given["timeout_s"], given["cwd"]) == (0.25, "/")
+
+
+async def test_output_that_nobody_reads_is_a_few_pieces_and_no_more(
+    client: Client, sandbox: FakeSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces: asyncio.Queue[Any] = asyncio.Queue(2)
+    monkeypatch.setattr(program_calls, "_GRACE_S", 0.0)
+    run = program_calls.ProgramRun(
+        cast(Any, None), cast(Any, None), pieces, timeout_s=1, output_limit_bytes=1, stdin=None
+    )
+    run._deadline_s = asyncio.get_running_loop().time() + 0.05
+    await run._take("stdout", b"1")
+    await run._take("stderr", b"2")
+    with pytest.raises(DeadlineExceeded, match="not read"):
+        await run._take("stdout", b"3")
+    assert pieces.qsize() == 2
+
+
+async def test_a_client_that_goes_away_cancels_the_program(client: Client, sandbox: FakeSandbox) -> None:
+    begun = asyncio.Event()
+
+    async def endless(given: dict[str, Any]) -> ProgramResult:
+        begun.set()
+        while True:
+            await given["on_output"]("stdout", b"x" * 100_000)
+
+    sandbox.work = endless
+
+    async def never(stream: str, data: bytes) -> None:
+        await asyncio.Event().wait()
+
+    call = asyncio.create_task(client.run_program(["yes"], on_output=never))
+    await begun.wait()
+    call.cancel()
+    async with asyncio.timeout(10):
+        await sandbox.ended.wait()
+    assert (await asyncio.gather(call, return_exceptions=True))[0].__class__ is asyncio.CancelledError
+
+
+async def test_the_callers_deadline_ends_the_program(client: Client, sandbox: FakeSandbox) -> None:
+    async def endless(given: dict[str, Any]) -> ProgramResult:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    sandbox.work = endless
+    call = client._processes.RunProgram(timeout=0.3)
+    await call.write(pb.RunProgramRequest(run=pb.RunProgram(program=pb.Program(argv=["sleep", "9"]))))
+    assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    async with asyncio.timeout(10):
+        await sandbox.ended.wait()
+
+
+async def test_a_peer_that_only_connects_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_service, "STALL_LIMIT_S", 0.01)
+    with pytest.raises(DeadlineExceeded, match="`run`"):
+        await process_service._in_time(asyncio.Event().wait())
+
+
+async def test_a_sandbox_that_is_lost_is_an_outcome_of_a_program_and_an_error_of_a_start(
+    client: Client, sandbox: FakeSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lost(given: dict[str, Any]) -> ProgramResult:
+        await given["on_output"]("stdout", b"some")
+        return ProgramResult("daemon_lost", message="gone", output_bytes=4)
+
+    sandbox.work = lost
+    result = await client.run_program(["ls"])
+    assert (result.outcome, result.message, result.stdout, result.exit_code) == ("daemon_lost", "gone", "some", None)
+
+    async def start(*args: Any, **given: Any) -> Process:
+        raise DaemonLost("gone")
+
+    monkeypatch.setattr(sandbox, "start", start)
+    with pytest.raises(Unavailable, match="gone"):
+        await client.start_process(["ls"])
+
+
+async def test_a_process_is_started_as_it_was_asked(client: Client, sandbox: FakeSandbox) -> None:
+    started = await client.start_process(["sh"], terminal=True, rows=10, columns=20, timeout_s=1.5, env={"A": "b"})
+    _, (process_id, argv, given) = sandbox.asked[0]
+    assert started.id == process_id
+    assert argv == [b"sh"]
+    assert given == {
+        "env": {"A": "b"},
+        "cwd": "/workspace",
+        "terminal": True,
+        "rows": 10,
+        "columns": 20,
+        "stdin": False,
+        "merge_stderr": False,
+        "timeout_s": 1.5,
+    }
+    assert (started.argv, started.duration_ms, started.started_at.timestamp()) == (("sleep", "\ufffd"), 2.5, 1.5)
+    plain = await client.start_process(["sh"], process_id="mine", merge_stderr=True, stdin=True)
+    assert plain.id == "mine"
+    assert sandbox.asked[1][1][2]["timeout_s"] is None
+
+
+async def test_a_wait_answers_before_the_callers_own_deadline(client: Client, sandbox: FakeSandbox) -> None:
+    assert (await client.wait_process("t", "p", timeout_s=0)).running
+    (kind, waited_s), *_ = sandbox.asked
+    assert kind == "wait"
+    assert 0 <= waited_s <= 0.5
+
+
+async def test_a_read_without_follow_ends_where_the_output_ended_when_it_began(
+    client: Client, sandbox: FakeSandbox
+) -> None:
+    pieces = [piece async for piece in client.process_output("t", "p", offset=5)]
+    assert [piece.offset for piece in pieces] == [5, 15, 25]
+    assert {waited_s for _, waited_s in sandbox.asked} == {0.0}

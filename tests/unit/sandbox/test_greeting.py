@@ -1,0 +1,71 @@
+"""The first word with a sandbox."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from sandbox.build import own_build
+from sandbox.channel import PROTOCOL_VERSION
+from sandbox.errors import PostureTooWeak, SandboxUnavailable
+from sandbox.greeting import introduced, refuse_weak
+from sandbox.v1 import channel_pb2 as pb
+from tests.unit.sandbox.fake_daemon import Answer, Peer, fake_daemon
+from tests.unit.sandbox.test_posture import posture, spec
+
+
+def saying(**hello: object) -> Answer:
+    async def answer(request: pb.Request, peer: Peer) -> None:
+        said = pb.HelloReply(protocol_version=PROTOCOL_VERSION, **hello)  # type: ignore[arg-type]
+        await peer.reply(hello=said)
+
+    return answer
+
+
+async def test_a_daemon_of_this_release_is_believed(tmp_path: Path) -> None:
+    async with fake_daemon(tmp_path, saying(build=own_build(), posture=posture())) as daemon:
+        assert await introduced(daemon.channel) == posture()
+
+
+@pytest.mark.parametrize(
+    "build, said",
+    [
+        ("", "build is unknown"),
+        ("0" * 64, "build is 000000000000, "),
+        ("\x1b[2J" * 9, "build is 2J2J2J"),
+        (own_build().upper(), "of another release"),
+        (own_build()[:-1], "of another release"),
+    ],
+    ids=["none", "another", "hostile", "upper case", "cut"],
+)
+async def test_a_daemon_of_another_release_is_refused_and_how_to_mend_it_is_said(
+    tmp_path: Path, build: str, said: str
+) -> None:
+    async with fake_daemon(tmp_path, saying(build=build)) as daemon:
+        with pytest.raises(SandboxUnavailable, match=r"`make setup`") as refused:
+            await introduced(daemon.channel)
+        assert said in str(refused.value)
+        assert "\x1b" not in str(refused.value)
+
+
+async def test_a_daemon_that_cannot_say_what_holds_it_is_refused(tmp_path: Path) -> None:
+    async def answer(request: pb.Request, peer: Peer) -> None:
+        await peer.reply(failure=pb.Failure(kind=pb.FAILURE_KIND_INTERNAL, message="no process can be made"))
+
+    async with fake_daemon(tmp_path, answer) as daemon:
+        with pytest.raises(SandboxUnavailable, match="did not introduce itself"):
+            await introduced(daemon.channel)
+
+
+def test_every_weakness_is_in_the_log_and_a_posture_for_those_who_want_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    refuse_weak("s1", posture(), spec(), swap_limited=True, volumes=())
+    (record,) = caplog.records
+    assert record.levelno == logging.DEBUG
+    assert 'path: "/workspace"' in record.getMessage()
+    with pytest.raises(PostureTooWeak, match=r"seccomp.*process limit") as refused:
+        refuse_weak("s1", posture(seccomp_mode=0, pids_limit=0), spec(), swap_limited=True, volumes=())
+    assert "removed" in str(refused.value)
+    assert any(r.levelno == logging.WARNING and "seccomp" in r.getMessage() for r in caplog.records)
