@@ -422,12 +422,15 @@ class DockerEngine:
                 "`make setup` makes one"
             )
         volume = f"airlock-runtime-{image['Id'].removeprefix('sha256:')[:12]}"
-        build = self._fill(client, image["Id"], volume)
-        if build != own_build():
+        if self._fill(client, image["Id"], volume) != own_build():
             # The volume may be half filled or changed: if nobody uses it, it is made anew. Else the image is another's.
-            with contextlib.suppress(APIError):
-                client.remove_volume(volume)
-            refuse_other_build(self._fill(client, image["Id"], volume))
+            _remove_volume_if_free(client, volume)
+            build = self._fill(client, image["Id"], volume)
+            try:
+                refuse_other_build(build)
+            except SandboxUnavailable:
+                _remove_volume_if_free(client, volume)
+                raise
         return config.Runtime(volume, tuple(json.loads(label)))
 
     def _fill(self, client: docker.APIClient, image_id: str, volume: str) -> str:
@@ -514,6 +517,11 @@ def _describe(client: docker.APIClient) -> EngineFacts:
         runtimes=frozenset(info.get("Runtimes") or ()),
         images=frozenset(tag.rpartition(":")[0] for image in client.images() for tag in image["RepoTags"] or ()),
     )
+
+
+def _remove_volume_if_free(client: docker.APIClient, name: str) -> None:
+    with contextlib.suppress(APIError):
+        client.remove_volume(name)
 
 
 def _build_in(client: docker.APIClient, container: str) -> str:

@@ -27,7 +27,7 @@ from sandbox.daemon.entries import entry_of
 from sandbox.daemon.failures import Fault
 from sandbox.daemon.paths import Place
 from sandbox.daemon.read_files import read_lines as read_page
-from sandbox.daemon.write_files import Replacement
+from sandbox.daemon.replacement import Replacement
 from sandbox.errors import NotFound
 from sandbox.filesystem import WORKSPACE, EditResult, EntriesPage, Entry, GrepPage, LinesPage
 from sandbox.v1 import channel_pb2 as pb

@@ -7,7 +7,7 @@ import os
 from sandbox.daemon.child_work import Emit, work_in_child
 from sandbox.daemon.failures import Fault, fault_of, invalid_argument
 from sandbox.daemon.paths import Place
-from sandbox.daemon.write_files import Replacement, new_temporary_name, remove_temporary
+from sandbox.daemon.replacement import Replacement, new_temporary_name, remove_temporary
 from sandbox.v1 import channel_pb2 as wire
 
 FILE_LIMIT_BYTES = 64 * 1024 * 1024

@@ -95,18 +95,19 @@ def glob(request: wire.GlobRequest, limit: int, workspace: str, emit: Emit) -> N
         top_fd = place.open_listing()
         names = place.names
         top_state = os.fstat(top_fd)
-    positions: dict[tuple[str, ...], frozenset[int]] = {(): pattern.start()}
+    # What each directory on the way to the present one has matched; the tree is walked in depth.
+    positions = [pattern.start()]
     page = _Page(request.offset, limit, emit)
-    if pattern.complete(positions[()]):
+    if pattern.complete(positions[0]):
         page.add(join(names), top_state)
 
     def enter(found: Found) -> bool:
-        return pattern.may_go_on(positions[found.names])
+        return pattern.may_go_on(positions[len(found.names)])
 
     for found in walk(top_fd, private_below(names, workspace), enter):
-        after = pattern.step(positions[found.names[:-1]], found.name)
-        if found.is_directory:
-            positions[found.names] = after
+        depth = len(found.names)
+        after = pattern.step(positions[depth - 1], found.name)
+        positions[depth:] = [after]
         if pattern.complete(after) and (found.is_directory or not pattern.directories_only):
             try:
                 page.add(join([*names, *found.names]), found.stat())

@@ -55,6 +55,7 @@ class Init:
         poller = select.poll()
         poller.register(wake_in, select.POLLIN)
         poller.register(self._control.fileno(), select.POLLIN)
+        self._nursery.prepare()
         self._reap()
         while self._server_status is None:
             for fd, _ in poller.poll():

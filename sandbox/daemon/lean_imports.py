@@ -1,6 +1,6 @@
 """Keeps the daemon small: what its libraries import and it hardly ever uses is loaded when it is used.
 
-asyncio, subprocess and protobuf import some sixty modules for work that the daemon does not do: TLS, streams,
+asyncio and protobuf import some sixty modules for work that the daemon does not do: TLS, streams,
 asyncio's own subprocesses, thread pools, logging, source lines in stack traces, the pure-Python protobuf runtime.
 Together they would be 7 MiB, as much as all the rest. In place of each stands a module with the names that are asked
 for while importing; any other name loads the real one, so what is never used costs nothing. Away for good are TLS,
@@ -99,6 +99,7 @@ _KNOWN: dict[str, dict[str, object]] = {
     "logging": {"DEBUG": 10},
     # A search compiles patterns, for which `re` and its parser are needed.
     "sandbox.daemon.search": {},
+    "subprocess": {"PIPE": -1, "STDOUT": -2, "DEVNULL": -3},
     "traceback": {"extract_stack": _function("traceback", "extract_stack"), "print_exc": print_exc},
     "typing": {"Any": object, "Protocol": type("Protocol", (), {}), "Self": object, "TYPE_CHECKING": False},
 }

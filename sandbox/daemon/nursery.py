@@ -38,11 +38,13 @@ class Nursery:
     def __init__(self, tool: ToolIdentity) -> None:
         self._tool = tool
         self._line: socket.socket | None = None
-        self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        self._own_forks = False
+
+    def prepare(self) -> None:
+        """Make the nursery before it is needed, and see whether there can be one."""
         try:
             # Its first child is only born to see whose it is.
             os.waitpid(self._open(), 0)
-            self._own_forks = False
         except OSError:
             self._own_forks = True
 
@@ -52,7 +54,7 @@ class Nursery:
         OSError has the errno of whatever failed, exec included; NurseryDied when it is not known what was started.
         """
         if self._own_forks:
-            return _bear(kind, call, fds, self._tool, self._null, _fork)
+            return _bear(kind, call, fds, self._tool, _fork)
         order = ORDER.pack(kind, call, 0)
         try:
             self._send(order, fds)
@@ -119,7 +121,6 @@ def _serve(line: socket.socket, tool: ToolIdentity) -> None:
         signal.signal(handled, signal.SIG_DFL)
     os.closerange(3, line.fileno())
     os.closerange(line.fileno() + 1, max(map(int, os.listdir("/proc/self/fd"))) + 1)
-    null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     raise_score()
     close_proc_to_writers(call)
 
@@ -136,7 +137,7 @@ def _serve(line: socket.socket, tool: ToolIdentity) -> None:
             return
         kind, call_number, _ = ORDER.unpack(order)
         try:
-            answer = _answer_of(lambda: _bear(kind, call_number, fds, tool, null, fork_sibling))  # noqa: B023
+            answer = _answer_of(lambda: _bear(kind, call_number, fds, tool, fork_sibling))  # noqa: B023
         finally:
             for fd in fds:
                 os.close(fd)
@@ -161,7 +162,7 @@ def _explain_refusal() -> None:
     raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
-def _bear(kind: int, call: int, fds: list[int], tool: ToolIdentity, null: int, fork: Callable[[], int]) -> int:
+def _bear(kind: int, call: int, fds: list[int], tool: ToolIdentity, fork: Callable[[], int]) -> int:
     """Fork a tool process and return its pid once its program runs; OSError says why it does not."""
     first, *rest = fds
     reading, writing = os.pipe()
@@ -174,7 +175,7 @@ def _bear(kind: int, call: int, fds: list[int], tool: ToolIdentity, null: int, f
                 else:
                     program = decode_program(os.pread(first, os.fstat(first).st_size, 0))
                     terminal = kind == SPAWN_TTY
-                    execute(program, _stdio(rest, null, terminal=terminal), tool, call_gid(call), terminal=terminal)
+                    execute(program, _stdio(rest, terminal=terminal), tool, call_gid(call), terminal=terminal)
             except OSError as error:
                 os.write(writing, _ERRNO.pack(error.errno or errno.EIO))
             except Exception:
@@ -194,12 +195,12 @@ def _bear(kind: int, call: int, fds: list[int], tool: ToolIdentity, null: int, f
     return pid
 
 
-def _stdio(fds: list[int], null: int, *, terminal: bool) -> tuple[int, int, int]:
+def _stdio(fds: list[int], *, terminal: bool) -> tuple[int, int, int]:
     if terminal:
         (slave,) = fds
         return slave, slave, slave
     stdout, stderr, *stdin = fds
-    return stdin[0] if stdin else null, stdout, stderr
+    return stdin[0] if stdin else os.open("/dev/null", os.O_RDONLY), stdout, stderr
 
 
 def receive(control: socket.socket) -> tuple[bytes, list[int]]:

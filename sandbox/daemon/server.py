@@ -28,6 +28,7 @@ from sandbox.daemon.frames import BrokenFrame, FrameSocket
 from sandbox.daemon.health import Health
 from sandbox.daemon.input_stream import InputStream
 from sandbox.daemon.posture import read_posture
+from sandbox.daemon.replacement import remove_unfinished
 from sandbox.daemon.settings import Settings
 from sandbox.daemon.spawner import Spawner
 from sandbox.v1 import channel_pb2 as wire
@@ -45,7 +46,7 @@ _PEER = struct.Struct("3i")
 
 def serve(listener: socket.socket, control: socket.socket, settings: Settings) -> None:
     """Serve until init is gone; never returns."""
-    write_files.remove_unfinished(settings.workspace)
+    remove_unfinished(settings.workspace)
     gc.freeze()
     asyncio.run(_serve(listener, control, settings))
 

@@ -16,12 +16,12 @@ class Found:
 
     __slots__ = ("directory_fd", "is_directory", "is_regular", "name", "names")
 
-    def __init__(self, directory_fd: int, names: tuple[str, ...], entry: "os.DirEntry[str]") -> None:
+    def __init__(self, directory_fd: int, names: tuple[str, ...], *, is_directory: bool, is_regular: bool) -> None:
         self.directory_fd = directory_fd
         self.names = names
         self.name = names[-1]
-        self.is_directory = entry.is_dir(follow_symlinks=False)
-        self.is_regular = entry.is_file(follow_symlinks=False)
+        self.is_directory = is_directory
+        self.is_regular = is_regular
 
     def stat(self) -> os.stat_result:
         """Return what lstat says; OSError when it is gone."""
@@ -39,34 +39,38 @@ def walk(top_fd: int, skip: tuple[str, ...] | None, enter: Callable[[Found], boo
 def _walk(
     fd: int, above: tuple[str, ...], skip: tuple[str, ...] | None, enter: Callable[[Found], bool]
 ) -> Iterator[Found]:
+    # Names only, for a directory may have a million of them and the entries themselves take four times the memory.
+    listed: list[str] = []
+    directories: set[str] = set()
+    others: set[str] = set()
     try:
         with os.scandir(fd) as listing:
-            entries = sorted(listing, key=_name)
+            for entry in listing:
+                listed.append(entry.name)
+                if entry.is_dir(follow_symlinks=False):
+                    directories.add(entry.name)
+                elif not entry.is_file(follow_symlinks=False):
+                    others.add(entry.name)
     except OSError:
         return
-    for entry in entries:
-        names = (*above, entry.name)
+    listed.sort()
+    for name in listed:
+        names = (*above, name)
         if names == skip:
             continue
-        try:
-            found = Found(fd, names, entry)
-        except OSError:
-            continue  # gone, and its kind was not in the listing
+        is_directory = name in directories
+        found = Found(fd, names, is_directory=is_directory, is_regular=not is_directory and name not in others)
         yield found
-        if not found.is_directory or len(names) >= DEPTH_LIMIT or not enter(found):
+        if not is_directory or len(names) >= DEPTH_LIMIT or not enter(found):
             continue
         try:
-            child = os.open(entry.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+            child = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
         except OSError:
             continue
         try:
             yield from _walk(child, names, skip, enter)
         finally:
             os.close(child)
-
-
-def _name(entry: "os.DirEntry[str]") -> str:
-    return entry.name
 
 
 def private_below(names: list[str], workspace: str) -> tuple[str, ...] | None:

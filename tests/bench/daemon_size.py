@@ -1,6 +1,6 @@
 """How small and how quick the daemon is: `python -m tests.bench.daemon_size`, as root, with a Docker engine.
 
-    memory    of init and server in a sandbox as the gateway makes it: idle, beside a second idle one, after 1,000 calls
+    memory    of the daemon in a sandbox as the gateway makes it: idle, beside another sandbox, after 1,000 calls
     start     from the exec of the daemon to its first answer, beside `python3 -c pass` of the same bundle
 
 USS is Private_Clean + Private_Dirty of /proc/PID/smaps_rollup. Clean pages are of the bundle's files, and private only
@@ -70,10 +70,17 @@ def _children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
 
 
-def _daemon(container: str) -> tuple[Memory, Memory]:
-    """Return the memory of a container's init and server."""
+def _user(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Uid:"))
+
+
+def _daemon(container: str) -> dict[str, Memory]:
+    """Return the memory of a container's processes; while no tool runs, all of them are the daemon's."""
     init = int(docker.from_env().api.inspect_container(container)["State"]["Pid"])
-    return _memory(init), _memory(_children(init)[0])
+    # The nursery stays root as init does; the server became another user.
+    names = {child: "nursery" if _user(child) == 0 else "server" for child in _children(init)}
+    return {"init": _memory(init), **{name: _memory(pid) for pid, name in names.items()}}
 
 
 @contextlib.asynccontextmanager
@@ -103,16 +110,27 @@ async def _calls(sandbox: Sandbox) -> None:
 
 async def _memory_table() -> Table:
     table = Table(
-        "MiB", "init", "server", "USS", "goal", "clean", "PSS", "anonymous PSS", box=None, header_style="bold"
+        "MiB",
+        "init",
+        "nursery",
+        "server",
+        "USS",
+        "goal",
+        "clean",
+        "PSS",
+        "anonymous PSS",
+        box=None,
+        header_style="bold",
     )
 
     def row(name: str, container: str, goal: str = "") -> None:
-        both = _daemon(container)
-        sums = [sum(getattr(one, field) for one in both) for field in ("uss", "clean", "pss", "pss_anonymous")]
-        init, server, uss, clean, pss, anonymous = (
-            f"{kib / _KIB_PER_MIB:.1f}" for kib in (both[0].uss, both[1].uss, *sums)
-        )
-        table.add_row(name, init, server, uss, goal, clean, pss, anonymous)
+        daemon = _daemon(container)
+        each = [daemon[process].uss if process in daemon else 0 for process in ("init", "nursery", "server")]
+        sums = [
+            sum(getattr(one, field) for one in daemon.values()) for field in ("uss", "clean", "pss", "pss_anonymous")
+        ]
+        figures = [f"{kib / _KIB_PER_MIB:.1f}" for kib in (*each, *sums)]
+        table.add_row(name, *figures[:4], goal, *figures[4:])
 
     async with _engine() as (engine, instance):
         sandbox = await engine.create(SandboxSpec("bench", "first", "airlock-sandbox"))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import subprocess
+import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -73,6 +77,57 @@ async def test_the_runtime_volume_comes_back_when_somebody_removed_it(tmp_path: 
     finally:
         await removed(engine, instance)
         subprocess.run(["docker", "volume", "rm", "-f", f"airlock-test-{instance}"], check=True, capture_output=True)
+
+
+@contextlib.contextmanager
+def runtime_image_like(ours: str, changes: dict[str, bytes]) -> Iterator[str]:
+    """Yield the name of a runtime image that is another one by its id, with some of the bundle's files changed."""
+    name = f"airlock-runtime-{instance_id()}"
+    files = {"Dockerfile": f"FROM {ours}\nLABEL test={name}\nCOPY changed/ /opt/airlock/\n".encode()}
+    files |= {f"changed/{path}": data for path, data in changes.items()}
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w") as archive:
+        for path, data in files.items():
+            entry = tarfile.TarInfo(path)
+            entry.size, entry.mode = len(data), 0o755
+            archive.addfile(entry, io.BytesIO(data))
+    command = ["docker", "build", "-q", "-t", name, "-"]
+    subprocess.run(command, input=context.getvalue(), check=True, capture_output=True)
+    try:
+        yield name
+    finally:
+        subprocess.run(["docker", "image", "rm", "-f", name], check=True, capture_output=True)
+
+
+async def test_a_runtime_volume_that_was_filled_half_way_is_made_anew(tmp_path: Path) -> None:
+    instance = instance_id()
+    with runtime_image_like(RUNTIME_IMAGE, {"x": b""}) as image:
+        first = DockerEngine(instance=instance, channel_root=tmp_path, runtime_image=image)
+        await first.prepare()
+        assert first._runtime is not None
+        volume = first._runtime.volume
+        clear = ["docker", "run", "--rm", "-v", f"{volume}:/v", IMAGE, "rm", "-r", "/v/lib", "/v/BUILD"]
+        subprocess.run(clear, check=True, capture_output=True)
+        later = DockerEngine(instance=instance, channel_root=tmp_path, runtime_image=image)
+        try:
+            made = await later.create(spec())
+            assert later._runtime is not None
+            assert later._runtime.volume == volume
+            await later.remove(made.id)
+        finally:
+            await removed(later, instance)
+            await first.close()
+
+
+async def test_a_runtime_image_of_another_release_is_refused_before_anything_of_it_runs(tmp_path: Path) -> None:
+    with runtime_image_like(RUNTIME_IMAGE, {"BUILD": b"0" * 64, "bin/python3": b"never run"}) as image:
+        engine = DockerEngine(instance=instance_id(), channel_root=tmp_path, runtime_image=image)
+        for ask in (engine.prepare(), engine.create(spec())):
+            with pytest.raises(SandboxUnavailable, match=r"another release.*build is 000000000000.*make setup"):
+                await ask
+        assert await engine.owned() == []
+        await engine.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_container_that_dies_in_the_middle_is_replaced_with_its_files(engine: DockerEngine) -> None:

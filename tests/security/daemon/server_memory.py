@@ -12,15 +12,9 @@ class ServerMemory:
     """How much the server's resident memory grows within the `with`, at its worst, seen from the host."""
 
     def __init__(self, sandbox: Sandbox) -> None:
-        sandbox.container.reload()
-        listed = sandbox.container.top()
-        column = {name: n for n, name in enumerate(listed["Titles"])}
-        init = str(sandbox.container.attrs["State"]["Pid"])
-        (self._pid,) = [
-            row[column["PID"]]
-            for row in listed["Processes"]
-            if row[column["PPID"]] == init and "sandbox.daemon" in row[column["CMD"]]
-        ]
+        listed = sandbox.container.top(ps_args="-eo pid,uid,args")
+        # Of the daemon's processes, only the server is not root.
+        (self._pid,) = [pid for pid, uid, args in listed["Processes"] if uid != "0" and "-m sandbox.daemon" in args]
         self.growth_bytes = 0
 
     def _bytes(self, name: str) -> int:

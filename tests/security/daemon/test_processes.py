@@ -672,7 +672,8 @@ FORK_BOMB = "import os,time\nwhile True:\n  try: os.fork()\n  except OSError: ti
 
 
 def test_a_fork_bomb_left_behind_can_be_killed_when_nothing_can_be_started_any_more(client: Client) -> None:
-    for left_behind in (f"setsid python3 -c '{FORK_BOMB}' &", "b() { b | b & }; b", f"python3 -c '{FORK_BOMB}' &"):
+    bomb = f"python3 -c '{FORK_BOMB}'"
+    for left_behind in (f"setsid {bomb} &", f"{bomb} &", f"(setsid {bomb} & setsid {bomb} &) &"):
         client.execute(left_behind)
         assert eventually(
             lambda: client.call(exec=wire.ExecRequest(argv=[b"/bin/true"])).exec.outcome == wire.OUTCOME_PIDS_LIMIT, 20
@@ -680,9 +681,9 @@ def test_a_fork_bomb_left_behind_can_be_killed_when_nothing_can_be_started_any_m
         started_s = time.monotonic()
         health = client.call(health=wire.HealthRequest()).health
         assert time.monotonic() - started_s < 1
-        assert health.pids > 20
+        assert health.pids > 200
         assert health.pids_refused > 0
-        assert listed(client).strays > 10
+        assert listed(client).strays > 200
         assert kill_strays(client).process.tree == 0
         assert listed(client).strays == 0
         assert client.execute("true").outcome == wire.OUTCOME_EXITED

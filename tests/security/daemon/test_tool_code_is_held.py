@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sandbox.v1 import channel_pb2 as wire
-from tests.security.daemon.daemon_container import Client, Sandbox
+from tests.security.daemon.daemon_container import Client, Sandbox, eventually
 
 FIND_SERVER = """
 import os, signal
@@ -31,9 +31,78 @@ def attack(client: Client, body: str) -> str:
 
 
 def test_the_server_and_init_run_as_other_users_than_tools(client: Client) -> None:
+    # Real, effective, saved, and the one by which files are judged.
     assert attack(client, "print(uids(server), uids(1), os.getresuid(), os.getresgid(), len(os.getgroups()))").split(
         "\n"
-    )[0] == ("['10002', '10001', '10002', '10001'] ['0', '0', '0', '0'] (10001, 10001, 10001) (10001, 10001, 10001) 1")
+    )[0] == ("['10002', '10002', '10002', '10001'] ['0', '0', '0', '0'] (10001, 10001, 10001) (10001, 10001, 10001) 1")
+
+
+def test_the_server_holds_no_capability_and_the_score_that_dies_last(client: Client) -> None:
+    body = """
+status = dict(l.split(':', 1) for l in open(f'/proc/{server}/status'))
+print(*(int(status[name], 16) for name in ('CapInh', 'CapPrm', 'CapEff', 'CapAmb')))
+print(*(open(f'/proc/{pid}/oom_score_adj').read().strip() for pid in (1, server)))
+print(*(os.getpriority(os.PRIO_PROCESS, pid) for pid in (1, server, 0)))
+"""
+    assert attack(client, body) == "0 0 0 0\n0 0\n0 0 10\n"
+
+
+def test_tool_code_cannot_lower_its_score_whatever_process_of_its_tries(client: Client) -> None:
+    body = """
+def lower():
+    for name in ('/proc/self', f'/proc/{os.getpid()}', '/proc/thread-self', '/proc/self/root/proc/self'):
+        for file in ('oom_score_adj', 'oom_adj'):
+            for flags in (os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_TRUNC):
+                attempt(file, lambda: os.open(f'{name}/{file}', flags))
+    at = os.open('/proc/self', os.O_PATH)
+    attempt('at', lambda: os.open('oom_score_adj', os.O_WRONLY, dir_fd=at))
+    print(open('/proc/self/oom_score_adj').read().strip())
+lower()
+sys.stdout.flush()
+if not os.fork():
+    os.setsid()
+    lower()
+    sys.stdout.flush()
+    os._exit(0)
+os.wait()
+"""
+    output = attack(client, "import sys\n" + body)
+    assert "SUCCEEDED" not in output
+    assert output.split().count("800") == 2
+
+
+def test_the_wall_around_proc_leaves_all_other_writing_as_it_is(client: Client) -> None:
+    body = """
+import pty, shutil, stat, subprocess, tempfile
+os.makedirs('/workspace/wall/a/deep'); os.makedirs('/workspace/wall/b')
+open('/workspace/wall/a/file', 'w').write('1')
+os.rename('/workspace/wall/a/file', '/workspace/wall/b/file')
+os.rename('/workspace/wall/a/deep', '/workspace/wall/b/deep')
+os.link('/workspace/wall/b/file', '/workspace/wall/a/link')
+os.truncate('/workspace/wall/a/link', 0)
+unnamed = os.open('/workspace/wall/a', os.O_TMPFILE | os.O_RDWR)
+os.link(f'/proc/self/fd/{unnamed}', '/workspace/wall/b/named', dst_dir_fd=0)  # which makes it a linkat
+for place in ('/tmp', '/dev/shm'):
+    with tempfile.NamedTemporaryFile(dir=place) as file:
+        file.write(b'x')
+for device in ('/dev/null', '/dev/stdout', '/dev/fd/1', '/proc/self/fd/1'):
+    open(device, 'w').close()
+memory = os.memfd_create('m')
+open(f'/proc/self/fd/{memory}', 'wb').write(b'x')
+master, slave = pty.openpty()
+os.close(os.open(os.ttyname(slave), os.O_RDWR | os.O_NOCTTY))
+shutil.move('/workspace/wall/b/file', '/tmp/moved'); os.unlink('/tmp/moved')
+shutil.rmtree('/workspace/wall')
+child = subprocess.Popen(['sleep', '100'])
+print(os.readlink(f'/proc/{child.pid}/exe') != '', os.listdir(f'/proc/{child.pid}/fd') != [])
+child.kill(); child.wait()
+"""
+    assert attack(client, body) == "True True\n"
+
+
+def test_one_call_can_look_into_the_processes_that_another_left_behind(client: Client) -> None:
+    pid = client.output("sleep 100 >/dev/null 2>&1 & echo $!").strip()
+    assert client.output(f"readlink /proc/{pid}/cwd; kill {pid}") == "/workspace\n"
 
 
 def test_neither_pid_1_nor_the_server_can_be_signalled(client: Client) -> None:
@@ -196,15 +265,14 @@ def test_the_posture_is_what_the_container_really_has(client: Client) -> None:
 
 def test_an_upload_that_is_given_up_leaves_nothing_behind(sandbox: Sandbox, client: Client) -> None:
     client.execute("rm -rf /tmp/upload; mkdir /tmp/upload; echo old > /tmp/upload/file")
+    free = client.output("stat -f -c %f /tmp")
     other = sandbox.connect()
     other.send(wire.Request(write=wire.WriteRequest(path="/tmp/upload/file")))
-    other.send(wire.Input(data=b"half"))
-    while client.output("ls -A /tmp/upload | wc -l").strip() != "2":
-        pass
+    other.send(wire.Input(data=bytes(1 << 20)))
+    assert eventually(lambda: client.output("stat -f -c %f /tmp") != free, 10)  # half of it is there
     other.close()
-    while client.output("ls -A /tmp/upload | wc -l").strip() != "1":
-        pass
-    assert client.output("cat /tmp/upload/file") == "old\n"
+    assert eventually(lambda: client.output("stat -f -c %f /tmp") == free, 10)
+    assert client.output("ls -A /tmp/upload; cat /tmp/upload/file") == "file\nold\n"
 
 
 def test_a_write_that_fails_reads_its_input_to_the_end_so_the_next_call_is_understood(client: Client) -> None:

@@ -74,13 +74,16 @@ class Guest:
         self._instance = instance
         self._daemon = self.daemon_pids()
 
-    def daemon_pids(self) -> list[str]:
-        """Return the host's process ids of init and server."""
+    def daemon_pids(self) -> tuple[str, str]:
+        """Return the host's process ids of init and server. The nursery is theirs to lose: init makes another."""
         container = container_name(self._instance, self.sandbox.id)
         listing = subprocess.run(
-            ["docker", "top", container, "-eo", "pid,args"], check=True, capture_output=True, text=True
+            ["docker", "top", container, "-eo", "pid,ppid,uid,args"], check=True, capture_output=True, text=True
         ).stdout
-        return [line.split()[0] for line in listing.splitlines() if "-m sandbox.daemon" in line]
+        rows = [line.split() for line in listing.splitlines() if "-m sandbox.daemon" in line]
+        (init,) = [pid for pid, parent, *_ in rows if parent not in {other for other, *_ in rows}]
+        (server,) = [pid for pid, parent, user, *_ in rows if parent == init and user != "0"]
+        return init, server
 
     async def attempt(self, program: str) -> str:
         """Run a Python program to its end and return what it wrote."""
@@ -124,10 +127,7 @@ class Guest:
         return written.decode(errors="replace")
 
     async def _ask(self) -> None:
-        import time
-        t=time.perf_counter()
         await self.sandbox.health()
-        LAT.append(time.perf_counter()-t)
         await asyncio.sleep(_PAUSE_S)
 
     async def works(self) -> None:
@@ -146,6 +146,3 @@ def _python(program: str) -> str:
 
 def _told(result: ExecResult) -> str:
     return f"{result.outcome} {result.exit_code} {result.message}: {text(result)[-2000:]}"
-
-LAT=[]
-import pytest

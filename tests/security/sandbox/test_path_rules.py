@@ -70,7 +70,7 @@ async def client(address_and_key: tuple[str, str]) -> AsyncIterator[Client]:
 
 async def run(airlock: Client, command: str) -> str:
     result = await airlock.call_tool("execute", {"command": command}, thread="paths")
-    assert (result.outcome, result.exit_code) == ("success", 0), result
+    assert (result.outcome, result.exit_code) == ("exited", 0), result
     return result.content
 
 
