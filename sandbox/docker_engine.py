@@ -37,6 +37,7 @@ from sandbox.channel_sandbox import ChannelSandbox
 from sandbox.engine import Sandbox, SandboxSpec
 from sandbox.errors import EngineUnavailable, ImageMissing, SandboxError, SandboxUnavailable
 from sandbox.greeting import introduced, refuse_other_build, refuse_weak
+from sandbox.host_kernel import HostKernel, has_landlock
 from sandbox.left_sandbox import LeftSandbox
 from sandbox.v1 import channel_pb2 as pb
 
@@ -118,7 +119,7 @@ class DockerEngine:
         self._connecting = threading.Lock()
         self._preparing = asyncio.Lock()
         self._runtime: config.Runtime | None = None
-        self._swap_limited = True
+        self._host = HostKernel()
         self._workspace_quota = False
         self._sandboxes: dict[str, ChannelSandbox] = {}
         self._left: dict[str, _Left] = {}
@@ -369,7 +370,7 @@ class DockerEngine:
 
     async def _verify(self, channel: Channel, spec: SandboxSpec, sandbox_id: str, image: _Image) -> pb.Posture:
         posture = await introduced(channel)
-        refuse_weak(sandbox_id, posture, spec, swap_limited=self._swap_limited, volumes=image.volumes)
+        refuse_weak(sandbox_id, posture, spec, host=self._host, volumes=image.volumes)
         return posture
 
     def _discard(self, boot: asyncio.Future[None], sandbox_id: str) -> asyncio.Task[None]:
@@ -407,7 +408,11 @@ class DockerEngine:
         return self._runtime
 
     def _prepare(self, client: docker.APIClient) -> config.Runtime:
-        self._swap_limited = bool(client.info().get("SwapLimit", True))
+        self._host = HostKernel(swap_limited=bool(client.info().get("SwapLimit", True)), landlock=has_landlock())
+        if not self._host.landlock:
+            log.warning(
+                "this kernel has no Landlock (Linux 5.19 on): its own code can have a sandbox killed for memory"
+            )
         self._workspace_quota = self._has_quotas(client)
         try:
             image: dict[str, Any] = client.inspect_image(self._runtime_image)  # type: ignore[no-untyped-call]

@@ -10,6 +10,7 @@ from sandbox.build import own_build
 from sandbox.channel import Channel
 from sandbox.engine import SandboxSpec
 from sandbox.errors import DaemonLost, PostureTooWeak, SandboxError, SandboxUnavailable
+from sandbox.host_kernel import HostKernel
 from sandbox.posture import own_namespaces, weaknesses
 from sandbox.v1 import channel_pb2 as pb
 
@@ -44,12 +45,12 @@ def refuse_other_build(build: str) -> None:
 
 
 def refuse_weak(
-    sandbox_id: str, posture: pb.Posture, spec: SandboxSpec, *, swap_limited: bool, volumes: tuple[str, ...]
+    sandbox_id: str, posture: pb.Posture, spec: SandboxSpec, *, host: HostKernel, volumes: tuple[str, ...]
 ) -> None:
     """Raise PostureTooWeak, with every weakness, for a sandbox that is weaker than its spec asks."""
     if log.isEnabledFor(logging.DEBUG):
         log.debug("sandbox %s is held so: %s", sandbox_id, text_format.MessageToString(posture, as_one_line=True))
-    found = weaknesses(posture, spec, swap_limited=swap_limited, gateway_namespaces=own_namespaces(), volumes=volumes)
+    found = weaknesses(posture, spec, host=host, gateway_namespaces=own_namespaces(), volumes=volumes)
     if found:
         log.warning("sandbox %s is refused: %s", sandbox_id, " ".join(found))
         raise PostureTooWeak("the sandbox is weaker than its spec and was removed: " + " ".join(found))

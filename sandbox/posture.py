@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sandbox.container_config import CAPABILITIES
 from sandbox.engine import SandboxSpec
+from sandbox.host_kernel import HostKernel
 from sandbox.mount_rules import mount_weaknesses
 from sandbox.v1 import channel_pb2 as pb
 
@@ -23,15 +24,16 @@ def weaknesses(
     posture: pb.Posture,
     spec: SandboxSpec,
     *,
-    swap_limited: bool = True,
+    host: HostKernel | None = None,
     gateway_namespaces: Mapping[str, int] | None = None,
     volumes: Collection[str] = (),
 ) -> list[str]:
     """Return one sentence for each way in which the sandbox is weaker than asked; none means it may be used.
 
-    `swap_limited` is false on a host whose kernel cannot limit swap; then memory alone is checked.
+    `host` is what its kernel can do at all, everything when not given: what it cannot is not asked for.
     `gateway_namespaces` are kind -> inode as own_namespaces() has them, `volumes` the paths the image declares.
     """
+    host = host or HostKernel()
     found = _weak_identities(posture)
     excess = posture.capabilities_bounding & ~_ALLOWED_CAPABILITIES
     if excess:
@@ -54,14 +56,14 @@ def weaknesses(
     if not gvisor:
         if posture.seccomp_mode != _SECCOMP_FILTER:
             found.append(f"There is no seccomp filter (mode {posture.seccomp_mode}).")
-        if posture.daemon_oom_score_adj >= posture.tool_oom_score_adj_min:
+        if host.landlock and posture.daemon_oom_score_adj >= posture.tool_oom_score_adj_min:
             found.append(
                 f"Tool code can have the daemon killed for memory in its place (it may lower its score to "
-                f"{posture.tool_oom_score_adj_min}, the daemon's is {posture.daemon_oom_score_adj}); the kernel needs "
-                "Landlock, from 5.19 on, and the engine's seccomp profile must let it be used."
+                f"{posture.tool_oom_score_adj_min}, the daemon's is {posture.daemon_oom_score_adj}); the engine's "
+                "seccomp profile must let Landlock be used: upgrade the engine."
             )
         found += _shared_namespaces(posture, gateway_namespaces or {})
-        found += _loose_limits(posture, spec, swap_limited=swap_limited)
+        found += _loose_limits(posture, spec, swap_limited=host.swap_limited)
     return found
 
 

@@ -143,6 +143,8 @@ class _FileTools:
             notes.append("[the search ran out of time, there may be more: search a smaller path or use include]")
         if page.binary_files:
             notes.append(f"[binary files skipped: {page.binary_files}]")
+        if page.hard_linked_files:
+            notes.append(f"[files with several names (hard links) skipped: {page.hard_linked_files}]")
         return ToolResult(b"\n".join(kept), note="\n".join(notes))
 
 

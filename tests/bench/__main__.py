@@ -2,6 +2,9 @@
 
 step_overhead    what a step of the loop costs besides model and tool, in time and in bytes written
 gateway_calls    a call through the whole gateway, beside `docker exec` and a bare gRPC echo; needs a Docker engine
+daemon_exec      programs in one sandbox, beside a bare subprocess and `docker exec`
+daemon_files     256 MiB in and out, beside `docker cp`
+daemon_size      what an idle daemon costs in memory, and how soon it answers
 """
 
 from __future__ import annotations
@@ -10,12 +13,12 @@ import asyncio
 
 from rich.console import Console
 
-from tests.bench import gateway_calls, step_overhead
+from tests.bench import daemon_exec, daemon_files, daemon_size, gateway_calls, step_overhead
 
 
 async def _bench() -> None:
     console = Console(width=110)
-    for module in (step_overhead, gateway_calls):
+    for module in (step_overhead, gateway_calls, daemon_exec, daemon_files, daemon_size):
         for table in await module.tables():
             console.print(table)
             console.print()

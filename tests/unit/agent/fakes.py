@@ -143,6 +143,7 @@ class FakeMatches:
     more: bool
     timed_out: bool = False
     binary_files: int = 0
+    hard_linked_files: int = 0
 
 
 class FakeFiles:

@@ -11,6 +11,7 @@ from sandbox.build import own_build
 from sandbox.channel import PROTOCOL_VERSION
 from sandbox.errors import PostureTooWeak, SandboxUnavailable
 from sandbox.greeting import introduced, refuse_weak
+from sandbox.host_kernel import HostKernel
 from sandbox.v1 import channel_pb2 as pb
 from tests.unit.sandbox.fake_daemon import Answer, Peer, fake_daemon
 from tests.unit.sandbox.test_posture import posture, spec
@@ -61,11 +62,11 @@ async def test_a_daemon_that_cannot_say_what_holds_it_is_refused(tmp_path: Path)
 
 def test_every_weakness_is_in_the_log_and_a_posture_for_those_who_want_it(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    refuse_weak("s1", posture(), spec(), swap_limited=True, volumes=())
+    refuse_weak("s1", posture(), spec(), host=HostKernel(), volumes=())
     (record,) = caplog.records
     assert record.levelno == logging.DEBUG
     assert 'path: "/workspace"' in record.getMessage()
     with pytest.raises(PostureTooWeak, match=r"seccomp.*process limit") as refused:
-        refuse_weak("s1", posture(seccomp_mode=0, pids_limit=0), spec(), swap_limited=True, volumes=())
+        refuse_weak("s1", posture(seccomp_mode=0, pids_limit=0), spec(), host=HostKernel(), volumes=())
     assert "removed" in str(refused.value)
     assert any(r.levelno == logging.WARNING and "seccomp" in r.getMessage() for r in caplog.records)

@@ -8,6 +8,7 @@ import pytest
 
 from sandbox.container_config import CAPABILITIES
 from sandbox.engine import SandboxLimits, SandboxSpec
+from sandbox.host_kernel import HostKernel
 from sandbox.posture import own_namespaces, weaknesses
 from sandbox.v1 import channel_pb2 as pb
 
@@ -227,5 +228,11 @@ def test_under_gvisor_the_kernel_s_limits_are_not_looked_at_but_users_mounts_and
 
 def test_where_the_host_cannot_limit_swap_memory_alone_is_checked() -> None:
     unknown = posture(memory_swap_limit_bytes=0)
-    assert weaknesses(unknown, spec(), swap_limited=False) == []
+    assert weaknesses(unknown, spec(), host=HostKernel(swap_limited=False)) == []
     assert weaknesses(unknown, spec())
+
+
+def test_where_the_kernel_has_no_landlock_the_order_of_being_killed_for_memory_is_not_asked_for() -> None:
+    unordered = posture(tool_oom_score_adj_min=0)
+    assert weaknesses(unordered, spec(), host=HostKernel(landlock=False)) == []
+    assert weaknesses(unordered, spec())
