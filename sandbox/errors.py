@@ -6,6 +6,8 @@
     |   +-- ImageMissing         its image is not there and could not be pulled
     |   +-- PostureTooWeak       it came up weaker than its policy asks; it was removed
     +-- DaemonLost               the daemon went away or broke the protocol during a call
+    +-- Exhausted                the sandbox has no process or memory left for it
+    +-- InputNotTaken            a process took only a part of its input, or none
     +-- FileError (OSError)      a file operation failed
         +-- NotFound             (FileNotFoundError)
         +-- PermissionDenied     (PermissionError)
@@ -22,7 +24,9 @@ str() of each says what is wrong and how to mend it. The gateway translates them
 
 
 class SandboxError(Exception):
-    """A sandbox did not do what was asked."""
+    """A sandbox did not do what was asked. `errno` is the kernel's reason inside the sandbox, None when it gave none."""
+
+    errno: int | None = None
 
 
 class EngineUnavailable(SandboxError):
@@ -43,6 +47,22 @@ class PostureTooWeak(SandboxUnavailable):
 
 class DaemonLost(SandboxError):
     """The daemon went away or broke the protocol during a call."""
+
+
+class Exhausted(SandboxError):
+    """The sandbox has no process or memory left for it; what runs there has to end first."""
+
+
+class InputNotTaken(SandboxError):
+    """A process took only a part of its input: the first `taken_bytes` of it.
+
+    `closed` tells that its stdin takes no more; else there was no room within the wait, and one may go on from there.
+    """
+
+    def __init__(self, message: str, *, taken_bytes: int, closed: bool) -> None:
+        super().__init__(message)
+        self.taken_bytes = taken_bytes
+        self.closed = closed
 
 
 class FileError(SandboxError, OSError):

@@ -30,7 +30,7 @@ from sandbox.daemon.control_wire import (
     decode_calls,
 )
 from sandbox.daemon.launch import ToolIdentity
-from sandbox.daemon.nursery import Nursery, NurseryDied, receive
+from sandbox.daemon.nursery import Nursery, NurseryDied, drain, receive
 
 
 class Init:
@@ -55,19 +55,32 @@ class Init:
         poller = select.poll()
         poller.register(wake_in, select.POLLIN)
         poller.register(self._control.fileno(), select.POLLIN)
-        self._nursery.prepare()
-        self._reap()
+        self._prepare()
+        watched = -1
         while self._server_status is None:
+            if watched != self._nursery.fileno():
+                if watched >= 0:
+                    poller.unregister(watched)
+                watched = self._nursery.fileno()
+                if watched >= 0:
+                    poller.register(watched, select.POLLIN)
             for fd, _ in poller.poll():
                 if fd == wake_in:
-                    _drain(wake_in)
-                elif not self._obey():
+                    drain(wake_in)
+                elif fd == self._control.fileno() and not self._obey():
                     # The server closed its end without dying: it cannot serve any more.
                     os.kill(self._server_pid, signal.SIGKILL)
                     poller.unregister(fd)
             self._reap()
         print(f"airlock daemon: the server ended, {_describe(self._server_status)}; the sandbox ends", file=sys.stderr)
         return 70
+
+    def _prepare(self) -> None:
+        """Have the nursery made while the server starts; one that cannot be made now is at the first order."""
+        try:
+            self._nursery.open()
+        except OSError:
+            pass
 
     def _obey(self) -> bool:
         """Carry out one order; return False when the server hung up."""
@@ -126,6 +139,9 @@ class Init:
         self._notify(STARTED, call, 0, pid)
 
     def _reap(self) -> None:
+        """Take note of everybody's end: the nursery's children, the nursery, the server and orphans."""
+        for pid, status in self._nursery.ended():
+            self._tell_end(pid, status)
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -135,9 +151,12 @@ class Init:
                 return
             if pid == self._server_pid:
                 self._server_status = status
-            call = self._calls.pop(pid, None)
-            if call is not None:
-                self._notify(EXITED, call, status, pid)
+            self._tell_end(pid, status)
+
+    def _tell_end(self, pid: int, status: int) -> None:
+        call = self._calls.pop(pid, None)
+        if call is not None:
+            self._notify(EXITED, call, status, pid)
 
     def _notify(self, kind: int, call: int, value: int, pid: int = 0) -> None:
         try:
@@ -152,14 +171,6 @@ def _nothing(_number: int, _frame: FrameType | None) -> None:
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
     os._exit(0)  # the kernel kills everything in the sandbox when pid 1 is gone
-
-
-def _drain(fd: int) -> None:
-    try:
-        while os.read(fd, 4096):
-            pass
-    except BlockingIOError:
-        pass
 
 
 def _describe(status: int) -> str:

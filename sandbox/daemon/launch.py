@@ -1,16 +1,17 @@
-"""Making of this process, just forked, a tool process. It never reads what tool code wrote."""
+"""Making one tool process. Runs in the nursery, which is single-threaded.
+
+The fork, the switch of user and the exec are done in C by what subprocess stands on. subprocess itself would be a
+tenth of the daemon's memory, and would keep books on children that init has reaped.
+"""
 
 import errno
 import fcntl
 import os
 import signal
 import termios
-
-from sandbox.daemon.standing import TOOL_NICE
+from _posixsubprocess import fork_exec
 
 TOOL_UMASK = 0o022
-# Python ignores these; a program is to find them as they are everywhere.
-_IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 class ToolIdentity:
@@ -23,51 +24,82 @@ class ToolIdentity:
         self.gid = gid
 
 
-def execute(
-    program: tuple[list[bytes], list[bytes], bytes],
+def start(
+    argv: list[bytes],
+    env: list[bytes],
+    cwd: bytes,
     stdio: tuple[int, int, int],
     tool: ToolIdentity,
     gid: int,
     *,
-    terminal: bool,
-) -> None:
-    """Become a program (argv, environment, working directory) of the tool user in a new session; else OSError.
+    terminal: bool = False,
+) -> int:
+    """Start a program in a new session and return its pid. OSError has the errno of whatever failed, exec included.
 
-    `gid` is the supplementary group that marks the call. With `terminal`, stdio is one that becomes the session's. All
-    other descriptors are close-on-exec.
+    `gid` is the supplementary group that marks the call. With `terminal`, stdio is one that becomes the session's.
     """
-    argv, env, cwd = program
-    for number in _IGNORED:
-        signal.signal(number, signal.SIG_DFL)
-    for target, fd in enumerate(stdio):
-        os.dup2(fd, target)
-    os.setsid()
-    os.nice(TOOL_NICE)
-    drop_to_tool(tool, gid)
-    if terminal:
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    os.chdir(cwd)
-    _execute(argv, dict(item.split(b"=", 1) for item in env))
-
-
-def _execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
-    """Try the name in every directory of PATH, as a shell does."""
-    name = argv[0]
-    path = env.get(b"PATH", os.fsencode(os.defpath))
-    places = [b""] if b"/" in name else [place + b"/" if place else b"" for place in path.split(b":")]
-    refused: OSError | None = None
-    for place in places:
+    stdin, stdout, stderr = stdio
+    reading, writing = os.pipe()
+    try:
         try:
-            os.execve(place + name, argv, env)  # noqa: S606 - it is what this file is for
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            refused = refused or error
-    raise refused or FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            pid = fork_exec(
+                argv,
+                _candidates(argv[0], env),
+                True,  # close all descriptors but these
+                (writing,),
+                os.fsdecode(cwd),
+                env,
+                *(stdin, -1, -1, stdout, -1, stderr),  # theirs and ours of each pipe; ours are elsewhere
+                *(reading, writing),
+                True,  # signals that Python ignores are as they are everywhere
+                True,  # in a new session
+                -1,
+                tool.gid,
+                [gid],
+                tool.uid,
+                TOOL_UMASK,
+                # Runs as the tool user in the new session; the nursery has no threads that could hold a lock.
+                _take_terminal if terminal else None,  # type: ignore[arg-type]
+                False,
+            )
+        finally:
+            os.close(writing)
+        said = b""
+        while piece := os.read(reading, 4096):  # nothing once the program has taken the child's place
+            said += piece
+    finally:
+        os.close(reading)
+    if said:
+        os.waitpid(pid, 0)
+        raise _error_of(said)
+    return pid
+
+
+def _candidates(name: bytes, env: list[bytes]) -> list[bytes]:
+    """Return what to try to execute: the name itself, or in each directory of PATH."""
+    if b"/" in name:
+        return [name]
+    paths = [item[5:] for item in env if item.startswith(b"PATH=")]
+    return [place + b"/" + name if place else name for place in (paths or [os.fsencode(os.defpath)])[-1].split(b":")]
+
+
+def _error_of(said: bytes) -> OSError:
+    """Return what a child says who could not execute: the name of an exception, an errno in hex, a text."""
+    _, _, rest = said.partition(b":")
+    try:
+        number = int(rest.partition(b":")[0], 16) or errno.EIO
+    except ValueError:
+        number = errno.EIO
+    return OSError(number, os.strerror(number))
+
+
+def _take_terminal() -> None:
+    """Make stdin this session's controlling terminal."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def drop_to_tool(tool: ToolIdentity, gid: int) -> None:
-    """Make this process the tool user for good."""
+    """Make this process the tool user for good, as start() does, without executing anything."""
     signal.set_wakeup_fd(-1)
     os.umask(TOOL_UMASK)
     os.setgroups([gid])

@@ -1,31 +1,34 @@
 """Where tool processes are born: a child of init that has the standing of tool code itself.
 
-A process takes its out-of-memory score and its Landlock domain from its parent at the fork. Init must have neither:
-with tool code's score it would be killed in its place, if only for the moment of a fork. So it keeps a child that has
-both and forks siblings. Their parent is init, which reaps them as if they were its own. When the kernel kills the
-nursery for memory, init makes another.
+A process takes its out-of-memory score, its priority and its Landlock domain from its parent at the fork. Init must
+have none of them: with tool code's score it would be killed in its place, if only for the moment of a fork. So it keeps
+a child that has them, starts programs and tells of their ends. When the kernel kills the nursery for memory, its
+children become init's own, as orphans do, and init makes another at the next start.
+
+Init to nursery: (kind, call) of control_wire with descriptors, or (REAP, pid): a number stays its process' own until
+init knows of the end. Nursery to init: (ANSWER, errno, 0), (ANSWER, 0, pid) or (ENDED, wait status, pid).
 """
 
 import errno
 import os
+import select
 import signal
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Iterator
+from types import FrameType
 
-from sandbox.daemon.control_wire import ORDER, ORDER_LIMIT_BYTES, PROBE, SPAWN_TTY, call_gid, decode_program
-from sandbox.daemon.foreign import libc
-from sandbox.daemon.launch import ToolIdentity, drop_to_tool, execute
-from sandbox.daemon.standing import close_proc_to_writers, raise_score
+from sandbox.daemon.control_wire import ORDER_LIMIT_BYTES, PROBE, SPAWN_TTY, call_gid, decode_program
+from sandbox.daemon.launch import ToolIdentity, drop_to_tool, start
+from sandbox.daemon.standing import take_low_standing
 from sandbox.daemon.tool_probe import describe_tool
 
 MAX_DESCRIPTORS = 4
 _DESCRIPTOR = struct.Struct("i")
-_ANSWER = struct.Struct("ii")  # errno and 0, or 0 and a pid
-_ERRNO = struct.Struct("i")
-
-_CLONE_NUMBERS = {"x86_64": 56, "aarch64": 220}
-_CLONE_PARENT = 0x8000
+_REAP = 0
+_REQUEST = struct.Struct("ii")  # kind and call, or _REAP and a pid
+_ANSWER, _ENDED = 1, 2
+_NEWS = struct.Struct("iii")
 
 
 class NurseryDied(OSError):
@@ -33,174 +36,204 @@ class NurseryDied(OSError):
 
 
 class Nursery:
-    """Init's end: has programs started. Where there can be no nursery (gVisor) init forks them itself."""
+    """Init's end: has programs started and hears of their ends."""
 
     def __init__(self, tool: ToolIdentity) -> None:
         self._tool = tool
         self._line: socket.socket | None = None
-        self._own_forks = False
+        self._ended: list[tuple[int, int]] = []
+        self._unreaped: list[int] = []
 
-    def prepare(self) -> None:
-        """Make the nursery before it is needed, and see whether there can be one."""
-        try:
-            # Its first child is only born to see whose it is.
-            os.waitpid(self._open(), 0)
-        except OSError:
-            self._own_forks = True
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when something ended, -1 when there is no nursery."""
+        return self._line.fileno() if self._line is not None else -1
 
     def start(self, kind: int, call: int, fds: list[int]) -> int:
-        """Carry out SPAWN, SPAWN_TTY or PROBE and return the pid of init's new child.
+        """Carry out SPAWN, SPAWN_TTY or PROBE and return the new pid.
 
         OSError has the errno of whatever failed, exec included; NurseryDied when it is not known what was started.
         """
-        if self._own_forks:
-            return _bear(kind, call, fds, self._tool, _fork)
-        order = ORDER.pack(kind, call, 0)
+        request = _REQUEST.pack(kind, call)
         try:
-            self._send(order, fds)
+            socket.send_fds(self._line or self.open(), [request], fds)
         except (BrokenPipeError, ConnectionResetError):
-            self._close()  # it was killed since the last order
-            self._send(order, fds)
-        return self._answer()
+            socket.send_fds(self.open(), [request], fds)  # it was killed since the last order
+        while (news := self._read(0)) is not None:
+            kind, value, pid = news
+            if kind == _ENDED:
+                self._ended.append((pid, value))
+            elif value:
+                raise OSError(value, os.strerror(value))
+            else:
+                return pid
+        raise NurseryDied(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
-    def _send(self, order: bytes, fds: list[int]) -> None:
+    def ended(self) -> Iterator[tuple[int, int]]:
+        """Yield (pid, wait status) of each process that ended. Once the next is asked for, the pid may be another's."""
+        while True:
+            while self._ended:
+                pid, status = self._ended.pop()
+                yield pid, status
+                self._unreaped.append(pid)
+            self._reap()
+            news = self._read(socket.MSG_DONTWAIT)
+            if news is None:
+                return
+            _, status, pid = news
+            self._ended.append((pid, status))
+
+    def open(self) -> socket.socket:
+        """Make a nursery in place of the one that is no more."""
+        self._close()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                pid = os.fork()
+            except OSError:
+                ours.close()
+                raise
+            if pid == 0:
+                try:
+                    _become_nursery(theirs, self._tool)
+                finally:
+                    os._exit(70)
+        self._line = ours
+        return ours
+
+    def _read(self, flags: int) -> tuple[int, int, int] | None:
+        """Return the next news; None when there is none, or nobody any more to bring it."""
         if self._line is None:
-            self._open()
-        if self._line is not None:
-            socket.send_fds(self._line, [order], fds)
-
-    def _open(self) -> int:
-        """Make the nursery and return the pid of its first child."""
-        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            return None
         try:
-            with theirs:
-                if os.fork() == 0:
-                    try:
-                        _serve(theirs, self._tool)
-                    finally:
-                        os._exit(70)
-            return self._answer()
+            data = self._line.recv(_NEWS.size, flags)
+        except BlockingIOError:
+            return None
+        except ConnectionResetError:
+            data = b""
+        if len(data) != _NEWS.size:
+            self._close()
+            return None
+        kind, value, pid = _NEWS.unpack(data)
+        return kind, value, pid
+
+    def _reap(self) -> None:
+        """Have them reaped, without ever waiting: the nursery might wait for its news to be read."""
+        try:
+            while self._line is not None and self._unreaped:
+                self._line.send(_REQUEST.pack(_REAP, self._unreaped[-1]), socket.MSG_DONTWAIT)
+                self._unreaped.pop()
+        except BlockingIOError:
+            pass  # at the next end
         except OSError:
             self._close()
-            raise
-
-    def _answer(self) -> int:
-        try:
-            answer = self._line.recv(_ANSWER.size) if self._line is not None else b""
-        except ConnectionResetError:
-            answer = b""
-        if len(answer) != _ANSWER.size:
-            self._close()
-            raise NurseryDied(errno.ENOMEM, os.strerror(errno.ENOMEM))
-        number, pid = _ANSWER.unpack(answer)
-        if number:
-            raise OSError(number, os.strerror(number))
-        return int(pid)
 
     def _close(self) -> None:
         if self._line is not None:
             self._line.close()
             self._line = None
+        self._unreaped.clear()  # init's own children now
 
 
-def _fork() -> int:
-    """Fork a child of this process, init, with tool code's score, which it may lower again."""
-    pid = os.fork()
-    if pid == 0:
-        raise_score()
-    return pid
-
-
-def _serve(line: socket.socket, tool: ToolIdentity) -> None:
+def _become_nursery(line: socket.socket, tool: ToolIdentity) -> None:
     """Be the nursery until init closes the line."""
-    call, number = libc(), _CLONE_NUMBERS.get(os.uname().machine)
-    if call is None or number is None:
-        return
     signal.set_wakeup_fd(-1)
-    for handled in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(handled, signal.SIG_DFL)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     os.closerange(3, line.fileno())
     os.closerange(line.fileno() + 1, max(map(int, os.listdir("/proc/self/fd"))) + 1)
-    raise_score()
-    close_proc_to_writers(call)
+    take_low_standing()
+    _Nursery(line, tool).serve()
 
-    def fork_sibling() -> int:
-        pid = call("syscall", number, _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
-        if pid < 0:
-            _explain_refusal()
-        return pid
 
-    line.send(_answer_of(lambda: fork_sibling() or os._exit(0)))
-    while True:
-        order, fds = receive(line)
-        if len(order) != ORDER.size:
-            return
-        kind, call_number, _ = ORDER.unpack(order)
+class _Nursery:
+    def __init__(self, line: socket.socket, tool: ToolIdentity) -> None:
+        self._line = line
+        self._tool = tool
+        self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        self._children: set[int] = set()  # those whose end init has not been told
+
+    def serve(self) -> None:
+        wake_in, wake_out = os.pipe()
+        os.set_blocking(wake_in, False)
+        os.set_blocking(wake_out, False)
+        signal.set_wakeup_fd(wake_out, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _nothing)
+        poller = select.poll()
+        poller.register(wake_in, select.POLLIN)
+        poller.register(self._line.fileno(), select.POLLIN)
+        while True:
+            for fd, _ in poller.poll():
+                if fd == wake_in:
+                    drain(wake_in)
+                    self._tell_ends()
+                elif not self._obey():
+                    return
+
+    def _obey(self) -> bool:
+        data, fds = receive(self._line)
         try:
-            answer = _answer_of(lambda: _bear(kind, call_number, fds, tool, fork_sibling))  # noqa: B023
+            if len(data) != _REQUEST.size:
+                return False
+            kind, number = _REQUEST.unpack(data)
+            if kind == _REAP:
+                os.waitpid(number, 0)
+            else:
+                self._line.send(self._start(kind, number, fds))
+            return True
         finally:
             for fd in fds:
                 os.close(fd)
-        line.send(answer)
 
+    def _start(self, kind: int, call: int, fds: list[int]) -> bytes:
+        try:
+            pid = self._probe(call, *fds) if kind == PROBE else self._spawn(call, *fds, terminal=kind == SPAWN_TTY)
+        except OSError as error:
+            return _NEWS.pack(_ANSWER, error.errno or errno.EIO, 0)
+        except Exception:  # a malformed order must not end anything
+            return _NEWS.pack(_ANSWER, errno.EINVAL, 0)
+        self._children.add(pid)
+        return _NEWS.pack(_ANSWER, 0, pid)
 
-def _answer_of(work: Callable[[], int]) -> bytes:
-    try:
-        return _ANSWER.pack(0, work())
-    except OSError as error:
-        return _ANSWER.pack(error.errno or errno.EIO, 0)
-    except Exception:  # a malformed order must not end the sandbox
-        return _ANSWER.pack(errno.EINVAL, 0)
+    def _spawn(self, call: int, program: int, *stdio: int, terminal: bool) -> int:
+        argv, env, cwd = decode_program(os.pread(program, os.fstat(program).st_size, 0))
+        if terminal:
+            (slave,) = stdio
+            return start(argv, env, cwd, (slave, slave, slave), self._tool, call_gid(call), terminal=True)
+        stdout, stderr, *stdin = stdio
+        given = (stdin[0] if stdin else self._null, stdout, stderr)
+        return start(argv, env, cwd, given, self._tool, call_gid(call))
 
-
-def _explain_refusal() -> None:
-    """Raise the OSError of a refused fork, by way of one that keeps its errno."""
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
-    raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-
-
-def _bear(kind: int, call: int, fds: list[int], tool: ToolIdentity, fork: Callable[[], int]) -> int:
-    """Fork a tool process and return its pid once its program runs; OSError says why it does not."""
-    first, *rest = fds
-    reading, writing = os.pipe()
-    try:
-        pid = fork()
+    def _probe(self, call: int, output: int) -> int:
+        """Write what the kernel says of a process that became the tool user, in the form of /proc/PID/status."""
+        pid = os.fork()
         if pid == 0:
             try:
-                if kind == PROBE:
-                    describe_tool(first, lambda: drop_to_tool(tool, call_gid(call)))
-                else:
-                    program = decode_program(os.pread(first, os.fstat(first).st_size, 0))
-                    terminal = kind == SPAWN_TTY
-                    execute(program, _stdio(rest, terminal=terminal), tool, call_gid(call), terminal=terminal)
-            except OSError as error:
-                os.write(writing, _ERRNO.pack(error.errno or errno.EIO))
-            except Exception:
-                os.write(writing, _ERRNO.pack(errno.EINVAL))
+                describe_tool(output, lambda: drop_to_tool(self._tool, call_gid(call)))
             finally:
-                os._exit(127)
-        os.close(writing)
-        writing = -1
-        said = os.read(reading, _ERRNO.size)  # nothing once the program has taken the child's place
-    finally:
-        os.close(reading)
-        if writing >= 0:
-            os.close(writing)
-    if len(said) == _ERRNO.size:
-        (number,) = _ERRNO.unpack(said)
-        raise OSError(number, os.strerror(number))
-    return pid
+                os._exit(0)
+        return pid
+
+    def _tell_ends(self) -> None:
+        for pid in tuple(self._children):
+            ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is not None:
+                self._children.discard(pid)
+                # As waitpid() would have it.
+                exited = ended.si_code == os.CLD_EXITED
+                self._line.send(_NEWS.pack(_ENDED, ended.si_status << 8 if exited else ended.si_status, pid))
 
 
-def _stdio(fds: list[int], *, terminal: bool) -> tuple[int, int, int]:
-    if terminal:
-        (slave,) = fds
-        return slave, slave, slave
-    stdout, stderr, *stdin = fds
-    return stdin[0] if stdin else os.open("/dev/null", os.O_RDONLY), stdout, stderr
+def _nothing(_number: int, _frame: FrameType | None) -> None:
+    """Signals must have a handler to wake the poll through the wakeup descriptor."""
+
+
+def drain(fd: int) -> None:
+    """Empty a pipe that only wakes."""
+    try:
+        while os.read(fd, 4096):
+            pass
+    except BlockingIOError:
+        pass
 
 
 def receive(control: socket.socket) -> tuple[bytes, list[int]]:

@@ -27,6 +27,9 @@ from sandbox.daemon.control_wire import (
     encode_program,
 )
 
+# A program that finds no place for a process is tried again for two thirds of a second in all.
+_FIRST_PAUSE_S = 0.01
+_LAST_PAUSE_S = 0.32
 _KILL_ATTEMPTS = 3
 
 
@@ -63,9 +66,21 @@ class Spawner:
         program = os.memfd_create("program", os.MFD_CLOEXEC)
         try:
             _write_all(program, encode_program(argv, env, cwd))
-            return await self._order(SPAWN_TTY if terminal else SPAWN, [program, *stdio])
+            return await self._order_patiently(SPAWN_TTY if terminal else SPAWN, [program, *stdio])
         finally:
             os.close(program)
+
+    async def _order_patiently(self, kind: int, fds: list[int]) -> Process:
+        # What a call before left behind, or was killed with, may hold its places a moment longer than the call lasted.
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                return await self._order(kind, fds)
+            except BlockingIOError:  # EAGAIN: no process was made
+                if pause_s > _LAST_PAUSE_S:
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s *= 2
 
     async def probe(self, output: int) -> None:
         """Have a process that became the tool user write its /proc/self/status into a descriptor."""

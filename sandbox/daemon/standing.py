@@ -10,6 +10,8 @@ import stat
 import struct
 from collections.abc import Callable
 
+from sandbox.daemon.foreign import libc
+
 # Above everything the daemon can reach by its size: the kernel adds thousandths of the memory limit to it.
 TOOL_OOM_SCORE_ADJ = 800
 # A tenth of the daemon's weight on a processor, with room below for `nice`. Between sandboxes the kernel shares
@@ -25,28 +27,33 @@ _REFER = 1 << 13  # moving between directories, which is refused in every domain
 _REFER_VERSION = 2
 
 
-def raise_score() -> None:
-    """Give this process tool code's score; one may always raise one's own."""
+def take_low_standing() -> None:
+    """Take tool code's score and priority and enter the domain, for good. What this kernel cannot do is left out."""
     try:
+        # One may always raise one's own.
         with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
             file.write(b"%d" % TOOL_OOM_SCORE_ADJ)
     except OSError:
-        pass  # a kernel without; the posture tells
+        pass
+    os.nice(TOOL_NICE)
+    call = libc()
+    if call is not None:
+        _close_proc_to_writers(call)
 
 
-def close_proc_to_writers(call: Callable[..., int]) -> bool:
-    """Enter the domain, for good; return whether this kernel has such and the process may not gain privileges."""
+def _close_proc_to_writers(call: Callable[..., int]) -> None:
     if call("syscall", _CREATE_RULESET, 0, 0, _CREATE_RULESET_VERSION) < _REFER_VERSION:
-        return False
+        return
     handled = struct.pack("=Q", _WRITE_FILE | _REFER)
     ruleset = call("syscall", _CREATE_RULESET, handled, len(handled), 0)
     if ruleset < 0:
-        return False
+        return
     try:
         for name in os.listdir("/"):
             if name != "proc":
                 _allow(call, ruleset, f"/{name}")
-        return call("syscall", _RESTRICT_SELF, ruleset, 0) == 0
+        # Refused to who could gain privileges by a program, which no sandbox lets anybody; the posture tells.
+        call("syscall", _RESTRICT_SELF, ruleset, 0)
     finally:
         os.close(ruleset)
 

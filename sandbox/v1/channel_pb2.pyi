@@ -46,6 +46,7 @@ class FailureKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FAILURE_KIND_CONFLICT: _ClassVar[FailureKind]
     FAILURE_KIND_INVALID_ARGUMENT: _ClassVar[FailureKind]
     FAILURE_KIND_INTERNAL: _ClassVar[FailureKind]
+    FAILURE_KIND_EXHAUSTED: _ClassVar[FailureKind]
 OUTPUT_STREAM_UNSPECIFIED: OutputStream
 OUTPUT_STREAM_STDOUT: OutputStream
 OUTPUT_STREAM_STDERR: OutputStream
@@ -74,6 +75,7 @@ FAILURE_KIND_TOO_LARGE: FailureKind
 FAILURE_KIND_CONFLICT: FailureKind
 FAILURE_KIND_INVALID_ARGUMENT: FailureKind
 FAILURE_KIND_INTERNAL: FailureKind
+FAILURE_KIND_EXHAUSTED: FailureKind
 
 class Request(_message.Message):
     __slots__ = ("hello", "exec", "stat", "list", "read", "read_lines", "write", "edit", "glob", "grep", "mkdir", "remove", "rename", "health", "process_start", "process_list", "process_read", "process_write", "process_resize", "process_signal", "process_wait", "process_remove", "refuse_hard_links")
@@ -571,14 +573,16 @@ class RenameRequest(_message.Message):
     def __init__(self, path: _Optional[str] = ..., new_path: _Optional[str] = ...) -> None: ...
 
 class Failure(_message.Message):
-    __slots__ = ("kind", "message", "errno")
+    __slots__ = ("kind", "message", "errno", "taken_bytes")
     KIND_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     ERRNO_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_BYTES_FIELD_NUMBER: _ClassVar[int]
     kind: FailureKind
     message: str
     errno: int
-    def __init__(self, kind: _Optional[_Union[FailureKind, str]] = ..., message: _Optional[str] = ..., errno: _Optional[int] = ...) -> None: ...
+    taken_bytes: int
+    def __init__(self, kind: _Optional[_Union[FailureKind, str]] = ..., message: _Optional[str] = ..., errno: _Optional[int] = ..., taken_bytes: _Optional[int] = ...) -> None: ...
 
 class ProcessStartRequest(_message.Message):
     __slots__ = ("id", "argv", "env", "cwd", "terminal", "size", "stdin", "merge_stderr", "ring_bytes", "output_directory", "file_limit_bytes", "timeout_ms")

@@ -711,8 +711,8 @@ def test_health_is_told_within_a_second_while_tool_code_does_its_worst(sandbox: 
     assert idle.pids > 0
     for _ in range(8):
         start(client, "yes", output_directory=DIRECTORY, file_limit_bytes=10 << 20)
-    bomb = start(client, "", argv=[b"python3", b"-c", FORK_BOMB.encode()])
     start(client, "while :; do head -c 600000000 /dev/zero | tail; done")
+    bomb = start(client, "", argv=[b"python3", b"-c", FORK_BOMB.encode()])
     for _ in range(50):
         started_s = time.monotonic()
         health = client.call(health=wire.HealthRequest()).health

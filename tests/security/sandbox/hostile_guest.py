@@ -15,6 +15,7 @@ from tests.integration.sandbox.live_engine import run, text
 WORST = b"at its worst"
 _SAMPLES = 10
 _PAUSE_S = 0.05
+_PATIENCE_S = 20
 
 # What the attacks have in common: who is who, and giving oneself the score that dies last.
 TOOLS = """
@@ -121,10 +122,15 @@ class Guest:
         finally:
             attack.cancel()
             await asyncio.wait([attack])
-            # What the attack left behind when it died by itself.
-            await run(shell, "kill -9 -1")
+            await self._bury()
         await self.works()
         return written.decode(errors="replace")
+
+    async def _bury(self) -> None:
+        """Kill what the attack left behind, once the kernel has taken back enough memory for that."""
+        async with asyncio.timeout(_PATIENCE_S):
+            while (await run(self.sandbox.shell, "kill -9 -1; true")).outcome != "exited":
+                await self._ask()
 
     async def _ask(self) -> None:
         await self.sandbox.health()
