@@ -23,12 +23,14 @@ from typing import Any
 import grpc.aio
 
 from gateway.client_processes import Process, ProcessCalls, Processes, ProcessOutput, ProgramResult
-from gateway.client_wire import Input, pieces, raise_error
+from gateway.client_wire import Input, check_input, message, pieces, raise_error
 from gateway.errors import (
     AirlockError,
     Cancelled,
     Conflict,
     DeadlineExceeded,
+    Exhausted,
+    InputNotTaken,
     Internal,
     InvalidArgument,
     InvalidPath,
@@ -38,6 +40,8 @@ from gateway.errors import (
     NotFound,
     Overloaded,
     PermissionDenied,
+    ProcessEnded,
+    StartFailed,
     TooLarge,
     Unauthenticated,
     Unavailable,
@@ -59,7 +63,10 @@ __all__ = [
     "DeadlineExceeded",
     "Event",
     "Evicted",
+    "Exhausted",
     "Input",
+    "InputNotTaken",
+    "Internal",
     "InvalidArgument",
     "InvalidPath",
     "IsADirectory",
@@ -69,10 +76,12 @@ __all__ = [
     "Overloaded",
     "PermissionDenied",
     "Process",
+    "ProcessEnded",
     "ProcessOutput",
     "Processes",
     "ProgramResult",
     "Run",
+    "StartFailed",
     "TooLarge",
     "ToolResult",
     "Unauthenticated",
@@ -194,25 +203,29 @@ class Client(ProcessCalls):
 
         `on_output` gets (stream, bytes) as output arrives.
         """
-        request = tool_service_pb2.CallToolRequest(thread=thread, name=name, arguments_json=json.dumps(arguments))
+        request = message(
+            tool_service_pb2.CallToolRequest, thread=thread, name=name, arguments_json=_as_json(arguments)
+        )
         if on_output is None:
             response = await self._unary(self._tools.CallTool, request, timeout_s)
             return _result(response.result)
         streamed = tool_service_pb2.StreamToolCallRequest(call=request)
-        async for message in self._stream(self._tools.StreamToolCall, streamed, timeout_s):
-            if message.WhichOneof("event") == "result":
-                return _result(message.result)
-            on_output("stderr" if message.output.stderr else "stdout", message.output.data)
+        async for said in self._stream(self._tools.StreamToolCall, streamed, timeout_s):
+            if said.WhichOneof("event") == "result":
+                return _result(said.result)
+            on_output("stderr" if said.output.stderr else "stdout", said.output.data)
         raise Internal("the stream ended without a result")
 
     # --- files ---
 
     async def write_file(self, thread: str, path: str, data: Input) -> int:
         """Replace a file atomically and return its size in bytes; a source that raises leaves the old file."""
-        call = self._workspaces.WriteFile(metadata=self._metadata)
+        check_input(data)
+        opening = message(workspace_service_pb2.WriteFileRequest, thread=thread, path=path)
+        call = self._open(self._workspaces.WriteFile)
         try:
             try:
-                await call.write(workspace_service_pb2.WriteFileRequest(thread=thread, path=path))
+                await call.write(opening)
                 async for piece in pieces(data):
                     await call.write(workspace_service_pb2.WriteFileRequest(data=piece))
                 await call.write(workspace_service_pb2.WriteFileRequest(end=True))
@@ -231,22 +244,22 @@ class Client(ProcessCalls):
 
     async def stream_file(self, thread: str, path: str) -> AsyncIterator[bytes]:
         """Yield a file's bytes in pieces; a slow reader slows the sandbox and costs the gateway nothing."""
-        request = workspace_service_pb2.ReadFileRequest(thread=thread, path=path)
-        async for message in self._stream(self._workspaces.ReadFile, request):
-            yield message.data
+        request = message(workspace_service_pb2.ReadFileRequest, thread=thread, path=path)
+        async for piece in self._stream(self._workspaces.ReadFile, request):
+            yield piece.data
 
     # --- runs ---
 
     async def start_run(self, task: str, *, thread: str = "", agent: str = "") -> Run:
         """Start a run; an empty thread means a new one."""
-        request = run_service_pb2.StartRunRequest(task=task, thread=thread, agent=agent)
+        request = message(run_service_pb2.StartRunRequest, task=task, thread=thread, agent=agent)
         return _run((await self._unary(self._runs.StartRun, request)).run)
 
     async def watch_run(self, run_id: str, from_sequence: int = 1) -> AsyncIterator[Event]:
         """Yield a run's events from a sequence number on, until it has finished."""
-        request = run_service_pb2.WatchRunRequest(run_id=run_id, from_sequence=from_sequence)
-        async for message in self._stream(self._runs.WatchRun, request):
-            event = message.event
+        request = message(run_service_pb2.WatchRunRequest, run_id=run_id, from_sequence=from_sequence)
+        async for said in self._stream(self._runs.WatchRun, request):
+            event = said.event
             yield Event(event.sequence, event.type, json.loads(event.payload_json), event.at.ToDatetime(UTC))
 
     async def run(self, task: str, *, thread: str = "", agent: str = "") -> AsyncIterator[Event]:
@@ -257,11 +270,20 @@ class Client(ProcessCalls):
 
     async def get_run(self, run_id: str) -> Run:
         """Return a run."""
-        return _run((await self._unary(self._runs.GetRun, run_service_pb2.GetRunRequest(run_id=run_id))).run)
+        request = message(run_service_pb2.GetRunRequest, run_id=run_id)
+        return _run((await self._unary(self._runs.GetRun, request)).run)
 
     async def cancel_run(self, run_id: str) -> Run:
         """Stop a run, down to its processes."""
-        return _run((await self._unary(self._runs.CancelRun, run_service_pb2.CancelRunRequest(run_id=run_id))).run)
+        request = message(run_service_pb2.CancelRunRequest, run_id=run_id)
+        return _run((await self._unary(self._runs.CancelRun, request)).run)
+
+
+def _as_json(arguments: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(arguments)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgument(f"arguments: they cannot be written as JSON: {error}") from error
 
 
 def _result(result: tool_service_pb2.ToolResult) -> ToolResult:

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import grpc.aio
 
-from gateway.client_wire import Input, Wire, pieces, raise_error
+from gateway.client_wire import Input, Wire, check_input, message, pieces, raise_error
 from gateway.errors import Internal, InvalidArgument
 from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc as grpc_pb
@@ -27,6 +27,7 @@ from gateway.v1 import process_service_pb2_grpc as grpc_pb
 # What is collected in this process' memory, where nothing else was asked for.
 _COLLECTED_LIMIT_BYTES = 64 * 1024 * 1024
 _WAIT_S = 60.0
+_MS_LIMIT = 2**32 - 1
 
 OnProgramOutput = Callable[[str, bytes], Awaitable[None] | None]
 """Gets "stdout" or "stderr", and bytes in order of arrival; while it is awaited, the program is held back."""
@@ -37,9 +38,9 @@ class ProgramResult:
     """How a program ended.
 
     `outcome` is exited, signalled, timed_out, out_of_memory, pids_limit, output_limit, daemon_lost or failed_to_start.
-    `exit_code` is set for exited, `signal` for signalled, `errno` (Linux', else 0) for failed_to_start. `message` says
-    what an outcome other than exited means. The output is empty where `on_output` was given; what came before a limit
-    or a timeout is there. `output_bytes` counts both streams, whoever took them.
+    `exit_code` is set for exited, `signal` for signalled, `errno` (Linux', else 0) where the kernel did not start it.
+    `message` says what an outcome other than exited means. The output is empty where `on_output` was given; what came
+    before a limit or a timeout is there. `output_bytes` counts both streams, whoever took them.
     """
 
     call_id: str
@@ -69,10 +70,12 @@ class ProgramResult:
 class Process:
     """A background process, running or over.
 
-    `outcome` is empty while it runs, else exited, signalled, timed_out or out_of_memory. `stdout_path` and
-    `stderr_path` name files in the sandbox with the output from its first byte; they are empty while memory has all of
-    it. `rows` and `columns` are 0 without a terminal. `tree` counts the live processes it started, itself included,
-    where the call looked: list, signal, wait.
+    `outcome` is empty while its first process runs, else exited, signalled, timed_out, out_of_memory or cancelled (it
+    was removed while it ran). `stdout_path` and `stderr_path` name files in the sandbox with the output from its first
+    byte; they are empty while memory has all of it. They hold `stdout_path_bytes` and `stderr_path_bytes`, which are
+    fewer than were written once a file has reached its limit. `stdout_closed` and `stderr_closed` say that nobody can
+    write there any more. `rows` and `columns` are 0 without a terminal. `tree` counts the live processes it started,
+    itself included, where the call looked: list, signal, wait.
     """
 
     id: str
@@ -91,6 +94,10 @@ class Process:
     stderr_size_bytes: int
     stdout_path: str
     stderr_path: str
+    stdout_path_bytes: int
+    stderr_path_bytes: int
+    stdout_closed: bool
+    stderr_closed: bool
     tree: int
 
 
@@ -136,14 +143,17 @@ class ProcessCalls(Wire):
         """
         if output_limit_bytes is None and on_output is None:
             output_limit_bytes = _COLLECTED_LIMIT_BYTES
-        opening = pb.RunProgram(
+        if stdin is not None:
+            check_input(stdin)
+        opening = message(
+            pb.RunProgram,
             program=_program(thread, argv, cwd, env),
             timeout_ms=_ms(timeout_s),
             stdin=stdin is not None,
             output_limit_bytes=output_limit_bytes or 0,
         )
         collected = {"stdout": bytearray(), "stderr": bytearray()}
-        async with _Running(self._processes.RunProgram(metadata=self._metadata), opening, stdin) as running:
+        async with _Running(self._open(self._processes.RunProgram), opening, stdin) as running:
             async for stream, data in running.output():
                 if on_output is None:
                     collected[stream] += data
@@ -179,12 +189,17 @@ class ProcessCalls(Wire):
         merge_stderr: bool = False,
         timeout_s: float | None = None,
     ) -> Process:
-        """Start a background process; Conflict where `process_id` is in use, or 64 processes run."""
-        request = pb.StartProcessRequest(
+        """Start a background process; without `timeout_s` it has no time limit, not even the policy's.
+
+        Raises StartFailed where the kernel does not start it, Conflict where `process_id` is in use, Exhausted where 64
+        run. 64 are kept, running or ended: one more forgets the oldest that has ended, with its output.
+        """
+        request = message(
+            pb.StartProcessRequest,
             program=_program(thread, argv, cwd, env),
             id=process_id,
             terminal=terminal,
-            size=pb.WindowSize(rows=rows, columns=columns) if terminal else None,
+            size=message(pb.WindowSize, rows=rows, columns=columns) if terminal else None,
             stdin=stdin,
             merge_stderr=merge_stderr,
             timeout_ms=_ms(timeout_s),
@@ -193,45 +208,64 @@ class ProcessCalls(Wire):
 
     async def processes(self, thread: str = "default") -> Processes:
         """Return a thread's background processes."""
-        response = await self._unary(self._processes.ListProcesses, pb.ListProcessesRequest(thread=thread))
+        response = await self._unary(self._processes.ListProcesses, message(pb.ListProcessesRequest, thread=thread))
         return Processes(tuple(_process(process) for process in response.processes), response.strays)
 
     async def process_output(
         self, thread: str, process_id: str, *, stderr: bool = False, offset: int = 0, follow: bool = False
     ) -> AsyncIterator[ProcessOutput]:
         """Yield output from an offset: what there is, or with `follow` until nobody can write any more."""
-        request = pb.ReadProcessRequest(thread=thread, id=process_id, stderr=stderr, offset=offset, follow=follow)
-        async for message in self._stream(self._processes.ReadProcess, request):
-            yield ProcessOutput(message.offset, message.data)
+        request = message(
+            pb.ReadProcessRequest, thread=thread, id=process_id, stderr=stderr, offset=offset, follow=follow
+        )
+        async for piece in self._stream(self._processes.ReadProcess, request):
+            yield ProcessOutput(piece.offset, piece.data)
 
     async def write_process(
-        self, thread: str, process_id: str, data: bytes, *, end: bool = False, timeout_s: float | None = None
+        self,
+        thread: str,
+        process_id: str,
+        data: bytes | bytearray | memoryview,
+        *,
+        end: bool = False,
+        timeout_s: float | None = None,
     ) -> Process:
         """Write to standard input, 1 MiB at most; with `end`, close it after that (on a terminal: end of file).
 
-        TooLarge says how much was taken when the process did not read the rest in time, 60 s at most.
+        Raises InputNotTaken when the process did not read all of it in time, 60 s at most, and ProcessEnded when nobody
+        can read it; `details["taken_bytes"]` of both says how much was taken.
         """
-        request = pb.WriteProcessRequest(thread=thread, id=process_id, data=data, end=end)
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise InvalidArgument(f"data: bytes are expected, not {type(data).__name__}; encode a text first")
+        request = message(pb.WriteProcessRequest, thread=thread, id=process_id, data=bytes(data), end=end)
         return _process((await self._unary(self._processes.WriteProcess, request, timeout_s)).process)
 
     async def resize_process(self, thread: str, process_id: str, rows: int, columns: int) -> Process:
         """Change the size of a process' terminal."""
-        size = pb.WindowSize(rows=rows, columns=columns)
-        request = pb.ResizeProcessRequest(thread=thread, id=process_id, size=size)
+        size = message(pb.WindowSize, rows=rows, columns=columns)
+        request = message(pb.ResizeProcessRequest, thread=thread, id=process_id, size=size)
         return _process((await self._unary(self._processes.ResizeProcess, request)).process)
 
     async def signal_process(self, thread: str, process_id: str, signal: int, *, tree: bool = False) -> Process:
-        """Send a signal to a process' group, or with `tree` to everything it started."""
-        request = pb.SignalProcessRequest(thread=thread, id=process_id, signal=signal, tree=tree)
+        """Send a signal to a process' group, or with `tree` to everything it started.
+
+        Raises ProcessEnded where the group is no more; its tree may be.
+        """
+        request = message(pb.SignalProcessRequest, thread=thread, id=process_id, signal=signal, tree=tree)
         return _process((await self._unary(self._processes.SignalProcess, request)).process)
 
-    async def kill_strays(self, thread: str) -> None:
-        """Kill what commands of a thread left running; background processes stay."""
-        await self._unary(self._processes.SignalProcess, pb.SignalProcessRequest(thread=thread, signal=9, tree=True))
+    async def kill_strays(self, thread: str = "default") -> int:
+        """Kill what commands of a thread left running and return how many live still; background processes stay."""
+        response = await self._unary(self._processes.KillStrays, message(pb.KillStraysRequest, thread=thread))
+        return int(response.left)
 
     async def wait_process(self, thread: str, process_id: str, *, timeout_s: float | None = None) -> Process:
         """Wait for the end of a process; without `timeout_s` as long as it takes. Then it may still be running."""
-        request = pb.WaitProcessRequest(thread=thread, id=process_id)
+        if timeout_s is not None and not 0 <= timeout_s < math.inf:  # NaN too
+            raise InvalidArgument(
+                f"timeout_s {timeout_s!r}: seconds from 0 on; leave it out to wait as long as it takes"
+            )
+        request = message(pb.WaitProcessRequest, thread=thread, id=process_id)
         deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left_s = max(deadline_s - time.monotonic(), 0.0)
@@ -244,7 +278,7 @@ class ProcessCalls(Wire):
 
     async def remove_process(self, thread: str, process_id: str) -> Process:
         """Kill everything a process started and forget it; return how it was. Its output files stay."""
-        request = pb.RemoveProcessRequest(thread=thread, id=process_id)
+        request = message(pb.RemoveProcessRequest, thread=thread, id=process_id)
         return _process((await self._unary(self._processes.RemoveProcess, request)).process)
 
 
@@ -279,12 +313,12 @@ class _Running:
     async def output(self) -> AsyncIterator[tuple[str, bytes]]:
         """Yield output in order of arrival."""
         try:
-            async for message in self._call:
-                kind = message.WhichOneof("response")
+            async for said in self._call:
+                kind = said.WhichOneof("response")
                 if kind == "end":
-                    self._end = message.end
+                    self._end = said.end
                     return
-                yield kind, getattr(message, kind)
+                yield kind, getattr(said, kind)
         except grpc.aio.AioRpcError as error:
             raise_error(error)
         except asyncio.CancelledError:
@@ -309,15 +343,26 @@ class _Running:
 
 
 def _program(thread: str, argv: Sequence[str], cwd: str, env: Mapping[str, str] | None) -> pb.Program:
-    return pb.Program(thread=thread, argv=argv, cwd=cwd, env=dict(env or {}))
+    if isinstance(argv, str | bytes):
+        raise InvalidArgument(
+            'argv: a list of words is expected, such as ["ls", "-l"]; a line is for sh: ["sh", "-c", LINE]'
+        )
+    try:
+        variables = dict(env or {})
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"env: a mapping of names to values is expected: {error}") from error
+    return message(pb.Program, thread=thread, argv=argv, cwd=cwd, env=variables)
 
 
 def _ms(timeout_s: float | None) -> int:
     """Return a limit as the wire has it, where 0 means that none was given."""
     if timeout_s is None:
         return 0
-    if timeout_s <= 0:
-        raise InvalidArgument("timeout_s: more than 0 is expected; leave it out for the longest that is allowed")
+    if not 0 < timeout_s <= _MS_LIMIT / 1000:  # NaN too
+        raise InvalidArgument(
+            f"timeout_s {timeout_s!r}: more than 0 and {_MS_LIMIT // 1000:,} at most; leave it out for the longest "
+            "that is allowed"
+        )
     return max(math.ceil(timeout_s * 1000), 1)
 
 
@@ -335,9 +380,13 @@ def _process(process: pb.Process) -> Process:
         rows=process.size.rows,
         columns=process.size.columns,
         stdin_open=process.stdin_open,
-        stdout_size_bytes=process.stdout_bytes,
-        stderr_size_bytes=process.stderr_bytes,
+        stdout_size_bytes=process.stdout_size_bytes,
+        stderr_size_bytes=process.stderr_size_bytes,
         stdout_path=process.stdout_path,
         stderr_path=process.stderr_path,
+        stdout_path_bytes=process.stdout_path_bytes,
+        stderr_path_bytes=process.stderr_path_bytes,
+        stdout_closed=process.stdout_closed,
+        stderr_closed=process.stderr_closed,
         tree=process.tree,
     )

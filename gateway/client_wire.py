@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Mapping
-from typing import Any, NoReturn, Self
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from typing import Any, NoReturn, Self, TypeVar
 
 import grpc
 import grpc.aio
@@ -43,7 +43,10 @@ _BY_CODE: Mapping[grpc.StatusCode, type[AirlockError]] = {
     )
 }
 
-Input = bytes | AsyncIterable[bytes]
+_TIMEOUT_LIMIT_S = 366 * 86_400.0
+_Message = TypeVar("_Message")
+
+Input = bytes | bytearray | memoryview | AsyncIterable[bytes]
 """What a stream is fed with: all of it, or pieces of any size as they come."""
 
 
@@ -65,10 +68,13 @@ class Wire:
         await self._channel.close(None)
 
     async def _unary(self, method: Any, request: Any, timeout_s: float | None = None) -> Any:
+        _check_timeout(timeout_s)
         try:
             return await method(request, metadata=self._metadata, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             raise_error(error)
+        except grpc.aio.UsageError as error:
+            raise _closed(error) from error
 
     async def _stream(
         self,
@@ -76,33 +82,70 @@ class Wire:
         request: Any,
         timeout_s: float | None = None,
     ) -> AsyncIterator[Any]:
+        _check_timeout(timeout_s)
         try:
-            async for message in method(request, metadata=self._metadata, timeout=timeout_s):
-                yield message
+            async for answer in method(request, metadata=self._metadata, timeout=timeout_s):
+                yield answer
         except grpc.aio.AioRpcError as error:
             raise_error(error)
+        except grpc.aio.UsageError as error:
+            raise _closed(error) from error
+
+    def _open(self, method: Any) -> Any:
+        """Return a call whose messages are sent one by one."""
+        try:
+            return method(metadata=self._metadata)
+        except grpc.aio.UsageError as error:
+            raise _closed(error) from error
+
+
+def message(kind: Callable[..., _Message], **fields: Any) -> _Message:
+    """Return a request; InvalidArgument where a field does not take its value."""
+    try:
+        return kind(**fields)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"what was given is not what a field takes: {error}") from error
+
+
+def check_input(data: object) -> None:
+    """Raise InvalidArgument for what no stream can be fed with."""
+    if not isinstance(data, bytes | bytearray | memoryview | AsyncIterable):
+        raise InvalidArgument(
+            f"input is bytes, or an asynchronous iterator of bytes, not {type(data).__name__}; encode a text first"
+        )
 
 
 async def pieces(data: Input) -> AsyncIterator[bytes]:
     """Yield input in pieces that a message takes."""
-    if not isinstance(data, bytes):
+    check_input(data)
+    if isinstance(data, AsyncIterable):
         async for chunk in data:
-            async for piece in pieces(bytes(chunk)):
+            async for piece in pieces(chunk):
                 yield piece
         return
-    for at in range(0, len(data), _CHUNK_BYTES):
-        yield data[at : at + _CHUNK_BYTES]
+    whole = bytes(data)
+    for at in range(0, len(whole), _CHUNK_BYTES):
+        yield whole[at : at + _CHUNK_BYTES]
+
+
+def _check_timeout(timeout_s: float | None) -> None:
+    if timeout_s is not None and not 0 <= timeout_s <= _TIMEOUT_LIMIT_S:  # NaN too
+        raise InvalidArgument(f"timeout_s {timeout_s!r}: 0 to {_TIMEOUT_LIMIT_S:.0f} s; leave it out for none")
+
+
+def _closed(error: Exception) -> Unavailable:
+    return Unavailable(f"this client was closed; make another ({error})")
 
 
 def raise_error(error: grpc.aio.AioRpcError) -> NoReturn:
     """Raise the class of gateway.errors that a status stands for."""
-    message = error.details() or error.code().name
+    said = error.details() or error.code().name
     status = rpc_status.from_call(error)  # type: ignore[arg-type]
     for detail in status.details if status else ():
         info = error_details_pb2.ErrorInfo()
         if detail.Unpack(info) and info.reason in _ERRORS:
-            raise _ERRORS[info.reason](message, **dict(info.metadata)) from error
+            raise _ERRORS[info.reason](said, **dict(info.metadata)) from error
     kind = _BY_CODE.get(error.code(), AirlockError)
-    if kind is Overloaded and "larger than max" in message:
+    if kind is Overloaded and "larger than max" in said:
         kind = TooLarge
-    raise kind(f"{error.code().name}: {message}") from error
+    raise kind(f"{error.code().name}: {said}") from error

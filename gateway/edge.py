@@ -7,6 +7,7 @@ google.rpc.ErrorInfo whose reason a client can branch on.
 from __future__ import annotations
 
 import functools
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -18,11 +19,15 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from gateway.errors import AirlockError, Internal, from_sandbox
+from gateway.shares import Shares
 from gateway.tenants import Tenant
 from sandbox.errors import SandboxError
 
 log = structlog.get_logger(__name__)
 _DOMAIN = "airlock"
+# A quarter of what the server takes in all (server.py), streams that wait included.
+CALLS_OF_A_TENANT = 512
+_CALLS = Shares(CALLS_OF_A_TENANT, "calls")
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -51,8 +56,11 @@ def unary(
     @functools.wraps(method)
     async def rpc(self: S, request: Q, context: Context) -> A:
         try:
-            return await method(self, await self.authenticate(context), request, context)
+            tenant = await self.authenticate(context)
+            with _CALLS.hold(tenant.name):
+                return await method(self, tenant, request, context)
         except Exception as error:
+            del request  # grpc keeps the frame for a while, and a refusal must not keep what was refused
             await _abort(context, error)
 
     return rpc
@@ -66,9 +74,12 @@ def streaming(
     @functools.wraps(method)
     async def rpc(self: S, request: Q, context: Context) -> AsyncIterator[A]:
         try:
-            async for answer in method(self, await self.authenticate(context), request, context):
-                yield answer
+            tenant = await self.authenticate(context)
+            with _CALLS.hold(tenant.name):
+                async for answer in method(self, tenant, request, context):
+                    yield answer
         except Exception as error:
+            del request
             await _abort(context, error)
 
     return rpc
@@ -77,6 +88,7 @@ def streaming(
 async def _abort(context: Context, error: Exception) -> NoReturn:
     if isinstance(error, grpc.aio.AbortError):
         raise error
+    traceback.clear_frames(error.__traceback__)
     if isinstance(error, SandboxError):
         error = from_sandbox(error)
     if not isinstance(error, AirlockError):

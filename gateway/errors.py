@@ -9,8 +9,12 @@
     +-- IsADirectory         FAILED_PRECONDITION  a file was expected
     +-- NotADirectory        FAILED_PRECONDITION  a directory was expected
     +-- Conflict             ALREADY_EXISTS       it is there already
+    +-- StartFailed          FAILED_PRECONDITION  a program could not be started; details: outcome, errno
+    +-- ProcessEnded         FAILED_PRECONDITION  a process has ended, or its stdin is closed; details: taken_bytes
+    +-- InputNotTaken        DEADLINE_EXCEEDED    a process did not read all of its input in time; details: taken_bytes
     +-- NoSpace              RESOURCE_EXHAUSTED   the workspace is full
     +-- TooLarge             OUT_OF_RANGE         larger than the call takes
+    +-- Exhausted            RESOURCE_EXHAUSTED   the sandbox has no process or memory left, or no room for a process
     +-- Overloaded           RESOURCE_EXHAUSTED   too many sandboxes, runs or calls at once
     +-- ThreadBusy           FAILED_PRECONDITION  a run is under way in the thread
     +-- Unavailable          UNAVAILABLE          the engine, a sandbox or the gateway does not answer
@@ -25,6 +29,7 @@ class. str() says what is wrong and how to mend it.
 
 from __future__ import annotations
 
+import errno
 from typing import ClassVar
 
 import grpc
@@ -98,6 +103,27 @@ class Conflict(AirlockError):
     reason = "CONFLICT"
 
 
+class StartFailed(AirlockError):
+    """A program could not be started. `details` have `outcome`, and `errno` (Linux') where the kernel gave one."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "START_FAILED"
+
+
+class ProcessEnded(AirlockError):
+    """A process has ended, or its stdin is closed. Of input, `details` have `taken_bytes`."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "PROCESS_ENDED"
+
+
+class InputNotTaken(AirlockError):
+    """A process did not read all of its input in time; from `taken_bytes` of `details` on one may go on."""
+
+    code = grpc.StatusCode.DEADLINE_EXCEEDED
+    reason = "INPUT_NOT_TAKEN"
+
+
 class NoSpace(AirlockError):
     """The workspace is full."""
 
@@ -110,6 +136,13 @@ class TooLarge(AirlockError):
 
     code = grpc.StatusCode.OUT_OF_RANGE
     reason = "TOO_LARGE"
+
+
+class Exhausted(AirlockError):
+    """The sandbox has no process or memory left for it, or 64 background processes run."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    reason = "EXHAUSTED"
 
 
 class Overloaded(AirlockError):
@@ -169,15 +202,44 @@ _FROM_SANDBOX: tuple[tuple[type[sandbox_errors.SandboxError], type[AirlockError]
     (sandbox_errors.TooLarge, TooLarge),
     (sandbox_errors.Conflict, Conflict),
     (sandbox_errors.InvalidArgument, InvalidArgument),
+    (sandbox_errors.Exhausted, Exhausted),
     (sandbox_errors.PostureTooWeak, Misconfigured),
     (sandbox_errors.ImageMissing, Misconfigured),
     (sandbox_errors.SandboxError, Unavailable),
 )
 
 
+_FAILED = "failed_to_start"
+# What the kernel says of a process that is no more, or of a pipe that nobody reads.
+_ENDED = (errno.ESRCH, errno.EPIPE)
+# At a start they are about the request, unless the kernel itself said so.
+_OF_THE_REQUEST = (
+    sandbox_errors.InvalidPath,
+    sandbox_errors.TooLarge,
+    sandbox_errors.InvalidArgument,
+    sandbox_errors.Exhausted,
+)
+
+
 def from_sandbox(error: sandbox_errors.SandboxError) -> AirlockError:
     """Return the client's error for a sandbox's."""
+    if isinstance(error, sandbox_errors.InputNotTaken):
+        kind = ProcessEnded if error.closed else InputNotTaken
+        return kind(str(error), taken_bytes=str(error.taken_bytes))
+    if isinstance(error, sandbox_errors.Conflict) and error.errno in _ENDED:
+        return ProcessEnded(str(error))
     return next(ours for theirs, ours in _FROM_SANDBOX if isinstance(error, theirs))(str(error))
+
+
+def from_start(error: sandbox_errors.SandboxError) -> AirlockError:
+    """Return the client's error for a process that did not start: the kernel's no is never like a policy's."""
+    refused = isinstance(error, (sandbox_errors.FileError, sandbox_errors.Exhausted))
+    if not refused or isinstance(error, sandbox_errors.Conflict):
+        return from_sandbox(error)
+    if error.errno is None:
+        return from_sandbox(error) if isinstance(error, _OF_THE_REQUEST) else StartFailed(str(error), outcome=_FAILED)
+    outcome = "pids_limit" if error.errno == errno.EAGAIN else _FAILED
+    return StartFailed(str(error), outcome=outcome, errno=str(error.errno))
 
 
 def all_errors(root: type[AirlockError] = AirlockError) -> dict[str, type[AirlockError]]:

@@ -221,7 +221,7 @@ def _exec_result(result: ProgramResult, cmd: list[str], limit_bytes: int) -> Exe
             return _with_code(result, _SIGNALLED + 9, "Killed\n")
         case "failed_to_start" if result.errno == errno.EACCES:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), cmd[0])
-        case "failed_to_start" if result.errno == errno.ENOENT:
+        case "failed_to_start" if result.errno in (errno.ENOENT, errno.ENOTDIR):
             return _with_code(result, _NOT_FOUND, f"{cmd[0]}: not found, or its directory or interpreter is not\n")
         case other:
             raise SandboxUnavailableError(f"{cmd[0]}: {other}: {result.message or 'no more is known'}")

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from agent.filesystem import OutputStream
 from agent.messages import ToolCall
 from agent.tool import ToolContext, ToolResult, ToolSpec
-from gateway.errors import AirlockError, DeadlineExceeded, PermissionDenied
+from gateway.errors import AirlockError, DeadlineExceeded, PermissionDenied, from_start
 from gateway.program import Program
 from gateway.thread_sandbox import ThreadSandbox
 from sandbox.errors import SandboxError
@@ -175,18 +175,21 @@ class ProcessStart(_ProgramCall):
 
     async def _start(self, call_id: str) -> ToolResult:
         del call_id
-        self.process = await self._sandbox.start_process(
-            self._process_id,
-            self._program.argv_bytes(),
-            env=self._program.env,
-            cwd=self._program.cwd,
-            terminal=self._terminal,
-            rows=self._rows,
-            columns=self._columns,
-            stdin=self._stdin,
-            merge_stderr=self._merge_stderr,
-            timeout_s=self._timeout_s,
-        )
+        try:
+            self.process = await self._sandbox.start_process(
+                self._process_id,
+                self._program.argv_bytes(),
+                env=self._program.env,
+                cwd=self._program.cwd,
+                terminal=self._terminal,
+                rows=self._rows,
+                columns=self._columns,
+                stdin=self._stdin,
+                merge_stderr=self._merge_stderr,
+                timeout_s=self._timeout_s,
+            )
+        except SandboxError as error:
+            raise from_start(error) from error
         return ToolResult(content=f"started in the background as process {self._process_id}".encode())
 
 

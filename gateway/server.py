@@ -40,6 +40,7 @@ from gateway.v1 import (
     workspace_service_pb2_grpc,
 )
 from sandbox.docker_engine import DockerEngine
+from sandbox.engine import Engine
 from sandbox.errors import SandboxError
 from sandbox.sandbox_keeper import SandboxKeeper
 
@@ -90,7 +91,7 @@ async def running_gateway(config: Config, listen: str) -> AsyncIterator[Gateway]
         interrupted = await store.end_interrupted()
         if interrupted:
             log.warning("ended runs that an earlier process left", runs=interrupted)
-        engine = DockerEngine(
+        engine: Engine = DockerEngine(
             instance=_instance(state_dir),
             channel_root=config.resolved_channel_dir(),
             runtime_image=config.sandbox.runtime_image,
@@ -123,7 +124,7 @@ async def running_gateway(config: Config, listen: str) -> AsyncIterator[Gateway]
         yield Gateway(address, store, tenants)
 
 
-async def _say_what_sandboxes_lack(engine: DockerEngine) -> None:
+async def _say_what_sandboxes_lack(engine: Engine) -> None:
     """Log at the start what would fail the first call. It can be mended while the gateway runs."""
     try:
         await engine.prepare()

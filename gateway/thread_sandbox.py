@@ -1,18 +1,21 @@
 """A thread's files and shell: what the agent's tools are given. Each operation borrows the thread's sandbox.
 
 The sandbox is made on first use, and made again, with the same workspace, when it was removed for being idle or died.
+Looking after processes is no use of that kind: where no sandbox lives, there are none.
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from agent.filesystem import OnOutput, OutputStream
 from sandbox.engine import Sandbox, SandboxSpec
-from sandbox.errors import SandboxError
+from sandbox.errors import Conflict, Exhausted, NotFound, SandboxError
 from sandbox.filesystem import EditResult, EntriesPage, Entry, ExecResult, GrepPage, LinesPage
 from sandbox.process import Process, ProcessList, ProcessPage, ProgramResult
+from sandbox.process_replies import PROCESSES_LIMIT
 from sandbox.sandbox_keeper import SandboxKeeper
 
 
@@ -25,6 +28,17 @@ class ThreadSandbox:
 
     def _borrow(self) -> AbstractAsyncContextManager[Sandbox]:
         return self._keeper.acquire(self._spec)
+
+    @asynccontextmanager
+    async def _borrow_with(self, process_id: str) -> AsyncIterator[Sandbox]:
+        """Borrow the sandbox that has a process; NotFound where none lives."""
+        async with self._keeper.acquire_existing(self._spec) as sandbox:
+            if sandbox is None:
+                raise NotFound(
+                    f"there is no background process {process_id!r}: the thread has no sandbox now, and processes go "
+                    "with theirs"
+                )
+            yield sandbox
 
     async def ls(self, path: str, *, offset: int = 0, limit: int = 1000) -> EntriesPage:
         """List a directory."""
@@ -157,56 +171,75 @@ class ThreadSandbox:
         merge_stderr: bool,
         timeout_s: float | None,
     ) -> Process:
-        """Start a background process."""
+        """Start a background process; Conflict where its id is in use, Exhausted where no more may run."""
         async with self._borrow() as sandbox:
-            return await sandbox.processes.start(
-                process_id,
-                argv,
-                env=env,
-                cwd=cwd,
-                terminal=terminal,
-                rows=rows,
-                columns=columns,
-                stdin=stdin,
-                merge_stderr=merge_stderr,
-                timeout_s=timeout_s,
-            )
+            try:
+                return await sandbox.processes.start(
+                    process_id,
+                    argv,
+                    env=env,
+                    cwd=cwd,
+                    terminal=terminal,
+                    rows=rows,
+                    columns=columns,
+                    stdin=stdin,
+                    merge_stderr=merge_stderr,
+                    timeout_s=timeout_s,
+                )
+            except Conflict as error:
+                # The daemon calls both a conflict; whoever asked has to free another thing for each.
+                found = (await sandbox.processes.list()).processes
+                running = sum(process.running for process in found)
+                if running < PROCESSES_LIMIT or any(process.id == process_id for process in found):
+                    raise
+                raise Exhausted(str(error)) from error
 
     async def list_processes(self) -> ProcessList:
         """List background processes and count strays."""
-        async with self._borrow() as sandbox:
-            return await sandbox.processes.list()
+        async with self._keeper.acquire_existing(self._spec) as sandbox:
+            return ProcessList((), 0) if sandbox is None else await sandbox.processes.list()
 
     async def read_process(
         self, process_id: str, *, stderr: bool = False, offset: int, limit_bytes: int = 256 * 1024, wait_s: float = 0
     ) -> ProcessPage:
         """Read a page of a process' output."""
-        async with self._borrow() as sandbox:
+        async with self._borrow_with(process_id) as sandbox:
             return await sandbox.processes.read(
                 process_id, stderr=stderr, offset=offset, limit_bytes=limit_bytes, wait_s=wait_s
             )
 
     async def write_process(self, process_id: str, data: bytes, *, end: bool = False, wait_s: float) -> Process:
         """Write to a process' stdin."""
-        async with self._borrow() as sandbox:
+        async with self._borrow_with(process_id) as sandbox:
             return await sandbox.processes.write(process_id, data, end=end, wait_s=wait_s)
 
     async def resize_process(self, process_id: str, rows: int, columns: int) -> Process:
         """Change the size of a process' terminal."""
-        async with self._borrow() as sandbox:
+        async with self._borrow_with(process_id) as sandbox:
             return await sandbox.processes.resize(process_id, rows, columns)
 
-    async def signal_process(self, process_id: str, number: int, *, tree: bool = False) -> Process | None:
-        """Send a signal to a process, or kill all strays."""
-        async with self._borrow() as sandbox:
-            return await sandbox.processes.signal(process_id, number, tree=tree)
+    async def signal_process(self, process_id: str, number: int, *, tree: bool = False) -> Process:
+        """Send a signal to a process' group, or with `tree` to everything it started."""
+        async with self._borrow_with(process_id) as sandbox:
+            process = await sandbox.processes.signal(process_id, number, tree=tree)
+        if process is None:
+            raise NotFound("a process has an id; kill_strays ends what commands left behind")
+        return process
+
+    async def kill_strays(self) -> int:
+        """Kill what commands left behind; return how many strays live then."""
+        async with self._keeper.acquire_existing(self._spec) as sandbox:
+            if sandbox is None:
+                return 0
+            await sandbox.processes.signal("", signal.SIGKILL, tree=True)
+            return (await sandbox.processes.list()).strays
 
     async def wait_process(self, process_id: str, *, wait_s: float) -> Process:
         """Wait for a process' end."""
-        async with self._borrow() as sandbox:
+        async with self._borrow_with(process_id) as sandbox:
             return await sandbox.processes.wait(process_id, wait_s=wait_s)
 
     async def remove_process(self, process_id: str) -> Process:
         """Kill what is left of a process and forget it."""
-        async with self._borrow() as sandbox:
+        async with self._borrow_with(process_id) as sandbox:
             return await sandbox.processes.remove(process_id)

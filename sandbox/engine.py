@@ -8,6 +8,12 @@ a sandbox made again for the same tenant and thread finds the same files, until 
     result = await sandbox.shell.execute("true", timeout_s=5, call_id="c1", ...)
     await engine.remove(sandbox.id)
 
+A gateway's next process may find sandboxes that the one before left running, for it was killed or told to keep them:
+
+    for left in await engine.reconcile(): ...    # alive; what was dead is removed
+    sandbox = await engine.create(spec)          # the one that was left, if it was made for the very same spec
+    await engine.close(keep_sandboxes=True)      # left for the next process
+
 Concerns such as pooling, limits and metrics are engines around an engine. Every engine passes tests/conformance.
 """
 
@@ -85,10 +91,45 @@ class Sandbox(Protocol):
         ...
 
 
-class Engine(Protocol):
-    """Makes and removes sandboxes. Raises SandboxError subclasses."""
+@dataclass(frozen=True)
+class LeftSandbox:
+    """A sandbox that an earlier process of the same gateway left running, until it is asked for or goes idle.
 
-    async def create(self, spec: SandboxSpec) -> Sandbox: ...
+    Whose it is, in the digests of container_config.owner(): the engine is told no more, so no more is known.
+    """
+
+    id: str
+    tenant: str
+    thread: str
+
+
+class Engine(Protocol):
+    """Makes and removes sandboxes for one gateway instance. Raises SandboxError subclasses."""
+
+    async def prepare(self) -> None:
+        """Make ready what every sandbox needs; raises SandboxError when none could be made.
+
+        create() does it too. Asked early, it says at the start what would fail the first call.
+        """
+        ...
+
+    async def reconcile(self) -> Sequence[LeftSandbox]:
+        """Return the sandboxes that an earlier process left alive and of this release, the newest first.
+
+        There is one for each tenant and thread. create() takes one over when it is asked for the same, remove()
+        removes it. Every other sandbox that an earlier process left is removed; workspaces always stay. This process's
+        own sandboxes are not touched.
+        """
+        ...
+
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        """Return a sandbox: started, greeted, its posture verified; raises SandboxError when there can be none.
+
+        One that reconcile() found for the same tenant and thread is taken over if it was made in the very same way,
+        else replaced. A creation that fails or is cancelled leaves nothing, but for what it was about to take over.
+        """
+        ...
+
     async def remove(self, sandbox_id: str) -> None:
         """Remove a sandbox, not its workspace. One that is gone is no error."""
         ...
@@ -105,6 +146,9 @@ class Engine(Protocol):
         """Return the ids of the sandboxes that this gateway instance owns, alive or not."""
         ...
 
-    async def close(self) -> None:
-        """Remove every sandbox that this instance owns and let go of the engine."""
+    async def close(self, *, keep_sandboxes: bool = False) -> None:
+        """Remove every sandbox that this instance owns and let go of the engine. Closing again is no error.
+
+        With `keep_sandboxes` they live on, for the next process of this instance to take over.
+        """
         ...

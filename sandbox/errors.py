@@ -24,7 +24,7 @@ str() of each says what is wrong and how to mend it. The gateway translates them
 
 
 class SandboxError(Exception):
-    """A sandbox did not do what was asked. `errno` is the kernel's reason inside the sandbox, None when it gave none."""
+    """A sandbox did not do what was asked. `errno` is what the kernel in the sandbox said, None when it did not."""
 
     errno: int | None = None
 

@@ -1,8 +1,10 @@
-"""The first word with a sandbox: who answers, of which release, and what holds it. No sandbox is used before."""
+"""The first word with a sandbox: that somebody answers, of which release, what holds it. No sandbox is used before."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 
 from google.protobuf import text_format
 
@@ -16,8 +18,39 @@ from sandbox.v1 import channel_pb2 as pb
 
 log = logging.getLogger(__name__)
 
+_BOOT_TIMEOUT_S = 10.0
+# How often a daemon that is coming up is tried, and how often it is asked whether it has already died.
+_CONNECT_INTERVAL_S = 0.002
+_INSPECT_INTERVAL_S = 0.25
 _HELLO_TIMEOUT_S = 5.0
 _SHOWN_DIGITS = 12
+
+
+async def connected(channel: Channel, boot: asyncio.Future[None], refuse_dead: Callable[[], Awaitable[None]]) -> None:
+    """Return as soon as the daemon listens, which may be before `boot`, the start of its container, is done.
+
+    Raises what `boot` does; what `refuse_dead`, asked now and then, raises for a daemon that has ended; and
+    SandboxUnavailable when nobody listens 10 s after the start.
+    """
+    loop = asyncio.get_running_loop()
+    deadline_s = inspect_at_s = float("inf")
+    while True:
+        try:
+            await channel.connect()
+            return
+        except (FileNotFoundError, ConnectionRefusedError):
+            pass
+        now_s = loop.time()
+        if boot.done():
+            boot.result()
+            deadline_s = min(deadline_s, now_s + _BOOT_TIMEOUT_S)
+            inspect_at_s = min(inspect_at_s, now_s + _INSPECT_INTERVAL_S)
+        if now_s > deadline_s:
+            raise SandboxUnavailable(f"the sandbox daemon did not come up within {_BOOT_TIMEOUT_S:.0f} s")
+        if now_s > inspect_at_s:
+            inspect_at_s = now_s + _INSPECT_INTERVAL_S
+            await refuse_dead()
+        await asyncio.sleep(_CONNECT_INTERVAL_S)
 
 
 async def introduced(channel: Channel) -> pb.Posture:

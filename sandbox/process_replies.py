@@ -6,9 +6,10 @@ Each function takes what was asked beside what came, and raises DaemonLost when 
 from __future__ import annotations
 
 import re
+from typing import NoReturn
 
 from sandbox import replies
-from sandbox.errors import DaemonLost
+from sandbox.errors import DaemonLost, InputNotTaken
 from sandbox.filesystem import PROCESSES_DIRECTORY
 from sandbox.process import Process, ProcessList, ProcessOutput, ProcessPage
 from sandbox.v1 import channel_pb2 as pb
@@ -93,6 +94,21 @@ def process_page(reply: pb.ProcessReadReply, *, offset: int, limit_bytes: int) -
     if reply.end and after < size_bytes:
         raise DaemonLost("the sandbox daemon says that output ends before its end")
     return ProcessPage(reply.data, reply.offset, reply.end, size_bytes)
+
+
+def raise_write_failure(failure: pb.Failure, *, sent_bytes: int) -> NoReturn:
+    """Raise what a failed write stands for: InputNotTaken, which tells how much of it was taken, or another error."""
+    if failure.kind not in (pb.FAILURE_KIND_TOO_LARGE, pb.FAILURE_KIND_CONFLICT):
+        replies.raise_failure(failure)
+    if failure.taken_bytes > sent_bytes:
+        raise DaemonLost("the sandbox daemon says that a process took more input than it was sent")
+    raised = InputNotTaken(
+        replies.failure_message(failure),
+        taken_bytes=failure.taken_bytes,
+        closed=failure.kind == pb.FAILURE_KIND_CONFLICT,
+    )
+    raised.errno = replies.errno(failure.errno)
+    raise raised
 
 
 def _argv(reply: pb.Process) -> tuple[bytes, ...]:

@@ -4,7 +4,8 @@ A process belongs to the sandbox and not to the connection: it lives until it en
 is known of it is asked anew each time, so a gateway that was started again knows as much as before.
 
 Every method raises InvalidArgument (or InvalidPath, TooLarge) for what cannot be asked, NotFound for an id that is not
-there, Conflict for one in use or with 64 processes running, and DaemonLost when the daemon does not behave.
+there, Conflict for one in use or with 64 processes running, Exhausted when the sandbox has no process or memory left,
+and DaemonLost when the daemon does not behave.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from signal import SIGKILL
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from sandbox import process_replies, replies
 from sandbox.channel import Channel
@@ -128,8 +129,8 @@ class RemoteProcesses:
     async def write(self, process_id: str, data: bytes, *, end: bool = False, wait_s: float) -> Process:
         """Write to stdin, 1 MiB at most; `end` closes it, or sends a terminal its end-of-file character.
 
-        Raises TooLarge, which says how many bytes were taken, when there is no room for all within `wait_s`, 60 s at
-        most. A call that is cancelled may have written a part.
+        Raises InputNotTaken, which has how many bytes were taken, when there is no room for all within `wait_s`, 60 s
+        at most, or stdin is closed. A call that is cancelled may have written a part.
         """
         if len(data) > INPUT_LIMIT_BYTES:
             raise InvalidArgument(
@@ -137,7 +138,13 @@ class RemoteProcesses:
             )
         wait_ms = _checked_wait(wait_s)
         asked = pb.ProcessWriteRequest(id=_checked_id(process_id), data=data, end=end, wait_ms=wait_ms)
-        return await self._ask_of(process_id, pb.Request(process_write=asked), wait_ms=wait_ms)
+        reply = await self._ask(
+            pb.Request(process_write=asked),
+            "process",
+            wait_ms=wait_ms,
+            fail=lambda failure: process_replies.raise_write_failure(failure, sent_bytes=len(data)),
+        )
+        return self._checked(lambda: process_replies.process(reply.process, process_id))
 
     async def resize(self, process_id: str, rows: int, columns: int) -> Process:
         """Change the size of a process' terminal."""
@@ -177,10 +184,17 @@ class RemoteProcesses:
         reply = await self._ask(request, "process", wait_ms=wait_ms)
         return self._checked(lambda: process_replies.process(reply.process, process_id))
 
-    async def _ask(self, request: pb.Request, member: str, *, wait_ms: int = 0) -> pb.Reply:
+    async def _ask(
+        self,
+        request: pb.Request,
+        member: str,
+        *,
+        wait_ms: int = 0,
+        fail: Callable[[pb.Failure], NoReturn] = replies.raise_failure,
+    ) -> pb.Reply:
         reply = await self._channel.ask(request, member, timeout_s=wait_ms / 1000 + self._answer_timeout_s)
         if reply.HasField("failure"):
-            self._checked(lambda: replies.raise_failure(reply.failure))
+            self._checked(lambda: fail(reply.failure))
         return reply
 
     def _checked(self, convert: Callable[[], _Value]) -> _Value:

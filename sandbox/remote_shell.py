@@ -5,6 +5,7 @@ A lost daemon is an outcome, not an exception: the command may have run, and who
 
 from __future__ import annotations
 
+import errno
 import math
 import re
 import time
@@ -164,7 +165,8 @@ class RemoteShell:
             message = f"{error}. The program may have run; the workspace is kept and the next call gets a new sandbox."
             return ProgramResult("daemon_lost", output_bytes=stream.output_bytes, message=message)
         except SandboxError as error:
-            return ProgramResult("failed_to_start", message=str(error))
+            outcome = "pids_limit" if error.errno == errno.EAGAIN else "failed_to_start"
+            return ProgramResult(outcome, errno=error.errno, message=str(error))
         return result
 
     def _give_up_on_survivors(self, reply: pb.ExecReply) -> None:

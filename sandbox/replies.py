@@ -65,6 +65,7 @@ _FAILURES: dict[int, type[errors.SandboxError]] = {
     pb.FAILURE_KIND_CONFLICT: errors.Conflict,
     pb.FAILURE_KIND_INVALID_ARGUMENT: errors.InvalidArgument,
     pb.FAILURE_KIND_INTERNAL: errors.FileError,
+    pb.FAILURE_KIND_EXHAUSTED: errors.Exhausted,
 }
 
 
@@ -77,12 +78,20 @@ class Ending(NamedTuple):
 
 
 def raise_failure(failure: pb.Failure) -> NoReturn:
-    """Raise the error that a Failure stands for, its message cut and without control characters."""
+    """Raise the error that a Failure stands for, with its errno; its message is cut and without control characters."""
     error = _FAILURES.get(failure.kind)
     if error is None:
         raise DaemonLost(f"the sandbox daemon failed a call for no known reason ({failure.kind})")
-    message = plain_text(failure.message) or f"{error.__name__}: the sandbox gave no reason"
-    raise error(message)
+    if failure.taken_bytes:
+        raise DaemonLost("the sandbox daemon says that it took input, in a call that has none to take in part")
+    raised = error(failure_message(failure))
+    raised.errno = errno(failure.errno)
+    raise raised
+
+
+def failure_message(failure: pb.Failure) -> str:
+    """Return what a Failure says, for people and models; never empty."""
+    return plain_text(failure.message) or "the sandbox gave no reason"
 
 
 def plain_text(text: str) -> str:

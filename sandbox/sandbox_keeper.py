@@ -17,9 +17,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from sandbox.container_config import owner
-from sandbox.engine import Engine, Sandbox, SandboxSpec
+from sandbox.engine import Engine, LeftSandbox, Sandbox, SandboxSpec
 from sandbox.errors import SandboxError, SandboxUnavailable
-from sandbox.left_sandbox import LeftSandbox
 
 log = logging.getLogger(__name__)
 
@@ -100,13 +99,40 @@ class SandboxKeeper:
             self._make_room(key[0])
             place = self._places[key] = _Place()
         self._begin_sweeping()
-        place.users += 1
-        try:
+        async with self._in_use(key, place):
             sandbox = place.sandbox
             if sandbox is None or not self._fresh(place, sandbox, spec):
                 async with place.lock:
                     sandbox = await self._usable(place, spec)
             yield sandbox
+
+    @asynccontextmanager
+    async def acquire_existing(self, spec: SandboxSpec) -> AsyncIterator[Sandbox | None]:
+        """Lend the sandbox of the spec's tenant and thread, or None where none lives: whoever only looks makes none.
+
+        One made for another spec is lent as it is, and stays. What an earlier process left is taken over first, which
+        replaces it where it was made in another way.
+        """
+        if self._closed:
+            raise SandboxUnavailable("the gateway is stopping; ask again when it is back")
+        key = owner(spec)
+        place = self._places.get(key)
+        if place is None:
+            yield None
+            return
+        async with self._in_use(key, place):
+            sandbox = place.sandbox
+            if sandbox is None or not self._fresh(place, sandbox, sandbox.spec):
+                async with place.lock:
+                    sandbox = await self._living(place, spec)
+            yield sandbox
+
+    @asynccontextmanager
+    async def _in_use(self, key: tuple[str, str], place: _Place) -> AsyncIterator[None]:
+        """Count a user of a place; with the last one, a place that has nothing in it goes."""
+        place.users += 1
+        try:
+            yield
         finally:
             place.users -= 1
             place.used_s = self._clock()
@@ -174,6 +200,15 @@ class SandboxKeeper:
             raise SandboxUnavailable("the gateway is stopping; ask again when it is back")
         place.sandbox = made
         return made
+
+    async def _living(self, place: _Place, spec: SandboxSpec) -> Sandbox | None:
+        """Return the place's sandbox if it lives; the caller holds the lock."""
+        sandbox = place.sandbox
+        if sandbox is None:
+            return await self._usable(place, spec) if place.left is not None else None
+        if place.users == 1:
+            await sandbox.ping()  # finds out whether it was lost; one that is only slow has its processes still
+        return sandbox if sandbox.alive else None
 
     def _make_room(self, tenant: str) -> None:
         """Let a tenant have one more: its own idle sandboxes go first, another tenant's only when all are taken."""

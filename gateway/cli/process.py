@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import codecs
+import signal
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from gateway.cli.terminal import DEFAULT_ADDRESS, Address, Json, Key, err, out, print_json, run_client
+from gateway.cli.terminal import DEFAULT_ADDRESS, EXIT_BAD_NEWS, Address, Json, Key, err, out, print_json, run_client
 
 if TYPE_CHECKING:
-    from gateway.client import Process, Processes
+    from gateway.client import Process, Processes, ProcessOutput
+
+_SIGNAL_LIMIT = 64
 
 app = typer.Typer(help="Background processes of a thread's sandbox.", no_args_is_help=True)
 Thread = Annotated[str, typer.Option(help="Thread in whose sandbox they run.")]
@@ -39,13 +44,16 @@ def list_(
 
     table = Table("id", "state", "started", "output", "command", box=None, header_style="bold")
     for process in found.processes:
-        started = f"{process.started_at.astimezone():%H:%M:%S}"
+        started = f"{process.started_at.astimezone():%Y-%m-%d %H:%M:%S}"
         size = f"{process.stdout_size_bytes + process.stderr_size_bytes:,} B"
         command = printable(" ".join(process.argv)).replace("[", r"\[")
         table.add_row(process.id, _state(process), started, size, command)
     out.print(table)
     if found.strays:
-        err.print(f"{found.strays} more processes were left running by commands", style="yellow")
+        err.print(
+            f"{found.strays} more processes were left running by commands; `airlock process kill-strays` ends them",
+            style="yellow",
+        )
 
 
 @app.command()
@@ -58,24 +66,32 @@ def logs(
     offset: Annotated[int, typer.Option(min=0, help="First byte.")] = 0,
     address: Address = DEFAULT_ADDRESS,
     key: Key = "",
+    as_json: Json = False,
 ) -> None:
-    """Print what a process wrote: its bytes as they are, or on a terminal without control characters."""
-    from gateway.cli.printable import printable
+    """Print what a process wrote: its bytes as they are, or on a terminal without control characters.
 
-    shown = sys.stdout.isatty()
+    With --json, one object a piece and line: its offset, and text, or base64 where it is not UTF-8.
+    """
+    shown = _ShownText()
+
+    def show(piece: ProcessOutput) -> None:
+        if as_json:
+            print_json(_piece_as_json(piece))
+        elif sys.stdout.isatty():
+            shown.add(piece)
+        else:
+            sys.stdout.buffer.write(piece.data)
+            sys.stdout.buffer.flush()
 
     async def work() -> None:
         from gateway.client import Client
 
         async with Client(address, key) as airlock:
             async for piece in airlock.process_output(thread, process_id, stderr=stderr, offset=offset, follow=follow):
-                if shown:
-                    out.print(printable(piece.data.decode("utf-8", "replace")), markup=False, end="")
-                else:
-                    sys.stdout.buffer.write(piece.data)
-                    sys.stdout.buffer.flush()
+                show(piece)
 
-    run_client(work(), as_json=False)
+    run_client(work(), as_json=as_json)
+    shown.end()
 
 
 @app.command()
@@ -83,25 +99,115 @@ def kill(
     process_id: ProcessId,
     *,
     thread: Thread = "default",
-    signal: Annotated[int, typer.Option(min=1, max=64, help="Signal number of Linux.")] = 15,
+    signal_: Annotated[str, typer.Option("--signal", help="Name, such as TERM, or number of Linux.")] = "TERM",
     tree: Annotated[bool, typer.Option("--tree", help="Everything it started, not only its group.")] = False,
     address: Address = DEFAULT_ADDRESS,
     key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Send a signal to a process."""
+    number = signal_number(signal_)
 
     async def work() -> Process:
         from gateway.client import Client
 
         async with Client(address, key) as airlock:
-            return await airlock.signal_process(thread, process_id, signal, tree=tree)
+            return await airlock.signal_process(thread, process_id, number, tree=tree)
 
     process = run_client(work(), as_json=as_json)
     if as_json:
         print_json(_as_json(process))
     else:
-        err.print(f"{process.id}: signal {signal} sent", style="dim", markup=False)
+        err.print(f"{process.id}: signal {number} sent", style="dim", markup=False)
+
+
+@app.command()
+def remove(
+    process_id: ProcessId,
+    *,
+    thread: Thread = "default",
+    address: Address = DEFAULT_ADDRESS,
+    key: Key = "",
+    as_json: Json = False,
+) -> None:
+    """Kill everything a process started, and forget it; its output files stay."""
+
+    async def work() -> Process:
+        from gateway.client import Client
+
+        async with Client(address, key) as airlock:
+            return await airlock.remove_process(thread, process_id)
+
+    process = run_client(work(), as_json=as_json)
+    if as_json:
+        print_json(_as_json(process))
+    else:
+        err.print(f"{process.id}: removed, {_state(process)}", style="dim", markup=False)
+
+
+@app.command("kill-strays")
+def kill_strays(
+    *, thread: Thread = "default", address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = False
+) -> None:
+    """Kill what commands left running; background processes stay."""
+
+    async def work() -> int:
+        from gateway.client import Client
+
+        async with Client(address, key) as airlock:
+            return await airlock.kill_strays(thread)
+
+    left = run_client(work(), as_json=as_json)
+    if as_json:
+        print_json({"left": left})
+    else:
+        err.print("killed; none is left" if not left else f"killed; {left} live still", style="dim")
+    if left:
+        raise typer.Exit(EXIT_BAD_NEWS)
+
+
+def signal_number(text: str) -> int:
+    """Return the number of a signal: TERM, SIGTERM, sigterm and 15 are one."""
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= _SIGNAL_LIMIT:
+        return int(text)
+    known = {one.name.removeprefix("SIG"): one.value for one in signal.Signals}
+    number = known.get(text.upper().removeprefix("SIG"))
+    if number is None:
+        raise typer.BadParameter(
+            f"{text!r} is no signal; names such as TERM, KILL or HUP are, and 1 to {_SIGNAL_LIMIT}",
+            param_hint="--signal",
+        )
+    return number
+
+
+class _ShownText:
+    """Bytes as text on a terminal; a character may lie in two pieces."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._at = -1
+
+    def add(self, piece: ProcessOutput) -> None:
+        if piece.offset != self._at:
+            self.end()  # bytes in between are lost, and with them the rest of a character
+        self._print(self._decoder.decode(piece.data))
+        self._at = piece.offset + len(piece.data)
+
+    def end(self) -> None:
+        self._print(self._decoder.decode(b"", final=True))
+
+    def _print(self, text: str) -> None:
+        from gateway.cli.printable import printable
+
+        if text:
+            out.print(printable(text), markup=False, end="")
+
+
+def _piece_as_json(piece: ProcessOutput) -> dict[str, Any]:
+    try:
+        return {"offset": piece.offset, "text": piece.data.decode()}
+    except UnicodeDecodeError:
+        return {"offset": piece.offset, "base64": base64.b64encode(piece.data).decode()}
 
 
 def _state(process: Process) -> str:

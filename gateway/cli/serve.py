@@ -26,7 +26,7 @@ def serve(
     ready_file: Annotated[Path | None, typer.Option(help="Gets the bound host:port once the gateway answers.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Run the gateway until SIGTERM or Ctrl-C; then runs are cancelled and sandboxes removed, or kept (sandbox.on_stop)."""
+    """Run the gateway until SIGTERM or Ctrl-C; runs are then cancelled, sandboxes removed or kept (sandbox.on_stop)."""
     from gateway.config import Config
     from gateway.errors import AirlockError, from_sandbox
     from gateway.logging import set_up_logging

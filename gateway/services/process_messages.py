@@ -7,7 +7,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from agent.filesystem import OutputStream
 from gateway.program_calls import EndedProgram
 from gateway.v1 import process_service_pb2 as pb
-from sandbox.process import Process
+from sandbox.process import Process, ProcessOutput
+
+_NO_STREAM = ProcessOutput(size_bytes=0, ring_offset=0, path="", path_bytes=0, closed=True)
 
 
 def output_message(stream: OutputStream, data: bytes) -> pb.RunProgramResponse:
@@ -33,6 +35,7 @@ def ended_message(ended: EndedProgram) -> pb.RunProgramResponse:
 
 def process_message(process: Process) -> pb.Process:
     """Return a background process."""
+    stderr = process.stderr if process.stderr is not None else _NO_STREAM
     started_at = Timestamp()
     started_at.FromNanoseconds(process.started_ns)
     return pb.Process(
@@ -47,9 +50,13 @@ def process_message(process: Process) -> pb.Process:
         terminal=process.terminal,
         size=pb.WindowSize(rows=process.rows, columns=process.columns) if process.terminal else None,
         stdin_open=process.stdin_open,
-        stdout_bytes=process.stdout.size_bytes,
-        stderr_bytes=process.stderr.size_bytes if process.stderr is not None else 0,
+        stdout_size_bytes=process.stdout.size_bytes,
+        stderr_size_bytes=stderr.size_bytes,
         stdout_path=process.stdout.path,
-        stderr_path=process.stderr.path if process.stderr is not None else "",
+        stderr_path=stderr.path,
         tree=process.tree,
+        stdout_path_bytes=process.stdout.path_bytes,
+        stderr_path_bytes=stderr.path_bytes,
+        stdout_closed=process.stdout.closed,
+        stderr_closed=stderr.closed,
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import signal
 from collections.abc import AsyncIterator, Awaitable
 from typing import TypeVar
 
@@ -30,6 +29,7 @@ from gateway.errors import (
 from gateway.program import program_of
 from gateway.program_calls import TOOL, ProcessStart, ProgramRun, run_arguments, start_arguments
 from gateway.services.process_messages import ended_message, output_message, process_message
+from gateway.shares import Shares
 from gateway.tenants import Tenant
 from gateway.thread_sandbox import ThreadSandbox
 from gateway.tool_calls import FinishedToolCall, ToolCalls
@@ -39,6 +39,8 @@ from gateway.v1 import process_service_pb2_grpc as grpc_pb
 STALL_LIMIT_S = 60.0
 _CHUNKS_IN_FLIGHT = 4
 _INPUT_LIMIT_BYTES = 512 * 1024
+# Each holds its bytes here until the process reads.
+_WRITES_OF_A_TENANT = 16
 _WRITE_LIMIT_BYTES = 1024 * 1024
 _OUTPUT_LIMIT_BYTES = 1024**3
 _OUTPUT_LIMIT_MOST_BYTES = 1024**4
@@ -61,6 +63,7 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
 
     def __init__(self, tool_calls: ToolCalls, authenticate: Authenticator, ids: MakeId = make_id) -> None:
         self._tool_calls = tool_calls
+        self._writes = Shares(_WRITES_OF_A_TENANT, "writes to processes")
         self._ids = ids
         self.authenticate = authenticate
 
@@ -200,10 +203,17 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         self, tenant: Tenant, request: pb.WriteProcessRequest, context: Context
     ) -> pb.WriteProcessResponse:
         """Write to standard input; answered when the process' pipe has taken it."""
-        process_id = _known_id(request.id)
+        _known_id(request.id)
         if len(request.data) > _WRITE_LIMIT_BYTES:
             raise TooLarge(f"data: {_WRITE_LIMIT_BYTES:,} bytes at most; write the rest in further calls")
         sandbox = await self._tool_calls.sandbox(tenant, request.thread)
+        with self._writes.hold(tenant.name):
+            return await self._write(sandbox, tenant, request, context)
+
+    async def _write(
+        self, sandbox: ThreadSandbox, tenant: Tenant, request: pb.WriteProcessRequest, context: Context
+    ) -> pb.WriteProcessResponse:
+        process_id = request.id
         log.debug("process input", **_whose(tenant, request.thread, process_id), bytes=len(request.data))
         process = await sandbox.write_process(process_id, request.data, end=request.end, wait_s=_wait_s(context))
         return pb.WriteProcessResponse(process=process_message(process))
@@ -224,19 +234,25 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
     async def SignalProcess(  # noqa: N802
         self, tenant: Tenant, request: pb.SignalProcessRequest, context: Context
     ) -> pb.SignalProcessResponse:
-        """Send a signal to a process, or end what commands left behind."""
+        """Send a signal to a process."""
         del context
+        process_id = _known_id(request.id)
         if not 1 <= request.signal <= _SIGNAL_LIMIT:
             raise InvalidArgument(f"signal: a number of Linux is expected, 1 to {_SIGNAL_LIMIT}; 15 asks to end")
-        if not request.id and not (request.signal == signal.SIGKILL and request.tree):
-            raise InvalidArgument(
-                "id: which process; without one, only signal 9 with tree is possible, for all that commands left behind"
-            )
-        process_id = _known_id(request.id) if request.id else ""
         sandbox = await self._tool_calls.sandbox(tenant, request.thread)
         log.debug("process signal", **_whose(tenant, request.thread, process_id), signal=request.signal)
         process = await sandbox.signal_process(process_id, request.signal, tree=request.tree)
-        return pb.SignalProcessResponse(process=process_message(process) if process is not None else None)
+        return pb.SignalProcessResponse(process=process_message(process))
+
+    @unary
+    async def KillStrays(  # noqa: N802
+        self, tenant: Tenant, request: pb.KillStraysRequest, context: Context
+    ) -> pb.KillStraysResponse:
+        """Kill what commands left behind."""
+        del context
+        sandbox = await self._tool_calls.sandbox(tenant, request.thread)
+        log.debug("strays are killed", tenant=tenant.name, thread=request.thread or "default")
+        return pb.KillStraysResponse(left=await sandbox.kill_strays())
 
     @unary
     async def WaitProcess(  # noqa: N802

@@ -10,7 +10,7 @@ from typing import TypeVar
 from agent import errors as agent_errors
 from agent.paths import resolve
 from gateway.edge import Authenticator, Context, streaming, unary
-from gateway.errors import DeadlineExceeded, InvalidArgument, InvalidPath, PermissionDenied
+from gateway.errors import DeadlineExceeded, InvalidArgument, InvalidPath, PermissionDenied, TooLarge
 from gateway.file_transfer import Download, Upload
 from gateway.tenants import Tenant
 from gateway.thread_sandbox import ThreadSandbox
@@ -19,6 +19,7 @@ from gateway.v1 import workspace_service_pb2 as pb
 from gateway.v1 import workspace_service_pb2_grpc as grpc_pb
 
 _CHUNKS_IN_FLIGHT = 4
+_CHUNK_LIMIT_BYTES = 1024 * 1024
 STALL_LIMIT_S = 60.0
 T = TypeVar("T")
 
@@ -74,14 +75,14 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
 
         async def chunks() -> AsyncIterator[bytes]:
             piece = first
-            yield piece.data
+            yield _checked(piece)
             while not piece.end:
                 following = await _in_time(anext(pieces, None))
                 if following is None:
                     # A client that died looks like one that closed its half: half a file must not replace a whole one.
                     raise InvalidArgument("the stream closed before a message with end; the old file is as it was")
                 piece = following
-                yield piece.data
+                yield _checked(piece)
 
         moved: list[Upload] = []
 
@@ -94,6 +95,12 @@ class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
         )
         _raise_failure(finished, moved)
         return pb.WriteFileResponse(size_bytes=moved[0].size_bytes)
+
+
+def _checked(piece: pb.WriteFileRequest) -> bytes:
+    if len(piece.data) > _CHUNK_LIMIT_BYTES:
+        raise TooLarge(f"data: {_CHUNK_LIMIT_BYTES:,} bytes a message at most; send smaller pieces")
+    return piece.data
 
 
 async def _in_time(piece: Awaitable[T]) -> T:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n gateway/v1/process_service.proto\x12\ngateway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8b\x01\n\x07Program\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\x0c\n\x04\x61rgv\x18\x02 \x03(\t\x12\x0b\n\x03\x63wd\x18\x03 \x01(\t\x12)\n\x03\x65nv\x18\x04 \x03(\x0b\x32\x1c.gateway.v1.Program.EnvEntry\x1a*\n\x08\x45nvEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"e\n\x11RunProgramRequest\x12%\n\x03run\x18\x01 \x01(\x0b\x32\x16.gateway.v1.RunProgramH\x00\x12\x0f\n\x05stdin\x18\x02 \x01(\x0cH\x00\x12\r\n\x03\x65nd\x18\x03 \x01(\x08H\x00\x42\t\n\x07request\"q\n\nRunProgram\x12$\n\x07program\x18\x01 \x01(\x0b\x32\x13.gateway.v1.Program\x12\x12\n\ntimeout_ms\x18\x02 \x01(\r\x12\r\n\x05stdin\x18\x03 \x01(\x08\x12\x1a\n\x12output_limit_bytes\x18\x04 \x01(\x04\"k\n\x12RunProgramResponse\x12\x10\n\x06stdout\x18\x01 \x01(\x0cH\x00\x12\x10\n\x06stderr\x18\x02 \x01(\x0cH\x00\x12%\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x16.gateway.v1.ProgramEndH\x00\x42\n\n\x08response\"\xbf\x01\n\nProgramEnd\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0f\n\x07outcome\x18\x02 \x01(\t\x12\x16\n\texit_code\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x13\n\x06signal\x18\x04 \x01(\x05H\x01\x88\x01\x01\x12\r\n\x05\x65rrno\x18\x05 \x01(\x05\x12\x0f\n\x07message\x18\x06 \x01(\t\x12\x14\n\x0coutput_bytes\x18\x07 \x01(\x04\x12\x13\n\x0b\x64uration_ms\x18\x08 \x01(\x01\x42\x0c\n\n_exit_codeB\t\n\x07_signal\"+\n\nWindowSize\x12\x0c\n\x04rows\x18\x01 \x01(\r\x12\x0f\n\x07\x63olumns\x18\x02 \x01(\r\"\x80\x03\n\x07Process\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04\x61rgv\x18\x02 \x03(\t\x12\x0f\n\x07running\x18\x03 \x01(\x08\x12\x0f\n\x07outcome\x18\x04 \x01(\t\x12\x16\n\texit_code\x18\x05 \x01(\x05H\x00\x88\x01\x01\x12\x13\n\x06signal\x18\x06 \x01(\x05H\x01\x88\x01\x01\x12.\n\nstarted_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x64uration_ms\x18\x08 \x01(\x01\x12\x10\n\x08terminal\x18\t \x01(\x08\x12$\n\x04size\x18\n \x01(\x0b\x32\x16.gateway.v1.WindowSize\x12\x12\n\nstdin_open\x18\x0b \x01(\x08\x12\x14\n\x0cstdout_bytes\x18\x0c \x01(\x04\x12\x14\n\x0cstderr_bytes\x18\r \x01(\x04\x12\x13\n\x0bstdout_path\x18\x0e \x01(\t\x12\x13\n\x0bstderr_path\x18\x0f \x01(\t\x12\x0c\n\x04tree\x18\x10 \x01(\rB\x0c\n\n_exit_codeB\t\n\x07_signal\"\xb8\x01\n\x13StartProcessRequest\x12$\n\x07program\x18\x01 \x01(\x0b\x32\x13.gateway.v1.Program\x12\n\n\x02id\x18\x02 \x01(\t\x12\x10\n\x08terminal\x18\x03 \x01(\x08\x12$\n\x04size\x18\x04 \x01(\x0b\x32\x16.gateway.v1.WindowSize\x12\r\n\x05stdin\x18\x05 \x01(\x08\x12\x14\n\x0cmerge_stderr\x18\x06 \x01(\x08\x12\x12\n\ntimeout_ms\x18\x07 \x01(\r\"<\n\x14StartProcessResponse\x12$\n\x07process\x18\x01 \x01(\x0b\x32\x13.gateway.v1.Process\"&\n\x14ListProcessesRequest\x12\x0e\n\x06thread\x18\x01 \x01(\t\"O\n\x15ListProcessesResponse\x12&\n\tprocesses\x18\x01 \x03(\x0b\x32\x13.gateway.v1.Process\x12\x0e\n\x06strays\x18\x02 \x01(\r\"`\n\x12ReadProcessRequest\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0e\n\x06stderr\x18\x03 \x01(\x08\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x0e\n\x06\x66ollow\x18\x05 \x01(\x08\"3\n\x13ReadProcessResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"L\n\x13WriteProcessRequest\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x08\"<\n\x14WriteProcessResponse\x12$\n\x07process\x18\x01 \x01(\x0b\x32\x13.gateway.v1.Process\"X\n\x14ResizeProcessRequest\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12$\n\x04size\x18\x03 \x01(\x0b\x32\x16.gateway.v1.WindowSize\"=\n\x15ResizeProcessResponse\x12$\n\x07process\x18\x01 \x01(\x0b\x32\x13.gateway.v1.Process\"P\n\x14SignalProcessRequest\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0e\n\x06signal\x18\x03 \x01(\r\x12\x0c\n\x04tree\x18\x04 \x01(\x08\"=\n\x15SignalProcessResponse\x12$\n\x07process\x18\x01 \x01(\x0b\x32\x13.gateway.v1.Process\"0\n\x12WaitProcessRequest\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\";\n\x13WaitProcessResponse\x12$\n\x07process\x18\x01 \x01(\x0b\x32\x13.gateway.v1.Process\"2\n\x14RemoveProcessRequest\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\"=\n\x15RemoveProcessResponse\x12$\n\x07process\x18\x01 \x01(\x0b\x32\x13.gateway.v1.Process2\x81\x06\n\x0eProcessService\x12O\n\nRunProgram\x12\x1d.gateway.v1.RunProgramRequest\x1a\x1e.gateway.v1.RunProgramResponse(\x01\x30\x01\x12Q\n\x0cStartProcess\x12\x1f.gateway.v1.StartProcessRequest\x1a .gateway.v1.StartProcessResponse\x12T\n\rListProcesses\x12 .gateway.v1.ListProcessesRequest\x1a!.gateway.v1.ListProcessesResponse\x12P\n\x0bReadProcess\x12\x1e.gateway.v1.ReadProcessRequest\x1a\x1f.gateway.v1.ReadProcessResponse0\x01\x12Q\n\x0cWriteProcess\x12\x1f.gateway.v1.WriteProcessRequest\x1a .gateway.v1.WriteProcessResponse\x12T\n\rResizeProcess\x12 .gateway.v1.ResizeProcessRequest\x1a!.gateway.v1.ResizeProcessResponse\x12T\n\rSignalProcess\x12 .gateway.v1.SignalProcessRequest\x1a!.gateway.v1.SignalProcessResponse\x12N\n\x0bWaitProcess\x12\x1e.gateway.v1.WaitProcessRequest\x1a\x1f.gateway.v1.WaitProcessResponse\x12T\n\rRemoveProcess\x12 .gateway.v1.RemoveProcessRequest\x1a!.gateway.v1.RemoveProcessResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n gateway/v1/process_service.proto\x12\ngateway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8b\x01\n\x07Program\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\x0c\n\x04\x61rgv\x18\x02 \x03(\t\x12\x0b\n\x03\x63wd\x18\x03 \x01(\t\x12)\n\x03\x65nv\x18\x04 \x03(\x0b\x32\x1c.gateway.v1.Program.EnvEntry\x1a*\n\x08\x45nvEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"e\n\x11RunProgramRequest\x12%\n\x03run\x18\x01 \x01(\x0b\x32\x16.gateway.v1.RunProgramH\x00\x12\x0f\n\x05stdin\x18\x02 \x01(\x0cH\x00\x12\r\n\x03\x65nd\x18\x03 \x01(\x08H\x00\x42\t\n\x07request\"q\n\nRunProgram\x12$\n\x07program\x18\x01 \x01(\x0b\x32\x13.gateway.v1.Program\x12\x12\n\ntimeout_ms\x18\x02 \x01(\r\x12\r\n\x05stdin\x18\x03 \x01(\x08\x12\x1a\n\x12output_limit_bytes\x18\x04 \x01(\x04\"k\n\x12RunProgramResponse\x12\x10\n\x06stdout\x18\x01 \x01(\x0cH\x00\x12\x10\n\x06stderr\x18\x02 \x01(\x0cH\x00\x12%\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x16.gateway.v1.ProgramEndH\x00\x42\n\n\x08response\"\xbf\x01\n\nProgramEnd\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0f\n\x07outcome\x18\x02 \x01(\t\x12\x16\n\texit_code\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x13\n\x06signal\x18\x04 \x01(\x05H\x01\x88\x01\x01\x12\r\n\x05\x65rrno\x18\x05 \x01(\x05\x12\x0f\n\x07message\x18\x06 \x01(\t\x12\x14\n\x0coutput_bytes\x18\x07 \x01(\x04\x12\x13\n\x0b\x64uration_ms\x18\x08 \x01(\x01\x42\x0c\n\n_exit_codeB\t\n\x07_signal\"+\n\nWindowSize\x12\x0c\n\x04rows\x18\x01 \x01(\r\x12\x0f\n\x07\x63olumns\x18\x02 \x01(\r\"\xee\x03\n\x07Process\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04\x61rgv\x18\x02 \x03(\t\x12\x0f\n\x07running\x18\x03 \x01(\x08\x12\x0f\n\x07outcome\x18\x04 \x01(\t\x12\x16\n\texit_code\x18\x05 \x01(\x05H\x00\x88\x01\x01\x12\x13\n\x06signal\x18\x06 \x01(\x05H\x01\x88\x01\x01\x12.\n\nstarted_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x64uration_ms\x18\x08 \x01(\x01\x12\x10\n\x08terminal\x18\t \x01(\x08\x12$\n\x04size\x18\n \x01(\x0b\x32\x16.gateway.v1.WindowSize\x12\x12\n\nstdin_open\x18\x0b \x01(\x08\x12\x19\n\x11stdout_size_bytes\x18\x0c \x01(\x04\x12\x19\n\x11stderr_size_bytes\x18\r \x01(\x04\x12\x13\n\x0bstdout_path\x18\x0e \x01(\t\x12\x13\n\x0bstderr_path\x18\x0f \x01(\t\x12\x0c\n\x04tree\x18\x10 \x01(\r\x12\x19\n\x11stdout_path_bytes\x18\x11 \x01(\x04\x12\x19\n\x11stderr_path_bytes\x18\x12 \x01(\x04\x12\x15\n\rstdout_closed\x18\x13 \x01(\x08\x12\x15\n\rstderr_closed\x18\x14 \x01(\x08\x42\x0c\n\n_exit_codeB\t\n\x07_signal\"\xb8\x01\n\x13StartProcessRequest\x12$\n\x07program\x18\x01 \x01(\x0b\x32\x13.gateway.v1.Program\x12\n\n\x02id\x18\x02 \x01(\t\x12\x10\n\x08terminal\x18\x03 \x01(\x08\x12$\n\x04size\x18\x04 \x01(\x0b\x32\x16.gateway.v1.WindowSize\x12\r\n\x05stdin\x18\x05 \x01(\x08\x12\x14\n\x0cmerge_stderr\x18\x06 \x01(\x08\x12\x12\n\ntimeout_ms\x18\x07 \x01(\r\"<\n\x14StartProcessResponse\x12$\n\x07process\x18\x01 \x01(\x0b\x32\x13.gateway.v1.Process\"&\n\x14ListProcessesRequest\x12\x0e\n\x06thread\x18\x01 \x01(\t\"O\n\x15ListProcessesResponse\x12&\n\tprocesses\x18\x01 \x03(\x0b\x32\x13.gateway.v1.Process\x12\x0e\n\x06strays\x18\x02 \x01(\r\"`\n\x12ReadProcessRequest\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0e\n\x06stderr\x18\x03 \x01(\x08\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x0e\n\x06\x66ollow\x18\x05 \x01(\x08\"3\n\x13ReadProcessResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"L\n\x13WriteProcessRequest\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x08\"<\n\x14WriteProcessResponse\x12$\n\x07process\x18\x01 \x01(\x0b\x32\x13.gateway.v1.Process\"X\n\x14ResizeProcessRequest\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12$\n\x04size\x18\x03 \x01(\x0b\x32\x16.gateway.v1.WindowSize\"=\n\x15ResizeProcessResponse\x12$\n\x07process\x18\x01 \x01(\x0b\x32\x13.gateway.v1.Process\"P\n\x14SignalProcessRequest\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0e\n\x06signal\x18\x03 \x01(\r\x12\x0c\n\x04tree\x18\x04 \x01(\x08\"=\n\x15SignalProcessResponse\x12$\n\x07process\x18\x01 \x01(\x0b\x32\x13.gateway.v1.Process\"#\n\x11KillStraysRequest\x12\x0e\n\x06thread\x18\x01 \x01(\t\"\"\n\x12KillStraysResponse\x12\x0c\n\x04left\x18\x01 \x01(\r\"0\n\x12WaitProcessRequest\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\";\n\x13WaitProcessResponse\x12$\n\x07process\x18\x01 \x01(\x0b\x32\x13.gateway.v1.Process\"2\n\x14RemoveProcessRequest\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\"=\n\x15RemoveProcessResponse\x12$\n\x07process\x18\x01 \x01(\x0b\x32\x13.gateway.v1.Process2\xce\x06\n\x0eProcessService\x12O\n\nRunProgram\x12\x1d.gateway.v1.RunProgramRequest\x1a\x1e.gateway.v1.RunProgramResponse(\x01\x30\x01\x12Q\n\x0cStartProcess\x12\x1f.gateway.v1.StartProcessRequest\x1a .gateway.v1.StartProcessResponse\x12T\n\rListProcesses\x12 .gateway.v1.ListProcessesRequest\x1a!.gateway.v1.ListProcessesResponse\x12P\n\x0bReadProcess\x12\x1e.gateway.v1.ReadProcessRequest\x1a\x1f.gateway.v1.ReadProcessResponse0\x01\x12Q\n\x0cWriteProcess\x12\x1f.gateway.v1.WriteProcessRequest\x1a .gateway.v1.WriteProcessResponse\x12T\n\rResizeProcess\x12 .gateway.v1.ResizeProcessRequest\x1a!.gateway.v1.ResizeProcessResponse\x12T\n\rSignalProcess\x12 .gateway.v1.SignalProcessRequest\x1a!.gateway.v1.SignalProcessResponse\x12K\n\nKillStrays\x12\x1d.gateway.v1.KillStraysRequest\x1a\x1e.gateway.v1.KillStraysResponse\x12N\n\x0bWaitProcess\x12\x1e.gateway.v1.WaitProcessRequest\x1a\x1f.gateway.v1.WaitProcessResponse\x12T\n\rRemoveProcess\x12 .gateway.v1.RemoveProcessRequest\x1a!.gateway.v1.RemoveProcessResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -49,39 +49,43 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WINDOWSIZE']._serialized_start=744
   _globals['_WINDOWSIZE']._serialized_end=787
   _globals['_PROCESS']._serialized_start=790
-  _globals['_PROCESS']._serialized_end=1174
-  _globals['_STARTPROCESSREQUEST']._serialized_start=1177
-  _globals['_STARTPROCESSREQUEST']._serialized_end=1361
-  _globals['_STARTPROCESSRESPONSE']._serialized_start=1363
-  _globals['_STARTPROCESSRESPONSE']._serialized_end=1423
-  _globals['_LISTPROCESSESREQUEST']._serialized_start=1425
-  _globals['_LISTPROCESSESREQUEST']._serialized_end=1463
-  _globals['_LISTPROCESSESRESPONSE']._serialized_start=1465
-  _globals['_LISTPROCESSESRESPONSE']._serialized_end=1544
-  _globals['_READPROCESSREQUEST']._serialized_start=1546
-  _globals['_READPROCESSREQUEST']._serialized_end=1642
-  _globals['_READPROCESSRESPONSE']._serialized_start=1644
-  _globals['_READPROCESSRESPONSE']._serialized_end=1695
-  _globals['_WRITEPROCESSREQUEST']._serialized_start=1697
-  _globals['_WRITEPROCESSREQUEST']._serialized_end=1773
-  _globals['_WRITEPROCESSRESPONSE']._serialized_start=1775
-  _globals['_WRITEPROCESSRESPONSE']._serialized_end=1835
-  _globals['_RESIZEPROCESSREQUEST']._serialized_start=1837
-  _globals['_RESIZEPROCESSREQUEST']._serialized_end=1925
-  _globals['_RESIZEPROCESSRESPONSE']._serialized_start=1927
-  _globals['_RESIZEPROCESSRESPONSE']._serialized_end=1988
-  _globals['_SIGNALPROCESSREQUEST']._serialized_start=1990
-  _globals['_SIGNALPROCESSREQUEST']._serialized_end=2070
-  _globals['_SIGNALPROCESSRESPONSE']._serialized_start=2072
-  _globals['_SIGNALPROCESSRESPONSE']._serialized_end=2133
-  _globals['_WAITPROCESSREQUEST']._serialized_start=2135
-  _globals['_WAITPROCESSREQUEST']._serialized_end=2183
-  _globals['_WAITPROCESSRESPONSE']._serialized_start=2185
-  _globals['_WAITPROCESSRESPONSE']._serialized_end=2244
-  _globals['_REMOVEPROCESSREQUEST']._serialized_start=2246
-  _globals['_REMOVEPROCESSREQUEST']._serialized_end=2296
-  _globals['_REMOVEPROCESSRESPONSE']._serialized_start=2298
-  _globals['_REMOVEPROCESSRESPONSE']._serialized_end=2359
-  _globals['_PROCESSSERVICE']._serialized_start=2362
-  _globals['_PROCESSSERVICE']._serialized_end=3131
+  _globals['_PROCESS']._serialized_end=1284
+  _globals['_STARTPROCESSREQUEST']._serialized_start=1287
+  _globals['_STARTPROCESSREQUEST']._serialized_end=1471
+  _globals['_STARTPROCESSRESPONSE']._serialized_start=1473
+  _globals['_STARTPROCESSRESPONSE']._serialized_end=1533
+  _globals['_LISTPROCESSESREQUEST']._serialized_start=1535
+  _globals['_LISTPROCESSESREQUEST']._serialized_end=1573
+  _globals['_LISTPROCESSESRESPONSE']._serialized_start=1575
+  _globals['_LISTPROCESSESRESPONSE']._serialized_end=1654
+  _globals['_READPROCESSREQUEST']._serialized_start=1656
+  _globals['_READPROCESSREQUEST']._serialized_end=1752
+  _globals['_READPROCESSRESPONSE']._serialized_start=1754
+  _globals['_READPROCESSRESPONSE']._serialized_end=1805
+  _globals['_WRITEPROCESSREQUEST']._serialized_start=1807
+  _globals['_WRITEPROCESSREQUEST']._serialized_end=1883
+  _globals['_WRITEPROCESSRESPONSE']._serialized_start=1885
+  _globals['_WRITEPROCESSRESPONSE']._serialized_end=1945
+  _globals['_RESIZEPROCESSREQUEST']._serialized_start=1947
+  _globals['_RESIZEPROCESSREQUEST']._serialized_end=2035
+  _globals['_RESIZEPROCESSRESPONSE']._serialized_start=2037
+  _globals['_RESIZEPROCESSRESPONSE']._serialized_end=2098
+  _globals['_SIGNALPROCESSREQUEST']._serialized_start=2100
+  _globals['_SIGNALPROCESSREQUEST']._serialized_end=2180
+  _globals['_SIGNALPROCESSRESPONSE']._serialized_start=2182
+  _globals['_SIGNALPROCESSRESPONSE']._serialized_end=2243
+  _globals['_KILLSTRAYSREQUEST']._serialized_start=2245
+  _globals['_KILLSTRAYSREQUEST']._serialized_end=2280
+  _globals['_KILLSTRAYSRESPONSE']._serialized_start=2282
+  _globals['_KILLSTRAYSRESPONSE']._serialized_end=2316
+  _globals['_WAITPROCESSREQUEST']._serialized_start=2318
+  _globals['_WAITPROCESSREQUEST']._serialized_end=2366
+  _globals['_WAITPROCESSRESPONSE']._serialized_start=2368
+  _globals['_WAITPROCESSRESPONSE']._serialized_end=2427
+  _globals['_REMOVEPROCESSREQUEST']._serialized_start=2429
+  _globals['_REMOVEPROCESSREQUEST']._serialized_end=2479
+  _globals['_REMOVEPROCESSRESPONSE']._serialized_start=2481
+  _globals['_REMOVEPROCESSRESPONSE']._serialized_end=2542
+  _globals['_PROCESSSERVICE']._serialized_start=2545
+  _globals['_PROCESSSERVICE']._serialized_end=3391
 # @@protoc_insertion_point(module_scope)

@@ -89,7 +89,7 @@ class WindowSize(_message.Message):
     def __init__(self, rows: _Optional[int] = ..., columns: _Optional[int] = ...) -> None: ...
 
 class Process(_message.Message):
-    __slots__ = ("id", "argv", "running", "outcome", "exit_code", "signal", "started_at", "duration_ms", "terminal", "size", "stdin_open", "stdout_bytes", "stderr_bytes", "stdout_path", "stderr_path", "tree")
+    __slots__ = ("id", "argv", "running", "outcome", "exit_code", "signal", "started_at", "duration_ms", "terminal", "size", "stdin_open", "stdout_size_bytes", "stderr_size_bytes", "stdout_path", "stderr_path", "tree", "stdout_path_bytes", "stderr_path_bytes", "stdout_closed", "stderr_closed")
     ID_FIELD_NUMBER: _ClassVar[int]
     ARGV_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
@@ -101,11 +101,15 @@ class Process(_message.Message):
     TERMINAL_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     STDIN_OPEN_FIELD_NUMBER: _ClassVar[int]
-    STDOUT_BYTES_FIELD_NUMBER: _ClassVar[int]
-    STDERR_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STDOUT_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STDERR_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     STDOUT_PATH_FIELD_NUMBER: _ClassVar[int]
     STDERR_PATH_FIELD_NUMBER: _ClassVar[int]
     TREE_FIELD_NUMBER: _ClassVar[int]
+    STDOUT_PATH_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STDERR_PATH_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STDOUT_CLOSED_FIELD_NUMBER: _ClassVar[int]
+    STDERR_CLOSED_FIELD_NUMBER: _ClassVar[int]
     id: str
     argv: _containers.RepeatedScalarFieldContainer[str]
     running: bool
@@ -117,12 +121,16 @@ class Process(_message.Message):
     terminal: bool
     size: WindowSize
     stdin_open: bool
-    stdout_bytes: int
-    stderr_bytes: int
+    stdout_size_bytes: int
+    stderr_size_bytes: int
     stdout_path: str
     stderr_path: str
     tree: int
-    def __init__(self, id: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., running: _Optional[bool] = ..., outcome: _Optional[str] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., duration_ms: _Optional[float] = ..., terminal: _Optional[bool] = ..., size: _Optional[_Union[WindowSize, _Mapping]] = ..., stdin_open: _Optional[bool] = ..., stdout_bytes: _Optional[int] = ..., stderr_bytes: _Optional[int] = ..., stdout_path: _Optional[str] = ..., stderr_path: _Optional[str] = ..., tree: _Optional[int] = ...) -> None: ...
+    stdout_path_bytes: int
+    stderr_path_bytes: int
+    stdout_closed: bool
+    stderr_closed: bool
+    def __init__(self, id: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., running: _Optional[bool] = ..., outcome: _Optional[str] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., duration_ms: _Optional[float] = ..., terminal: _Optional[bool] = ..., size: _Optional[_Union[WindowSize, _Mapping]] = ..., stdin_open: _Optional[bool] = ..., stdout_size_bytes: _Optional[int] = ..., stderr_size_bytes: _Optional[int] = ..., stdout_path: _Optional[str] = ..., stderr_path: _Optional[str] = ..., tree: _Optional[int] = ..., stdout_path_bytes: _Optional[int] = ..., stderr_path_bytes: _Optional[int] = ..., stdout_closed: _Optional[bool] = ..., stderr_closed: _Optional[bool] = ...) -> None: ...
 
 class StartProcessRequest(_message.Message):
     __slots__ = ("program", "id", "terminal", "size", "stdin", "merge_stderr", "timeout_ms")
@@ -235,6 +243,18 @@ class SignalProcessResponse(_message.Message):
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     process: Process
     def __init__(self, process: _Optional[_Union[Process, _Mapping]] = ...) -> None: ...
+
+class KillStraysRequest(_message.Message):
+    __slots__ = ("thread",)
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    thread: str
+    def __init__(self, thread: _Optional[str] = ...) -> None: ...
+
+class KillStraysResponse(_message.Message):
+    __slots__ = ("left",)
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    left: int
+    def __init__(self, left: _Optional[int] = ...) -> None: ...
 
 class WaitProcessRequest(_message.Message):
     __slots__ = ("thread", "id")

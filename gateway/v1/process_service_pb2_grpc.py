@@ -72,6 +72,11 @@ class ProcessServiceStub:
                 request_serializer=gateway_dot_v1_dot_process__service__pb2.SignalProcessRequest.SerializeToString,
                 response_deserializer=gateway_dot_v1_dot_process__service__pb2.SignalProcessResponse.FromString,
                 _registered_method=True)
+        self.KillStrays = channel.unary_unary(
+                '/gateway.v1.ProcessService/KillStrays',
+                request_serializer=gateway_dot_v1_dot_process__service__pb2.KillStraysRequest.SerializeToString,
+                response_deserializer=gateway_dot_v1_dot_process__service__pb2.KillStraysResponse.FromString,
+                _registered_method=True)
         self.WaitProcess = channel.unary_unary(
                 '/gateway.v1.ProcessService/WaitProcess',
                 request_serializer=gateway_dot_v1_dot_process__service__pb2.WaitProcessRequest.SerializeToString,
@@ -91,8 +96,10 @@ class ProcessServiceServicer:
     """
 
     def RunProgram(self, request_iterator, context):
-        """RunProgram runs one program to its end. The first message starts it, the others are its input. A client that goes away
-        ends it with everything it started.
+        """RunProgram runs one program to its end. The first message, which has to come within 60 s, starts it; the others are
+        its input, which may be silent for as long as the program may run. A client that goes away ends it with everything it
+        started. Output that is not read holds the program back, and 60 s after its time limit ends the call:
+        DEADLINE_EXCEEDED. A program that cannot start is no error of the call: see ProgramEnd.outcome.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -100,14 +107,18 @@ class ProcessServiceServicer:
 
     def StartProcess(self, request, context):
         """StartProcess starts a background process. It lives until it ends, is removed or its sandbox goes, also when the client
-        or the gateway goes.
+        or the gateway goes. 64 are kept in a thread, running or ended: one more forgets the oldest that has ended, with what
+        memory holds of its output; its files stay. With 64 running it is RESOURCE_EXHAUSTED, reason EXHAUSTED. A program
+        that the kernel does not start is FAILED_PRECONDITION, reason START_FAILED: the metadata have `outcome`, pids_limit
+        or failed_to_start, and `errno`, Linux' number, where there is one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListProcesses(self, request, context):
-        """ListProcesses lists a thread's background processes, the oldest first.
+        """ListProcesses lists a thread's background processes, the oldest first. This call and those below make no sandbox:
+        in a thread without one there are no processes, and each id is NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,7 +132,9 @@ class ProcessServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WriteProcess(self, request, context):
-        """WriteProcess writes to the standard input of a process.
+        """WriteProcess writes to the standard input of a process. It waits for room as long as the call's deadline lets it and
+        60 s at most; input that was not taken by then is DEADLINE_EXCEEDED, reason INPUT_NOT_TAKEN. Standard input that is
+        closed is FAILED_PRECONDITION, reason PROCESS_ENDED. The metadata of both have `taken_bytes`, from where one may go on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -135,7 +148,14 @@ class ProcessServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SignalProcess(self, request, context):
-        """SignalProcess sends a signal.
+        """SignalProcess sends a signal. To one that has ended it is FAILED_PRECONDITION, reason PROCESS_ENDED, but for `tree`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def KillStrays(self, request, context):
+        """KillStrays kills what commands of `execute` left running; background processes and what they started stay.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -149,7 +169,7 @@ class ProcessServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RemoveProcess(self, request, context):
-        """RemoveProcess kills everything a process started and forgets it. Its output files stay.
+        """RemoveProcess kills everything a process started and forgets it. Its output files stay; the rest of its output goes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -192,6 +212,11 @@ def add_ProcessServiceServicer_to_server(servicer, server):
                     servicer.SignalProcess,
                     request_deserializer=gateway_dot_v1_dot_process__service__pb2.SignalProcessRequest.FromString,
                     response_serializer=gateway_dot_v1_dot_process__service__pb2.SignalProcessResponse.SerializeToString,
+            ),
+            'KillStrays': grpc.unary_unary_rpc_method_handler(
+                    servicer.KillStrays,
+                    request_deserializer=gateway_dot_v1_dot_process__service__pb2.KillStraysRequest.FromString,
+                    response_serializer=gateway_dot_v1_dot_process__service__pb2.KillStraysResponse.SerializeToString,
             ),
             'WaitProcess': grpc.unary_unary_rpc_method_handler(
                     servicer.WaitProcess,
@@ -396,6 +421,33 @@ class ProcessService:
             '/gateway.v1.ProcessService/SignalProcess',
             gateway_dot_v1_dot_process__service__pb2.SignalProcessRequest.SerializeToString,
             gateway_dot_v1_dot_process__service__pb2.SignalProcessResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def KillStrays(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gateway.v1.ProcessService/KillStrays',
+            gateway_dot_v1_dot_process__service__pb2.KillStraysRequest.SerializeToString,
+            gateway_dot_v1_dot_process__service__pb2.KillStraysResponse.FromString,
             options,
             channel_credentials,
             insecure,

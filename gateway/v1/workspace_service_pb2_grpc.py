@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class WorkspaceServiceStub:
-    """WorkspaceService moves files in and out. Paths are subject to the tenant's policy, as read_file and write_file.
+    """WorkspaceService moves files in and out. Paths are subject to the tenant's policy, as read_file and write_file. A transfer
+    of which nothing moves for 60 s, as its peer does not read or send, is DEADLINE_EXCEEDED.
     """
 
     def __init__(self, channel):
@@ -48,7 +49,8 @@ class WorkspaceServiceStub:
 
 
 class WorkspaceServiceServicer:
-    """WorkspaceService moves files in and out. Paths are subject to the tenant's policy, as read_file and write_file.
+    """WorkspaceService moves files in and out. Paths are subject to the tenant's policy, as read_file and write_file. A transfer
+    of which nothing moves for 60 s, as its peer does not read or send, is DEADLINE_EXCEEDED.
     """
 
     def ReadFile(self, request, context):
@@ -87,7 +89,8 @@ def add_WorkspaceServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class WorkspaceService:
-    """WorkspaceService moves files in and out. Paths are subject to the tenant's policy, as read_file and write_file.
+    """WorkspaceService moves files in and out. Paths are subject to the tenant's policy, as read_file and write_file. A transfer
+    of which nothing moves for 60 s, as its peer does not read or send, is DEADLINE_EXCEEDED.
     """
 
     @staticmethod

@@ -1,10 +1,25 @@
-"""What runs inside a sandbox: pid 1 (init) and the server that answers the gateway.
+"""What runs inside a sandbox: pid 1 (init), its child the nursery, and the server that answers the gateway.
 
-    __main__     composition: settings, the listening socket, the fork into init and server
-    init         pid 1: has tool processes started, reaps everything, kills call trees  (root, four capabilities)
-    nursery      init's child in which they are born: dies first for memory, as they do (root, four capabilities)
-    server       accepts connections, reads requests, dispatches them                   (no capabilities at all)
-
-init.py, nursery.py, launch.py, standing.py, tool_probe.py, call_tree.py and control_wire.py run as root and import
-nothing but the standard library and each other.
+Runs as root; but for __main__ they import nothing but the standard library and each other:
+    __main__, settings          composition: arguments, the listening socket, the fork into init and server
+    identity, foreign           becoming the server's user; calls of the C library that Python has no name for
+    init, call_tree             pid 1: has tool processes started, reaps everything, finds and kills call trees
+    nursery, launch             where tool processes are born, and how each becomes the tool user
+    standing, tool_probe        what a tool process is worth to the kernel, and what it says of itself
+    control_wire                orders and notices between server, init and nursery
+Programs and processes, by the server, which has no capabilities at all:
+    server, frames, input_stream                     connections and calls
+    health, posture, mounts, build, failures         what is said of the daemon and the sandbox, and of a failed call
+    lean_imports, loop_log                           how the daemon stays small
+    spawner, cgroup, pipes                           the line to init, the kernel's counts, what programs write into
+    exec, exec_request, program_io                   one program, from its start to its outcome
+    output, output_sender, stream_limit, characters  its output within bounds
+    spill, spill_quota, private_file                 its output in a file
+    processes, process_request, background_process   programs that outlive a call
+    process_streams, process_input, process_output, output_file, pace, terminal    what those read and write
+Files, with the tool user's rights and never through a link:
+    paths, entries                                   a place, and what is there
+    read_files, write_files, edit_files, tree_files, replacement    the calls; a file is replaced whole or not at all
+    search, glob, grep, walk                         finding names and text
+    child_work, thread_work                          what may take long, beside the server's loop
 """

@@ -18,7 +18,10 @@ _SHELL_SIGKILL_STATUS = 128 + signal.SIGKILL
 
 
 class BackgroundProcess:
-    """A process that was started; it is `running` until its first process is over."""
+    """A process that was started.
+
+    It is `running` until its first process is over and what that wrote has been taken; then `over` is done.
+    """
 
     def __init__(self, request: StartRequest, process: Process, streams: ProcessStreams, cgroup: Cgroup) -> None:
         self.id = request.id
@@ -26,6 +29,7 @@ class BackgroundProcess:
         self.streams = streams
         self.size = request.size or DEFAULT_SIZE
         self.running = True
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Why it is being killed; it ends as told by this when it ends now.
         self.ending: wire.Outcome | None = None
         self.time_limit: asyncio.TimerHandle | None = None
@@ -34,11 +38,12 @@ class BackgroundProcess:
         self._exit_code = 0
         self._signal = 0
         self._cgroup = cgroup
-        self._kills_before = cgroup.memory_kills()
+        self._kills_before = cgroup.observe_kills()
         self._killed = False
         self._started_ns = time.time_ns()
         self._clock_ns = time.monotonic_ns()
-        self._duration_ns = 0
+        self._duration_ns: int | None = None
+        self._draining: asyncio.Task[None] | None = None
         process.ended.add_done_callback(self._end)
 
     def signalled(self, number: int) -> None:
@@ -47,20 +52,31 @@ class BackgroundProcess:
 
     def _end(self, ended: asyncio.Future[int]) -> None:
         self._duration_ns = time.monotonic_ns() - self._clock_ns
-        self.running = False
         status = ended.result()
         self.streams.first_ended()
+        # Why it ended is read now: later kills are not its own.
+        self._draining = asyncio.get_running_loop().create_task(self._drain(status, self._judge(status)))
+
+    async def _drain(self, status: int, outcome: wire.Outcome) -> None:
+        try:
+            await self.streams.drain()
+        finally:
+            self._outcome = outcome
+            if outcome == wire.OUTCOME_SIGNALLED:
+                self._signal = os.WTERMSIG(status)
+            elif outcome == wire.OUTCOME_EXITED:
+                self._exit_code = os.WEXITSTATUS(status)
+            self.running = False
+            self.over.set_result(None)
+
+    def _judge(self, status: int) -> wire.Outcome:
         signalled = os.WIFSIGNALED(status)
         if signalled and self.ending is not None:
-            self._outcome = self.ending
-        elif self._may_be_for_memory(status) and self._cgroup.memory_kills() > self._kills_before:
-            self._outcome = wire.OUTCOME_OUT_OF_MEMORY
-        elif signalled:
-            self._outcome = wire.OUTCOME_SIGNALLED
-            self._signal = os.WTERMSIG(status)
-        else:
-            self._outcome = wire.OUTCOME_EXITED
-            self._exit_code = os.WEXITSTATUS(status)
+            return self.ending
+        killed = self._cgroup.killed_since(self._kills_before)  # asked at each end, for what it tells the next one
+        if killed and self._may_be_for_memory(status):
+            return wire.OUTCOME_OUT_OF_MEMORY
+        return wire.OUTCOME_SIGNALLED if signalled else wire.OUTCOME_EXITED
 
     def _may_be_for_memory(self, status: int) -> bool:
         if self._killed:
@@ -71,7 +87,7 @@ class BackgroundProcess:
 
     def report(self, tree: int = 0) -> wire.Process:
         """Return what is said of it; `tree` is how many of its processes live."""
-        duration_ns = time.monotonic_ns() - self._clock_ns if self.running else self._duration_ns
+        duration_ns = self._duration_ns if self._duration_ns is not None else time.monotonic_ns() - self._clock_ns
         streams = self.streams
         reply = wire.Process(
             id=self.id,

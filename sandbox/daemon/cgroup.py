@@ -4,9 +4,12 @@
 """
 
 import os
+import time
 
 _ROOT = "/sys/fs/cgroup"
 _V1_UNLIMITED_BYTES = 2**62
+# Between the kernel's killing of a process and the news of its end.
+_LATELY_S = 1.0
 
 
 class Cgroup:
@@ -17,6 +20,8 @@ class Cgroup:
         self._unified = os.path.exists(f"{root}/cgroup.controllers")
         # What every call reads twice stays open.
         self._memory_events = self._open("memory.events" if self._unified else "memory/memory.oom_control")
+        self._observed: list[tuple[float, int]] = []  # when, and how many kills there were
+        self._settled_kills = 0
         self._pids_events = self._open("pids.events" if self._unified else "pids/pids.events")
 
     def memory_limit_bytes(self) -> int:
@@ -54,6 +59,22 @@ class Cgroup:
     def memory_kills(self) -> int:
         """Return how many processes the kernel has killed for memory so far."""
         return _counter(self._memory_events, b"oom_kill")
+
+    def observe_kills(self) -> int:
+        """Return memory_kills() and remember when it was so. Called at the start and at the end of every program."""
+        now_s, kills = time.monotonic(), self.memory_kills()
+        self._observed.append((now_s, kills))
+        while now_s - self._observed[0][0] > _LATELY_S:
+            self._settled_kills = self._observed.pop(0)[1]
+        return kills
+
+    def killed_since(self, before: int) -> bool:
+        """Return whether a SIGKILL that ended a program just now may be one of the kernel's, for memory.
+
+        `before` is what observe_kills() said at its start. The kernel counts for the whole sandbox, so kills that
+        others saw well before this moment are not taken for this one.
+        """
+        return self.observe_kills() > max(before, self._settled_kills)
 
     def pids_refused(self) -> int:
         """Return how many processes and threads the kernel has refused for the limit on them so far."""

@@ -15,10 +15,16 @@ from sandbox.daemon.frames import FrameSocket
 from sandbox.daemon.input_stream import InputStream
 from sandbox.daemon.pipes import InputPipe, LingeringPipes
 from sandbox.daemon.program_io import ProgramIO
-from sandbox.daemon.spawner import Process, Spawner
+from sandbox.daemon.spawner import START_LIMIT_S, Process, Spawner
 from sandbox.daemon.spill_quota import SpillQuotas
 from sandbox.v1 import channel_pb2 as wire
 
+# How a start that failed is told, where that has a name of its own.
+_START_OUTCOMES = {
+    errno.EAGAIN: wire.OUTCOME_PIDS_LIMIT,
+    errno.ENOMEM: wire.OUTCOME_OUT_OF_MEMORY,
+    errno.ETIMEDOUT: wire.OUTCOME_TIMED_OUT,
+}
 _SHELL_SIGKILL_STATUS = 128 + signal.SIGKILL
 
 
@@ -53,15 +59,16 @@ class Executor:
 
     async def _run(self, io: ProgramIO, program: Program, frames: FrameSocket) -> None:
         reply = wire.ExecReply()
-        kills_before = self._cgroup.memory_kills()
+        kills_before = self._cgroup.observe_kills()
         refused_before = self._cgroup.pids_refused()
         started_ns = time.monotonic_ns()
         try:
-            process = await self._spawner.start(program.argv, program.env, program.cwd, io.stdio())
+            limit_s = min(program.timeout_s or START_LIMIT_S, START_LIMIT_S)
+            process = await self._spawner.start(program.argv, program.env, program.cwd, io.stdio(), limit_s=limit_s)
         except OSError as error:
-            no_process = error.errno == errno.EAGAIN
-            reply.outcome = wire.OUTCOME_PIDS_LIMIT if no_process else wire.OUTCOME_FAILED_TO_START
-            reply.errno = error.errno or 0
+            reply.outcome = _START_OUTCOMES.get(error.errno or 0, wire.OUTCOME_FAILED_TO_START)
+            if reply.outcome != wire.OUTCOME_TIMED_OUT:
+                reply.errno = error.errno or 0
             reply.pids_refused = max(self._cgroup.pids_refused() - refused_before, 0)
             await frames.send(wire.Reply(exec=reply))
             return
@@ -107,7 +114,8 @@ class Executor:
             reply.exit_code = os.WEXITSTATUS(status)
             # A shell says so when the kernel killed the program it ran.
             perhaps_memory = reply.exit_code == _SHELL_SIGKILL_STATUS
-        if perhaps_memory and self._cgroup.memory_kills() > kills_before:
+        killed = self._cgroup.killed_since(kills_before)  # asked at each end, for what it tells the next one
+        if perhaps_memory and killed:
             reply.outcome = wire.OUTCOME_OUT_OF_MEMORY
 
 

@@ -25,6 +25,8 @@ _KINDS = {
     errno.EINVAL: wire.FAILURE_KIND_INVALID_ARGUMENT,
     errno.EXDEV: wire.FAILURE_KIND_INVALID_ARGUMENT,
     errno.E2BIG: wire.FAILURE_KIND_TOO_LARGE,
+    errno.EAGAIN: wire.FAILURE_KIND_EXHAUSTED,
+    errno.ENOMEM: wire.FAILURE_KIND_EXHAUSTED,
 }
 
 _ADVICE = {
@@ -34,22 +36,24 @@ _ADVICE = {
     errno.EXDEV: "it lies on another file system; copy the file and remove the old one instead",
     errno.ENOTEMPTY: "the directory is not empty; ask for a recursive removal if all of it may go",
     errno.EAGAIN: "the sandbox has no process left to do it with; end some of its processes first",
+    errno.ENOMEM: "the sandbox has no memory left to do it with; end some of its processes first",
 }
 
 
 class Fault(Exception):
-    """A call failed in a way that the caller can act on."""
+    """A call failed in a way that the caller can act on. `number` is an errno, `taken_bytes` what input was taken."""
 
-    def __init__(self, kind: wire.FailureKind, message: str, number: int = 0) -> None:
+    def __init__(self, kind: wire.FailureKind, message: str, number: int = 0, *, taken_bytes: int = 0) -> None:
         super().__init__(message)
         self.kind = kind
         self.message = message
         self.number = number
+        self.taken_bytes = taken_bytes
 
     def failure(self) -> wire.Failure:
         """Return the frame member that tells the gateway."""
         text = self.message.encode("utf-8", "backslashreplace")[:MESSAGE_LIMIT_BYTES].decode("utf-8", "ignore")
-        return wire.Failure(kind=self.kind, message=text, errno=self.number)
+        return wire.Failure(kind=self.kind, message=text, errno=self.number, taken_bytes=self.taken_bytes)
 
 
 def invalid_argument(message: str) -> Fault:

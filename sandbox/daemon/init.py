@@ -30,7 +30,7 @@ from sandbox.daemon.control_wire import (
     decode_calls,
 )
 from sandbox.daemon.launch import ToolIdentity
-from sandbox.daemon.nursery import Nursery, NurseryDied, drain, receive
+from sandbox.daemon.nursery import BORN, ENDED, Nursery, drain, receive
 
 
 class Init:
@@ -72,6 +72,9 @@ class Init:
                     os.kill(self._server_pid, signal.SIGKILL)
                     poller.unregister(fd)
             self._reap()
+            for call in self._nursery.lost():
+                kill_call_tree(call, self._reap)
+                self._notify(FAILED, call, errno.ENOMEM)
         print(f"airlock daemon: the server ended, {_describe(self._server_status)}; the sandbox ends", file=sys.stderr)
         return 70
 
@@ -126,22 +129,24 @@ class Init:
 
     def _start(self, kind: int, call: int, fds: list[int]) -> None:
         try:
-            pid = self._nursery.start(kind, call, fds)
+            self._nursery.start(kind, call, fds)
         except OSError as error:
-            if isinstance(error, NurseryDied):
-                kill_call_tree(call, self._reap)
             self._notify(FAILED, call, error.errno or errno.EIO)
-            return
         except Exception:  # a malformed order must not end the sandbox
             self._notify(FAILED, call, errno.EINVAL)
-            return
-        self._calls[pid] = call
-        self._notify(STARTED, call, 0, pid)
 
     def _reap(self) -> None:
-        """Take note of everybody's end: the nursery's children, the nursery, the server and orphans."""
-        for pid, status in self._nursery.ended():
-            self._tell_end(pid, status)
+        """Take note of births and ends: of the nursery's children, the nursery, the server and orphans."""
+        while (news := self._nursery.news()) is not None:
+            kind, call, value, pid = news
+            if kind == BORN:
+                self._calls[pid] = call
+                self._notify(STARTED, call, 0, pid)
+            elif kind == ENDED:
+                self._tell_end(pid, value)
+                self._nursery.release(pid)
+            else:
+                self._notify(FAILED, call, value)
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)

@@ -33,9 +33,11 @@ def start(
     gid: int,
     *,
     terminal: bool = False,
-) -> int:
-    """Start a program in a new session and return its pid. OSError has the errno of whatever failed, exec included.
+) -> tuple[int, int]:
+    """Begin a program in a new session; return its pid and a descriptor that tells whether it became its program.
 
+    That one ends without a byte once it has, or was killed before; refusal() reads what else it says. Nobody waits for
+    it here: from the change of user to the exec the newborn is tool code's to stop, and an exec waits for a lease.
     `gid` is the supplementary group that marks the call. With `terminal`, stdio is one that becomes the session's.
     """
     stdin, stdout, stderr = stdio
@@ -64,15 +66,10 @@ def start(
             )
         finally:
             os.close(writing)
-        said = b""
-        while piece := os.read(reading, 4096):  # nothing once the program has taken the child's place
-            said += piece
-    finally:
+    except BaseException:
         os.close(reading)
-    if said:
-        os.waitpid(pid, 0)
-        raise _error_of(said)
-    return pid
+        raise
+    return pid, reading
 
 
 def _candidates(name: bytes, env: list[bytes]) -> list[bytes]:
@@ -83,14 +80,13 @@ def _candidates(name: bytes, env: list[bytes]) -> list[bytes]:
     return [place + b"/" + name if place else name for place in (paths or [os.fsencode(os.defpath)])[-1].split(b":")]
 
 
-def _error_of(said: bytes) -> OSError:
-    """Return what a child says who could not execute: the name of an exception, an errno in hex, a text."""
+def refusal(said: bytes) -> int:
+    """Return the errno in what a newborn says that could not execute: an exception's name, the errno in hex, a text."""
     _, _, rest = said.partition(b":")
     try:
-        number = int(rest.partition(b":")[0], 16) or errno.EIO
+        return int(rest.partition(b":")[0], 16) or errno.EIO
     except ValueError:
-        number = errno.EIO
-    return OSError(number, os.strerror(number))
+        return errno.EIO
 
 
 def _take_terminal() -> None:

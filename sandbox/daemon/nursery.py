@@ -6,7 +6,9 @@ a child that has them, starts programs and tells of their ends. When the kernel 
 children become init's own, as orphans do, and init makes another at the next start.
 
 Init to nursery: (kind, call) of control_wire with descriptors, or (REAP, pid): a number stays its process' own until
-init knows of the end. Nursery to init: (ANSWER, errno, 0), (ANSWER, 0, pid) or (ENDED, wait status, pid).
+init knows of the end. Nursery to init: (BORN, call, 0, pid), (REFUSED, call, errno, 0) or (ENDED, 0, wait status, pid).
+
+Neither ever waits for a newborn, which tool code may stop before it becomes its program, nor init for the nursery.
 """
 
 import errno
@@ -15,11 +17,11 @@ import select
 import signal
 import socket
 import struct
-from collections.abc import Iterator
+from array import array
 from types import FrameType
 
 from sandbox.daemon.control_wire import ORDER_LIMIT_BYTES, PROBE, SPAWN_TTY, call_gid, decode_program
-from sandbox.daemon.launch import ToolIdentity, drop_to_tool, start
+from sandbox.daemon.launch import ToolIdentity, drop_to_tool, refusal, start
 from sandbox.daemon.standing import take_low_standing
 from sandbox.daemon.tool_probe import describe_tool
 
@@ -27,60 +29,61 @@ MAX_DESCRIPTORS = 4
 _DESCRIPTOR = struct.Struct("i")
 _REAP = 0
 _REQUEST = struct.Struct("ii")  # kind and call, or _REAP and a pid
-_ANSWER, _ENDED = 1, 2
-_NEWS = struct.Struct("iii")
+BORN, REFUSED, ENDED = 1, 2, 3
+_NEWS = struct.Struct("iiii")
 
-
-class NurseryDied(OSError):
-    """It was killed, and perhaps a program was started nevertheless."""
+News = tuple[int, int, int, int]
 
 
 class Nursery:
-    """Init's end: has programs started and hears of their ends."""
+    """Init's end: has programs started and hears of them."""
 
     def __init__(self, tool: ToolIdentity) -> None:
         self._tool = tool
         self._line: socket.socket | None = None
-        self._ended: list[tuple[int, int]] = []
+        self._unborn: set[int] = set()  # calls of which nothing was heard yet
+        self._lost: list[int] = []
         self._unreaped: list[int] = []
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when something ended, -1 when there is no nursery."""
+        """Return the descriptor that is readable when there is news, -1 when there is no nursery."""
         return self._line.fileno() if self._line is not None else -1
 
-    def start(self, kind: int, call: int, fds: list[int]) -> int:
-        """Carry out SPAWN, SPAWN_TTY or PROBE and return the new pid.
-
-        OSError has the errno of whatever failed, exec included; NurseryDied when it is not known what was started.
-        """
+    def start(self, kind: int, call: int, fds: list[int]) -> None:
+        """Order SPAWN, SPAWN_TTY or PROBE; the news will tell. OSError when the order cannot be given."""
         request = _REQUEST.pack(kind, call)
         try:
-            socket.send_fds(self._line or self.open(), [request], fds)
+            _send(self._line or self.open(), request, fds)
         except (BrokenPipeError, ConnectionResetError):
-            socket.send_fds(self.open(), [request], fds)  # it was killed since the last order
-        while (news := self._read(0)) is not None:
-            kind, value, pid = news
-            if kind == _ENDED:
-                self._ended.append((pid, value))
-            elif value:
-                raise OSError(value, os.strerror(value))
-            else:
-                return pid
-        raise NurseryDied(errno.ENOMEM, os.strerror(errno.ENOMEM))
+            _send(self.open(), request, fds)  # it was killed since the last order
+        self._unborn.add(call)
 
-    def ended(self) -> Iterator[tuple[int, int]]:
-        """Yield (pid, wait status) of each process that ended. Once the next is asked for, the pid may be another's."""
-        while True:
-            while self._ended:
-                pid, status = self._ended.pop()
-                yield pid, status
-                self._unreaped.append(pid)
-            self._reap()
-            news = self._read(socket.MSG_DONTWAIT)
-            if news is None:
-                return
-            _, status, pid = news
-            self._ended.append((pid, status))
+    def news(self) -> News | None:
+        """Return the next (BORN | REFUSED | ENDED, call, value, pid), None when there is none, without waiting."""
+        self._reap()
+        if self._line is None:
+            return None
+        try:
+            data = self._line.recv(_NEWS.size, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        except ConnectionResetError:
+            data = b""
+        if len(data) != _NEWS.size:
+            self._close()
+            return None
+        kind, call, value, pid = _NEWS.unpack(data)
+        self._unborn.discard(call)
+        return kind, call, value, pid
+
+    def release(self, pid: int) -> None:
+        """Take note that nobody asks for an ended process any more: its number may be another's."""
+        self._unreaped.append(pid)
+
+    def lost(self) -> list[int]:
+        """Return the calls whose start died with a nursery; what was started of them is not known."""
+        lost, self._lost = self._lost, []
+        return lost
 
     def open(self) -> socket.socket:
         """Make a nursery in place of the one that is no more."""
@@ -100,30 +103,13 @@ class Nursery:
         self._line = ours
         return ours
 
-    def _read(self, flags: int) -> tuple[int, int, int] | None:
-        """Return the next news; None when there is none, or nobody any more to bring it."""
-        if self._line is None:
-            return None
-        try:
-            data = self._line.recv(_NEWS.size, flags)
-        except BlockingIOError:
-            return None
-        except ConnectionResetError:
-            data = b""
-        if len(data) != _NEWS.size:
-            self._close()
-            return None
-        kind, value, pid = _NEWS.unpack(data)
-        return kind, value, pid
-
     def _reap(self) -> None:
-        """Have them reaped, without ever waiting: the nursery might wait for its news to be read."""
         try:
             while self._line is not None and self._unreaped:
                 self._line.send(_REQUEST.pack(_REAP, self._unreaped[-1]), socket.MSG_DONTWAIT)
                 self._unreaped.pop()
         except BlockingIOError:
-            pass  # at the next end
+            pass  # at the next news
         except OSError:
             self._close()
 
@@ -131,7 +117,14 @@ class Nursery:
         if self._line is not None:
             self._line.close()
             self._line = None
+        self._lost += self._unborn
+        self._unborn.clear()
         self._unreaped.clear()  # init's own children now
+
+
+def _send(line: socket.socket, data: bytes, fds: list[int]) -> None:
+    """Send without waiting, which socket.send_fds cannot on Python 3.11; EAGAIN when there is no room."""
+    line.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))], socket.MSG_DONTWAIT)
 
 
 def _become_nursery(line: socket.socket, tool: ToolIdentity) -> None:
@@ -145,12 +138,26 @@ def _become_nursery(line: socket.socket, tool: ToolIdentity) -> None:
     _Nursery(line, tool).serve()
 
 
+class _Newborn:
+    """A process that has not become its program yet."""
+
+    __slots__ = ("call", "pid", "said")
+
+    def __init__(self, call: int, pid: int) -> None:
+        self.call = call
+        self.pid = pid
+        self.said = b""
+
+
 class _Nursery:
     def __init__(self, line: socket.socket, tool: ToolIdentity) -> None:
         self._line = line
         self._tool = tool
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        self._poller = select.poll()
+        self._newborns: dict[int, _Newborn] = {}  # by the descriptor that tells of it
         self._children: set[int] = set()  # those whose end init has not been told
+        self._refused: set[int] = set()  # those that ended without having been a program
 
     def serve(self) -> None:
         wake_in, wake_out = os.pipe()
@@ -158,14 +165,15 @@ class _Nursery:
         os.set_blocking(wake_out, False)
         signal.set_wakeup_fd(wake_out, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _nothing)
-        poller = select.poll()
-        poller.register(wake_in, select.POLLIN)
-        poller.register(self._line.fileno(), select.POLLIN)
+        self._poller.register(wake_in, select.POLLIN)
+        self._poller.register(self._line.fileno(), select.POLLIN)
         while True:
-            for fd, _ in poller.poll():
+            for fd, _ in self._poller.poll():
                 if fd == wake_in:
                     drain(wake_in)
                     self._tell_ends()
+                elif fd in self._newborns:
+                    self._hear(fd)
                 elif not self._obey():
                     return
 
@@ -176,32 +184,59 @@ class _Nursery:
                 return False
             kind, number = _REQUEST.unpack(data)
             if kind == _REAP:
-                os.waitpid(number, 0)
+                os.waitpid(number, 0)  # it has ended
             else:
-                self._line.send(self._start(kind, number, fds))
+                self._start(kind, number, fds)
             return True
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def _start(self, kind: int, call: int, fds: list[int]) -> bytes:
+    def _start(self, kind: int, call: int, fds: list[int]) -> None:
         try:
-            pid = self._probe(call, *fds) if kind == PROBE else self._spawn(call, *fds, terminal=kind == SPAWN_TTY)
+            if kind == PROBE:
+                self._born(call, self._probe(call, *fds))
+            else:
+                self._spawn(call, *fds, terminal=kind == SPAWN_TTY)
         except OSError as error:
-            return _NEWS.pack(_ANSWER, error.errno or errno.EIO, 0)
+            self._tell(REFUSED, call, error.errno or errno.EIO, 0)
         except Exception:  # a malformed order must not end anything
-            return _NEWS.pack(_ANSWER, errno.EINVAL, 0)
-        self._children.add(pid)
-        return _NEWS.pack(_ANSWER, 0, pid)
+            self._tell(REFUSED, call, errno.EINVAL, 0)
 
-    def _spawn(self, call: int, program: int, *stdio: int, terminal: bool) -> int:
+    def _spawn(self, call: int, program: int, *stdio: int, terminal: bool) -> None:
         argv, env, cwd = decode_program(os.pread(program, os.fstat(program).st_size, 0))
         if terminal:
             (slave,) = stdio
-            return start(argv, env, cwd, (slave, slave, slave), self._tool, call_gid(call), terminal=True)
-        stdout, stderr, *stdin = stdio
-        given = (stdin[0] if stdin else self._null, stdout, stderr)
-        return start(argv, env, cwd, given, self._tool, call_gid(call))
+            given = slave, slave, slave
+        else:
+            stdout, stderr, *stdin = stdio
+            given = (stdin[0] if stdin else self._null, stdout, stderr)
+        pid, telling = start(argv, env, cwd, given, self._tool, call_gid(call), terminal=terminal)
+        self._newborns[telling] = _Newborn(call, pid)
+        self._poller.register(telling, select.POLLIN)
+
+    def _hear(self, fd: int) -> None:
+        newborn = self._newborns[fd]
+        said = os.read(fd, 4096)
+        if said:
+            newborn.said += said
+            return
+        self._poller.unregister(fd)
+        os.close(fd)
+        del self._newborns[fd]
+        if newborn.said:
+            self._refused.add(newborn.pid)
+            self._tell(REFUSED, newborn.call, refusal(newborn.said), 0)
+        else:
+            self._born(newborn.call, newborn.pid)
+        self._tell_ends()  # of which the signal may have come before
+
+    def _born(self, call: int, pid: int) -> None:
+        self._children.add(pid)
+        self._tell(BORN, call, 0, pid)
+
+    def _tell(self, kind: int, call: int, value: int, pid: int) -> None:
+        self._line.send(_NEWS.pack(kind, call, value, pid))
 
     def _probe(self, call: int, output: int) -> int:
         """Write what the kernel says of a process that became the tool user, in the form of /proc/PID/status."""
@@ -214,13 +249,16 @@ class _Nursery:
         return pid
 
     def _tell_ends(self) -> None:
+        for pid in tuple(self._refused):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                self._refused.discard(pid)
         for pid in tuple(self._children):
             ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is not None:
                 self._children.discard(pid)
                 # As waitpid() would have it.
                 exited = ended.si_code == os.CLD_EXITED
-                self._line.send(_NEWS.pack(_ENDED, ended.si_status << 8 if exited else ended.si_status, pid))
+                self._tell(ENDED, 0, ended.si_status << 8 if exited else ended.si_status, pid)
 
 
 def _nothing(_number: int, _frame: FrameType | None) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 
 from sandbox.daemon.failures import Fault
-from sandbox.daemon.paths import Place, components
-from sandbox.daemon.walk import PRIVATE_NAME
+from sandbox.daemon.paths import Place
+from sandbox.daemon.private_file import create_private_file
 
 
 class OutputFile:
@@ -25,7 +25,8 @@ class OutputFile:
         self._limit_bytes = limit_bytes
         self._fd = -1
         try:
-            self._fd = _create(path, workspace)
+            with Place(path, make_parents=True, what="output_directory") as place:
+                self._fd = create_private_file(place, workspace)
             self._identity = _identity(os.fstat(self._fd))
         except (Fault, OSError):
             self.path = ""
@@ -70,30 +71,3 @@ class OutputFile:
 
 def _identity(state: os.stat_result) -> tuple[int, int]:
     return state.st_dev, state.st_ino
-
-
-def _create(path: str, workspace: str) -> int:
-    private = [*components(workspace), PRIVATE_NAME]
-    with Place(path, make_parents=True, what="output_directory") as place:
-        try:
-            os.unlink(place.name, dir_fd=place.directory_fd)
-        except FileNotFoundError:
-            pass
-        fd = place.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        if place.names[: len(private)] == private:
-            _hide_from_git(workspace)
-        return fd
-
-
-def _hide_from_git(workspace: str) -> None:
-    try:
-        with Place(f"{workspace}/{PRIVATE_NAME}/.gitignore") as place:
-            fd = place.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    except Fault:
-        return  # it is there
-    try:
-        os.write(fd, b"*\n")
-    except OSError:
-        pass  # a full disk
-    finally:
-        os.close(fd)

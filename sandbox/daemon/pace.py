@@ -32,11 +32,21 @@ class Pace:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._due_s = 0.0
+        self._hurried: set[Source] = set()
 
     def took(self, source: Source, size: int) -> None:
         """Count a piece that was taken just now; its source pauses when all together are too fast."""
         now_s = self._loop.time()
         self._due_s = max(self._due_s, now_s) + (size + _PIECE_BYTES) / _BYTES_PER_S
-        if self._due_s - now_s > _BURST_S:
+        if self._due_s - now_s > _BURST_S and source not in self._hurried:
             source.pause()
             self._loop.call_at(self._due_s, source.resume)
+
+    def hurry(self, source: Source) -> None:
+        """Take from a source without pausing, until calm(): its writer is over, and what it left is bounded."""
+        self._hurried.add(source)
+        source.resume()
+
+    def calm(self, source: Source) -> None:
+        """Let a source have its pauses again."""
+        self._hurried.discard(source)

@@ -29,8 +29,10 @@ class ProcessInput:
     async def write(self, data: bytes, wait_s: float) -> int:
         """Write `data`; return how many bytes were taken when the time was over or nobody could read any more."""
         taken = 0
-        try:
-            async with asyncio.timeout(wait_s), self._turn:
+
+        async def write_all() -> None:
+            nonlocal taken
+            async with self._turn:
                 while taken < len(data) and self._fd >= 0:
                     try:
                         taken += os.write(self._fd, memoryview(data)[taken : taken + _WRITE_BYTES])
@@ -38,8 +40,16 @@ class ProcessInput:
                         await self._wait_for_room()
                     except OSError:
                         self.close()
-        except TimeoutError:
-            pass
+
+        # Not asyncio.timeout(): it would have to be loaded first, and under attack that may be impossible.
+        writing = self._loop.create_task(write_all())
+        try:
+            await asyncio.wait([writing], timeout=wait_s)
+        finally:
+            writing.cancel()
+        await asyncio.wait([writing])
+        if not writing.cancelled():
+            writing.result()
         return taken
 
     async def _wait_for_room(self) -> None:

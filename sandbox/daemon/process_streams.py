@@ -6,11 +6,16 @@ import asyncio
 import os
 
 from sandbox.daemon.output_file import OutputFile
-from sandbox.daemon.pace import Pace
+from sandbox.daemon.pace import Pace, Source
 from sandbox.daemon.pipes import LingeringPipes, OutputPipe
 from sandbox.daemon.process_input import ProcessInput
 from sandbox.daemon.process_output import StreamOutput
 from sandbox.daemon.process_request import StartRequest
+
+# A child may keep the streams open. Those of a process that is over are drained when they were silent so long.
+_IDLE_S = 0.05
+# And in any case after so long, whatever a child goes on writing.
+_DRAIN_LIMIT_S = 0.5
 
 
 class ProcessStreams:
@@ -21,7 +26,9 @@ class ProcessStreams:
         self.input: ProcessInput | None = None
         self._request = request
         self._workspace = workspace
+        self._pace = pace
         self._pipes: list[OutputPipe] = []
+        self._drain_turn = asyncio.Lock()
         self._stdin = -1
         self.stdout = self._output("stdout")
         self.stderr = None if request.size is not None or request.merge_stderr else self._output("stderr")
@@ -71,10 +78,44 @@ class ProcessStreams:
         if self.terminal is not None:
             self.terminal.close_tool_ends()
 
-    async def drain(self, limit_s: float) -> None:
-        """Wait until everything that was written has been taken, for so long at most."""
+    async def drain(self) -> None:
+        """Take everything that was written until now, then wait until nobody holds the streams or they fall silent.
+
+        Half a second is the most that a child which goes on writing makes of it.
+        """
+        async with self._drain_turn:  # a pipe tells only one at a time that it was emptied
+            await self._drain()
+
+    async def _drain(self) -> None:
+        # One that waits for its turn has to be emptied first; a terminal, which does not tell what is in it, may seem
+        # silent meanwhile.
+        sources: list[Source] = [self.terminal] if self.terminal is not None else [*self._pipes]
+        for source in sources:
+            self._pace.hurry(source)
+        try:
+            if self._pipes:
+                await asyncio.wait([pipe.take_waiting() for pipe in self._pipes])
+            if self.terminal is not None:
+                await self._fall_silent()
+        finally:
+            for source in sources:
+                self._pace.calm(source)
+        if self._pipes:
+            await self._fall_silent()
+
+    async def _fall_silent(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + _DRAIN_LIMIT_S
         closed = [self.terminal.closed] if self.terminal is not None else [pipe.closed for pipe in self._pipes]
-        await asyncio.wait(closed, timeout=limit_s)
+        seen_bytes = -1
+        while seen_bytes != self._size_bytes() and loop.time() < deadline_s:
+            seen_bytes = self._size_bytes()
+            _, still_open = await asyncio.wait(closed, timeout=_IDLE_S)
+            if not still_open:
+                return
+
+    def _size_bytes(self) -> int:
+        return self.stdout.size_bytes + (self.stderr.size_bytes if self.stderr is not None else 0)
 
     def leave_to(self, lingering: LingeringPipes) -> None:
         """Give up pipes that somebody may still write to, and close everything else."""

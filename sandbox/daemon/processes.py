@@ -30,8 +30,8 @@ from sandbox.daemon.spawner import Spawner
 from sandbox.v1 import channel_pb2 as wire
 
 KEPT_LIMIT = 64
-# What a killed process wrote last is in its pipe, and taken as soon as the loop gets to it.
-_DRAIN_LIMIT_S = 0.5
+# A tree that was killed has let go of its streams, which are then drained at once; one that survives may never end.
+_END_LIMIT_S = 2.0
 
 
 class Processes:
@@ -195,14 +195,16 @@ class Processes:
             data += terminal.end_of_file()
         taken = await stdin.write(data, wait_s)
         if taken < len(data):
-            told = f"{min(taken, len(request.data))} of {len(request.data)} bytes were taken"
+            taken = min(taken, len(request.data))  # without the character that ends a terminal's input
+            told = f"{taken} of {len(request.data)} bytes were taken"
             if not stdin.is_open():
                 message = f"stdin of process {request.id!r} is closed; {told}"
-                raise Fault(wire.FAILURE_KIND_CONFLICT, message, errno.EPIPE)
+                raise Fault(wire.FAILURE_KIND_CONFLICT, message, errno.EPIPE, taken_bytes=taken)
             raise Fault(
                 wire.FAILURE_KIND_TOO_LARGE,
                 f"{told} within {request.wait_ms} ms, for the process does not read"
                 f"{', and its input was not ended' if request.end else ''}; go on from there, or wait longer",
+                taken_bytes=taken,
             )
         if request.end and terminal is None:
             stdin.close()
@@ -244,14 +246,15 @@ class Processes:
     async def _wait(self, request: wire.ProcessWaitRequest) -> wire.Process:
         wait_s = check_wait(request.wait_ms)
         process = self._find(request.id)
-        await asyncio.wait([process.process.ended], timeout=wait_s)
+        await asyncio.wait([process.over], timeout=wait_s)
         return await self._report(process)
 
     async def _remove(self, request: wire.ProcessRemoveRequest) -> wire.Process:
         process = self._find(request.id)
         process.ending = process.ending or wire.OUTCOME_CANCELLED
         survivors = await self._spawner.kill(process.process)
-        await process.streams.drain(_DRAIN_LIMIT_S)
+        await asyncio.wait([process.over], timeout=_END_LIMIT_S)
+        await process.streams.drain()  # what its children wrote since
         self._forget(process)
         return process.report(survivors)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 from collections import deque
@@ -27,6 +28,9 @@ from sandbox.daemon.control_wire import (
     encode_program,
 )
 
+# How long a start may take unless its call says less.
+START_LIMIT_S = 10.0
+_NEWBORN_PAUSE_S = 0.02
 # A program that finds no place for a process is tried again for two thirds of a second in all.
 _FIRST_PAUSE_S = 0.01
 _LAST_PAUSE_S = 0.32
@@ -56,9 +60,18 @@ class Spawner:
         self._loop.add_reader(control.fileno(), self._notices)
 
     async def start(
-        self, argv: list[bytes], env: list[bytes], cwd: bytes, stdio: list[int], *, terminal: bool = False
+        self,
+        argv: list[bytes],
+        env: list[bytes],
+        cwd: bytes,
+        stdio: list[int],
+        *,
+        terminal: bool = False,
+        limit_s: float = START_LIMIT_S,
     ) -> Process:
         """Start a program with stdout, stderr and perhaps stdin; OSError says why it did not start.
+
+        TimeoutError when it did not become its program within `limit_s`: tool code can stop it on the way there.
 
         With `terminal`, `stdio` is one terminal that becomes its controlling one.
         The descriptors stay the caller's and may be closed afterwards. After a start, finish with forget().
@@ -66,16 +79,16 @@ class Spawner:
         program = os.memfd_create("program", os.MFD_CLOEXEC)
         try:
             _write_all(program, encode_program(argv, env, cwd))
-            return await self._order_patiently(SPAWN_TTY if terminal else SPAWN, [program, *stdio])
+            return await self._order_patiently(SPAWN_TTY if terminal else SPAWN, [program, *stdio], limit_s)
         finally:
             os.close(program)
 
-    async def _order_patiently(self, kind: int, fds: list[int]) -> Process:
+    async def _order_patiently(self, kind: int, fds: list[int], limit_s: float) -> Process:
         # What a call before left behind, or was killed with, may hold its places a moment longer than the call lasted.
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
-                return await self._order(kind, fds)
+                return await self._order(kind, fds, limit_s)
             except BlockingIOError:  # EAGAIN: no process was made
                 if pause_s > _LAST_PAUSE_S:
                     raise
@@ -84,28 +97,38 @@ class Spawner:
 
     async def probe(self, output: int) -> None:
         """Have a process that became the tool user write its /proc/self/status into a descriptor."""
-        process = await self._order(PROBE, [output])
+        process = await self._order(PROBE, [output], START_LIMIT_S)
         await process.ended
         self.forget(process)
 
-    async def _order(self, kind: int, fds: list[int]) -> Process:
+    async def _order(self, kind: int, fds: list[int], limit_s: float) -> Process:
         self._next_call = self._next_call % (CALL_NUMBERS - 1) + 1
         process = Process(self._next_call, self._loop)
         self._send(ORDER.pack(kind, process.call, 0), fds)
         self._processes[process.call] = process
         try:
-            # Shielded: the descriptors must live until init has them, and a cancelled start must still be killed.
-            await asyncio.shield(process.started)
+            # Waited for, not awaited: a cancelled start must still be killed.
+            done, _ = await asyncio.wait([process.started], timeout=limit_s)
+            if not done:
+                await self._end_newborn(process)
+                raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+            process.started.result()
         except OSError:
             self.forget(process)
             raise
         except asyncio.CancelledError:
-            await asyncio.wait([process.started])
-            if process.started.exception() is None:
-                await self.kill(process)
+            await self._end_newborn(process)
             self.forget(process)
             raise
         return process
+
+    async def _end_newborn(self, process: Process) -> None:
+        """Kill what a start made of it; it may not be there yet, or be stopped on its way to its program."""
+        while not process.started.done():
+            await self.kill(process)
+            await asyncio.wait([process.started], timeout=_NEWBORN_PAUSE_S)
+        if process.started.exception() is None:
+            await self.kill(process)
 
     async def kill(self, process: Process) -> int:
         """SIGKILL everything the call started; return how many processes survived init's time limit, normally 0."""

@@ -3,50 +3,49 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from sandbox.daemon.failures import Fault
-from sandbox.daemon.paths import Place, components
+from sandbox.daemon.paths import Place
+from sandbox.daemon.private_file import create_private_file
 from sandbox.daemon.spill_quota import SpillQuotas, SpillShare
-from sandbox.daemon.walk import PRIVATE_NAME
 from sandbox.v1 import channel_pb2 as wire
+
+# hashlib loads OpenSSL, which an idle daemon does not need; the others are what Python has of its own.
+_DIGEST_MODULES = ("hashlib", "_sha2", "_sha256")
+_SHA256_OF_NOTHING = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 
 class Spill:
     """Writes raw bytes in order of arrival up to a limit, and knows their size, newlines and SHA-256.
 
     With a quota, the files of its directory never take more than so many bytes together; 0 is none. A spill never fails
-    a call: what cannot be written (no space, a link in the way, no path) leaves it incomplete.
+    a call: what cannot be written (no space, a link in the way, no path, no descriptor) leaves it incomplete.
     """
 
     def __init__(
         self, path: str, limit_bytes: int, workspace: str, *, quotas: SpillQuotas | None = None, quota_bytes: int = 0
     ) -> None:
-        import hashlib  # loads OpenSSL, which an idle daemon does not need
-
         self._path = path
         self._room_bytes = limit_bytes
-        self._sha256 = hashlib.sha256()
+        self._sha256 = _new_sha256()
         self._size_bytes = 0
         self._newlines = 0
         self._ends_with_newline = True
         self._incomplete = False
         self._fd = -1
         self._share: SpillShare | None = None
+        if self._sha256 is None:
+            self._incomplete = True  # what has no digest is not written
+            return
         try:
             self._create(path, workspace, quotas if quota_bytes else None, quota_bytes)
         except (Fault, OSError):
             self._incomplete = True
 
     def _create(self, path: str, workspace: str, quotas: SpillQuotas | None, quota_bytes: int) -> None:
-        private = [*components(workspace), PRIVATE_NAME]
         with Place(path, make_parents=True, what="spill_path") as place:
-            if place.names[: len(private)] == private:
-                _hide_from_git(workspace)
-            try:
-                os.unlink(place.name, dir_fd=place.directory_fd)
-            except FileNotFoundError:
-                pass
-            self._fd = place.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            self._fd = create_private_file(place, workspace)
             if quotas is not None:
                 self._share = quotas.open(place.directory_fd, place.name, quota_bytes)
 
@@ -82,7 +81,7 @@ class Spill:
             path=self._path,
             size_bytes=self._size_bytes,
             lines=self._newlines + (not self._ends_with_newline),
-            sha256=self._sha256.hexdigest(),
+            sha256=_SHA256_OF_NOTHING if self._sha256 is None else self._sha256.hexdigest(),
             incomplete=self._incomplete,
         )
 
@@ -95,13 +94,11 @@ class Spill:
             self._share.close()
 
 
-def _hide_from_git(workspace: str) -> None:
-    with Place(f"{workspace}/{PRIVATE_NAME}/.gitignore") as place:
+def _new_sha256() -> Any:
+    """Return a new SHA-256, None when none can be loaded: no descriptor is left, or no memory."""
+    for name in _DIGEST_MODULES:
         try:
-            fd = place.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        except Fault:
-            return  # it is there
-        try:
-            os.write(fd, b"*\n")
-        finally:
-            os.close(fd)
+            return __import__(name).sha256()
+        except (ImportError, OSError, MemoryError, ValueError, AttributeError):
+            continue  # hashlib that finds a part of it missing fails in any of these ways
+    return None

@@ -18,6 +18,22 @@ from tests.integration.sandbox.live_engine import RUNTIME_IMAGE, instance_id, re
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
+async def test_an_engine_may_be_made_ready_before_the_first_sandbox_and_again(engine: Engine) -> None:
+    await engine.prepare()
+    await engine.prepare()
+    sandbox = await engine.create(spec("prepared"))
+    assert await sandbox.ping()
+    await engine.remove(sandbox.id)
+
+
+async def test_reconciling_leaves_alone_what_this_process_made(engine: Engine) -> None:
+    sandbox = await engine.create(spec("mine"))
+    assert sandbox.id not in [left.id for left in await engine.reconcile()]
+    assert sandbox.id in await engine.owned()
+    assert await sandbox.ping()
+    await engine.remove(sandbox.id)
+
+
 async def test_a_sandbox_is_ready_when_it_is_there(engine: Engine) -> None:
     sandbox = await engine.create(spec("ready"))
     assert sandbox.spec == spec("ready")
@@ -163,6 +179,26 @@ async def test_closing_removes_every_sandbox_and_keeps_every_workspace(tmp_path:
     finally:
         later = DockerEngine(instance=instance, channel_root=tmp_path, runtime_image=RUNTIME_IMAGE)
         await removed(later, instance)
+
+
+async def test_an_engine_closed_with_its_sandboxes_kept_hands_them_to_the_next_process(tmp_path: Path) -> None:
+    instance = instance_id()
+    before = DockerEngine(instance=instance, channel_root=tmp_path, runtime_image=RUNTIME_IMAGE)
+    after = DockerEngine(instance=instance, channel_root=tmp_path, runtime_image=RUNTIME_IMAGE)
+    try:
+        kept, unasked = [await before.create(spec(thread)) for thread in ("kept", "unasked")]
+        await run(kept.shell, "echo still > /tmp/a")
+        await before.close(keep_sandboxes=True)
+        await before.close()  # again, which is no error and removes nothing
+        assert [left.id for left in await after.reconcile()] == [unasked.id, kept.id], "the newest first"
+        assert {left.id for left in await after.reconcile()} == {unasked.id, kept.id}, "until they are asked for"
+        found = await after.create(spec("kept"))
+        assert found.id == kept.id
+        assert text(await run(found.shell, "cat /tmp/a")) == "still\n"
+        await after.remove(unasked.id)
+        assert await after.owned() == [kept.id]
+    finally:
+        await removed(after, instance)
 
 
 async def test_a_new_process_takes_over_what_lives_removes_what_is_dead_and_finds_the_files(tmp_path: Path) -> None:

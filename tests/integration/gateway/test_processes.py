@@ -22,7 +22,18 @@ import grpc.aio
 import pytest
 
 from gateway.client import Client
-from gateway.errors import AirlockError, Conflict, InvalidArgument, InvalidPath, NotFound, PermissionDenied, TooLarge
+from gateway.errors import (
+    AirlockError,
+    Conflict,
+    InputNotTaken,
+    InvalidArgument,
+    InvalidPath,
+    NotFound,
+    PermissionDenied,
+    ProcessEnded,
+    StartFailed,
+    TooLarge,
+)
 from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc as grpc_pb
 from tests.gateway_process import AIRLOCK, airlock, make_home, served
@@ -122,6 +133,8 @@ async def test_each_way_a_program_ends_has_a_name(client: Client) -> None:
     assert "sleep 71" not in await alive(client, "run")
     loud = await client.run_program(["yes"], thread="run", output_limit_bytes=10_000)
     assert (loud.outcome, len(loud.stdout_bytes) <= 10_000) == ("output_limit", True)
+    nowhere = await client.run_program(["true"], thread="run", cwd="/nowhere")
+    assert (nowhere.outcome, nowhere.errno) == ("failed_to_start", 2)
     missing = await client.run_program(["no-such-program"], thread="run")
     assert (missing.outcome, missing.errno) == ("failed_to_start", 2)
     assert missing.message
@@ -241,6 +254,7 @@ async def test_what_cannot_be_asked_is_refused_before_anything_runs(client: Clie
         (client.start_process(["ls"], terminal=True, merge_stderr=True), InvalidArgument),
         (client.signal_process("default", "a", 0), InvalidArgument),
         (client.signal_process("default", "", 15), InvalidArgument),
+        (client.signal_process("default", "", 9, tree=True), InvalidArgument),
         (client.write_process("default", "a", b"x" * (MIB + 1)), TooLarge),
     ):
         with pytest.raises(kind):
@@ -354,7 +368,7 @@ async def test_what_commands_left_behind_is_counted_and_can_be_ended(client: Cli
     await client.call_tool("execute", {"command": left}, thread="strays")
     await client.start_process(["sleep", "85"], thread="strays")
     assert (await client.processes("strays")).strays >= 1
-    await client.kill_strays("strays")
+    assert await client.kill_strays("strays") == 0
     await gone(client, "strays", "sleep 84")
     assert "sleep 85" in await alive(client, "strays")
     assert (await client.processes("strays")).strays == 0
@@ -374,6 +388,36 @@ async def test_more_output_than_memory_holds_is_read_from_the_first_byte(client:
     known = (await client.processes("much")).processes[0]
     assert known.stdout_size_bytes == len(expected)
     assert await client.read_file("much", known.stdout_path) == expected
+
+
+async def test_a_process_that_cannot_start_or_is_over_says_which(client: Client) -> None:
+    for argv, cwd, number in (
+        (["no-such-program"], "", "2"),
+        (["true"], "/nowhere", "2"),
+        (["/etc/passwd"], "", "13"),
+    ):
+        with pytest.raises(StartFailed) as caught:
+            await client.start_process(argv, thread="fails", cwd=cwd)
+        assert caught.value.details == {"outcome": "failed_to_start", "errno": number}
+    await client.start_process(["true"], thread="fails", process_id="over", stdin=True)
+    ended = await client.wait_process("fails", "over", timeout_s=20)
+    assert (ended.running, ended.stdout_closed, ended.stderr_closed, ended.stdout_path_bytes) == (False, True, True, 0)
+    with pytest.raises(ProcessEnded) as closed:
+        await client.write_process("fails", "over", b"x")
+    assert closed.value.details == {"taken_bytes": "0"}
+    with pytest.raises(ProcessEnded):
+        await client.signal_process("fails", "over", 15)
+    await client.start_process(["sleep", "90"], thread="fails", process_id="deaf", stdin=True)
+    with pytest.raises(InputNotTaken) as full:
+        await client.write_process("fails", "deaf", bytes(MIB), timeout_s=2)
+    assert 0 < int(full.value.details["taken_bytes"]) < MIB
+    assert (await client.remove_process("fails", "deaf")).outcome == "cancelled"
+
+
+async def test_looking_for_processes_makes_no_sandbox(client: Client) -> None:
+    assert (await client.processes("never used")).processes == ()
+    with pytest.raises(NotFound, match="no sandbox"):
+        await client.wait_process("never used", "p", timeout_s=1)
 
 
 async def test_another_tenants_thread_of_the_same_name_has_other_processes(client: Client, strict: Client) -> None:
@@ -413,12 +457,21 @@ async def test_the_command_line_lists_shows_and_ends_processes(pair: Pair, clien
     )
     assert printed.stdout == b"a\xff"
     assert airlock("process", "logs", "one", "--stderr", *options, env=env).stdout == "[b]\n"
-    airlock("process", "kill", "one", *options, env=env)
+    pieces = airlock("process", "logs", "one", *options, "--json", env=env).stdout.splitlines()
+    assert [json.loads(piece) for piece in pieces] == [{"offset": 0, "base64": "Yf8="}]
+    pieces = airlock("process", "logs", "one", "--stderr", *options, "--json", env=env).stdout.splitlines()
+    assert [json.loads(piece) for piece in pieces] == [{"offset": 0, "text": "[b]\n"}]
+    unknown = airlock("process", "kill", "one", *options, "--signal", "NOSUCH", env=env, check=False)
+    assert unknown.returncode == 2
+    airlock("process", "kill", "one", *options, "--signal", "sigterm", env=env)
     assert (await client.wait_process("cli", "one", timeout_s=20)).signal == 15
     assert "signalled 15" in airlock("process", "list", *options, env=env).stdout
     missing = airlock("process", "kill", "two", *options, env=env, check=False)
     assert missing.returncode == 3
     assert "two" in missing.stderr
+    airlock("process", "remove", "one", *options, env=env)
+    assert (await client.processes("cli")).processes == ()
+    assert json.loads(airlock("process", "kill-strays", *options, "--json", env=env).stdout) == {"left": 0}
 
 
 async def test_the_examples_of_the_page_run(pair: Pair) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import json
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.container_config import RUNTIME_DIRECTORY
 from sandbox.docker_engine import DockerEngine
 from sandbox.errors import EngineUnavailable, ImageMissing, NoSpace, SandboxUnavailable, TooLarge
 from sandbox.sandbox_keeper import SandboxKeeper
@@ -61,24 +63,6 @@ async def test_the_environment_of_the_spec_reaches_commands_and_not_the_containe
     await engine.remove(sandbox.id)
 
 
-async def test_the_runtime_volume_comes_back_when_somebody_removed_it(tmp_path: Path) -> None:
-    instance = instance_id()
-    engine = DockerEngine(instance=instance, channel_root=tmp_path, runtime_image=RUNTIME_IMAGE)
-    try:
-        first = await engine.create(spec())
-        await engine.remove(first.id)
-        assert engine._runtime is not None
-        # Another engine of the test session may hold the volume; an empty one under another name is the same trouble.
-        empty = f"airlock-test-{instance}"
-        engine._runtime = dataclasses.replace(engine._runtime, volume=empty)
-        second = await engine.create(spec())
-        assert text(await run(second.shell, "echo here")) == "here\n"
-        await engine.remove(second.id)
-    finally:
-        await removed(engine, instance)
-        subprocess.run(["docker", "volume", "rm", "-f", f"airlock-test-{instance}"], check=True, capture_output=True)
-
-
 @contextlib.contextmanager
 def runtime_image_like(ours: str, changes: dict[str, bytes]) -> Iterator[str]:
     """Yield the name of a runtime image that is another one by its id, with some of the bundle's files changed."""
@@ -99,21 +83,45 @@ def runtime_image_like(ours: str, changes: dict[str, bytes]) -> Iterator[str]:
         subprocess.run(["docker", "image", "rm", "-f", name], check=True, capture_output=True)
 
 
+def bundle_of(engine: DockerEngine, sandbox_id: str) -> str:
+    """Return the name of the volume that holds the bundle of a sandbox."""
+    command = ["docker", "inspect", "-f", "{{json .Mounts}}", *_containers(engine, sandbox_id)]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True)
+    (name,) = (mount["Name"] for mount in json.loads(shown.stdout) if mount["Destination"] == RUNTIME_DIRECTORY)
+    return str(name)
+
+
+async def test_the_runtime_volume_comes_back_when_somebody_removed_it(tmp_path: Path) -> None:
+    instance = instance_id()
+    # An image of its own, for no other engine of the test session to hold the volume.
+    with runtime_image_like(RUNTIME_IMAGE, {"x": b""}) as image:
+        engine = DockerEngine(instance=instance, channel_root=tmp_path, runtime_image=image)
+        try:
+            first = await engine.create(spec())
+            volume = bundle_of(engine, first.id)
+            await engine.remove(first.id)
+            subprocess.run(["docker", "volume", "rm", volume], check=True, capture_output=True)
+            second = await engine.create(spec())
+            assert bundle_of(engine, second.id) == volume
+            assert text(await run(second.shell, "echo here")) == "here\n"
+        finally:
+            await removed(engine, instance)
+
+
 async def test_a_runtime_volume_that_was_filled_half_way_is_made_anew(tmp_path: Path) -> None:
     instance = instance_id()
     with runtime_image_like(RUNTIME_IMAGE, {"x": b""}) as image:
         first = DockerEngine(instance=instance, channel_root=tmp_path, runtime_image=image)
-        await first.prepare()
-        assert first._runtime is not None
-        volume = first._runtime.volume
+        made = await first.create(spec())
+        volume = bundle_of(first, made.id)
+        await first.remove(made.id)
         clear = ["docker", "run", "--rm", "-v", f"{volume}:/v", IMAGE, "rm", "-r", "/v/lib", "/v/BUILD"]
         subprocess.run(clear, check=True, capture_output=True)
         later = DockerEngine(instance=instance, channel_root=tmp_path, runtime_image=image)
         try:
             made = await later.create(spec())
-            assert later._runtime is not None
-            assert later._runtime.volume == volume
-            await later.remove(made.id)
+            assert bundle_of(later, made.id) == volume
+            assert text(await run(made.shell, "echo here")) == "here\n"
         finally:
             await removed(later, instance)
             await first.close()

@@ -107,6 +107,47 @@ def test_a_process_runs_on_and_tells_its_end(client: Client) -> None:
     assert again.duration_us == ended.duration_us
 
 
+def test_who_hears_of_the_end_has_all_that_was_written(client: Client) -> None:
+    for _ in range(20):
+        process = start(client, "head -c 3000000 /dev/zero", output_directory=DIRECTORY, file_limit_bytes=4_000_000)
+        ended = wait(client, process)
+        assert (ended.running, ended.stdout.size_bytes, ended.stdout.closed) == (False, 3_000_000, True)
+        assert page(client, process, 3_000_000, wait_ms=0).end
+        remove(client, process)
+
+
+def test_the_pace_of_others_takes_nothing_away_from_who_has_ended(client: Client) -> None:
+    for _ in range(48):
+        start(client, "yes")
+    for _ in range(5):
+        process = start(client, "head -c 3000000 /dev/zero")
+        ended = wait(client, process, 60_000)
+        assert (ended.running, ended.stdout.size_bytes, ended.stdout.closed) == (False, 3_000_000, True)
+        remove(client, process)
+
+
+def test_a_list_never_tells_an_end_before_the_output_is_complete(client: Client) -> None:
+    found = wire.Process()
+
+    def has_ended() -> bool:
+        found.CopyFrom(listed(client).processes[0])
+        assert found.running == (found.outcome == wire.OUTCOME_UNSPECIFIED)
+        return not found.running
+
+    for terminal in (False, True) * 5:
+        process = start(client, "head -c 3000000 /dev/zero", terminal=terminal)
+        assert eventually(has_ended, 20)
+        assert (found.outcome, found.stdout.size_bytes, found.stdout.closed) == (wire.OUTCOME_EXITED, 3_000_000, True)
+        remove(client, process)
+
+
+def test_a_child_that_goes_on_writing_holds_the_end_back_for_a_moment_only(client: Client) -> None:
+    for terminal in (False, True):
+        process = start(client, "trap '' HUP; yes & exit 4", terminal=terminal)
+        ended = wait(client, process)
+        assert (ended.running, ended.exit_code, ended.stdout.closed, ended.tree) == (False, 4, False, 1)
+
+
 def test_a_process_outlives_the_connection_and_the_next_one_finds_all_of_it(sandbox: Sandbox) -> None:
     first = sandbox.connect()
     process = start(first, "echo before; read line; echo after $line", stdin=True)
@@ -183,8 +224,9 @@ def test_what_found_no_room_is_told_in_bytes(client: Client) -> None:
     data = b"\n" + b"x" * (1 << 19)
     failure = write(client, process, data, wait_ms=50, end=True).failure
     assert failure.kind == wire.FAILURE_KIND_TOO_LARGE
-    taken = int(failure.message.split()[0])
+    taken = failure.taken_bytes
     assert 0 < taken < len(data)
+    assert failure.message.startswith(f"{taken} of {len(data)} bytes")
     assert write(client, process, data[taken:], end=True).WhichOneof("reply") == "process"
     assert follow(client, process) == data[1:]
 
@@ -193,7 +235,7 @@ def test_writing_where_nobody_reads_any_more_is_a_conflict(client: Client) -> No
     process = start(client, "true", stdin=True)
     assert not wait(client, process).stdin_open
     failure = write(client, process, b"x").failure
-    assert (failure.kind, failure.errno) == (wire.FAILURE_KIND_CONFLICT, 32)
+    assert (failure.kind, failure.errno, failure.taken_bytes) == (wire.FAILURE_KIND_CONFLICT, 32, 0)
     failure = write(client, start(client, "sleep 100"), b"x").failure
     assert failure.kind == wire.FAILURE_KIND_INVALID_ARGUMENT
     assert "without stdin" in failure.message
@@ -324,6 +366,17 @@ def test_everybody_who_waits_hears_of_the_end(sandbox: Sandbox, client: Client) 
         other.send(wire.Request(process_wait=wire.ProcessWaitRequest(id=process.id, wait_ms=60_000)))
     write(client, process, b"\n")
     assert [other.receive().process.running for other in waiting] == [False] * 5
+
+
+def test_two_who_remove_at_once_are_both_answered(sandbox: Sandbox, client: Client) -> None:
+    process = start(client, "yes & yes")
+    others = [sandbox.connect() for _ in range(4)]
+    for other in others:
+        other.send(wire.Request(process_remove=wire.ProcessRemoveRequest(id=process.id)))
+    replies = [other.receive() for other in others]
+    assert "process" in {reply.WhichOneof("reply") for reply in replies}
+    assert {reply.failure.kind for reply in replies if reply.HasField("failure")} <= {wire.FAILURE_KIND_NOT_FOUND}
+    assert not listed(client).processes
 
 
 def test_removing_kills_the_tree_and_gives_back_the_id(client: Client) -> None:
@@ -698,6 +751,7 @@ def test_a_start_at_the_pids_limit_is_a_failure_with_advice(client: Client) -> N
         return reply.HasField("failure") and reply.failure.errno == 11
 
     assert eventually(is_refused, 20)
+    assert reply.failure.kind == wire.FAILURE_KIND_EXHAUSTED
     assert "no process left" in reply.failure.message
     removed = remove(client, bomb)
     assert (removed.running, removed.tree) == (False, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import subprocess
+import time
 
 from sandbox.container_config import container_name
 from sandbox.engine import Sandbox
@@ -13,6 +14,7 @@ from tests.integration.sandbox.live_engine import run, text
 
 # What an attack prints when it is at its worst.
 WORST = b"at its worst"
+_HEALTH_LIMIT_S = 1.0
 _SAMPLES = 10
 _PAUSE_S = 0.05
 _PATIENCE_S = 20
@@ -74,6 +76,7 @@ class Guest:
         self.sandbox = sandbox
         self._instance = instance
         self._daemon = self.daemon_pids()
+        self._health_s: list[float] = []
 
     def daemon_pids(self) -> tuple[str, str]:
         """Return the host's process ids of init and server. The nursery is theirs to lose: init makes another."""
@@ -96,7 +99,8 @@ class Guest:
     async def survives(self, program: str) -> str:
         """Ask for health while the program gets to its worst and is there; then use the sandbox as if nothing were.
 
-        Return what the program wrote until its tree was killed. Health that takes more than a second is DaemonLost.
+        Return what the program wrote until its tree was killed. Health comes within a second, nine times of ten or more,
+        for the machine has others to serve; and each time within five, or it is DaemonLost.
         """
         written = bytearray()
         worst = asyncio.Event()
@@ -119,6 +123,8 @@ class Guest:
                 await self._ask()
             for _ in range(_SAMPLES):
                 await self._ask()
+            in_time = sum(taken_s < _HEALTH_LIMIT_S for taken_s in self._health_s)
+            assert in_time >= 0.9 * len(self._health_s), sorted(self._health_s)
         finally:
             attack.cancel()
             await asyncio.wait([attack])
@@ -133,7 +139,9 @@ class Guest:
                 await self._ask()
 
     async def _ask(self) -> None:
+        asked_s = time.monotonic()
         await self.sandbox.health()
+        self._health_s.append(time.monotonic() - asked_s)
         await asyncio.sleep(_PAUSE_S)
 
     async def works(self) -> None:

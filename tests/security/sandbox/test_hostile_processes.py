@@ -13,7 +13,7 @@ import pytest
 from sandbox.channel import Channel
 from sandbox.channel_sandbox import ChannelSandbox
 from sandbox.engine import SandboxSpec
-from sandbox.errors import Conflict, DaemonLost, FileError, NotFound
+from sandbox.errors import Conflict, DaemonLost, Exhausted, InputNotTaken, NotFound, SandboxError
 from sandbox.process import ProgramResult
 from sandbox.process_replies import PROCESSES_LIMIT
 from sandbox.remote_processes import RemoteProcesses
@@ -230,9 +230,56 @@ async def test_strays_that_have_a_name_end_the_channel(tmp_path: Path) -> None:
     await refused(tmp_path, always(process=running()), lambda processes: processes.signal("", 9, tree=True))
 
 
+@pytest.mark.parametrize("kind", [pb.FAILURE_KIND_TOO_LARGE, pb.FAILURE_KIND_CONFLICT])
+async def test_input_taken_in_part_is_told_in_bytes_and_never_more_than_were_sent(
+    tmp_path: Path, kind: pb.FailureKind
+) -> None:
+    for taken_bytes in (0, 3, 5):
+        directory = tmp_path / str(taken_bytes)
+        directory.mkdir()
+        failure = pb.Failure(kind=kind, message="told", errno=32, taken_bytes=taken_bytes)
+        async with fake_daemon(directory, always(failure=failure)) as daemon:
+            with pytest.raises(InputNotTaken, match="told") as raised:
+                await RemoteProcesses(daemon.channel).write("p", b"12345", wait_s=0)
+            assert daemon.channel.lost is None
+        told = raised.value
+        assert (told.taken_bytes, told.closed, told.errno) == (taken_bytes, kind == pb.FAILURE_KIND_CONFLICT, 32)
+    for taken_bytes in (6, HUGE):
+        directory = tmp_path / str(taken_bytes)
+        directory.mkdir()
+        lie = always(failure=pb.Failure(kind=kind, taken_bytes=taken_bytes))
+        await refused(directory, lie, lambda processes: processes.write("p", b"12345", wait_s=0), said="more input")
+
+
+@pytest.mark.parametrize("kind", [pb.FAILURE_KIND_TOO_LARGE, pb.FAILURE_KIND_INTERNAL])
+async def test_input_that_a_call_without_any_took_ends_the_channel(tmp_path: Path, kind: pb.FailureKind) -> None:
+    await refused(tmp_path, always(failure=pb.Failure(kind=kind, taken_bytes=1)), wait)
+
+
+@pytest.mark.parametrize("number", [4096, 2**32 - 1])
+async def test_an_errno_that_no_kernel_has_ends_the_channel(tmp_path: Path, number: int) -> None:
+    for kind, ask in (
+        (pb.FAILURE_KIND_NOT_FOUND, start),
+        (pb.FAILURE_KIND_CONFLICT, lambda processes: processes.write("p", b"x", wait_s=0)),
+    ):
+        directory = tmp_path / str(kind)
+        directory.mkdir()
+        await refused(directory, always(failure=pb.Failure(kind=kind, errno=number)), ask, said="errno")
+
+
+@pytest.mark.parametrize("number", [0, 11, 4095])
+async def test_a_start_that_found_no_process_says_so_with_its_errno(tmp_path: Path, number: int) -> None:
+    failure = pb.Failure(kind=pb.FAILURE_KIND_EXHAUSTED, message="no process left", errno=number)
+    async with fake_daemon(tmp_path, always(failure=failure)) as daemon:
+        with pytest.raises(Exhausted, match="no process left") as raised:
+            await start(RemoteProcesses(daemon.channel))
+        assert daemon.channel.lost is None
+    assert raised.value.errno == (number or None)
+
+
 @pytest.mark.parametrize("kind, error", [(pb.FAILURE_KIND_NOT_FOUND, NotFound), (pb.FAILURE_KIND_CONFLICT, Conflict)])
 async def test_a_failure_is_no_breach_and_its_message_is_plain(
-    tmp_path: Path, kind: pb.FailureKind, error: type[FileError]
+    tmp_path: Path, kind: pb.FailureKind, error: type[SandboxError]
 ) -> None:
     message = "no\x1b[31m such \x00process" + "x" * 10_000
     async with fake_daemon(tmp_path, always(failure=pb.Failure(kind=kind, message=message))) as daemon:

@@ -31,7 +31,8 @@ def test_a_status_carries_code_reason_and_details(kind: type[AirlockError]) -> N
 
 @pytest.mark.parametrize("kind", _all(sandbox_errors.SandboxError), ids=lambda kind: kind.__name__)
 def test_every_sandbox_error_has_a_translation(kind: type[sandbox_errors.SandboxError]) -> None:
-    translated = from_sandbox(kind("why"))
+    given = {"taken_bytes": 1, "closed": False} if issubclass(kind, sandbox_errors.InputNotTaken) else {}
+    translated = from_sandbox(kind("why", **given))
     assert str(translated) == "why"
 
 

@@ -17,7 +17,19 @@ from agent.hook import Hook
 from agent.state import AgentState
 from gateway import program_calls
 from gateway.client import Client
-from gateway.errors import DeadlineExceeded, PermissionDenied, Unavailable
+from gateway.errors import (
+    AirlockError,
+    Conflict,
+    DeadlineExceeded,
+    Exhausted,
+    InputNotTaken,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    ProcessEnded,
+    StartFailed,
+    Unavailable,
+)
 from gateway.model_settings import ModelSettings
 from gateway.policy.document import LimitsSection, PolicyDocument, Rule
 from gateway.policy.judge import Policy
@@ -29,9 +41,10 @@ from gateway.tenants import Tenant
 from gateway.tool_calls import ToolCalls, ToolPath
 from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc
-from sandbox.errors import DaemonLost
+from sandbox import errors as sandbox_errors
+from sandbox.errors import DaemonLost, SandboxError
 from sandbox.filesystem import ExecResult
-from sandbox.process import Process, ProcessOutput, ProcessPage, ProgramResult
+from sandbox.process import Process, ProcessList, ProcessOutput, ProcessPage, ProgramResult
 from sandbox.sandbox_keeper import SandboxKeeper
 
 ANY_COMMAND = Rule(id="any", tools=("execute",), effect="allow", reason="a test")
@@ -52,6 +65,7 @@ class FakeSandbox:
         self.asked: list[tuple[str, Any]] = []
         self.work: Callable[[dict[str, Any]], Any] = self.nothing
         self.ended = asyncio.Event()
+        self.kept: tuple[Process, ...] = ()
         self.shell = self.processes = self
 
     async def nothing(self, given: dict[str, Any]) -> ProgramResult:
@@ -80,14 +94,31 @@ class FakeSandbox:
         self.asked.append(("read", wait_s))
         return ProcessPage(b"x" * 10, offset, end=False, size_bytes=offset + 25)
 
+    async def write(self, process_id: str, data: bytes, **given: Any) -> Process:
+        self.asked.append(("write", data))
+        return process(process_id)
+
+    async def signal(self, process_id: str, number: int, *, tree: bool) -> Process | None:
+        self.asked.append(("signal", (process_id, number, tree)))
+        return process(process_id) if process_id else None
+
+    async def list(self) -> ProcessList:
+        return ProcessList(self.kept, strays=3)
+
 
 class FakeKeeper:
     def __init__(self, sandbox: FakeSandbox) -> None:
         self.sandbox = sandbox
 
+    lives = True
+
     @asynccontextmanager
     async def acquire(self, spec: Any) -> AsyncIterator[FakeSandbox]:
         yield self.sandbox
+
+    @asynccontextmanager
+    async def acquire_existing(self, spec: Any) -> AsyncIterator[FakeSandbox | None]:
+        yield self.sandbox if self.lives else None
 
 
 class HookedToolCalls(ToolCalls):
@@ -106,9 +137,14 @@ def sandbox() -> FakeSandbox:
 
 
 @pytest.fixture
-async def tool_calls(tmp_path: Path, sandbox: FakeSandbox) -> AsyncIterator[HookedToolCalls]:
+def keeper(sandbox: FakeSandbox) -> FakeKeeper:
+    return FakeKeeper(sandbox)
+
+
+@pytest.fixture
+async def tool_calls(tmp_path: Path, keeper: FakeKeeper) -> AsyncIterator[HookedToolCalls]:
     database = await Database.open(f"sqlite:///{tmp_path}/airlock.db")
-    yield HookedToolCalls(Store(database), cast(SandboxKeeper, FakeKeeper(sandbox)))
+    yield HookedToolCalls(Store(database), cast(SandboxKeeper, keeper))
     await database.close()
 
 
@@ -293,3 +329,175 @@ async def test_a_read_without_follow_ends_where_the_output_ended_when_it_began(
     pieces = [piece async for piece in client.process_output("t", "p", offset=5)]
     assert [piece.offset for piece in pieces] == [5, 15, 25]
     assert {waited_s for _, waited_s in sandbox.asked} == {0.0}
+
+
+async def test_of_each_stream_it_is_known_what_its_file_holds_and_whether_more_can_come(
+    client: Client, sandbox: FakeSandbox
+) -> None:
+    stdout = ProcessOutput(size_bytes=9, ring_offset=5, path="/o", path_bytes=4, closed=True)
+    sandbox.kept = (replace(process(), stdout=stdout), replace(process("q"), stderr=replace(stdout, closed=False)))
+    first, second = (await client.processes("t")).processes
+    assert (first.stdout_size_bytes, first.stdout_path, first.stdout_path_bytes, first.stdout_closed) == (
+        9,
+        "/o",
+        4,
+        True,
+    )
+    assert (first.stderr_size_bytes, first.stderr_path_bytes, first.stderr_closed) == (0, 0, True)
+    assert (second.stdout_closed, second.stderr_path_bytes, second.stderr_closed) == (False, 4, False)
+
+
+def failed(kind: type[SandboxError], number: int | None) -> SandboxError:
+    error = kind("why")
+    error.errno = number
+    return error
+
+
+@pytest.mark.parametrize(
+    "cause, kind, details",
+    [
+        (failed(sandbox_errors.NotFound, 2), StartFailed, {"outcome": "failed_to_start", "errno": "2"}),
+        (failed(sandbox_errors.PermissionDenied, 13), StartFailed, {"outcome": "failed_to_start", "errno": "13"}),
+        (failed(sandbox_errors.InvalidArgument, 8), StartFailed, {"outcome": "failed_to_start", "errno": "8"}),
+        (failed(sandbox_errors.Exhausted, 11), StartFailed, {"outcome": "pids_limit", "errno": "11"}),
+        (failed(sandbox_errors.FileError, None), StartFailed, {"outcome": "failed_to_start"}),
+        (failed(sandbox_errors.InvalidArgument, None), InvalidArgument, {}),
+        (failed(sandbox_errors.Exhausted, None), Exhausted, {}),
+        (failed(sandbox_errors.Conflict, None), Conflict, {}),
+        (failed(sandbox_errors.DaemonLost, None), Unavailable, {}),
+    ],
+)
+async def test_why_a_process_did_not_start_is_told_apart_from_a_refusal_and_an_unknown_id(
+    client: Client,
+    sandbox: FakeSandbox,
+    monkeypatch: pytest.MonkeyPatch,
+    cause: SandboxError,
+    kind: type[AirlockError],
+    details: dict[str, str],
+) -> None:
+    async def start(*args: Any, **given: Any) -> Process:
+        raise cause
+
+    monkeypatch.setattr(sandbox, "start", start)
+    with pytest.raises(AirlockError, match="why") as caught:
+        await client.start_process(["ls"])
+    assert (type(caught.value), caught.value.details) == (kind, details)
+
+
+async def test_an_id_in_use_and_too_many_that_run_are_two_errors(
+    client: Client, sandbox: FakeSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def start(*args: Any, **given: Any) -> Process:
+        raise sandbox_errors.Conflict("why")
+
+    monkeypatch.setattr(sandbox, "start", start)
+    sandbox.kept = tuple(process(f"p{number}") for number in range(64))
+    with pytest.raises(Exhausted):
+        await client.start_process(["ls"], process_id="new")
+    with pytest.raises(Conflict):
+        await client.start_process(["ls"], process_id="p5")
+
+
+@pytest.mark.parametrize("closed, kind", [(False, InputNotTaken), (True, ProcessEnded)])
+async def test_of_input_that_was_taken_in_part_it_is_known_how_much_was(
+    client: Client, sandbox: FakeSandbox, monkeypatch: pytest.MonkeyPatch, *, closed: bool, kind: type[AirlockError]
+) -> None:
+    async def write(*args: Any, **given: Any) -> Process:
+        raise sandbox_errors.InputNotTaken("a part", taken_bytes=65_536, closed=closed)
+
+    monkeypatch.setattr(sandbox, "write", write)
+    with pytest.raises(kind) as caught:
+        await client.write_process("t", "p", b"x")
+    assert caught.value.details == {"taken_bytes": "65536"}
+
+
+async def test_a_signal_to_a_process_that_has_ended_is_no_conflict(
+    client: Client, sandbox: FakeSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def signal(*args: Any, **given: Any) -> Process:
+        raise failed(sandbox_errors.Conflict, 3)
+
+    monkeypatch.setattr(sandbox, "signal", signal)
+    with pytest.raises(ProcessEnded):
+        await client.signal_process("t", "p", 15)
+
+
+async def test_strays_are_killed_by_a_call_of_their_own_and_never_by_an_empty_id(
+    client: Client, sandbox: FakeSandbox
+) -> None:
+    with pytest.raises(InvalidArgument, match="id"):
+        await client.signal_process("t", "", 9, tree=True)
+    assert sandbox.asked == []
+    assert await client.kill_strays("t") == 3
+    assert sandbox.asked == [("signal", ("", 9, True))]
+
+
+async def test_where_no_sandbox_lives_there_are_no_processes_and_looking_makes_none(
+    client: Client, sandbox: FakeSandbox, keeper: FakeKeeper
+) -> None:
+    keeper.lives = False
+    found = await client.processes("t")
+    assert (found.processes, found.strays, await client.kill_strays("t")) == ((), 0, 0)
+    for call in (
+        client.write_process("t", "p", b"x"),
+        client.wait_process("t", "p", timeout_s=1),
+        client.resize_process("t", "p", 1, 1),
+        client.signal_process("t", "p", 9),
+        client.remove_process("t", "p"),
+        anext(client.process_output("t", "p")),
+    ):
+        with pytest.raises(NotFound, match="'p'"):
+            await call
+    assert sandbox.asked == []
+
+
+async def test_what_the_client_is_given_wrongly_is_one_clear_error_and_nothing_is_asked(
+    client: Client, sandbox: FakeSandbox
+) -> None:
+    wrong: Any = 5
+    for call in (
+        client.run_program("ls -l"),
+        client.run_program(wrong),
+        client.run_program(["ls", wrong]),
+        client.run_program(["ls"], env=wrong),
+        client.run_program(["ls"], stdin=wrong),
+        client.run_program(["cat"], stdin=cast(Any, "text")),
+        client.run_program(["ls"], output_limit_bytes=-1),
+        *(client.run_program(["ls"], timeout_s=limit) for limit in (float("nan"), float("inf"), 1e9, -1, 0)),
+        client.start_process("ls -l"),
+        client.start_process(["ls"], terminal=True, rows=-1),
+        client.write_process("t", "p", cast(Any, "text")),
+        client.write_process("t", "p", b"x", timeout_s=float("nan")),
+        client.wait_process("t", "p", timeout_s=float("nan")),
+        client.signal_process("t", "p", -1),
+        client.resize_process("t", "p", -1, 1),
+        client.call_tool("ls", {"path": {1}}),
+        client.write_file("t", "f", wrong),
+        anext(client.process_output("t", "p", offset=-1)),
+    ):
+        with pytest.raises(InvalidArgument):
+            await call
+    assert sandbox.asked == []
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+async def test_input_may_be_any_kind_of_bytes(
+    client: Client, sandbox: FakeSandbox, kind: Callable[[bytes], Any]
+) -> None:
+    async def read(given: dict[str, Any]) -> ProgramResult:
+        await given["on_output"]("stdout", b"".join([piece async for piece in given["stdin"]]))
+        return ProgramResult("exited", exit_code=0)
+
+    sandbox.work = read
+    data = bytes(range(256)) * 4096
+    assert (await client.run_program(["cat"], stdin=kind(data))).stdout_bytes == data
+    await client.write_process("t", "p", kind(data))
+    assert sandbox.asked[-1] == ("write", data)
+
+
+async def test_a_client_that_was_closed_says_so() -> None:
+    async with Client("127.0.0.1:1", "key") as closed:
+        pass
+    for call in (closed.processes(), closed.run_program(["ls"]), anext(closed.process_output("t", "p"))):
+        with pytest.raises(Unavailable, match="closed"):
+            await call

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 
 import pytest
 
 from sandbox.build import own_build
-from sandbox.channel import PROTOCOL_VERSION
+from sandbox.channel import PROTOCOL_VERSION, Channel
 from sandbox.errors import PostureTooWeak, SandboxUnavailable
-from sandbox.greeting import introduced, refuse_weak
+from sandbox.greeting import connected, introduced, refuse_weak
 from sandbox.host_kernel import HostKernel
 from sandbox.v1 import channel_pb2 as pb
 from tests.unit.sandbox.fake_daemon import Answer, Peer, fake_daemon
@@ -23,6 +24,36 @@ def saying(**hello: object) -> Answer:
         await peer.reply(hello=said)
 
     return answer
+
+
+async def under_way() -> None:
+    await asyncio.Event().wait()
+
+
+async def ended() -> None:
+    raise SandboxUnavailable("it ended at once")
+
+
+async def test_a_daemon_that_listens_is_connected_to_before_its_start_is_said_to_be_done(tmp_path: Path) -> None:
+    async with fake_daemon(tmp_path, saying()) as daemon:
+        boot = asyncio.ensure_future(under_way())
+        await connected(daemon.channel, boot, ended)
+        assert not boot.done()
+        boot.cancel()
+
+
+async def test_a_start_that_fails_is_the_reason_why_nobody_listens(tmp_path: Path) -> None:
+    async def fail() -> None:
+        raise SandboxUnavailable("the engine refused")
+
+    with pytest.raises(SandboxUnavailable, match="the engine refused"):
+        await connected(Channel(tmp_path), asyncio.ensure_future(fail()), under_way)
+
+
+async def test_a_daemon_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
+    boot = asyncio.ensure_future(asyncio.sleep(0))
+    with pytest.raises(SandboxUnavailable, match="it ended at once"):
+        await connected(Channel(tmp_path), boot, ended)
 
 
 async def test_a_daemon_of_this_release_is_believed(tmp_path: Path) -> None:

@@ -314,3 +314,17 @@ async def test_a_request_that_the_daemon_refuses_is_a_program_that_did_not_start
 async def test_limits_that_are_none_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="more than 0"):
         await program(Channel(tmp_path), **changes)
+
+
+@pytest.mark.parametrize(
+    "failure, outcome",
+    [
+        (pb.Failure(kind=pb.FAILURE_KIND_NOT_FOUND, message="/nowhere", errno=errno.ENOENT), "failed_to_start"),
+        (pb.Failure(kind=pb.FAILURE_KIND_EXHAUSTED, message="full", errno=errno.EAGAIN), "pids_limit"),
+    ],
+)
+async def test_a_refusal_to_start_keeps_the_kernels_number(tmp_path: Path, failure: pb.Failure, outcome: str) -> None:
+    async with fake_daemon(tmp_path, always(failure=failure)) as daemon:
+        result = await program(daemon.channel, cwd="/nowhere")
+        assert daemon.channel.lost is None
+    assert result == ProgramResult(outcome, errno=failure.errno, message=failure.message)

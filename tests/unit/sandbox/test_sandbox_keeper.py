@@ -10,9 +10,8 @@ from typing import Any, cast
 import pytest
 
 from sandbox.container_config import owner
-from sandbox.engine import Engine, Sandbox, SandboxSpec
+from sandbox.engine import Engine, LeftSandbox, Sandbox, SandboxSpec
 from sandbox.errors import SandboxUnavailable
-from sandbox.left_sandbox import LeftSandbox
 from sandbox.sandbox_keeper import SandboxKeeper
 
 
@@ -383,3 +382,49 @@ async def test_a_sandbox_that_comes_up_while_a_keeper_closes_with_keep_stays_and
     with pytest.raises(SandboxUnavailable, match="stopping"):
         await asking
     assert engine.live == {"left0"}
+
+
+async def test_looking_lends_what_lives_and_makes_nothing(keeper: SandboxKeeper, engine: FakeEngine) -> None:
+    async with keeper.acquire_existing(spec()) as none:
+        assert none is None
+    assert (keeper.live, engine.made) == (0, [])
+    async with borrowed(keeper) as made:
+        pass
+    async with keeper.acquire_existing(spec(env={"A": "another spec"})) as found:
+        assert found is cast(Any, made), "what runs in it is what was asked about"
+    made.alive = False
+    async with keeper.acquire_existing(spec()) as dead:
+        assert dead is None
+    await keeper.settled()
+    assert (len(engine.made), engine.live) == (1, set())
+
+
+async def test_looking_finds_what_an_earlier_process_left_and_what_is_only_slow(
+    keeper: SandboxKeeper, engine: FakeEngine, clock: Clock
+) -> None:
+    await keeper.adopt(engine.leave(spec("a")))
+    async with keeper.acquire_existing(spec("a")) as left:
+        assert left is not None
+        assert left.id == "left0"
+    clock.now_s += 30
+    cast(FakeSandbox, left).answers = False
+    async with keeper.acquire_existing(spec("a")) as slow:
+        assert slow is left
+
+
+async def test_looking_keeps_a_sandbox_from_being_idle(keeper: SandboxKeeper, engine: FakeEngine, clock: Clock) -> None:
+    async with borrowed(keeper):
+        pass
+    for _ in range(3):
+        clock.now_s += 40
+        async with keeper.acquire_existing(spec()):
+            keeper.sweep()
+        keeper.sweep()
+    assert (keeper.live, len(engine.made)) == (1, 1)
+
+
+async def test_nothing_is_lent_to_look_at_once_the_keeper_closes(keeper: SandboxKeeper) -> None:
+    await keeper.close()
+    with pytest.raises(SandboxUnavailable, match="stopping"):
+        async with keeper.acquire_existing(spec()):
+            pass

@@ -70,6 +70,30 @@ def test_asyncio_keeps_its_promises_around_the_stand_ins() -> None:
     assert _python(code).stdout.split() == ["timeout", "wait_for", "thread", "StreamReader"]
 
 
+def test_input_of_a_process_is_written_and_waited_for_without_loading_anything() -> None:
+    code = _SERVER + (
+        "import asyncio, os\n"
+        "import sandbox.daemon.processes\n"
+        "from sandbox.daemon.process_input import ProcessInput\n"
+        "async def main():\n"
+        "    reader, writer = os.pipe(); os.set_blocking(writer, False)\n"
+        "    stdin = ProcessInput(writer)\n"
+        "    print(0 < await stdin.write(bytes(1 << 20), 0.01) < 1 << 20)\n"
+        "    print(await stdin.write(b'x', 0))\n"
+        "    os.close(reader)\n"
+        "    print(await stdin.write(b'x', 60))\n"
+        "before = {*sys.modules}\n"
+        "asyncio.run(main())\n"
+        "print({*sys.modules} - before)"
+    )
+    assert _python(f"import sys; sys.path[:0] = {sys.path!r};{code}", "-S").stdout.splitlines() == [
+        "True",
+        "0",
+        "0",
+        "set()",
+    ]
+
+
 def test_a_failure_that_nobody_awaits_is_told_on_stderr_with_its_stack() -> None:
     code = _SERVER + (
         "import asyncio, gc\n"

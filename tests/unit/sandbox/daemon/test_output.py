@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 
 from sandbox.daemon.characters import count_characters, prefix_length, suffix_start
 from sandbox.daemon.output import KEPT_LIMIT_BYTES, KeptOutput
+from sandbox.daemon.output_file import OutputFile
 from sandbox.daemon.spill import Spill
 from sandbox.v1 import channel_pb2 as wire
 
@@ -117,6 +121,40 @@ def test_a_spill_that_cannot_be_made_is_incomplete_and_fails_nothing(tmp_path: P
     spill = Spill(path, 1000, str(tmp_path))
     spill.write(b"data", 4)
     assert spill.close().incomplete
+
+
+def test_a_spill_without_a_digest_is_not_written_and_fails_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("hashlib", "_sha2", "_sha256"):
+        monkeypatch.setitem(sys.modules, name, None)  # as when there is no descriptor left to load it with
+    spill = Spill(f"{tmp_path}/a.txt", 1000, str(tmp_path))
+    spill.write(b"data", 4)
+    evicted = spill.close()
+    assert (evicted.size_bytes, evicted.lines, evicted.incomplete) == (0, 0, True)
+    assert evicted.sha256 == hashlib.sha256().hexdigest()
+    assert not (tmp_path / "a.txt").exists()
+
+
+def test_a_digest_that_python_has_of_its_own_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hashlib", None)
+    spill = Spill(f"{tmp_path}/a.txt", 1000, str(tmp_path))
+    spill.write(b"data", 4)
+    assert spill.close().sha256 == hashlib.sha256(b"data").hexdigest()
+
+
+def test_a_directory_that_could_not_be_hidden_is_hidden_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        assert not Spill(f"{tmp_path}/.airlock/output/a.txt", 1000, str(tmp_path)).close().incomplete
+    assert not (tmp_path / ".airlock" / ".gitignore").exists()
+    OutputFile(f"{tmp_path}/.airlock/processes/a.stdout", 1000, str(tmp_path)).close()
+    assert (tmp_path / ".airlock" / ".gitignore").read_bytes() == b"*\n"
 
 
 def test_the_private_directory_is_hidden_from_git(tmp_path: Path) -> None:

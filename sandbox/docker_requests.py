@@ -1,0 +1,245 @@
+"""Requests to a Docker engine, and what its refusals mean. The only file that imports docker.
+
+The docker package blocks, so requests run in a small thread pool. DockerRequests.ask() runs there what takes a client,
+such as the functions below, each of which is one request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import os
+import socket
+import tarfile
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+
+import docker
+import requests
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.utils import kwargs_from_env
+
+from sandbox.errors import EngineUnavailable, ImageMissing, SandboxUnavailable
+
+_DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
+_THREADS = 8
+_TIMEOUT_S = 60
+_REMOVAL_TIMEOUT_S = 30
+_CONFLICT_STATUS = 409
+
+# What engine 20.10 says of a runtime that it does not have, and what later ones do.
+_UNKNOWN_RUNTIME = ("unknown runtime specified", "invalid runtime name")
+
+Client: TypeAlias = docker.APIClient
+_Value = TypeVar("_Value")
+_Asked = ParamSpec("_Asked")
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """What an engine says of itself; `images` are the names, without tags, of what it has."""
+
+    version: str
+    api_version: str
+    storage_driver: str
+    seccomp: bool
+    runtimes: frozenset[str]
+    images: frozenset[str]
+
+
+@dataclass(frozen=True)
+class FoundImage:
+    """An image of the engine: the tag may be another's by the time it is used, the id not."""
+
+    id: str
+    volumes: tuple[str, ...]
+    labels: Mapping[str, str]
+
+
+class StartRefused(SandboxUnavailable):
+    """The engine did not start a container; str() is its reason."""
+
+
+class DockerRequests:
+    """The way to one engine. `base_url` is its address, None means DOCKER_HOST or the default socket."""
+
+    def __init__(self, base_url: str | None = None) -> None:
+        self._base_url = base_url
+        self._address = base_url or os.environ.get("DOCKER_HOST") or _DEFAULT_ADDRESS
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="airlock-docker")
+        self._client: Client | None = None
+        self._connecting = threading.Lock()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the engine has answered so far."""
+        return self._client is not None
+
+    async def ask(
+        self, request: Callable[Concatenate[Client, _Asked], _Value], *args: _Asked.args, **kwargs: _Asked.kwargs
+    ) -> _Value:
+        """Run a request in the pool; EngineUnavailable for no answer, SandboxUnavailable for a refusal."""
+        return await self.run(lambda: self._request(lambda client: request(client, *args, **kwargs)))
+
+    async def run(self, work: Callable[[], _Value]) -> _Value:
+        """Run other work that blocks in the pool."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def close(self) -> None:
+        """Let go of the engine; what is under way is not waited for."""
+        self._threads.shutdown(wait=False)
+        if self._client is not None:
+            self._client.close()
+
+    def _request(self, request: Callable[[Client], _Value]) -> _Value:
+        try:
+            return request(self._connected_client())
+        except APIError as error:
+            raise SandboxUnavailable(f"the Docker engine refused: {error.explanation or error}") from error
+        except (DockerException, requests.RequestException, OSError) as error:
+            raise EngineUnavailable(
+                f"the Docker engine at {self._address} does not answer ({error}). "
+                "Start it, name another in DOCKER_HOST, or let this user use its socket."
+            ) from error
+
+    def _connected_client(self) -> Client:
+        with self._connecting:
+            if self._client is None:
+                if self._address.startswith("unix://"):
+                    # Asked first because docker hides the kernel's reason and leaks the socket when this fails.
+                    with socket.socket(socket.AF_UNIX) as probe:
+                        probe.settimeout(_TIMEOUT_S)
+                        probe.connect(self._address.removeprefix("unix://"))
+                where = {"base_url": self._base_url} if self._base_url else kwargs_from_env()
+                self._client = docker.APIClient(**where, version="auto", timeout=_TIMEOUT_S, max_pool_size=_THREADS)
+            return self._client
+
+
+def describe(client: Client) -> EngineFacts:
+    """Return what the engine says of itself."""
+    info, version = client.info(), client.version()
+    return EngineFacts(
+        version=version["Version"],
+        api_version=version["ApiVersion"],
+        storage_driver=info["Driver"],
+        seccomp=any("seccomp" in option for option in info.get("SecurityOptions") or ()),
+        runtimes=frozenset(info.get("Runtimes") or ()),
+        images=frozenset(tag.rpartition(":")[0] for image in client.images() for tag in image["RepoTags"] or ()),
+    )
+
+
+def limits_swap(client: Client) -> bool:
+    """Return whether the engine's kernel limits swap."""
+    return bool(client.info().get("SwapLimit", True))
+
+
+def inspect_image(client: Client, name: str) -> FoundImage:
+    """Return an image that is on the engine; ImageMissing when it is not."""
+    try:
+        found: dict[str, Any] = client.inspect_image(name)  # type: ignore[no-untyped-call]
+    except ImageNotFound as error:
+        raise _image_missing(name) from error
+    config = found["Config"]
+    return FoundImage(found["Id"], tuple(config.get("Volumes") or ()), config.get("Labels") or {})
+
+
+def list_containers(client: Client, labels: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the containers that have these labels, running or not, as GET /containers/json does."""
+    found: list[dict[str, Any]] = client.containers(all=True, filters=_labelled(labels))
+    return found
+
+
+def create_container(client: Client, body: dict[str, Any], name: str | None = None) -> str:
+    """Create a container of the body of POST /containers/create; return its id."""
+    created: dict[str, Any] = client.create_container_from_config(body, name)  # type: ignore[no-untyped-call]
+    return str(created["Id"])
+
+
+def start_container(client: Client, body: dict[str, Any], name: str, *, image: str) -> None:
+    """Create and start a container; ImageMissing names `image`, StartRefused has the engine's own reason."""
+    try:
+        create_container(client, body, name)
+        client.start(name)
+    except ImageNotFound as error:
+        raise _image_missing(image) from error
+    except APIError as error:
+        reason = str(error.explanation or error)
+        if any(said in reason.lower() for said in _UNKNOWN_RUNTIME):
+            raise SandboxUnavailable(
+                f"runtime {body['HostConfig']['Runtime']!r} is not known to the engine; "
+                "install it and name it in daemon.json"
+            ) from error
+        raise StartRefused(reason) from error
+
+
+def container_state(client: Client, name: str) -> dict[str, Any]:
+    """Return the State of GET /containers/{name}/json."""
+    state: dict[str, Any] = client.inspect_container(name)["State"]
+    return state
+
+
+def remove_container(client: Client, name: str) -> None:
+    """Remove a container, running or not. One that is gone is no error."""
+    try:
+        # v: anonymous volumes that the image declared go too; the named ones, workspaces, stay.
+        client.remove_container(name, force=True, v=True)
+    except NotFound:
+        pass
+    except APIError as error:
+        if error.status_code != _CONFLICT_STATUS:
+            raise
+        # Somebody is removing it already; it is gone when that is done.
+        with contextlib.suppress(NotFound):
+            client.wait(name, timeout=_REMOVAL_TIMEOUT_S, condition="removed")
+
+
+def read_file(client: Client, container: str, path: PurePosixPath) -> bytes | None:
+    """Return the content of a file in a container, None when no such file is there."""
+    try:
+        pieces, _ = client.get_archive(container, str(path))
+        with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as archive:
+            file = archive.extractfile(path.name)
+            return file.read() if file is not None else None
+    except (NotFound, tarfile.TarError, KeyError):
+        return None
+
+
+def list_volumes(client: Client, labels: Mapping[str, str]) -> list[str]:
+    """Return the names of the volumes that have these labels."""
+    return [volume["Name"] for volume in client.volumes(filters=_labelled(labels))["Volumes"] or ()]
+
+
+def has_quotas(client: Client, probe: str) -> bool:
+    """Return whether volumes can be given a size: only if the engine's disk has project quotas.
+
+    `probe` is the name of a volume that is made and removed to know it.
+    """
+    try:
+        client.create_volume(probe, driver="local", driver_opts={"size": "1m"})
+    except APIError:
+        return False
+    client.remove_volume(probe)
+    return True
+
+
+def remove_volume(client: Client, name: str) -> None:
+    """Remove a volume; SandboxUnavailable while it is in use. One that is gone is no error."""
+    try:
+        client.remove_volume(name)
+    except NotFound:
+        return
+    except APIError as error:
+        raise SandboxUnavailable(f"volume {name} was not removed: {error.explanation}") from error
+
+
+def _labelled(labels: Mapping[str, str]) -> dict[str, list[str]]:
+    return {"label": [f"{name}={value}" for name, value in labels.items()]}
+
+
+def _image_missing(name: str) -> ImageMissing:
+    return ImageMissing(f"image {name!r} is not on the engine; run `make setup` for Airlock's own images, or pull it")

@@ -1,0 +1,42 @@
+"""A sandbox that an earlier process of the gateway left and that still answers, with the way to it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sandbox import container_config as config
+from sandbox.channel import Channel
+from sandbox.engine import LeftSandbox
+from sandbox.errors import SandboxError
+from sandbox.greeting import introduced
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Survivor:
+    """`made` is the digest of how it was made, container_config.made_digest()."""
+
+    sandbox: LeftSandbox
+    made: str
+    channel: Channel
+
+
+async def reach(container: Mapping[str, Any], channel_root: Path) -> Survivor | None:
+    """Return the sandbox in a container, as GET /containers/json shows it; None when it is not to be used."""
+    labels = container["Labels"]
+    if container["State"] != "running" or config.MADE_LABEL not in labels:
+        return None
+    channel = Channel(channel_root / labels[config.SANDBOX_LABEL])
+    try:
+        await introduced(channel)
+    except SandboxError as error:
+        log.info("sandbox %s is of no use any more: %s", labels[config.SANDBOX_LABEL], error)
+        channel.close()
+        return None
+    left = LeftSandbox(labels[config.SANDBOX_LABEL], labels[config.TENANT_LABEL], labels[config.THREAD_LABEL])
+    return Survivor(left, labels[config.MADE_LABEL], channel)
