@@ -94,7 +94,9 @@ def _working_directory(asked: str) -> str:
     if not asked:
         return WORKSPACE
     if not asked.startswith("/"):
-        raise InvalidPath(f"program.cwd: {asked[:200]!r} is not absolute; {WORKSPACE}/{asked[:200]} may be meant")
+        raise InvalidPath(
+            f"program.cwd: {asked[:200]!r} is not absolute; {f'{WORKSPACE}/{asked[:200]}'!r} may be meant"
+        )
     if len(asked.encode()) > _PATH_LIMIT_BYTES:
         raise InvalidPath(f"program.cwd: {_PATH_LIMIT_BYTES:,} bytes at most")
     try:

@@ -48,6 +48,7 @@ _TIMEOUT_LIMIT_MS = 7 * 86_400_000
 _WAIT_LIMIT_S = 60.0
 # A page of output that is followed is waited for so long; each wait shows the thread's sandbox to be in use.
 _FOLLOW_WAIT_S = 20.0
+_EMPTY_PAGE_PAUSE_S = 0.05
 # The answer to a wait must be on its way before the caller's own deadline.
 _ANSWER_S = 1.0
 _ROWS, _COLUMNS, _SIZE_LIMIT = 24, 80, 4096
@@ -192,6 +193,8 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
             )
             if page.data:
                 yield pb.ReadProcessResponse(offset=page.offset, data=page.data)
+            elif request.follow and not page.end:
+                await asyncio.sleep(_EMPTY_PAGE_PAUSE_S)  # a daemon that does not wait must not spin the gateway
             offset = page.offset + len(page.data)
             if stop_at < 0:
                 stop_at = page.size_bytes  # else a process that writes as fast as it is read would have no end

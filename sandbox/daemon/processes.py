@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import signal
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 
 from sandbox.daemon.background_process import BackgroundProcess
 from sandbox.daemon.call_tree import count_living
@@ -30,6 +31,8 @@ from sandbox.daemon.spawner import Spawner
 from sandbox.v1 import channel_pb2 as wire
 
 KEPT_LIMIT = 64
+# Each waiting call has a connection; health and killing must always find one (server.CONNECTIONS_LIMIT).
+WAITERS_LIMIT = 128
 # A tree that was killed has let go of its streams, which are then drained at once; one that survives may never end.
 _END_LIMIT_S = 2.0
 
@@ -45,6 +48,7 @@ class Processes:
         self._kept: dict[str, BackgroundProcess] = {}
         self._starting: set[str] = set()
         self._pace = Pace()
+        self._waiters = 0
         self._lingering = LingeringPipes()
         self._tasks: set[asyncio.Task[int]] = set()
 
@@ -170,6 +174,19 @@ class Processes:
             strays=sum(count for call, count in calls.items() if not self._spawner.is_live(call)),
         )
 
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        if self._waiters >= WAITERS_LIMIT:
+            raise Fault(
+                wire.FAILURE_KIND_EXHAUSTED,
+                f"{WAITERS_LIMIT} calls wait for background processes, the most there may be; end some of them first",
+            )
+        self._waiters += 1
+        try:
+            yield
+        finally:
+            self._waiters -= 1
+
     async def _read(self, request: wire.ProcessReadRequest) -> wire.ProcessReadReply:
         check_page(request)
         wait_s = check_wait(request.wait_ms)
@@ -179,7 +196,8 @@ class Processes:
             raise invalid_argument(
                 f"process {request.id!r} has no stderr of its own: with a terminal or merge_stderr it is in stdout"
             )
-        await output.wait_for(request.offset, wait_s)
+        with self._waiting():
+            await output.wait_for(request.offset, wait_s)
         return output.page(request.offset, request.limit_bytes)
 
     async def _write(self, request: wire.ProcessWriteRequest) -> wire.Process:
@@ -193,7 +211,8 @@ class Processes:
             )
         if request.end and terminal is not None:
             data += terminal.end_of_file()
-        taken = await stdin.write(data, wait_s)
+        with self._waiting():
+            taken = await stdin.write(data, wait_s)
         if taken < len(data):
             taken = min(taken, len(request.data))  # without the character that ends a terminal's input
             told = f"{taken} of {len(request.data)} bytes were taken"
@@ -246,7 +265,8 @@ class Processes:
     async def _wait(self, request: wire.ProcessWaitRequest) -> wire.Process:
         wait_s = check_wait(request.wait_ms)
         process = self._find(request.id)
-        await asyncio.wait([process.over], timeout=wait_s)
+        with self._waiting():
+            await asyncio.wait([process.over], timeout=wait_s)
         return await self._report(process)
 
     async def _remove(self, request: wire.ProcessRemoveRequest) -> wire.Process:

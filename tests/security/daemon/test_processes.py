@@ -790,3 +790,14 @@ def test_health_does_not_wait_for_calls_that_fill_every_slot(sandbox: Sandbox, c
     assert listed(client).processes[0].id == process.id
     blocked[0].close()
     assert late.receive().WhichOneof("reply") == "entry"
+
+
+def test_calls_that_wait_leave_connections_for_others(sandbox: Sandbox, client: Client) -> None:
+    silent = start(client, "sleep 60")
+    waiting = wire.ProcessReadRequest(id=silent.id, stream=wire.OUTPUT_STREAM_STDOUT, limit_bytes=1, wait_ms=60_000)
+    others = [sandbox.connect() for _ in range(160)]
+    for other in others:
+        other.send(wire.Request(process_read=waiting))
+    assert others[-1].receive().failure.kind == wire.FAILURE_KIND_EXHAUSTED
+    assert client.output("echo well") == "well\n"
+    assert remove(client, silent).id == silent.id

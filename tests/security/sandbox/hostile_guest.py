@@ -99,7 +99,7 @@ class Guest:
     async def survives(self, program: str) -> str:
         """Ask for health while the program gets to its worst and is there; then use the sandbox as if nothing were.
 
-        Return what the program wrote until its tree was killed. Health comes within a second, nine times of ten or more,
+        Return what the program wrote until its tree was killed. Health comes within a second, nine times of ten,
         for the machine has others to serve; and each time within five, or it is DaemonLost.
         """
         written = bytearray()
