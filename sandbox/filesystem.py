@@ -31,11 +31,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class EntriesPage:
-    """A page of entries; `total` is how many there are (at least, for glob)."""
+    """A page of entries; `total` is how many there are (at least, for glob).
+
+    `unsearched` counts the directories that glob could not read or that lie too deep.
+    """
 
     entries: tuple[Entry, ...]
     total: int
     more: bool
+    unsearched: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +74,17 @@ class GrepMatch:
 
 @dataclass(frozen=True, slots=True)
 class GrepPage:
-    """A page of matches, and how many files were passed over for being binary or having hard links."""
+    """A page of matches, and how many files were passed over for being binary or having hard links.
+
+    `unsearched` counts the files and directories that could not be read or that lie too deep.
+    """
 
     matches: tuple[GrepMatch, ...]
     more: bool
     timed_out: bool
     binary_files: int
     hard_linked_files: int = 0
+    unsearched: int = 0
 
 
 @dataclass(frozen=True, slots=True)

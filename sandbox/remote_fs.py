@@ -35,6 +35,8 @@ _CHUNK_BYTES = 512 * 1024
 # How long the daemon may take for an answer; a slow disk fits in, a caller is not held for ever.
 _ANSWER_TIMEOUT_S = 30.0
 _TREE_TIMEOUT_S = 120.0
+# More than the daemon itself takes for removing, so that its answer comes first.
+_REMOVE_TIMEOUT_S = 660.0
 # A stream must keep this rate in the time the gateway waits for it, so that a drip cannot hold a call open.
 _STREAM_BYTES_PER_S = 64 * 1024
 # An upload lasts as long as its caller sends; each piece of it is timed by itself.
@@ -168,9 +170,9 @@ class RemoteFS:
         await self._ask(pb.Request(mkdir=pb.MkdirRequest(path=checked_path(path))), "entry")
 
     async def remove(self, path: str, *, recursive: bool = False) -> None:
-        """Remove a file or directory."""
+        """Remove a file or directory; a tree of millions of files takes minutes, 10 at most. Cancelling ends it."""
         call = pb.RemoveRequest(path=checked_path(path), recursive=recursive)
-        await self._ask(pb.Request(remove=call), "entry", timeout_s=_TREE_TIMEOUT_S)
+        await self._ask(pb.Request(remove=call), "entry", timeout_s=_REMOVE_TIMEOUT_S)
 
     async def rename(self, path: str, new_path: str) -> None:
         """Rename within one file system; a file at `new_path` is replaced."""

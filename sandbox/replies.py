@@ -147,7 +147,14 @@ def grep_page(reply: pb.GrepReply, *, limit: int, under: str) -> GrepPage:
         )
         for match in reply.matches
     )
-    return GrepPage(matches, reply.more, reply.timed_out, count(reply.binary_files), count(reply.hard_linked_files))
+    return GrepPage(
+        matches,
+        reply.more,
+        reply.timed_out,
+        count(reply.binary_files),
+        count(reply.hard_linked_files),
+        count(reply.unsearched),
+    )
 
 
 def output_stream(output: pb.Output) -> OutputStream:
@@ -190,7 +197,7 @@ def _page(reply: pb.EntriesReply, limit: int, names: list[str]) -> EntriesPage:
     if len(reply.entries) > limit:
         raise DaemonLost("the sandbox daemon sent more entries than were asked for")
     entries = tuple(entry(item, name) for item, name in zip(reply.entries, names, strict=True))
-    return EntriesPage(entries, max(count(reply.total), len(entries)), reply.more)
+    return EntriesPage(entries, max(count(reply.total), len(entries)), reply.more, count(reply.unsearched))
 
 
 def _bare_name(name: bytes) -> str:

@@ -54,6 +54,8 @@ class _FileTools:
         rows = [json_text({"name": entry.name, "type": entry.type, "size": entry.size_bytes}) for entry in page.entries]
         kept = fitting(rows)
         content = b"[" + b",\n ".join(kept) + b"]"
+        if not kept and asked.offset:
+            return ToolResult(content, note=_past_end(asked.offset, page.total))
         return ToolResult(content, note=entries_note("ls", {"path": asked.path}, asked, len(kept), page))
 
     async def read_file(self, asked: ReadFileArguments, _context: ToolContext) -> ToolResult:
@@ -120,10 +122,15 @@ class _FileTools:
     async def glob(self, asked: GlobArguments, _context: ToolContext) -> ToolResult:
         page = await self._files.glob(asked.path, asked.pattern, offset=asked.offset, limit=asked.limit)
         kept = fitting([encoded(entry.name) for entry in page.entries])
-        if not kept:
-            return ToolResult(b"", note=f"[nothing matches {asked.pattern} in {asked.path}]")
         again = {"pattern": asked.pattern, "path": asked.path}
-        return ToolResult(b"\n".join(kept), note=entries_note("glob", again, asked, len(kept), page))
+        if kept:
+            note = entries_note("glob", again, asked, len(kept), page)
+        elif asked.offset and page.total:
+            note = _past_end(asked.offset, page.total)
+        else:
+            note = f"[nothing matches {asked.pattern} in {asked.path}]"
+        notes = [note, _unsearched(page.unsearched)]
+        return ToolResult(b"\n".join(kept), note="\n".join(filter(None, notes)))
 
     async def grep(self, asked: GrepArguments, _context: ToolContext) -> ToolResult:
         page = await self._files.grep(
@@ -131,13 +138,14 @@ class _FileTools:
         )
         kept = fitting([encoded(f"{match.path}:{match.line}:{match.text}") for match in page.matches])
         notes = []
-        if page.more or len(kept) < len(page.matches):
+        # Nothing kept: the next call would be this one again, and so on for ever.
+        if kept and (page.more or len(kept) < len(page.matches)):
             again = {"pattern": asked.pattern, "path": asked.path} | (
                 {"include": asked.include} if asked.include else {}
             )
             next_call = shown_call("grep", **again, offset=asked.offset + len(kept), limit=asked.limit)
             notes.append(f"[matches {asked.offset + 1}-{asked.offset + len(kept)}. Next: {next_call}]")
-        elif not kept:
+        elif not kept and not page.timed_out:
             notes.append(f"[no {'more ' if asked.offset else ''}line matches {asked.pattern} in {asked.path}]")
         if page.timed_out:
             notes.append("[the search ran out of time, there may be more: search a smaller path or use include]")
@@ -145,7 +153,16 @@ class _FileTools:
             notes.append(f"[binary files skipped: {page.binary_files}]")
         if page.hard_linked_files:
             notes.append(f"[files with several names (hard links) skipped: {page.hard_linked_files}]")
-        return ToolResult(b"\n".join(kept), note="\n".join(notes))
+        notes.append(_unsearched(page.unsearched))
+        return ToolResult(b"\n".join(kept), note="\n".join(filter(None, notes)))
+
+
+def _past_end(offset: int, total: int) -> str:
+    return f"[offset {offset} is past the end: there are {total}]"
+
+
+def _unsearched(count: int) -> str:
+    return f"[directories or files that could not be read or lie too deep: {count}]" if count else ""
 
 
 class FileTracking(Hook):

@@ -9,6 +9,7 @@ from sandbox.daemon.failures import Fault, fault_of, invalid_argument
 from sandbox.daemon.paths import components
 from sandbox.v1 import channel_pb2 as wire
 
+ENV_LIMIT = 4096
 ARGV_LIMIT_BYTES = 1024 * 1024 + 32 * 1024
 SPILL_LIMIT_BYTES = 64 * 1024**3
 STREAM_LIMIT_BYTES = 1024**4
@@ -99,6 +100,8 @@ def check_timeout(timeout_ms: int) -> float | None:
 
 def check_environment(given: Mapping[str, str], environment: dict[bytes, bytes]) -> list[bytes]:
     """Return `environment` with what is given in addition, as NAME=value."""
+    if len(given) > ENV_LIMIT:
+        raise invalid_argument(f"env has {len(given)} entries; {ENV_LIMIT} are allowed; pass such data by a file")
     result = dict(environment)
     for name, value in given.items():
         if not name or "=" in name or "\0" in name or "\0" in value:

@@ -104,7 +104,7 @@ def glob(request: wire.GlobRequest, limit: int, workspace: str, emit: Emit) -> N
     def enter(found: Found) -> bool:
         return pattern.may_go_on(positions[len(found.names)])
 
-    for found in walk(top_fd, private_below(names, workspace), enter):
+    for found in walk(top_fd, private_below(names, workspace), enter, page.miss):
         depth = len(found.names)
         after = pattern.step(positions[depth - 1], found.name)
         positions[depth:] = [after]
@@ -128,6 +128,7 @@ class _Page:
         self._total = 0
         self._sent = 0
         self._sent_bytes = 0
+        self._unsearched = 0
         self.full = False
 
     def add(self, path: str, state: os.stat_result) -> None:
@@ -142,5 +143,8 @@ class _Page:
         self._sent += 1
         self._emit(fragment)
 
+    def miss(self) -> None:
+        self._unsearched += 1
+
     def close(self) -> None:
-        self._emit(wire.EntriesReply(total=self._total, more=self.full))
+        self._emit(wire.EntriesReply(total=self._total, more=self.full, unsearched=self._unsearched))

@@ -1,4 +1,9 @@
-"""grep: lines that match a Python regular expression, in files that are text."""
+"""grep: lines that match a Python regular expression, in files that are text.
+
+A line over 4 MiB is searched in pieces that overlap by 64 KiB: a match up to that long is found wherever it lies, ^
+matches at the line's real start only and $ at its real end, and the line is reported once. A longer match in such a
+line may be missed.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +25,10 @@ _BINARY_PROBE_BYTES = 8192
 _BLOCK_BYTES = 1024 * 1024
 # A longer line is searched in pieces of this size: one line of a hostile file must not fill the memory.
 _LINE_LIMIT_BYTES = 4 * 1024 * 1024
+# No shorter than the longest pattern, so that a literal is found across any two pieces.
+_OVERLAP_BYTES = 64 * 1024
+# Stands for what follows a piece, so that $ does not match at its end.
+_GOES_ON = "\udcff"
 _SPECIAL = re.compile(r"[.^$*+?{}\[\]\\|()]")
 
 
@@ -42,25 +51,16 @@ def grep(request: wire.GrepRequest, limit: int, workspace: str, emit: Emit, *, o
         search.file(fd, join(names))
     else:
         included = re.compile(fnmatch.translate(request.include)).match if request.include else None
-        for found in walk(fd, private_below(names, workspace)):
+        for found in walk(fd, private_below(names, workspace), missed=search.miss):
             if not found.is_regular or (included and not included(found.name)):
                 continue
-            child = _open_found(found)
-            if child is not None:
-                search.file(child, join([*names, *found.names]))
+            search.found(found, join([*names, *found.names]))
             if search.full:
                 break
     totals = wire.GrepReply(more=search.full, binary_files=search.binary_files)
     totals.hard_linked_files = search.hard_linked_files
+    totals.unsearched = search.unsearched
     emit(totals)
-
-
-def _open_found(found: Found) -> int | None:
-    try:
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
-        return os.open(found.name, flags, dir_fd=found.directory_fd)
-    except OSError:
-        return None  # not readable, or gone
 
 
 class _Search:
@@ -73,7 +73,24 @@ class _Search:
         self._one_name = one_name
         self.binary_files = 0
         self.hard_linked_files = 0
+        self.unsearched = 0
         self.full = False
+
+    def miss(self) -> None:
+        """Count what cannot be searched."""
+        self.unsearched += 1
+
+    def found(self, found: Found, path: str) -> None:
+        """Search a file of the tree; one that cannot be read is counted, one that is gone is not."""
+        try:
+            flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
+            fd = os.open(found.name, flags, dir_fd=found.directory_fd)
+        except FileNotFoundError:
+            return
+        except OSError:
+            self.miss()
+            return
+        self.file(fd, path)
 
     def file(self, fd: int, path: str) -> None:
         """Search one file and close it."""
@@ -84,12 +101,18 @@ class _Search:
             if b"\0" in os.pread(fd, _BINARY_PROBE_BYTES, 0):
                 self.binary_files += 1
                 return
-            for number, line in _lines(fd):
-                span = self._find(line)
-                if span is not None and not self._report(path, number, line, span):
+            reported = 0
+            for number, line, begins, ends in _lines(fd):
+                if number == reported:
+                    continue  # another piece of that line
+                span = self._find(line, begins, ends)
+                if span is None:
+                    continue
+                if not self._report(path, number, line, span):
                     return
+                reported = number
         except OSError:
-            return  # cannot be read to its end; what was found stays
+            self.miss()  # cannot be read to its end; what was found stays
         finally:
             os.close(fd)
 
@@ -108,12 +131,12 @@ class _Search:
         return True
 
 
-def _finder(pattern: str) -> Callable[[bytes], tuple[int, int] | None]:
-    """Return a function from a line to the byte span of its first match."""
+def _finder(pattern: str) -> Callable[[bytes, bool, bool], tuple[int, int] | None]:
+    """Return a function from a piece of a line, and whether it begins and ends the line, to its first match's span."""
     if not _SPECIAL.search(pattern):
         needle = pattern.encode("utf-8", "surrogateescape")
 
-        def find_literal(line: bytes) -> tuple[int, int] | None:
+        def find_literal(line: bytes, _begins: bool, _ends: bool) -> tuple[int, int] | None:
             at = line.find(needle)
             return None if at < 0 else (at, at + len(needle))
 
@@ -128,10 +151,11 @@ def _finder(pattern: str) -> Callable[[bytes], tuple[int, int] | None]:
     except (OverflowError, RecursionError) as error:
         raise invalid_argument(f"pattern {pattern[:200]!r} is too complex: {error}") from None
 
-    def find(line: bytes) -> tuple[int, int] | None:
+    def find(line: bytes, begins: bool, ends: bool) -> tuple[int, int] | None:
         text = line.decode("utf-8", "surrogateescape")
-        match = compiled.search(text)
-        if match is None:
+        # ^ matches at the text's start, not at the place where the search begins.
+        match = compiled.search(text if ends else text + _GOES_ON, 0 if begins else 1)
+        if match is None or (not ends and match.start() >= len(text)):
             return None
         start = len(text[: match.start()].encode("utf-8", "surrogateescape"))
         return start, start + len(match.group().encode("utf-8", "surrogateescape"))
@@ -139,21 +163,27 @@ def _finder(pattern: str) -> Callable[[bytes], tuple[int, int] | None]:
     return find
 
 
-def _lines(fd: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (number from 1, line without its end); a piece of a very long line has the line's number."""
+def _lines(fd: int) -> Iterator[tuple[int, bytes, bool, bool]]:
+    """Yield (number from 1, line without its end, begins, ends): a piece of a very long line has the line's number.
+
+    A piece that does not begin its line repeats the last 64 KiB of the one before.
+    """
     number = 1
+    begins = True
     rest = b""
     while block := os.read(fd, _BLOCK_BYTES):
         lines = (rest + block).split(b"\n")
         rest = lines.pop()
         for line in lines:
-            yield number, line
+            yield number, line, begins, True
+            begins = True
             number += 1
         if len(rest) >= _LINE_LIMIT_BYTES:
-            yield number, rest
-            rest = b""
+            yield number, rest, begins, False
+            begins = False
+            rest = rest[-_OVERLAP_BYTES:]
     if rest:
-        yield number, rest
+        yield number, rest, begins, True
 
 
 def _around(line: bytes, span: tuple[int, int]) -> bytes:

@@ -12,6 +12,8 @@ from sandbox.v1 import channel_pb2 as wire
 GLOB_TIMEOUT_S = 30.0
 GREP_TIMEOUT_LIMIT_MS = 120_000
 _PATTERN_LIMIT_BYTES = 64 * 1024
+# A glob for one name, of 255 bytes at most, with room for classes.
+_INCLUDE_LIMIT_BYTES = 16 * 1024
 
 
 async def glob(request: wire.GlobRequest, workspace: str) -> wire.Reply:
@@ -37,6 +39,8 @@ async def grep(request: wire.GrepRequest, workspace: str, *, one_name: bool = Fa
     limit = check_limit(request.limit)
     if not request.pattern or len(request.pattern.encode()) > _PATTERN_LIMIT_BYTES:
         raise invalid_argument(f"pattern must have 1 to {_PATTERN_LIMIT_BYTES} bytes")
+    if len(request.include.encode()) > _INCLUDE_LIMIT_BYTES:
+        raise invalid_argument(f"include must have {_INCLUDE_LIMIT_BYTES} bytes at most; give a pattern such as *.py")
     if not 1 <= request.timeout_ms <= GREP_TIMEOUT_LIMIT_MS:
         raise invalid_argument(f"timeout_ms is {request.timeout_ms}; give 1 to {GREP_TIMEOUT_LIMIT_MS}")
 

@@ -17,6 +17,8 @@ ENTRIES_LIMIT = 10_000
 # Larger directories are listed by a child process.
 _HERE_LIMIT = 5_000
 _TIMEOUT_S = 60.0
+# Millions of files take minutes; who no longer wants them gone ends the call, which ends the child.
+REMOVE_TIMEOUT_S = 600.0
 
 
 def stat_path(request: wire.StatRequest) -> wire.Reply:
@@ -112,8 +114,8 @@ async def remove(request: wire.RemoveRequest) -> wire.Reply:
         entry = entry_of(place.path, state)
         if stat.S_ISDIR(state.st_mode) and request.recursive:
             nothing = wire.Entry()
-            if not await work_in_child(lambda _: _remove_tree(request.path), nothing, _TIMEOUT_S, place.path):
-                message = f"{place.path}: removing took longer than {_TIMEOUT_S:.0f} s; part of it is gone, ask again"
+            if not await work_in_child(lambda _: _remove_tree(request.path), nothing, REMOVE_TIMEOUT_S, place.path):
+                message = f"{place.path}: removing took over {REMOVE_TIMEOUT_S:.0f} s; part of it is gone, ask again"
                 raise Fault(wire.FAILURE_KIND_INTERNAL, message)
             return wire.Reply(entry=entry)
         try:

@@ -4,7 +4,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 
-# Directories deeper than this are not searched: each level holds a descriptor.
+# Directories deeper than this are not searched, but counted: each level holds a descriptor.
 DEPTH_LIMIT = 256
 
 # Where evicted results are kept, below the workspace; searches skip it unless they start inside it.
@@ -28,16 +28,26 @@ class Found:
         return os.stat(self.name, dir_fd=self.directory_fd, follow_symlinks=False)
 
 
-def walk(top_fd: int, skip: tuple[str, ...] | None, enter: Callable[[Found], bool] | None = None) -> Iterator[Found]:
+def walk(
+    top_fd: int,
+    skip: tuple[str, ...] | None,
+    enter: Callable[[Found], bool] | None = None,
+    missed: Callable[[], None] | None = None,
+) -> Iterator[Found]:
     """Yield everything below a directory, parents before children, names in order; `enter` may keep it out of one.
 
-    `skip` is the names of one directory, from the top, to leave out. What cannot be read is passed over, as find does.
+    `skip` is the names of one directory, from the top, to leave out. What cannot be read, or lies too deep, is
+    passed over; `missed` is called for each such directory.
     """
-    yield from _walk(top_fd, (), skip, enter or (lambda _: True))
+    yield from _walk(top_fd, (), skip, enter or (lambda _: True), missed or (lambda: None))
 
 
 def _walk(
-    fd: int, above: tuple[str, ...], skip: tuple[str, ...] | None, enter: Callable[[Found], bool]
+    fd: int,
+    above: tuple[str, ...],
+    skip: tuple[str, ...] | None,
+    enter: Callable[[Found], bool],
+    missed: Callable[[], None],
 ) -> Iterator[Found]:
     # Names only, for a directory may have a million of them and the entries themselves take four times the memory.
     listed: list[str] = []
@@ -52,6 +62,7 @@ def _walk(
                 elif not entry.is_file(follow_symlinks=False):
                     others.add(entry.name)
     except OSError:
+        missed()
         return
     listed.sort()
     for name in listed:
@@ -61,14 +72,20 @@ def _walk(
         is_directory = name in directories
         found = Found(fd, names, is_directory=is_directory, is_regular=not is_directory and name not in others)
         yield found
-        if not is_directory or len(names) >= DEPTH_LIMIT or not enter(found):
+        if not is_directory or not enter(found):
+            continue
+        if len(names) >= DEPTH_LIMIT:
+            missed()
             continue
         try:
             child = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+        except FileNotFoundError:
+            continue  # gone since the listing
         except OSError:
+            missed()
             continue
         try:
-            yield from _walk(child, names, skip, enter)
+            yield from _walk(child, names, skip, enter, missed)
         finally:
             os.close(child)
 

@@ -405,14 +405,16 @@ class ListRequest(_message.Message):
     def __init__(self, path: _Optional[str] = ..., offset: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class EntriesReply(_message.Message):
-    __slots__ = ("entries", "total", "more")
+    __slots__ = ("entries", "total", "more", "unsearched")
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
+    UNSEARCHED_FIELD_NUMBER: _ClassVar[int]
     entries: _containers.RepeatedCompositeFieldContainer[Entry]
     total: int
     more: bool
-    def __init__(self, entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., total: _Optional[int] = ..., more: _Optional[bool] = ...) -> None: ...
+    unsearched: int
+    def __init__(self, entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., total: _Optional[int] = ..., more: _Optional[bool] = ..., unsearched: _Optional[int] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
     __slots__ = ("path", "offset", "length")
@@ -537,18 +539,20 @@ class GrepMatch(_message.Message):
     def __init__(self, path: _Optional[bytes] = ..., line: _Optional[int] = ..., text: _Optional[bytes] = ...) -> None: ...
 
 class GrepReply(_message.Message):
-    __slots__ = ("matches", "more", "timed_out", "binary_files", "hard_linked_files")
+    __slots__ = ("matches", "more", "timed_out", "binary_files", "hard_linked_files", "unsearched")
     MATCHES_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     TIMED_OUT_FIELD_NUMBER: _ClassVar[int]
     BINARY_FILES_FIELD_NUMBER: _ClassVar[int]
     HARD_LINKED_FILES_FIELD_NUMBER: _ClassVar[int]
+    UNSEARCHED_FIELD_NUMBER: _ClassVar[int]
     matches: _containers.RepeatedCompositeFieldContainer[GrepMatch]
     more: bool
     timed_out: bool
     binary_files: int
     hard_linked_files: int
-    def __init__(self, matches: _Optional[_Iterable[_Union[GrepMatch, _Mapping]]] = ..., more: _Optional[bool] = ..., timed_out: _Optional[bool] = ..., binary_files: _Optional[int] = ..., hard_linked_files: _Optional[int] = ...) -> None: ...
+    unsearched: int
+    def __init__(self, matches: _Optional[_Iterable[_Union[GrepMatch, _Mapping]]] = ..., more: _Optional[bool] = ..., timed_out: _Optional[bool] = ..., binary_files: _Optional[int] = ..., hard_linked_files: _Optional[int] = ..., unsearched: _Optional[int] = ...) -> None: ...
 
 class MkdirRequest(_message.Message):
     __slots__ = ("path",)

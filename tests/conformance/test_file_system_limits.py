@@ -178,6 +178,23 @@ async def test_a_pipe_is_refused_and_holds_nobody(files: FileSystem, inside: Ins
     assert (await files.stat(f"{HOME}/pipe")).type == "other"
 
 
+async def test_what_searches_do_not_reach_is_counted(files: FileSystem, inside: Inside) -> None:
+    deep = "/d" * 300
+    await inside.run(f"mkdir -p .{deep} && echo needle > .{deep}/file && echo needle > near")
+    page = await files.grep(HOME, "needle")
+    assert ([match.path for match in page.matches], page.unsearched) == ([f"{HOME}/near"], 1)
+    assert (await files.glob(HOME, "**/file")).unsearched == 1
+    assert (await files.glob(HOME, "*")).unsearched == 0
+    await inside.run("rm -r d && mkdir closed && echo needle > locked && chmod 000 closed locked")
+    try:
+        # The tests run as root, who may read everything.
+        hidden = 0 if isinstance(files, LocalFS) else 1
+        assert (await files.grep(HOME, "needle")).unsearched == 2 * hidden
+        assert (await files.glob(HOME, "**/file")).unsearched == hidden
+    finally:
+        await inside.run("chmod 700 closed locked")
+
+
 async def test_what_the_mode_forbids_is_told(files: FileSystem, inside: Inside) -> None:
     await inside.run("mkdir closed && echo a > closed/file && echo a > locked && chmod 400 locked && chmod 500 closed")
     try:

@@ -113,7 +113,7 @@ class Guest:
         shell = self.sandbox.shell
         attack = asyncio.ensure_future(
             shell.execute(
-                _python(program), timeout_s=30, call_id="attack", limit_chars=80_000, head_chars=2_000,
+                _python(program), timeout_s=120, call_id="attack", limit_chars=80_000, head_chars=2_000,
                 tail_chars=2_000, on_output=on_output,
             )
         )  # fmt: skip

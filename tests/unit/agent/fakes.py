@@ -111,6 +111,7 @@ class FakeEntries:
     entries: Sequence[FakeEntry]
     total: int
     more: bool
+    unsearched: int = 0
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,7 @@ class FakeMatches:
     timed_out: bool = False
     binary_files: int = 0
     hard_linked_files: int = 0
+    unsearched: int = 0
 
 
 class FakeFiles:

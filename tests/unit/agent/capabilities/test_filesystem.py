@@ -17,7 +17,7 @@ from agent.tool import ToolContext, ToolResult
 from agent.tool_runner import ToolRunner
 from agent.toolbox import Toolbox
 from sandbox.local_fs import LocalFS
-from tests.unit.agent.fakes import Events, FakeFiles, PolicyThat, call, state, tool
+from tests.unit.agent.fakes import Events, FakeEntries, FakeFiles, FakeMatches, PolicyThat, call, state, tool
 
 
 async def use(files: FakeFiles, name: str, **arguments: Any) -> ToolResult:
@@ -127,6 +127,41 @@ async def test_nothing_found_is_said_and_is_no_error() -> None:
         result = await use(FakeFiles(), name, pattern="zzz")
         assert not result.is_error
         assert "zzz" in result.note
+
+
+class Searched(FakeFiles):
+    """Files whose searches find nothing, and say what they did not search."""
+
+    def __init__(self, *, timed_out: bool = False, unsearched: int = 0) -> None:
+        super().__init__()
+        self._timed_out = timed_out
+        self._unsearched = unsearched
+
+    async def glob(self, path: str, pattern: str, *, offset: int = 0, limit: int = 1000) -> FakeEntries:
+        return FakeEntries((), 0, False, self._unsearched)
+
+    async def grep(self, path: str, pattern: str, **_: Any) -> FakeMatches:
+        return FakeMatches((), self._timed_out, self._timed_out, unsearched=self._unsearched)
+
+
+async def test_a_search_that_ran_out_of_time_with_nothing_does_not_offer_the_same_call_again() -> None:
+    note = (await use(Searched(timed_out=True), "grep", pattern="x")).note
+    assert "Next" not in note
+    assert "no line matches" not in note
+    assert "ran out of time" in note
+
+
+@pytest.mark.parametrize("name", ["glob", "grep"])
+async def test_what_a_search_could_not_read_is_told(name: str) -> None:
+    assert "could not be read or lie too deep: 3]" in (await use(Searched(unsearched=3), name, pattern="x")).note
+    assert "could not be read" not in (await use(Searched(), name, pattern="x")).note
+
+
+async def test_a_page_past_the_end_says_so() -> None:
+    files = FakeFiles({"/workspace/a.py": b""})
+    for name, arguments in (("ls", {"path": "/workspace"}), ("glob", {"pattern": "*.py"})):
+        note = (await use(files, name, **arguments, offset=5)).note
+        assert note == "[offset 5 is past the end: there are 1]"
 
 
 async def test_a_bad_pattern_and_a_missing_file_are_errors_for_the_model() -> None:
