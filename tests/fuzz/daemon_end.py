@@ -60,12 +60,13 @@ _PROGRAMS = (
         [b"a\0b"],
     ),
 )
+PROCESSES = ("p1", "p2", "p3", "p4")
 _SPECIAL = {
     **dict.fromkeys(
         ("path", "new_path", "cwd", "spill_path", "output_directory"),
         st.one_of(st.sampled_from(_PATHS), st.text(max_size=20)),
     ),
-    "id": st.sampled_from(["p1", "p2", "p3", "p4", "", "../x", "p" * 65]),
+    "id": st.sampled_from([*PROCESSES, *PROCESSES, "", "../x", "p" * 65]),
     "pattern": st.one_of(
         st.sampled_from(["*", "**", "**/*.txt", "a+", "(", "[", "(a+)+$", "{a,b}"]), st.text(max_size=20)
     ),

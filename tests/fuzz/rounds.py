@@ -76,6 +76,7 @@ def fuzz_daemon_end(socket_path: Path, inputs: int, first_seed: int, on_round: C
         while seen.total() < inputs:
             before = seen.total()
             count = max(1, min(_ROUND, inputs - before) // _AT_ONCE)
+            runner.run(_start_processes(socket_path))
             strategy = st.lists(daemon_end.inputs(), min_size=_AT_ONCE, max_size=_AT_ONCE)
             _examples(count, first_seed, strategy, judge, runner)
             health = runner.run(_health(socket_path))
@@ -86,17 +87,28 @@ def fuzz_daemon_end(socket_path: Path, inputs: int, first_seed: int, on_round: C
     return seen
 
 
-async def _health(socket_path: Path) -> pb.HealthReply:
-    started_s = time.monotonic()
+async def _start_processes(socket_path: Path) -> None:
+    """Have those there that the inputs name, as far as earlier inputs left any to start."""
+    for name in daemon_end.PROCESSES:
+        start = pb.ProcessStartRequest(id=name, argv=[b"cat"], stdin=True, terminal=name.endswith("1"))
+        await _ask(socket_path, pb.Request(process_start=start))
+
+
+async def _ask(socket_path: Path, request: pb.Request) -> pb.Reply:
     reader, writer = await asyncio.open_unix_connection(str(socket_path))
     try:
-        body = pb.Request(health=pb.HealthRequest()).SerializeToString()
+        body = request.SerializeToString()
         writer.write(len(body).to_bytes(4, "big") + body)
         async with asyncio.timeout(30):
             size = int.from_bytes(await reader.readexactly(4), "big")
-            reply = pb.Reply.FromString(await reader.readexactly(size))
+            return pb.Reply.FromString(await reader.readexactly(size))
     finally:
         writer.close()
+
+
+async def _health(socket_path: Path) -> pb.HealthReply:
+    started_s = time.monotonic()
+    reply = await _ask(socket_path, pb.Request(health=pb.HealthRequest()))
     taken_s = time.monotonic() - started_s
     assert reply.WhichOneof("reply") == "health", reply
     assert taken_s < _HEALTH_LIMIT_S, f"health took {taken_s:.2f} s"
