@@ -27,6 +27,7 @@ _KINDS = {
     errno.E2BIG: wire.FAILURE_KIND_TOO_LARGE,
     errno.EAGAIN: wire.FAILURE_KIND_EXHAUSTED,
     errno.ENOMEM: wire.FAILURE_KIND_EXHAUSTED,
+    errno.ETIMEDOUT: wire.FAILURE_KIND_EXHAUSTED,
 }
 
 _ADVICE = {
@@ -37,6 +38,7 @@ _ADVICE = {
     errno.ENOTEMPTY: "the directory is not empty; ask for a recursive removal if all of it may go",
     errno.EAGAIN: "the sandbox has no process left to do it with; end some of its processes first",
     errno.ENOMEM: "the sandbox has no memory left to do it with; end some of its processes first",
+    errno.ETIMEDOUT: "the sandbox is too busy to begin it in time; end some of its processes first",
 }
 
 
