@@ -6,6 +6,9 @@
     |   +-- InvalidPath                           a path that is malformed or goes through a symbolic link
     +-- NotFound             NOT_FOUND            not there, or another tenant's: no difference in answer
     +-- PermissionDenied     PERMISSION_DENIED    policy, or the file's mode, says no
+    |   +-- ScopeMissing                          the key is not for such calls; details: scope
+    +-- ApprovalPending      FAILED_PRECONDITION  the call waits for an approval; details: approval_id
+    +-- AlreadyResolved      FAILED_PRECONDITION  somebody answered first; details: status
     +-- IsADirectory         FAILED_PRECONDITION  a file was expected
     +-- NotADirectory        FAILED_PRECONDITION  a directory was expected
     +-- Conflict             ALREADY_EXISTS       it is there already
@@ -16,6 +19,8 @@
     +-- TooLarge             OUT_OF_RANGE         larger than the call takes
     +-- Exhausted            RESOURCE_EXHAUSTED   the sandbox has no process or memory left, or no room for a process
     +-- Overloaded           RESOURCE_EXHAUSTED   too many sandboxes, runs or calls at once
+    |   +-- QuotaExceeded                         a quota of the tenant is used up; details: quota; with QuotaFailure
+                                                  and, where waiting helps, RetryInfo
     +-- ThreadBusy           FAILED_PRECONDITION  a run is under way in the thread
     +-- Unavailable          UNAVAILABLE          the engine, a sandbox or the gateway does not answer
     +-- DeadlineExceeded     DEADLINE_EXCEEDED    the caller's own time limit passed first
@@ -80,6 +85,26 @@ class PermissionDenied(AirlockError):
 
     code = grpc.StatusCode.PERMISSION_DENIED
     reason = "PERMISSION_DENIED"
+
+
+class ScopeMissing(PermissionDenied):
+    """The key is not for such calls; `scope` of `details` is what it would need."""
+
+    reason = "SCOPE_MISSING"
+
+
+class ApprovalPending(AirlockError):
+    """The call waits for an approval, `approval_id` of `details`: make it again once that is given."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "APPROVAL_PENDING"
+
+
+class AlreadyResolved(AirlockError):
+    """Somebody answered first, or it expired; `status` of `details` says which."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "ALREADY_RESOLVED"
 
 
 class IsADirectory(AirlockError):
@@ -150,6 +175,16 @@ class Overloaded(AirlockError):
 
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
     reason = "OVERLOADED"
+
+
+class QuotaExceeded(Overloaded):
+    """A quota of the tenant is used up: `quota` of `details` names it. `retry_after_s` is None where waiting is no help."""
+
+    reason = "QUOTA_EXCEEDED"
+
+    def __init__(self, message: str, retry_after_s: float | None = None, **details: str) -> None:
+        super().__init__(message, **details)
+        self.retry_after_s = retry_after_s
 
 
 class ThreadBusy(AirlockError):

@@ -1,11 +1,15 @@
-"""What the policy says of one call."""
+"""What the policy says of one call, and what it was told about it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Literal
 
-Effect = Literal["allow", "deny"]
+Effect = Literal["allow", "ask", "deny"]
+Layer = Literal["operator", "tenant"]
+
+STRICTNESS: dict[Effect, int] = {"allow": 0, "ask": 1, "deny": 2}
 
 DEFAULT_DENY = "default-deny"
 OPAQUE = "opaque"
@@ -13,12 +17,40 @@ INVALID_ARGUMENTS = "invalid-arguments"
 
 
 @dataclass(frozen=True)
+class Facts:
+    """What is known of a call besides its tool and arguments. `at` is now unless a test says otherwise."""
+
+    tenant: str = ""
+    thread: str = ""
+    run_id: str = ""
+    agent: str = ""
+    at: datetime | None = None
+
+    @property
+    def now(self) -> datetime:
+        """When the call is judged, with its zone."""
+        return self.at or datetime.now(UTC)
+
+
+@dataclass(frozen=True)
 class Match:
-    """A rule that matched a part of the call: the path, one simple command, or one redirect."""
+    """A rule that matched a part of the call: the path, one simple command, one redirect, one file or host it names."""
 
     part: str
     rule: str
     effect: Effect
+    shadow: bool = False
+    layer: Layer = "tenant"
+
+
+@dataclass(frozen=True)
+class RuleLimit:
+    """How often a rule may let a call pass: `calls` in each `per_s` seconds of the clock, `at_once` under way."""
+
+    rule: str
+    calls: int | None = None
+    per_s: int | None = None
+    at_once: int | None = None
 
 
 @dataclass(frozen=True)
@@ -26,7 +58,10 @@ class Decision:
     """A verdict and what led to it.
 
     `rule` is the id of the deciding rule: the first in the file among those with the strictest effect, else
-    default-deny, opaque or invalid-arguments. `reason` is written for the model. `trace` lists every rule that matched.
+    default-deny, opaque or invalid-arguments; rules of the operator's layer are named `operator/ID`. `reason` is
+    written for the model. `trace` lists every rule that matched. `asked` are the parts an approver is asked about,
+    `limits` what must be taken before the call may pass. `would_be` is the verdict and the rule there would be if the
+    rules in shadow were enforced, where that is another verdict.
     """
 
     verdict: Effect
@@ -34,3 +69,6 @@ class Decision:
     reason: str
     policy_version: str
     trace: tuple[Match, ...] = ()
+    asked: tuple[str, ...] = ()
+    limits: tuple[RuleLimit, ...] = ()
+    would_be: tuple[Effect, str] | None = None

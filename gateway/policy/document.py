@@ -7,16 +7,23 @@ types cannot say (line numbers, duplicate ids, examples that are untrue) is chec
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from gateway.policy.expressions import compile_expression
 from gateway.policy.globs import compile_glob
+from gateway.policy.hosts import compile_host
+from gateway.policy.regexes import compile_regex
 
 READING_TOOLS = frozenset({"ls", "read_file", "glob", "grep"})
 WRITING_TOOLS = frozenset({"write_file", "edit_file"})
 FILE_TOOLS = READING_TOOLS | WRITING_TOOLS
-TOOLS = FILE_TOOLS | {"execute"}
+CONNECT = "connect"
+"""No tool that a model sees: a connection that a command makes, to a host and a port."""
+TOOLS = FILE_TOOLS | {"execute", CONNECT}
 
 AgentTool = Literal[
     "write_todos",
@@ -33,9 +40,9 @@ AgentTool = Literal[
 ]
 """What an agent's capabilities bring along: these touch nothing but the run's own state."""
 
-ToolName = Literal["ls", "read_file", "write_file", "edit_file", "glob", "grep", "execute", AgentTool]
-ReservedRule = Literal["default-deny", "opaque", "invalid-arguments"]
-RESERVED_RULES: frozenset[str] = frozenset({"default-deny", "opaque", "invalid-arguments"})
+ToolName = Literal["ls", "read_file", "write_file", "edit_file", "glob", "grep", "execute", "connect", AgentTool]
+_TOOL_SETS = {"read": ("ls", "read_file", "glob", "grep"), "write": ("write_file", "edit_file")}
+RESERVED_RULES = frozenset({"default-deny", "opaque", "invalid-arguments", "quota", "approval", "redaction"})
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -47,18 +54,86 @@ def _checked_glob(glob: str) -> str:
     return glob
 
 
-Glob = Annotated[str, Field(max_length=1024), AfterValidator(_checked_glob)]
-Literals = Annotated[tuple[Text, ...], Field(min_length=1, max_length=100)]
-ArgvWord = Text | Literals
-"""A literal word, a list of alternatives, or "*" for exactly one word of any text."""
+def _checked_host(host: str) -> str:
+    compile_host(host)
+    return host
 
-ArgvPrefix = Annotated[tuple[ArgvWord, ...], Field(min_length=1, max_length=32)]
+
+def _checked_regex(pattern: str) -> str:
+    compile_regex(pattern)
+    return pattern
+
+
+def _checked_expression(expression: str) -> str:
+    compile_expression(expression)
+    return expression
+
+
+def _checked_zone(zone: str) -> str:
+    try:
+        ZoneInfo(zone)
+    except (OSError, ValueError) as error:  # ZoneInfoNotFoundError is a KeyError and an OSError's message is no help
+        raise ValueError(f"{zone!r} is no time zone; write one as UTC or Europe/Berlin") from error
+    except KeyError as error:
+        raise ValueError(f"{zone!r} is no time zone; write one as UTC or Europe/Berlin") from error
+    return zone
+
+
+def _whole_tool_sets(tools: Any) -> Any:
+    """Write out `read` and `write`, so that nobody forgets that grep reads too."""
+    if not isinstance(tools, list | tuple):
+        return tools
+    named: Iterable[Any] = (
+        tool for name in tools for tool in (_TOOL_SETS.get(name, (name,)) if isinstance(name, str) else (name,))
+    )
+    return tuple(dict.fromkeys(named)) if all(isinstance(name, str) for name in tools) else tuple(tools)
+
+
+Glob = Annotated[str, Field(max_length=1024), AfterValidator(_checked_glob)]
+Host = Annotated[str, Field(max_length=300), AfterValidator(_checked_host)]
+Regex = Annotated[str, AfterValidator(_checked_regex)]
+Expression = Annotated[str, Field(min_length=1, max_length=2000), AfterValidator(_checked_expression)]
+RuleId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+Literals = Annotated[tuple[Text, ...], Field(min_length=1, max_length=100)]
+Tools = Annotated[tuple[ToolName, ...], BeforeValidator(_whole_tool_sets), Field(min_length=1)]
 
 
 class Section(BaseModel):
     """A mapping of the file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Between(Section):
+    """A range of whole numbers, both ends included."""
+
+    least: int = Field(ge=-(2**53), le=2**53)
+    most: int = Field(ge=-(2**53), le=2**53)
+
+
+class Placeholder(Section):
+    """One word of a command, by what it must be: exactly one of these.
+
+    path: a path that matches one of the globs, relative ones seen from /workspace. number: digits in that range.
+    matches: text that the pattern matches as a whole. end: no word at all, the command ends here.
+    """
+
+    path: tuple[Glob, ...] | None = Field(default=None, min_length=1, max_length=100)
+    number: Between | None = None
+    matches: Regex | None = None
+    end: Literal[True] | None = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Placeholder:
+        if sum(value is not None for value in (self.path, self.number, self.matches, self.end)) != 1:
+            raise ValueError("a placeholder is one of path, number, matches and end")
+        return self
+
+
+ArgvWord = Text | Literals | Placeholder
+"""A literal word, a list of alternatives, "*" for exactly one word of any text, or a placeholder."""
+
+ArgvPrefix = Annotated[tuple[ArgvWord, ...], Field(min_length=1, max_length=32)]
 
 
 class SandboxSection(Section):
@@ -76,7 +151,8 @@ class SandboxSection(Section):
 class LimitsSection(Section):
     """What a run and its subagents may use together. `timeout_s` is the longest one execute may take.
 
-    Seconds are wall time. `cost_usd` is by the model's prices, and unset means that money is not limited.
+    Seconds are wall time. `cost_usd` is by the model's prices, and unset means that money is not limited. An approval
+    that nobody gives within `approval_s` is a refusal; waiting for it does not count as `run_s`.
     """
 
     timeout_s: float = Field(default=300.0, gt=0, le=86_400, allow_inf_nan=False)
@@ -85,6 +161,7 @@ class LimitsSection(Section):
     tool_calls: int = Field(default=200, ge=1, le=1_000_000)
     cost_usd: float | None = Field(default=None, gt=0, le=1_000_000, allow_inf_nan=False)
     run_s: float = Field(default=300.0, gt=0, le=604_800, allow_inf_nan=False)
+    approval_s: float = Field(default=86_400.0, gt=0, le=2_592_000, allow_inf_nan=False)
 
 
 class EvictionSizes(Section):
@@ -121,23 +198,165 @@ class EvictionSection(EvictionSizes):
         return self.tools.get(tool, self)
 
 
-class Examples(Section):
-    """Command lines (argv rules) or paths (path rules) that the rule must match, and ones that it must not."""
+class QuotasSection(Section):
+    """What all runs and calls of the tenant may use together, on all gateways; unset means that it is not counted.
 
-    match: tuple[Text, ...] = Field(default=(), max_length=100)
-    not_match: tuple[Text, ...] = Field(default=(), max_length=100)
+    Minutes and days are those of the clock, in UTC. Bytes are those of results and of files that services move.
+    """
+
+    runs_at_once: int | None = Field(default=None, ge=1, le=100_000)
+    tool_calls_per_minute: int | None = Field(default=None, ge=1, le=10_000_000)
+    tokens_per_day: int | None = Field(default=None, ge=1, le=2**53)
+    cost_usd_per_day: float | None = Field(default=None, gt=0, le=10_000_000, allow_inf_nan=False)
+    bytes_per_day: int | None = Field(default=None, ge=1, le=2**53)
 
 
-class Rule(Section):
-    """One rule. Without `paths` it is about every path, without `argv` about every command line, opaque ones too."""
+class RedactedPattern(Section):
+    """A secret of the tenant's own. What matches is replaced; `longest_chars` is the longest one there is."""
 
-    id: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
-    tools: tuple[ToolName, ...] = Field(min_length=1)
-    effect: Literal["allow", "deny"]
+    id: RuleId
+    pattern: Regex
+    longest_chars: int = Field(default=256, ge=1, le=4096)
+
+
+class RedactionSection(Section):
+    """What is taken out of results before anybody sees them: secrets in well-known formats, and the tenant's own."""
+
+    well_known: bool = True
+    patterns: tuple[RedactedPattern, ...] = Field(default=(), max_length=100)
+
+
+class ResultRule(Section):
+    """A rule on what a tool gave back: the result is withheld when it is larger, or when the pattern is in it."""
+
+    id: RuleId
+    tools: Tools | None = None
     reason: Text
-    mode: Literal["enforce"] = "enforce"
+    over_bytes: int | None = Field(default=None, ge=0, le=2**40)
+    contains: Regex | None = None
+    mode: Literal["enforce", "shadow"] = "enforce"
+
+    @model_validator(mode="after")
+    def _says_when(self) -> ResultRule:
+        if (self.over_bytes is None) == (self.contains is None):
+            raise ValueError("a result rule has over_bytes or contains, one of them")
+        return self
+
+
+Example = Text | dict[str, Any]
+"""A command line (argv rules), a path (path rules), HOST:PORT (host rules), or the arguments as a mapping."""
+
+
+class Examples(Section):
+    """Calls that the rule must match, and ones that it must not. Its time of day is taken to be now."""
+
+    match: tuple[Example, ...] = Field(default=(), max_length=100)
+    not_match: tuple[Example, ...] = Field(default=(), max_length=100)
+
+
+class SizeRange(Section):
+    """How many bytes of UTF-8 a call would write: more than `over`, at most `up_to`."""
+
+    over: int | None = Field(default=None, ge=0, le=2**40)
+    up_to: int | None = Field(default=None, ge=0, le=2**40)
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> SizeRange:
+        if self.over is None and self.up_to is None:
+            raise ValueError("size_bytes has over, up_to, or both")
+        if self.over is not None and self.up_to is not None and self.over >= self.up_to:
+            raise ValueError("no size is over the one and up to the other")
+        return self
+
+
+Weekday = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+ClockTime = Annotated[str, Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
+
+
+class TimeWindow(Section):
+    """Days of the week and hours of the day. Where `until` is before `since` the window goes over midnight."""
+
+    days: tuple[Weekday, ...] | None = Field(default=None, min_length=1)
+    since: ClockTime | None = None
+    until: ClockTime | None = None
+    zone: Annotated[str, AfterValidator(_checked_zone)] = "UTC"
+
+    @model_validator(mode="after")
+    def _is_a_window(self) -> TimeWindow:
+        if (self.since is None) != (self.until is None):
+            raise ValueError("since and until belong together")
+        if self.since is None and self.days is None:
+            raise ValueError("time has days, since and until, or all three")
+        if self.since is not None and self.since == self.until:
+            raise ValueError("since and until are the same; leave both out for the whole day")
+        return self
+
+
+class Condition(Section):
+    """What a rule is about. All that is given must hold."""
+
     paths: tuple[Glob, ...] | None = Field(default=None, min_length=1, max_length=1000)
     argv: tuple[ArgvPrefix, ...] | None = Field(default=None, min_length=1, max_length=1000)
+    hosts: tuple[Host, ...] | None = Field(default=None, min_length=1, max_length=1000)
+    size_bytes: SizeRange | None = None
+    time: TimeWindow | None = None
+    when: Expression | None = None
+
+    @field_validator("argv")
+    @classmethod
+    def _words_apart(cls, prefixes: tuple[ArgvPrefix, ...] | None) -> tuple[ArgvPrefix, ...] | None:
+        for prefix in prefixes or ():
+            name = prefix[0]
+            if isinstance(name, Placeholder):
+                raise ValueError('the name of a program is a word, a list of words or "*"')
+            for program in (name,) if isinstance(name, str) else name:
+                if len(program.split()) != 1:
+                    raise ValueError(f"{program!r} is not one word; write the words apart: [git, status]")
+            if any(isinstance(word, Placeholder) and word.end for word in prefix[:-1]):
+                raise ValueError("end is the last of the words")
+        return prefixes
+
+    def given(self) -> frozenset[str]:
+        """Return the names of the conditions that are given."""
+        return frozenset(name for name in Condition.model_fields if getattr(self, name) is not None)
+
+
+class Unless(Condition):
+    """An exception: the rule does not match what all of this holds for."""
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Unless:
+        if not self.given():
+            raise ValueError("unless is empty; leave it out")
+        return self
+
+
+class Rate(Section):
+    """At most so many calls that this rule lets pass, in each minute, hour or day of the clock (UTC)."""
+
+    calls: int = Field(ge=1, le=10_000_000)
+    per: Literal["minute", "hour", "day"]
+
+
+_ONLY_FOR = {
+    "paths": (FILE_TOOLS, "file tools; for execute write argv"),
+    "argv": (frozenset({"execute"}), "execute; for file tools write paths"),
+    "hosts": (frozenset({CONNECT}), "connect"),
+    "size_bytes": (WRITING_TOOLS, "write_file and edit_file"),
+}
+
+
+class Rule(Condition):
+    """One rule. Without `paths` it is about every path, without `argv` about every command line, opaque ones too."""
+
+    id: RuleId
+    tools: Tools
+    effect: Literal["allow", "ask", "deny"]
+    reason: Text
+    mode: Literal["enforce", "shadow"] = "enforce"
+    unless: Unless | None = None
+    rate: Rate | None = None
+    at_once: int | None = Field(default=None, ge=1, le=100_000)
     examples: Examples = Examples()
 
     @field_validator("id")
@@ -147,15 +366,6 @@ class Rule(Section):
             raise ValueError(f"{rule!r} is a name the gateway itself uses; choose another")
         return rule
 
-    @field_validator("argv")
-    @classmethod
-    def _words_apart(cls, prefixes: tuple[ArgvPrefix, ...] | None) -> tuple[ArgvPrefix, ...] | None:
-        for prefix in prefixes or ():
-            for program in (prefix[0],) if isinstance(prefix[0], str) else prefix[0]:
-                if len(program.split()) != 1:
-                    raise ValueError(f"{program!r} is not one word; write the words apart: [git, status]")
-        return prefixes
-
     @model_validator(mode="after")
     def _fits_its_tools(self) -> Rule:
         if not TOOLS.issuperset(self.tools):
@@ -163,24 +373,55 @@ class Rule(Section):
                 raise ValueError(
                     "a rule is about the agent's own tools, as write_todos, or about others; write two rules"
                 )
-            if self.paths is not None or self.argv is not None or self.examples != Examples():
-                raise ValueError("the agent's own tools have no paths and no argv: leave out paths, argv and examples")
-        if "execute" in self.tools and len(set(self.tools)) > 1:
-            raise ValueError("a rule is about execute or about file tools, not both; write two rules")
-        if self.paths is not None and "execute" in self.tools:
-            raise ValueError("paths is for file tools; for execute write argv")
-        if self.argv is not None and "execute" not in self.tools:
-            raise ValueError("argv is for execute; for file tools write paths")
+            own = self.given() | (self.unless.given() if self.unless else frozenset())
+            if own - {"time", "when"} or self.examples != Examples():
+                raise ValueError("the agent's own tools have time and when only: leave out the rest, and examples")
+        for alone in ("execute", CONNECT):
+            if alone in self.tools and len(set(self.tools)) > 1:
+                raise ValueError("a rule is about execute, about connect or about file tools; write two rules")
+        for condition in (self, self.unless):
+            for name in condition.given() if condition is not None else ():
+                tools, what = _ONLY_FOR.get(name, (None, ""))
+                if tools is not None and not tools.issuperset(self.tools):
+                    raise ValueError(f"{name} is for {what}")
+        if self.effect == "deny" and (self.rate is not None or self.at_once is not None):
+            raise ValueError("rate and at_once say how often a rule lets a call pass; a deny rule never does")
         return self
 
 
+class Group(Section):
+    """Rules to be used by name, here or in another group."""
+
+    use: tuple[RuleId, ...] = Field(default=(), max_length=100)
+    rules: tuple[Rule, ...] = Field(default=(), max_length=10_000)
+
+
+class PolicyTest(Section):
+    """A call and what the whole policy must say of it. `at` is the time it is made, as 2026-11-21T03:00:00+00:00."""
+
+    tool: ToolName
+    args: dict[str, Any] = Field(default_factory=dict)
+    verdict: Literal["allow", "ask", "deny"]
+    rule: str | None = Field(default=None, max_length=128)
+    at: Annotated[str, Field(max_length=64)] | None = None
+
+
 class PolicyDocument(Section):
-    """The whole file. Nothing matched means deny; the order of rules never changes a verdict."""
+    """The whole file. Nothing matched means deny; the order of rules never changes a verdict.
+
+    `rules` and the rules of the groups in `use` apply. `opaque` is for command lines that cannot be read for sure.
+    """
 
     version: Literal[1]
     description: Annotated[str, Field(max_length=2000)] = ""
     sandbox: SandboxSection = SandboxSection()
     limits: LimitsSection = LimitsSection()
     eviction: EvictionSection = EvictionSection()
-    opaque: Literal["deny", "allow"] = "deny"
-    rules: tuple[Rule, ...] = Field(max_length=10_000)
+    quotas: QuotasSection = QuotasSection()
+    redaction: RedactionSection = RedactionSection()
+    results: tuple[ResultRule, ...] = Field(default=(), max_length=1000)
+    opaque: Literal["deny", "ask", "allow"] = "deny"
+    groups: dict[RuleId, Group] = Field(default_factory=dict, max_length=1000)
+    use: tuple[RuleId, ...] = Field(default=(), max_length=100)
+    rules: tuple[Rule, ...] = Field(default=(), max_length=10_000)
+    tests: tuple[PolicyTest, ...] = Field(default=(), max_length=1000)

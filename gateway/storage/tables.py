@@ -23,6 +23,8 @@ api_keys = Table(
     Column("digest", String(64), nullable=False, unique=True),
     Column("created_us", BigInteger, nullable=False),
     Column("revoked_us", BigInteger),
+    # Names between commas: run, tool, files, approve.
+    Column("scopes", String(128), nullable=False, server_default="run,tool,files"),
 )
 
 threads = Table(
@@ -70,6 +72,10 @@ runs = Table(
     Column("last_sequence", Integer, nullable=False),
     Column("started_us", BigInteger, nullable=False),
     Column("finished_us", BigInteger),
+    # The gateway that hosts it; pin or follow; and, while the run waits, its state as JSON.
+    Column("gateway", String(64)),
+    Column("policy_mode", String(8), nullable=False, server_default="pin"),
+    Column("suspended", Text),
 )
 
 events = Table(
@@ -103,5 +109,101 @@ tool_calls = Table(
     Column("result_bytes", BigInteger),
     Column("started_us", BigInteger, nullable=False),
     Column("finished_us", BigInteger),
+    Column("gateway", String(64)),
+    # What the verdict would have been with the rules in shadow, where that differs.
+    Column("would_be", String(16)),
+    Column("would_be_rule", String(128)),
+    Column("approval_id", String(64)),
     Index("ix_tool_calls_run_id", "run_id"),
+    Index("ix_tool_calls_tenant", "tenant", "started_us"),
+)
+
+# Every version of a policy that was ever applied, by the SHA-256 of its text.
+policies = Table(
+    "policies",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("text", Text, nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+)
+
+# What was applied when and by whom; the last one of a tenant is in force. The operator's layer has the tenant "".
+policy_changes = Table(
+    "policy_changes",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("tenant", String(64), nullable=False, index=True),
+    Column("digest", String(64), ForeignKey("policies.digest"), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("by", String(256), nullable=False),
+    Column("comment", Text, nullable=False),
+    Column("at_us", BigInteger, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+approvals = Table(
+    "approvals",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("tenant", String(64), nullable=False),
+    Column("thread_id", String(64), ForeignKey("threads.id"), nullable=False),
+    Column("run_id", String(64), index=True),
+    Column("call_id", String(64), nullable=False),
+    Column("tool", String(128), nullable=False),
+    Column("arguments", Text, nullable=False),
+    Column("digest", String(64), nullable=False),
+    Column("policy_version", String(64), nullable=False),
+    Column("rule", String(128), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("asked", Text, nullable=False),
+    Column("proposed_rule", Text),
+    Column("status", String(16), nullable=False),
+    Column("answer", String(16)),
+    Column("message", Text),
+    Column("edited_arguments", Text),
+    Column("edited_digest", String(64)),
+    Column("resolved_by", String(128)),
+    Column("created_us", BigInteger, nullable=False),
+    Column("expires_us", BigInteger, nullable=False),
+    Column("resolved_us", BigInteger),
+    # Grows with every change, so that a watcher can ask for what is new.
+    Column("changed_us", BigInteger, nullable=False),
+    Index("ix_approvals_tenant", "tenant", "status"),
+    Index("ix_approvals_thread_id", "thread_id", "digest"),
+    Index("ix_approvals_changed_us", "changed_us"),
+)
+
+# Narrow rules that an approver granted to a run or to a thread.
+grants = Table(
+    "grants",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("tenant", String(64), nullable=False),
+    Column("thread_id", String(64), ForeignKey("threads.id"), nullable=False, index=True),
+    Column("run_id", String(64)),
+    Column("rule", Text, nullable=False),
+    Column("approval_id", String(64), ForeignKey("approvals.id"), nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+)
+
+# What was used of a quota in one window of the clock, by its start; 0 for what is counted without an end.
+counters = Table(
+    "counters",
+    metadata,
+    Column("tenant", String(64), primary_key=True),
+    Column("name", String(160), primary_key=True),
+    Column("window_us", BigInteger, primary_key=True),
+    Column("used", BigInteger, nullable=False),
+)
+
+# What is held at the moment of something that only so many may have at once.
+holds = Table(
+    "holds",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("tenant", String(64), nullable=False),
+    Column("name", String(160), nullable=False),
+    Column("gateway", String(64), nullable=False),
+    Column("since_us", BigInteger, nullable=False),
+    Index("ix_holds_tenant", "tenant", "name"),
 )

@@ -9,6 +9,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class PolicyMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    POLICY_MODE_UNSPECIFIED: _ClassVar[PolicyMode]
+    POLICY_MODE_PIN: _ClassVar[PolicyMode]
+    POLICY_MODE_FOLLOW: _ClassVar[PolicyMode]
+
 class RunStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     RUN_STATUS_UNSPECIFIED: _ClassVar[RunStatus]
@@ -17,22 +23,29 @@ class RunStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RUN_STATUS_STOPPED: _ClassVar[RunStatus]
     RUN_STATUS_CANCELLED: _ClassVar[RunStatus]
     RUN_STATUS_FAILED: _ClassVar[RunStatus]
+    RUN_STATUS_WAITING: _ClassVar[RunStatus]
+POLICY_MODE_UNSPECIFIED: PolicyMode
+POLICY_MODE_PIN: PolicyMode
+POLICY_MODE_FOLLOW: PolicyMode
 RUN_STATUS_UNSPECIFIED: RunStatus
 RUN_STATUS_RUNNING: RunStatus
 RUN_STATUS_COMPLETED: RunStatus
 RUN_STATUS_STOPPED: RunStatus
 RUN_STATUS_CANCELLED: RunStatus
 RUN_STATUS_FAILED: RunStatus
+RUN_STATUS_WAITING: RunStatus
 
 class StartRunRequest(_message.Message):
-    __slots__ = ("task", "thread", "agent")
+    __slots__ = ("task", "thread", "agent", "policy_mode")
     TASK_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     AGENT_FIELD_NUMBER: _ClassVar[int]
+    POLICY_MODE_FIELD_NUMBER: _ClassVar[int]
     task: str
     thread: str
     agent: str
-    def __init__(self, task: _Optional[str] = ..., thread: _Optional[str] = ..., agent: _Optional[str] = ...) -> None: ...
+    policy_mode: PolicyMode
+    def __init__(self, task: _Optional[str] = ..., thread: _Optional[str] = ..., agent: _Optional[str] = ..., policy_mode: _Optional[_Union[PolicyMode, str]] = ...) -> None: ...
 
 class StartRunResponse(_message.Message):
     __slots__ = ("run",)
@@ -89,7 +102,7 @@ class Stop(_message.Message):
     def __init__(self, hook: _Optional[str] = ..., rule: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Run(_message.Message):
-    __slots__ = ("id", "thread", "agent", "status", "stop", "started_at", "finished_at", "last_sequence", "task")
+    __slots__ = ("id", "thread", "agent", "status", "stop", "started_at", "finished_at", "last_sequence", "task", "policy_mode", "policy_version")
     ID_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     AGENT_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +112,8 @@ class Run(_message.Message):
     FINISHED_AT_FIELD_NUMBER: _ClassVar[int]
     LAST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
+    POLICY_MODE_FIELD_NUMBER: _ClassVar[int]
+    POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     id: str
     thread: str
     agent: str
@@ -108,7 +123,9 @@ class Run(_message.Message):
     finished_at: _timestamp_pb2.Timestamp
     last_sequence: int
     task: str
-    def __init__(self, id: _Optional[str] = ..., thread: _Optional[str] = ..., agent: _Optional[str] = ..., status: _Optional[_Union[RunStatus, str]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_sequence: _Optional[int] = ..., task: _Optional[str] = ...) -> None: ...
+    policy_mode: PolicyMode
+    policy_version: str
+    def __init__(self, id: _Optional[str] = ..., thread: _Optional[str] = ..., agent: _Optional[str] = ..., status: _Optional[_Union[RunStatus, str]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_sequence: _Optional[int] = ..., task: _Optional[str] = ..., policy_mode: _Optional[_Union[PolicyMode, str]] = ..., policy_version: _Optional[str] = ...) -> None: ...
 
 class Event(_message.Message):
     __slots__ = ("sequence", "type", "at", "payload_json")

@@ -91,7 +91,7 @@ class Evicted(_message.Message):
     def __init__(self, path: _Optional[str] = ..., size_bytes: _Optional[int] = ..., lines: _Optional[int] = ..., sha256: _Optional[str] = ..., incomplete: _Optional[bool] = ...) -> None: ...
 
 class ToolResult(_message.Message):
-    __slots__ = ("call_id", "thread", "verdict", "rule", "reason", "outcome", "exit_code", "content", "is_error", "evicted", "duration_ms", "stdout", "stderr", "note")
+    __slots__ = ("call_id", "thread", "verdict", "rule", "reason", "outcome", "exit_code", "content", "is_error", "evicted", "duration_ms", "stdout", "stderr", "note", "approval_id", "policy_version")
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
@@ -106,6 +106,8 @@ class ToolResult(_message.Message):
     STDOUT_FIELD_NUMBER: _ClassVar[int]
     STDERR_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
+    APPROVAL_ID_FIELD_NUMBER: _ClassVar[int]
+    POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     call_id: str
     thread: str
     verdict: Verdict
@@ -120,4 +122,6 @@ class ToolResult(_message.Message):
     stdout: bytes
     stderr: bytes
     note: str
-    def __init__(self, call_id: _Optional[str] = ..., thread: _Optional[str] = ..., verdict: _Optional[_Union[Verdict, str]] = ..., rule: _Optional[str] = ..., reason: _Optional[str] = ..., outcome: _Optional[str] = ..., exit_code: _Optional[int] = ..., content: _Optional[bytes] = ..., is_error: _Optional[bool] = ..., evicted: _Optional[_Union[Evicted, _Mapping]] = ..., duration_ms: _Optional[float] = ..., stdout: _Optional[bytes] = ..., stderr: _Optional[bytes] = ..., note: _Optional[str] = ...) -> None: ...
+    approval_id: str
+    policy_version: str
+    def __init__(self, call_id: _Optional[str] = ..., thread: _Optional[str] = ..., verdict: _Optional[_Union[Verdict, str]] = ..., rule: _Optional[str] = ..., reason: _Optional[str] = ..., outcome: _Optional[str] = ..., exit_code: _Optional[int] = ..., content: _Optional[bytes] = ..., is_error: _Optional[bool] = ..., evicted: _Optional[_Union[Evicted, _Mapping]] = ..., duration_ms: _Optional[float] = ..., stdout: _Optional[bytes] = ..., stderr: _Optional[bytes] = ..., note: _Optional[str] = ..., approval_id: _Optional[str] = ..., policy_version: _Optional[str] = ...) -> None: ...

@@ -65,7 +65,8 @@ class ToolServiceServicer:
 
     def CallTool(self, request, context):
         """CallTool runs one tool call through policy, sandbox and eviction, and returns its result. A refused call is a
-        result (verdict DENY), not an error.
+        result (verdict DENY), not an error. A call that needs an approval did not run (verdict ASK, with the approval's
+        id): make the same call again once it is given.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

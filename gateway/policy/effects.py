@@ -1,0 +1,41 @@
+"""What a simple command does besides running: the files it reads and writes, and the hosts it speaks to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Access = Literal["read", "write", "list"]
+
+
+@dataclass(frozen=True)
+class FileUse:
+    """A file that a command opens by what is written in it.
+
+    `path` is absolute and normalised. With `below` it is a directory and the command may touch anything in it, itself
+    too (`cp -r src`, `src/*.py`, `git add .`). None: which file it is cannot be told from the line.
+    """
+
+    path: str | None
+    access: Access
+    below: bool = False
+
+
+@dataclass(frozen=True)
+class HostUse:
+    """A host that a command connects to. None: which one cannot be told from the line."""
+
+    host: str | None
+    port: int | None = None
+
+
+@dataclass(frozen=True)
+class Effects:
+    """All that is known of one simple command. `opaque` says why it cannot be told what it does, None when it can.
+
+    A program that nobody has described here has no effects: what it may do is the business of the argv rules.
+    """
+
+    files: tuple[FileUse, ...] = ()
+    hosts: tuple[HostUse, ...] = ()
+    opaque: str | None = None
