@@ -97,7 +97,7 @@ class Guest:
         assert result.exit_code == 0, text(result)
         return text(result)
 
-    async def survives(self, program: str) -> str:
+    async def survives(self, program: str, *, samples: int = _SAMPLES) -> str:
         """Ask for health while the program gets to its worst and is there; then use the sandbox as if nothing were.
 
         Return what the program wrote until its tree was killed. Each health comes within five seconds, or it is
@@ -123,9 +123,9 @@ class Guest:
             while not worst.is_set():
                 assert not attack.done(), _told(attack.result())
                 await self._ask()
-            rounds = [await self._in_time()]
+            rounds = [await self._in_time(samples)]
             while not rounds[-1] and len(rounds) < _ROUNDS:
-                rounds.append(await self._in_time())
+                rounds.append(await self._in_time(samples))
             assert rounds[-1], sorted(self._health_s)
         finally:
             attack.cancel()
@@ -134,11 +134,11 @@ class Guest:
         await self.works()
         return written.decode(errors="replace")
 
-    async def _in_time(self) -> bool:
+    async def _in_time(self, samples: int) -> bool:
         """Ask some times; return whether nearly all answers came within the limit."""
-        for _ in range(_SAMPLES):
+        for _ in range(samples):
             await self._ask()
-        return sum(taken_s < _HEALTH_LIMIT_S for taken_s in self._health_s[-_SAMPLES:]) >= 0.9 * _SAMPLES
+        return sum(taken_s < _HEALTH_LIMIT_S for taken_s in self._health_s[-samples:]) >= 0.9 * samples
 
     async def _bury(self) -> None:
         """Kill what the attack left behind, once the kernel has taken back enough memory for that."""

@@ -55,17 +55,23 @@ async def test_one_process_that_takes_all_memory_over_and_over(guest: Guest) -> 
 
 async def test_many_processes_each_smaller_than_the_daemon_that_take_all_memory(guest: Guest) -> None:
     # The kernel kills the largest of those with the highest score, so these must not get at the daemon's score.
-    written = await guest.survives("""
+    # How far they get is the kernel's business, it may let them crawl at the limit for minutes: so health is asked
+    # for meanwhile.
+    written = await guest.survives(
+        """
 print(dying_last(), flush=True)
 def small():
     dying_last()
     kept = eat(3 << 20)
     forever()
-crowd(small, 200)
+crowd(small, 40)
 worst()
+crowd(small, 160)
 eat_again_and_again()
 forever()
-""")
+""",
+        samples=100,
+    )
     assert written.startswith(("None\n", "800\n"))
 
 
