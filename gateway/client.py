@@ -18,14 +18,17 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import grpc.aio
 
+from gateway.client_approvals import Approval, ApprovalCalls
 from gateway.client_processes import Process, ProcessCalls, Processes, ProcessOutput, ProgramResult
 from gateway.client_wire import Input, check_input, message, pieces, raise_error
 from gateway.errors import (
     AirlockError,
+    AlreadyResolved,
+    ApprovalPending,
     Cancelled,
     Conflict,
     DeadlineExceeded,
@@ -41,6 +44,8 @@ from gateway.errors import (
     Overloaded,
     PermissionDenied,
     ProcessEnded,
+    QuotaExceeded,
+    ScopeMissing,
     StartFailed,
     TooLarge,
     Unauthenticated,
@@ -57,6 +62,9 @@ from gateway.v1 import (
 
 __all__ = [
     "AirlockError",
+    "AlreadyResolved",
+    "Approval",
+    "ApprovalPending",
     "Cancelled",
     "Client",
     "Conflict",
@@ -80,7 +88,9 @@ __all__ = [
     "ProcessOutput",
     "Processes",
     "ProgramResult",
+    "QuotaExceeded",
     "Run",
+    "ScopeMissing",
     "StartFailed",
     "TooLarge",
     "ToolResult",
@@ -106,7 +116,8 @@ class Evicted:
 class ToolResult:
     """A tool call's result. `content` is text (bytes that are not UTF-8 are replaced); `content_bytes` is exact.
 
-    `note` is what a model is told besides: how a page goes on, a bad exit code, a timeout.
+    `note` is what a model is told besides: how a page goes on, a bad exit code, a timeout. With the verdict ask and the
+    outcome waiting the call did not run: make it again once the approval `approval_id` is given.
     """
 
     call_id: str
@@ -123,6 +134,8 @@ class ToolResult:
     stdout_bytes: bytes
     stderr_bytes: bytes
     note: str = ""
+    approval_id: str = ""
+    policy_version: str = ""
 
     @property
     def content(self) -> str:
@@ -163,6 +176,8 @@ class Run:
     task: str
     started_at: datetime
     finished_at: datetime | None
+    policy_mode: str = "pin"
+    policy_version: str = ""
 
 
 @dataclass(frozen=True)
@@ -174,7 +189,7 @@ class Tool:
     parameters: Mapping[str, Any]
 
 
-class Client(ProcessCalls):
+class Client(ProcessCalls, ApprovalCalls):
     """A connection to a gateway; use it as an async context manager."""
 
     def __init__(self, address: str, api_key: str) -> None:
@@ -250,9 +265,12 @@ class Client(ProcessCalls):
 
     # --- runs ---
 
-    async def start_run(self, task: str, *, thread: str = "", agent: str = "") -> Run:
-        """Start a run; an empty thread means a new one."""
-        request = message(run_service_pb2.StartRunRequest, task=task, thread=thread, agent=agent)
+    async def start_run(
+        self, task: str, *, thread: str = "", agent: str = "", policy_mode: Literal["pin", "follow"] = "pin"
+    ) -> Run:
+        """Start a run; an empty thread means a new one. `follow`: a policy applied meanwhile judges its next calls."""
+        mode = run_service_pb2.POLICY_MODE_FOLLOW if policy_mode == "follow" else run_service_pb2.POLICY_MODE_PIN
+        request = message(run_service_pb2.StartRunRequest, task=task, thread=thread, agent=agent, policy_mode=mode)
         return _run((await self._unary(self._runs.StartRun, request)).run)
 
     async def watch_run(self, run_id: str, from_sequence: int = 1) -> AsyncIterator[Event]:
@@ -305,6 +323,8 @@ def _result(result: tool_service_pb2.ToolResult) -> ToolResult:
         stdout_bytes=result.stdout,
         stderr_bytes=result.stderr,
         note=result.note,
+        approval_id=result.approval_id,
+        policy_version=result.policy_version,
     )
 
 
@@ -313,7 +333,20 @@ def _run(run: run_service_pb2.Run) -> Run:
     status = _word(run_service_pb2.RunStatus.Name(run.status))
     finished_at = run.finished_at.ToDatetime(UTC) if run.HasField("finished_at") else None
     started_at = run.started_at.ToDatetime(UTC)
-    return Run(run.id, run.thread, run.agent, status, stop, run.last_sequence, run.task, started_at, finished_at)
+    mode = _word(run_service_pb2.PolicyMode.Name(run.policy_mode))
+    return Run(
+        id=run.id,
+        thread=run.thread,
+        agent=run.agent,
+        status=status,
+        stop=stop,
+        last_sequence=run.last_sequence,
+        task=run.task,
+        started_at=started_at,
+        finished_at=finished_at,
+        policy_mode=mode,
+        policy_version=run.policy_version,
+    )
 
 
 def _word(enum_name: str) -> str:

@@ -77,6 +77,12 @@ class RunView:
     def _on_run_resumed(self, payload: Mapping[str, Any]) -> None:
         self._print(f"run goes on after step {one_line(payload.get('step'))}", "dim")
 
+    def _on_run_suspended(self, payload: Mapping[str, Any]) -> None:
+        for approval in payload.get("approvals") or ():
+            asked = f"{one_line(approval.get('name'), 80)}, {one_line(approval.get('rule'), 80)}"
+            why = one_line(approval.get("reason"))
+            self._print(f"⏸ waits for approval {one_line(approval.get('approval_id'), 80)} ({asked}): {why}", "yellow")
+
     def _on_subagent_started(self, payload: Mapping[str, Any]) -> None:
         self._print(f"subagent {one_line(payload.get('agent'))}", "dim")
         self._print(printable(payload.get("task", "")), "bold", wrap=True)

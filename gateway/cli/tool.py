@@ -106,6 +106,8 @@ def _as_json(result: ToolResult) -> dict[str, Any]:
         "stdout": result.stdout,
         "stderr": result.stderr,
         "note": result.note,
+        "approval_id": result.approval_id,
+        "policy_version": result.policy_version,
     }
     if result.content.encode() != result.content_bytes:
         # JSON has no bytes: what is not UTF-8 comes exact beside the readable text.

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from gateway.policy import load_policy
 
-STRICT = load_policy(
-    """
+STRICT_TEXT = """
 version: 1
 rules:
   - id: looking
     tools: [execute]
-    argv: [[ls], [cat], [grep], [find], [wc], [head], [tail], [echo], [sort], [pwd], [cd], [git, [status, diff, log]]]
+    argv: [[ls], [cat], [grep], [find], [wc], [head], [tail], [echo], [printf], [sort], [pwd], [cd],
+      [test], ["["], [wait]]
     effect: allow
     reason: looking changes nothing
+  - id: git
+    tools: [execute]
+    argv: [[git, [status, diff, log, show, grep]]]
+    effect: allow
+    reason: looking at the history changes nothing
+  - id: shaping
+    tools: [execute]
+    argv: [[sed], [awk], [tar], [cp], [mv], [ln], [tee], [dd]]
+    effect: allow
+    reason: where they read and write is for the rules about files
   - id: tests
     tools: [execute]
     argv: [[python3, -m, pytest]]
@@ -29,18 +39,17 @@ rules:
     effect: allow
     reason: the workspace
   - id: write
-    tools: [write_file, edit_file]
+    tools: [write]
     paths: [/workspace/out/**, "/workspace/*.txt"]
     effect: allow
     reason: results
   - id: secrets
-    tools: [ls, read_file, glob, grep, write_file, edit_file]
+    tools: [read, write]
     paths: [/workspace/secret/**, "/workspace/**/.env"]
     effect: deny
     reason: not for agents
-""",
-    "strict.yaml",
-)
+"""
+STRICT = load_policy(STRICT_TEXT, "strict.yaml")
 
 
 def verdict(command: str) -> str:

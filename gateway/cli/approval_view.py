@@ -1,0 +1,128 @@
+"""An approval as a person sees it: what is asked, why, and which answers there are."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from gateway.cli.printable import one_line, printable, short_arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.client import Approval
+
+_SHOWN_CHARS = 4000
+_STYLES = {"pending": "yellow", "approved": "green", "used": "green", "denied": "red", "expired": "red"}
+_SAID = {"once": "allowed once", "run": "allowed for the run", "thread": "allowed for the thread", "deny": "refused"}
+KEYS = {"y": "once", "r": "run", "t": "thread", "n": "deny", "e": "edit"}
+
+
+def panel(approval: Approval, *, waiting: int = 0) -> RenderableType:
+    """Return the whole of an approval: the call with what it was asked about highlighted, and who asks for it."""
+    lines: list[RenderableType] = [_call(approval), Text()]
+    lines.append(Text.assemble(("asked by ", "dim"), one_line(approval.rule), ": ", one_line(approval.reason)))
+    rest = {name: value for name, value in approval.arguments.items() if name not in ("command", "path")}
+    if rest:
+        shown = printable(json.dumps(rest, ensure_ascii=False, indent=1))
+        cut = f"… {len(shown) - _SHOWN_CHARS:,} more characters: `airlock approvals show {approval.id}`"
+        lines.append(Text(shown[:_SHOWN_CHARS] + ("" if len(shown) <= _SHOWN_CHARS else cut), style="dim"))
+    where = f"thread {one_line(approval.thread)}"
+    whose = f"run {approval.run_id}" if approval.run_id else "a service"
+    lines.append(Text(f"{whose} · {where} · {remaining(approval)} · {approval.policy_version}", style="dim"))
+    title = Text(f"{approval.tool} · {approval.id}" + (f" · {waiting} more wait" if waiting else ""))
+    return Panel(Group(*lines), title=title, title_align="left", border_style=_STYLES.get(approval.status, "dim"))
+
+
+def choices(approval: Approval) -> Text:
+    """Return the keys there are, in one line."""
+    keys = [("y", "once")]
+    if approval.proposed_rule and approval.run_id:
+        keys.append(("r", "this run"))
+    if approval.proposed_rule:
+        keys.append(("t", "this thread"))
+    keys += [("n", "no"), ("e", "edit"), ("s", "later"), ("q", "quit")]
+    text = Text()
+    for key, meaning in keys:
+        text.append(f" {key} ", style="reverse bold").append(f" {meaning}   ")
+    return text
+
+
+def narrow(approval: Approval) -> Text:
+    """Return what the answers for a run and a thread would allow."""
+    return Text.assemble(("r and t would allow:\n", "dim"), (printable(approval.proposed_rule.rstrip()), "dim"))
+
+
+def table(approvals: Sequence[Approval]) -> Table:
+    """Return a table, one line each."""
+    made = Table("id", "status", "asked", "thread", "tool", "call", "rule", box=None, header_style="bold")
+    for one in approvals:
+        made.add_row(
+            one.id,
+            Text(one.status, style=_STYLES.get(one.status, "dim")),
+            f"{one.created_at.astimezone():%m-%d %H:%M}",
+            Text(one_line(one.thread, 24)),
+            one.tool,
+            Text(one_line(short_arguments(one.arguments), 60)),
+            Text(one_line(one.rule, 30)),
+        )
+    return made
+
+
+def outcome(approval: Approval) -> Text:
+    """Return how it ended, in one line."""
+    said = _SAID.get(approval.answer, "approved with other arguments" if approval.answer == "edit" else approval.status)
+    by = f" by {one_line(approval.resolved_by)}" if approval.resolved_by else ""
+    words = f": {one_line(approval.message)}" if approval.message else ""
+    return Text(f"{approval.id} {said}{by}{words}", style=_STYLES.get(approval.status, "dim"))
+
+
+def remaining(approval: Approval) -> str:
+    """Say how much time is left."""
+    left_s = (approval.expires_at - datetime.now(UTC)).total_seconds()
+    if left_s <= 0:
+        return "expired"
+    for unit_s, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if left_s >= unit_s:
+            return f"expires in {left_s / unit_s:.0f} {unit}"
+    return f"expires in {left_s:.0f} s"
+
+
+def _call(approval: Approval) -> Text:
+    """Return the command or path, with the parts that were asked about highlighted."""
+    subject = printable(approval.arguments.get("command") or approval.arguments.get("path") or approval.tool)
+    text = Text(subject[:_SHOWN_CHARS], style="bold")
+    if len(subject) > _SHOWN_CHARS:
+        text.append(
+            f"\n… {len(subject) - _SHOWN_CHARS:,} more characters: `airlock approvals show {approval.id}`", "red"
+        )
+    unseen = []
+    for part in approval.asked:
+        shown = printable(part)
+        at = subject.find(shown)
+        if at < 0:
+            unseen.append(shown)
+        else:
+            text.stylize("bold black on yellow", at, at + len(shown))
+    for part in unseen:
+        text.append("\nabout: ", "dim").append(one_line(part), "bold black on yellow")
+    return text
+
+
+def show(console: Console, approval: Approval) -> None:
+    """Print everything, uncut."""
+    console.print(panel(approval))
+    console.print(printable(json.dumps(dict(approval.arguments), ensure_ascii=False, indent=2)), markup=False)
+    if approval.edited_arguments is not None:
+        console.print("approved with:", style="dim")
+        console.print(printable(json.dumps(dict(approval.edited_arguments), indent=2)), markup=False)
+    if approval.proposed_rule:
+        console.print(narrow(approval))
+    if approval.status != "pending":
+        console.print(outcome(approval))

@@ -1,0 +1,146 @@
+"""Approvals in the Python client: what waits for somebody's word, and saying it. The key must be an approver's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from gateway.client_wire import Wire, message
+from gateway.errors import InvalidArgument
+from gateway.v1 import approval_service_pb2 as pb
+from gateway.v1 import approval_service_pb2_grpc as grpc_pb
+
+ApprovalStatus = Literal["pending", "approved", "used", "denied", "expired", "cancelled"]
+Answer = Literal["once", "run", "thread", "deny", "edit"]
+
+_ANSWERS = {
+    "once": pb.ANSWER_ALLOW_ONCE,
+    "run": pb.ANSWER_ALLOW_RUN,
+    "thread": pb.ANSWER_ALLOW_THREAD,
+    "deny": pb.ANSWER_DENY,
+    "edit": pb.ANSWER_EDIT,
+}
+_WORDS = {number: word for word, number in _ANSWERS.items()}
+
+
+@dataclass(frozen=True)
+class Approval:
+    """A tool call that waits, or waited, for an answer. `asked` are the parts it is about, `proposed_rule` is YAML.
+
+    Of one that was edited, `edited_arguments` are what it was approved with. `answer` is empty until there is one.
+    """
+
+    id: str
+    thread: str
+    run_id: str
+    call_id: str
+    tool: str
+    arguments: Mapping[str, Any]
+    digest: str
+    policy_version: str
+    rule: str
+    reason: str
+    asked: tuple[str, ...]
+    proposed_rule: str
+    status: str
+    answer: str
+    message: str
+    resolved_by: str
+    edited_arguments: Mapping[str, Any] | None
+    created_at: datetime
+    expires_at: datetime
+    resolved_at: datetime | None
+
+
+class ApprovalCalls(Wire):
+    """The calls of ApprovalService.
+
+    ScopeMissing where the key is not an approver's, AlreadyResolved where somebody answered first.
+    """
+
+    def __init__(self, address: str, api_key: str) -> None:
+        super().__init__(address, api_key)
+        self._approvals: Any = grpc_pb.ApprovalServiceStub(self._channel)
+
+    async def approvals(
+        self, *, status: ApprovalStatus | None = None, thread: str = "", run_id: str = "", limit: int = 50
+    ) -> Sequence[Approval]:
+        """Return approvals, the newest first."""
+        wanted = f"APPROVAL_STATUS_{status.upper()}" if status else "APPROVAL_STATUS_UNSPECIFIED"
+        if wanted not in pb.ApprovalStatus.keys():  # noqa: SIM118 - an enum of protobuf is no mapping
+            raise InvalidArgument(f"status: {status!r} is not one of {', '.join(_statuses())}")
+        found: list[Approval] = []
+        token = ""
+        while len(found) < limit:
+            request = message(
+                pb.ListApprovalsRequest,
+                status=pb.ApprovalStatus.Value(wanted),
+                thread=thread,
+                run_id=run_id,
+                page_size=min(200, limit - len(found)),
+                page_token=token,
+            )
+            page = await self._unary(self._approvals.ListApprovals, request)
+            found += [_approval(one) for one in page.approvals]
+            token = page.next_page_token
+            if not token:
+                break
+        return found
+
+    async def approval(self, approval_id: str) -> Approval:
+        """Return an approval."""
+        request = message(pb.GetApprovalRequest, approval_id=approval_id)
+        return _approval((await self._unary(self._approvals.GetApproval, request)).approval)
+
+    async def watch_approvals(self) -> AsyncIterator[Approval]:
+        """Yield the approvals that wait, then each one that changes, without end."""
+        async for said in self._stream(self._approvals.WatchApprovals, pb.WatchApprovalsRequest()):
+            if said.HasField("approval"):
+                yield _approval(said.approval)
+
+    async def resolve_approval(
+        self, approval_id: str, answer: Answer, *, text: str = "", arguments: Mapping[str, Any] | None = None
+    ) -> Approval:
+        """Answer. `text` is for people and, with deny, for the model; `arguments` are for edit."""
+        if answer not in _ANSWERS:
+            raise InvalidArgument(f"answer: {answer!r} is not one of {', '.join(_ANSWERS)}")
+        request = message(
+            pb.ResolveApprovalRequest,
+            approval_id=approval_id,
+            answer=_ANSWERS[answer],
+            message=text,
+            arguments_json="" if arguments is None else json.dumps(arguments),
+        )
+        return _approval((await self._unary(self._approvals.ResolveApproval, request)).approval)
+
+
+def _statuses() -> list[str]:
+    return [name.removeprefix("APPROVAL_STATUS_").lower() for name in pb.ApprovalStatus.keys()][1:]  # noqa: SIM118 - as above
+
+
+def _approval(one: pb.Approval) -> Approval:
+    return Approval(
+        id=one.id,
+        thread=one.thread,
+        run_id=one.run_id,
+        call_id=one.call_id,
+        tool=one.tool,
+        arguments=json.loads(one.arguments_json or "{}"),
+        digest=one.digest,
+        policy_version=one.policy_version,
+        rule=one.rule,
+        reason=one.reason,
+        asked=tuple(one.asked),
+        proposed_rule=one.proposed_rule,
+        status=pb.ApprovalStatus.Name(one.status).removeprefix("APPROVAL_STATUS_").lower(),
+        answer=_WORDS.get(one.answer, ""),
+        message=one.message,
+        resolved_by=one.resolved_by,
+        edited_arguments=json.loads(one.edited_arguments_json) if one.edited_arguments_json else None,
+        created_at=one.created_at.ToDatetime(UTC),
+        expires_at=one.expires_at.ToDatetime(UTC),
+        resolved_at=one.resolved_at.ToDatetime(UTC) if one.HasField("resolved_at") else None,
+    )
