@@ -1,20 +1,38 @@
 """Words of a shell command, read from their source text.
 
-A word is understood only in the forms that every POSIX shell reads alike: plain ASCII, '...', "..." without
-expansions, and backslash before a printable ASCII character. Everything else raises Opaque.
+A word is understood only in the forms that every POSIX shell reads alike: plain ASCII, '...', "...", backslash before a
+printable ASCII character, and expansions whose form says that nothing but text can come of them: $NAME, ${NAME}, $1,
+$?, sums of digits, ~/ and the output of commands, which are read too. Everything else raises Opaque.
+
+Source text is the line's UTF-8 bytes decoded as latin-1, one character a byte, so that positions are offsets of bytes.
 """
 
 from __future__ import annotations
 
+import re
 import string
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-WordKind = Literal["literal", "glob", "unknown"]
+WordKind = Literal["literal", "glob", "expansion", "unknown"]
+
+Substitution = Callable[[int, bool], int]
+"""Reads the command substitution at a position, quoted or not, and returns the position behind it. Raises Opaque."""
 
 _PLAIN = frozenset(string.ascii_letters + string.digits + "_@%+:,./-=^]!")
 _GLOB = frozenset("*?[")
 _PRINTABLE = frozenset(chr(code) for code in range(0x20, 0x7F))
+_ENDS = frozenset(" \t\n;&|<>()")
+# bash takes the second $ of $$( for the beginning of something.
+_VARIABLE = re.compile(
+    r"\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9?#@*!-]|\$(?![({\[])|\{(?:[A-Za-z_][A-Za-z0-9_]*|[0-9@*?#])\})",
+)
+# A name in a sum could hold text that bash evaluates (x='a[$(rm y)]').
+_SUM = re.compile(r"\$\(\([0-9 +*/%-]+\)\)")
+_NUMBERS = frozenset(["$?", "$#", "$$", "$!", "${?}", "${#}"])
+_AFTER_DOLLAR = frozenset(["", " ", ".", ",", ";", ":", ")", "/", "%", "|"])
+_TILDE = re.compile(r"~(?=/|[ \t\n;&|<>()]|\Z)")
 
 
 class Opaque(Exception):
@@ -23,88 +41,202 @@ class Opaque(Exception):
 
 @dataclass(frozen=True)
 class Word:
-    """One word.
+    """One word as it is written. Only a literal word has a text that a program gets; ask for it with `literal`.
 
     literal: exactly `text` is passed to the program. glob: the shell expands `text` to file names, so one or more
-    unknown words take its place. unknown: it was not understood, and the line it is in is opaque.
+    unknown words take its place. expansion: it holds a variable or the output of a command, so its text is not known;
+    with `single` (it is quoted) it is exactly one word, else any number of words, also none. unknown: it was not
+    understood, and the line it is in is opaque.
+
+    `prefix` is how the first word that takes the place of a glob or an expansion surely begins.
     """
 
     text: str
     kind: WordKind = "literal"
+    single: bool = False
+    prefix: str = ""
+
+    @property
+    def literal(self) -> str | None:
+        """The text that the program gets, None when that is not known."""
+        return self.text if self.kind == "literal" else None
+
+    @property
+    def one_word(self) -> bool:
+        """Whether exactly one word takes its place, known or not."""
+        return self.kind == "literal" or (self.kind == "expansion" and self.single)
 
 
-def read_word(source: str) -> Word:
-    """Return the word that a shell makes of `source`, which must be exactly one word. Raises Opaque."""
-    text: list[str] = []
-    glob = False
-    position = 0
-    while position < len(source):
-        character = source[position]
-        if character == "'":
-            piece, position = _single_quoted(source, position + 1)
-            text.append(piece)
-        elif character == '"':
-            piece, position = _double_quoted(source, position + 1)
-            text.append(piece)
-        elif character == "\\":
-            escaped = source[position + 1 : position + 2]
-            if escaped not in _PRINTABLE:
-                raise Opaque("a backslash stands before a line end or an unusual character")
-            text.append(escaped)
-            position += 2
-        elif source.startswith("{}", position):
-            text.append("{}")
-            position += 2
-        else:
-            _check_plain(source, position)
-            glob = glob or character in _GLOB
-            text.append(character)
+def read_word(text: str) -> Word:
+    """Return the word that a shell makes of `text`, which must be one whole word without commands. Raises Opaque."""
+    source = text.encode().decode("latin-1")
+    word, end = scan_word(source, 0, len(source), _no_commands)
+    if end != len(source):
+        raise Opaque(f"{text!r} is more than one word")
+    return word
+
+
+def scan_word(source: str, start: int, limit: int, substitution: Substitution) -> tuple[Word, int]:
+    """Read the word at `start`, which may be empty, and return it and where it ends. Raises Opaque."""
+    scan = _Scan(source, limit, substitution)
+    end = scan.word(start)
+    return scan.result(), end
+
+
+def scan_expansion(source: str, position: int, limit: int, substitution: Substitution) -> int | None:
+    """Return where the expansion at `position`, in text or double quotes, ends; None if it is a mere $."""
+    if source[position] == "`":
+        return substitution(position, True)
+    ahead = source[position + 1 : position + 2] if position + 1 < limit else ""
+    found = _SUM.match(source, position, limit) or _VARIABLE.match(source, position, limit)
+    if found:
+        return found.end()
+    if ahead == "(":
+        return substitution(position, True)
+    if ahead == "{":
+        raise Opaque("${...} is more than the name of a variable")
+    if ahead not in _AFTER_DOLLAR:
+        raise Opaque("a $ in text is not understood")
+    return None
+
+
+def decoded(source: str) -> str:
+    """Return the text of source, see the head of this file."""
+    return source.encode("latin-1").decode(errors="replace")
+
+
+def _no_commands(_position: int, _quoted: bool) -> int:
+    raise Opaque("an expansion ($ or `) is not known before it runs")
+
+
+class _Scan:
+    """One pass over one word."""
+
+    def __init__(self, source: str, limit: int, substitution: Substitution) -> None:
+        self._source = source
+        self._limit = limit
+        self._substitution = substitution
+        self._text: list[str] = []
+        self._prefix: str | None = None  # once it is known
+        self._glob = False
+        self._expansion = False
+        self._many = False
+
+    def result(self) -> Word:
+        text = decoded("".join(self._text))
+        if not self._glob and not self._expansion:
+            return Word(text)
+        prefix = decoded(self._prefix or "")
+        if not self._expansion:
+            return Word(text, "glob", prefix=prefix)
+        return Word(text, "expansion", not (self._glob or self._many), prefix)
+
+    def word(self, start: int) -> int:
+        position = start
+        source = self._source
+        while position < self._limit and source[position] not in _ENDS:
+            character = source[position]
+            if character == "'":
+                position = self._single_quoted(position + 1)
+            elif character == '"':
+                position = self._double_quoted(position + 1)
+            elif character == "\\":
+                escaped = source[position + 1 : min(position + 2, self._limit)]
+                if escaped not in _PRINTABLE or not escaped:
+                    raise Opaque("a backslash stands before a line end or an unusual character")
+                self._text.append(escaped)
+                position += 2
+            elif character in "$`":
+                position = self._unquoted_expansion(position)
+            elif character == "~" and position == start and _TILDE.match(source, position, self._limit):
+                position = self._expand(position, position + 1)
+            elif source.startswith("{}", position) and position + 2 <= self._limit:
+                self._text.append("{}")
+                position += 2
+            else:
+                _check_plain(source, position, start)
+                if character in _GLOB:
+                    self._begin_unknown()
+                    # A lone [ is the program of that name, or an argument; no shell takes it for a pattern.
+                    self._glob = self._glob or not (character == "[" and self._is_lone(position, start))
+                self._text.append(character)
+                position += 1
+        return position
+
+    def _is_lone(self, position: int, start: int) -> bool:
+        behind = self._source[position + 1 : min(position + 2, self._limit)]
+        return position == start and (not behind or behind in _ENDS)
+
+    def _begin_unknown(self) -> None:
+        if self._prefix is None:
+            self._prefix = "".join(self._text)
+
+    def _expand(self, position: int, end: int) -> int:
+        self._begin_unknown()
+        self._expansion = True
+        self._text.append(self._source[position:end])
+        return end
+
+    def _unquoted_expansion(self, position: int) -> int:
+        source = self._source
+        total = _SUM.match(source, position, self._limit)
+        variable = _VARIABLE.match(source, position, self._limit)
+        if total:
+            return self._expand(position, total.end())
+        if variable:
+            self._many = self._many or variable.group() not in _NUMBERS
+            return self._expand(position, variable.end())
+        if source[position] == "`" or source.startswith("$(", position):
+            self._many = True
+            return self._expand(position, self._substitution(position, False))
+        if source.startswith("${", position):
+            raise Opaque("${...} is more than the name of a variable")
+        raise Opaque("a $ outside quotes is not understood")
+
+    def _single_quoted(self, start: int) -> int:
+        end = self._source.find("'", start, self._limit)
+        if end < 0:
+            raise Opaque("a quote is not closed")
+        self._text.append(self._source[start:end])
+        return end + 1
+
+    def _double_quoted(self, start: int) -> int:
+        source = self._source
+        position = start
+        while position < self._limit:
+            character = source[position]
+            if character == '"':
+                return position + 1
+            if character in "$`" and not source.startswith('$"', position):
+                end = scan_expansion(source, position, self._limit, self._substitution)
+                if end is not None:
+                    self._many = self._many or source[position:end] in {"$@", "${@}"}
+                    position = self._expand(position, end)
+                    continue
+            elif character == "\\":
+                escaped = source[position + 1 : position + 2]
+                if escaped == "\n":
+                    raise Opaque("a backslash stands before a line end")
+                if escaped in ("$", "`", '"', "\\"):
+                    position += 1
+                    character = escaped
+            self._text.append(character)
             position += 1
-    return Word("".join(text), "glob" if glob else "literal")
+        raise Opaque("a quote is not closed")
 
 
-def _check_plain(source: str, position: int) -> None:
+def _check_plain(source: str, position: int, start: int) -> None:
     """Raise Opaque unless the unquoted character at `position` stands for itself or is a file name pattern."""
     character = source[position]
-    before = source[position - 1] if position else ""
+    before = source[position - 1] if position > start else ""
     if character in _PLAIN or character in _GLOB:
         return
     if character in "~#" and before.isascii() and before.isalnum():
         return
     if character == "~":
-        raise Opaque("~ may stand for a home directory")
+        raise Opaque("~ may stand for the home directory of somebody")
     if character in "{}":
         raise Opaque("{ } outside quotes may expand")
-    if character in "$`":
-        raise Opaque("an expansion ($ or `) is not known before it runs")
     if not character.isascii():
         raise Opaque("a character that is not ASCII stands outside quotes")
     raise Opaque(f"{character!r} outside quotes is not understood")
-
-
-def _single_quoted(source: str, start: int) -> tuple[str, int]:
-    end = source.find("'", start)
-    if end < 0:
-        raise Opaque("a quote is not closed")
-    return source[start:end], end + 1
-
-
-def _double_quoted(source: str, start: int) -> tuple[str, int]:
-    text: list[str] = []
-    position = start
-    while position < len(source):
-        character = source[position]
-        if character == '"':
-            return "".join(text), position + 1
-        if character == "`" or (character == "$" and source[position + 1 : position + 2] not in ('"', " ")):
-            raise Opaque("an expansion ($ or `) is not known before it runs")
-        if character == "\\":
-            escaped = source[position + 1 : position + 2]
-            if escaped == "\n":
-                raise Opaque("a backslash stands before a line end")
-            if escaped in ("$", "`", '"', "\\"):
-                position += 1
-                character = escaped
-        text.append(character)
-        position += 1
-    raise Opaque("a quote is not closed")

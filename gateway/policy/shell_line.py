@@ -1,0 +1,46 @@
+"""What the shell reader hands to the other rooms: the simple commands of a line, and the files the shell opens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agent.paths import WORKSPACE
+from gateway.policy.words import Word
+
+Directories = tuple[str, ...] | None
+"""The directories, absolute and normalised, in which something may run. None: it cannot be told from the line."""
+
+START: Directories = (WORKSPACE,)
+
+
+@dataclass(frozen=True)
+class SimpleCommand:
+    """A program and its words; the first one is literal in a line that is not opaque.
+
+    `piped_from`: its standard input may be the output of another command of the line.
+    """
+
+    words: tuple[Word, ...]
+    cwd: Directories = START
+    piped_from: bool = False
+
+
+@dataclass(frozen=True)
+class Redirect:
+    """A file that the shell opens: `target` as it is written, relative to `cwd` or absolute.
+
+    A target of None is a file whose name is not known before the line runs (`> "$out"`).
+    """
+
+    target: str | None
+    writes: bool
+    cwd: Directories = START
+
+
+@dataclass(frozen=True)
+class ShellLine:
+    """What a command line runs and opens, in order. `opaque` is None when that is all it does."""
+
+    commands: tuple[SimpleCommand, ...] = ()
+    redirects: tuple[Redirect, ...] = ()
+    opaque: str | None = None

@@ -1,0 +1,94 @@
+"""Variables whose value changes nothing about what the words after them run, and the builtins that only touch those."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from gateway.policy.words import Word
+
+# Lower-case names are a script's own, except those that programs read.
+_OWN = re.compile(r"[a-z][a-z0-9_]*|[A-Z]")
+_NOT_OWN = re.compile(r"(npm|pnpm|yarn|bun|pip|uv)_.*|.*_proxy")
+_HARMLESS = frozenset(
+    """CI CLICOLOR COLUMNS COUNT CUDA_VISIBLE_DEVICES DEBIAN_FRONTEND DEBUG DIR FILE FILES FORCE_COLOR GOARCH GOMAXPROCS
+    GOOS LANG LANGUAGE LINES LOG_LEVEL MKL_NUM_THREADS NAME NODE_ENV NO_COLOR OMP_NUM_THREADS OUT PIP_NO_INPUT PORT
+    PYTHONDONTWRITEBYTECODE PYTHONFAULTHANDLER PYTHONHASHSEED PYTHONIOENCODING PYTHONUNBUFFERED PYTHONUTF8
+    RUST_BACKTRACE RUST_LOG SOURCE_DATE_EPOCH TOKENIZERS_PARALLELISM TZ VERBOSE VERSION CARGO_TERM_COLOR
+    PIP_DISABLE_PIP_VERSION_CHECK""".split()  # noqa: SIM905 - one name a line would take fifty
+)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
+_SET_FLAGS = re.compile(r"[-+][eux]+|[-+][eux]*o")
+
+
+def may_assign(name: str) -> bool:
+    """Return whether a variable may get any value, for the shell and for the programs it starts."""
+    if name in _HARMLESS or re.fullmatch("LC_[A-Z]+", name):
+        return True
+    return bool(_OWN.fullmatch(name)) and not _NOT_OWN.fullmatch(name)
+
+
+def keeps_meaning(words: Sequence[Word]) -> bool:
+    """Return whether a builtin of the shell leaves the rest of the line what it is.
+
+    Such a one sets harmless variables only, ends a loop or the script, or makes the script stop at errors.
+    """
+    name = words[0].literal
+    arguments = words[1:]
+    if name in {"break", "continue", "exit", "shift"}:
+        return len(arguments) <= 1 and all(word.one_word and _is_number(word) for word in arguments)
+    if name == "export":
+        return bool(arguments) and all(_exports(word) for word in arguments)
+    if name == "unset":
+        return bool(arguments) and all(_names(word) or _names_a_proxy(word) for word in arguments)
+    if name == "read":
+        return _reads(arguments)
+    if name == "set":
+        return _sets(arguments)
+    return False
+
+
+def _is_number(word: Word) -> bool:
+    return word.literal is None or word.literal.isdigit()
+
+
+def _names(word: Word) -> bool:
+    return word.literal is not None and bool(_NAME.fullmatch(word.literal)) and may_assign(word.literal)
+
+
+def _names_a_proxy(word: Word) -> bool:
+    return word.literal is not None and bool(re.fullmatch(r"(https?|ftp|all|no)_proxy", word.literal.lower()))
+
+
+def _exports(word: Word) -> bool:
+    if not word.one_word:
+        return False  # some shells split the value into more names
+    found = _ASSIGNED.match(word.literal if word.literal is not None else word.prefix)
+    return may_assign(found.group(1)) if found else _names(word)
+
+
+def _reads(arguments: Sequence[Word]) -> bool:
+    place = 0
+    while place < len(arguments) and arguments[place].literal in {"-r", "-d"}:
+        if arguments[place].literal == "-d":
+            place += 1
+            delimiter = arguments[place].literal if place < len(arguments) else None
+            if delimiter is None or len(delimiter) > 1:
+                return False
+        place += 1
+    return place < len(arguments) and all(_names(word) for word in arguments[place:])
+
+
+def _sets(arguments: Sequence[Word]) -> bool:
+    place = 0
+    while place < len(arguments):
+        flags = arguments[place].literal
+        if flags is None or not _SET_FLAGS.fullmatch(flags):
+            return False
+        if flags.endswith("o"):
+            place += 1
+            if place == len(arguments) or arguments[place].literal not in {"pipefail", "errexit", "nounset", "xtrace"}:
+                return False
+        place += 1
+    return bool(arguments)
