@@ -13,12 +13,14 @@ class FileUse:
     """A file that a command opens by what is written in it.
 
     `path` is absolute and normalised. With `below` it is a directory and the command may touch anything in it, itself
-    too (`cp -r src`, `src/*.py`, `git add .`). None: which file it is cannot be told from the line.
+    too (`cp -r src`, `src/*.py`, `git add .`). None: which file it is cannot be told from the line. `possible`: it is
+    this file only if another one turns out to be a directory, so rules may forbid it and none has to allow it.
     """
 
     path: str | None
     access: Access
     below: bool = False
+    possible: bool = False
 
 
 @dataclass(frozen=True)
@@ -39,3 +41,6 @@ class Effects:
     files: tuple[FileUse, ...] = ()
     hosts: tuple[HostUse, ...] = ()
     opaque: str | None = None
+
+
+NO_EFFECTS = Effects()

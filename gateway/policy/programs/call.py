@@ -1,0 +1,84 @@
+"""One call of a known program while it is looked at: what it is given, and what it turns out to use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gateway.policy.effects import Access, Effects, FileUse, HostUse
+from gateway.policy.programs.paths import is_no_file, located
+from gateway.policy.shell_line import Directories
+from gateway.policy.words import Word
+
+_ACCESSES: dict[str, tuple[Access, bool]] = {
+    "read": ("read", False),
+    "write": ("write", False),
+    "list": ("list", False),
+    "read_below": ("read", True),
+    "write_below": ("write", True),
+    "list_below": ("list", True),
+}
+
+
+class Call:
+    """The words after the program's name, where it runs, and the uses found so far."""
+
+    def __init__(self, name: str, words: Sequence[Word], directories: Directories) -> None:
+        self.name = name
+        self.words = tuple(words)
+        self.directories = directories
+        self._files: dict[FileUse, None] = {}
+        self._hosts: dict[HostUse, None] = {}
+        self._opaque: str | None = None
+
+    def effects(self) -> Effects:
+        """Return all that was found."""
+        return Effects(tuple(self._files), tuple(self._hosts), self._opaque)
+
+    def refuse(self, reason: str) -> None:
+        """Say why it cannot be told what the call does. The first reason counts."""
+        self._opaque = self._opaque or reason
+
+    def file(self, word: Word, role: str, *, dash: bool = True, possible: bool = False) -> None:
+        """Take in a word in its role. With `dash` the word `-` is the program's input or output and no file."""
+        if not role:
+            return
+        if role == "host":
+            self.host(word.text if word.kind == "literal" else None)
+            return
+        if word.kind == "literal" and ((dash and word.text == "-") or is_no_file(word.text)):
+            return
+        access, below = _ACCESSES[role]
+        for path, inside in located(word, self.directories):
+            self._files[FileUse(path, access, path is not None and (below or inside), possible)] = None
+
+    def files(self, words: Sequence[Word], role: str, *, dash: bool = True) -> None:
+        """Take in words that all have one role."""
+        for word in words:
+            self.file(word, role, dash=dash)
+
+    def inside(self, directory: Word, word: Word, role: str, *, possible: bool) -> None:
+        """Take in what has the name of `word` in a directory, which `possible` says may also be none."""
+        name = word.text.rstrip("/").rpartition("/")[2]
+        if directory.kind != "literal" or word.kind != "literal" or name in ("", ".", ".."):
+            self.file(directory, f"{role.removesuffix('_below')}_below", dash=False, possible=possible)
+        else:
+            self.file(Word(f"{directory.text}/{name}"), role, dash=False, possible=possible)
+
+    def here(self, role: str) -> None:
+        """Take in the directory that the command runs in."""
+        self.file(Word("."), role)
+
+    def unknown(self, role: str) -> None:
+        """Take in a use of which nothing but its role is known."""
+        if role == "host":
+            self.host(None)
+        elif role:
+            self._files[FileUse(None, _ACCESSES[role][0])] = None
+
+    def host(self, host: str | None, port: int | None = None) -> None:
+        """Take in a host that is connected to."""
+        self._hosts[HostUse(host, port)] = None
+
+
+Describe = Callable[[Call], None]
+"""What looks at a call of one program. It may raise Opaque, after which nothing more is found."""

@@ -1,0 +1,177 @@
+"""sed and awk: languages that can open files and run programs, so their scripts are read as far as they are plain."""
+
+from __future__ import annotations
+
+import re
+
+from gateway.policy.programs.call import Call, Describe
+from gateway.policy.programs.plain import after_text, parsed_call
+from gateway.policy.words import Opaque, Word
+
+_SED_ADDRESS = re.compile(r"\s*(?:[0-9]+(?:~[0-9]+)?|\$)")
+_SED_RANGE = re.compile(r"\s*[+~][0-9]+")
+_SED_SIMPLE = re.compile(r"[{}=dDgGhHnNpPxzF]|[qQlL] *[0-9]*|[btT] *[A-Za-z0-9_]*|: *[A-Za-z0-9_]+")
+_SED_FLAGS = re.compile(r"[gpiIM0-9]*")
+_BETWEEN = re.compile(r"[\s;]*")
+# `print > file` and `print | command`; `>` before any print compares.
+_AWK_WRITES = re.compile(r"print[^\0]*(>|(?<!\|)\|(?!\|))")
+_AWK_RUNS = re.compile(r"system|getline|\|&|@[A-Za-z_/]|ARGV|ARGC|FUNCTAB|PROCINFO|/inet")
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+
+
+def _sed(call: Call) -> None:
+    parsed = parsed_call(
+        call,
+        "-EnrsuzH -e: -l: -i[] --quiet --silent --debug --expression= --in-place[=] --line-length= --posix"
+        " --regexp-extended --separate --sandbox --unbuffered --null-data --zero-terminated --follow-symlinks --help"
+        " --version",
+        runs=True,  # -e, -f
+    )
+    scripts = parsed.values("-e", "--expression")
+    files = parsed.operands
+    if not scripts:
+        scripts, files = files[:1], after_text(files)
+    call.files(files, "read")
+    if parsed.has("-i", "--in-place"):
+        call.files(files, "write", dash=False)
+    for suffix in parsed.values("-i", "--in-place"):
+        if "/" in suffix.text or "*" in suffix.text:
+            call.refuse("sed -i keeps the old file under a name that is not known")
+        for file in files:
+            if file.kind == "literal":
+                call.file(Word(file.text + suffix.text), "write", dash=False)
+            else:
+                call.file(file, "write")
+    for script in scripts:
+        if script.kind != "literal":
+            call.refuse("the script of sed is not literal")
+        elif (problem := sed_problem(script.text)) is not None:
+            call.refuse(f"the script of sed is not understood: {problem}")
+
+
+def sed_problem(script: str) -> str | None:
+    """Return why a script of sed might do more than edit text, None when it does not."""
+    if script.endswith("\\"):
+        return "it ends with a backslash"
+    try:
+        position = _BETWEEN.match(script).end()  # type: ignore[union-attr] # it matches the empty text
+        while position < len(script):
+            position = _sed_command(script, _sed_addresses(script, position))
+    except Opaque as opaque:
+        return str(opaque)
+    return None
+
+
+def _sed_addresses(script: str, position: int) -> int:
+    position = _sed_address(script, position)
+    if script.startswith(",", position):
+        follows = _SED_RANGE.match(script, position + 1)
+        position = follows.end() if follows else _sed_address(script, position + 1)
+    while script[position : position + 1] in (" ", "!", "\t"):
+        position += 1
+    return position
+
+
+def _sed_address(script: str, position: int) -> int:
+    plain = _SED_ADDRESS.match(script, position)
+    if plain:
+        return plain.end()
+    start = position
+    while script[start : start + 1] in (" ", "\t"):
+        start += 1
+    if script.startswith("/", start):
+        end = _delimited(script, start + 1, "/")
+    elif script.startswith("\\", start) and len(script) > start + 1:
+        end = _delimited(script, start + 2, script[start + 1])
+    else:
+        return position
+    while script[end : end + 1] in ("I", "M"):
+        end += 1
+    return end
+
+
+def _sed_command(script: str, position: int) -> int:
+    """Return where the next command starts. Raises Opaque for one that opens a file or runs something."""
+    letter = script[position : position + 1]
+    if letter in ("s", "y") and len(script) > position + 1:
+        delimiter = script[position + 1]
+        if delimiter in "\n\\":
+            raise Opaque("its delimiter is unusual")
+        middle = _delimited(script, position + 2, delimiter)
+        end = _delimited(script, middle, delimiter, brackets=False)
+        if letter == "s":
+            end = _SED_FLAGS.match(script, end).end()  # type: ignore[union-attr] # it matches the empty text
+    elif letter and letter in "aic":
+        end = position
+        while True:
+            newline = script.find("\n", end)
+            if newline < 0:
+                return len(script)
+            end = newline + 1
+            if script[newline - 1] != "\\":
+                return end
+    else:
+        simple = _SED_SIMPLE.match(script, position)
+        if simple is None:
+            raise Opaque(f"{script[position : position + 20]!r} may open a file or run a program")
+        end = simple.end()
+        if letter in ("{", "}"):
+            return _BETWEEN.match(script, end).end()  # type: ignore[union-attr] # it matches the empty text
+    while script[end : end + 1] in (" ", "\t"):
+        end += 1
+    if end < len(script) and script[end] not in ";}\n#":
+        raise Opaque(f"{script[position : position + 20]!r} may open a file or run a program")
+    return _BETWEEN.match(script, end).end()  # type: ignore[union-attr] # it matches the empty text
+
+
+def _delimited(script: str, position: int, delimiter: str, *, brackets: bool = True) -> int:
+    """Return the place after the next delimiter. GNU and busybox differ on one inside [...]: that is refused."""
+    start = position
+    while position < len(script):
+        if script[position] == "\\":
+            position += 2
+        elif script[position] == delimiter:
+            piece = script[start:position]
+            if brackets and (piece.count("[") > piece.count("]") or "[]" in piece or "[^]" in piece):
+                raise Opaque("a delimiter stands inside [ ]")
+            return position + 1
+        else:
+            position += 1
+    raise Opaque("a delimiter is missing")
+
+
+def _awk(call: Call) -> None:
+    parsed = parsed_call(
+        call,
+        "-cCPrStOsbMnN -F: -v: --field-separator= --assign= --posix --re-interval --traditional"
+        " --characters-as-bytes --sandbox --version",
+        runs=True,
+    )  # -f, -i, -l, -E
+    operands = parsed.operands
+    if operands:
+        program = operands[0]
+        if program.kind != "literal":
+            call.refuse("the program of awk is not literal")
+        elif (problem := awk_problem(program.text)) is not None:
+            call.refuse(f"the program of awk is not understood: {problem}")
+    for word in after_text(operands):
+        if word.kind != "literal" or not _ASSIGNMENT.fullmatch(word.text):
+            call.file(word, "read")
+
+
+def awk_problem(program: str) -> str | None:
+    """Return why a program of awk might do more than print text, None when it does not."""
+    runs = _AWK_RUNS.search(program)
+    if runs:
+        return f"{runs.group()!r} may open a file or run a program"
+    writes = _AWK_WRITES.search(program)
+    if writes:
+        return f"a print before {writes.group(1)!r} may write a file or run a program"
+    return None
+
+
+PROGRAMS: dict[str, Describe] = {
+    "sed": _sed,
+    "gsed": _sed,
+    **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), _awk),
+}

@@ -1,0 +1,79 @@
+"""find: what it lists, tests, deletes and writes. What it runs (-exec) is unwrapped in wrappers.py."""
+
+from __future__ import annotations
+
+from gateway.policy.programs.call import Call, Describe
+from gateway.policy.programs.paths import may_be_none
+from gateway.policy.words import Word
+
+_BARE = frozenset(
+    """! ( ) -a -and -o -or -not , -print -print0 -prune -quit -ls -depth -d -mount -xdev -daystart -empty
+    -executable -readable -writable -true -false -nouser -nogroup -follow -warn -nowarn -noleaf
+    -ignore_readdir_race -noignore_readdir_race""".split()  # noqa: SIM905 - one name a line would take thirty
+)
+_TEXT = frozenset(
+    """-name -iname -path -ipath -wholename -iwholename -lname -ilname -regex -iregex -regextype -type
+    -xtype -size -mtime -mmin -atime -amin -ctime -cmin -maxdepth -mindepth -perm -user -group -uid -gid -links -inum
+    -fstype -printf -used -context""".split()  # noqa: SIM905 - as above
+)
+_READS = frozenset({"-newer", "-anewer", "-cnewer", "-samefile", "-newermt"})
+_WRITES = {"-fprint": 1, "-fprint0": 1, "-fls": 1, "-fprintf": 2}
+_RUNS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
+
+
+def starting_points(words: tuple[Word, ...]) -> list[Word]:
+    """Return where a find starts; `words` are those after its name."""
+    position = 0
+    while position < len(words) and words[position].text in ("-H", "-L", "-P"):
+        position += 1
+    starts: list[Word] = []
+    for word in words[position:]:
+        if word.kind == "literal" and (word.text.startswith("-") or word.text in ("(", "!", ")", ",")):
+            break
+        starts.append(word)
+    return starts or [Word(".")]
+
+
+def _find(call: Call) -> None:
+    words = call.words
+    starts = starting_points(words)
+    call.files(starts, "list_below", dash=False)
+    if all(may_be_none(word) for word in starts):
+        call.here("list_below")  # where none is left it starts here
+    position = 0
+    while position < len(words):
+        word = words[position]
+        position += 1
+        if word.kind != "literal":
+            if not word.prefix or word.prefix[0] in "-!(),":
+                call.refuse(f"{word.text} could become an option of find; quote it")
+        elif word.text in _TEXT:
+            position = _argument(call, words, position)
+        elif word.text in _READS or (word.text.startswith("-newer") and len(word.text) == 8):
+            if position < len(words) and not word.text.endswith("t"):
+                call.file(words[position], "list", dash=False)
+            position = _argument(call, words, position)
+        elif word.text in _WRITES:
+            if position < len(words):
+                call.file(words[position], "write", dash=False)
+            position += _WRITES[word.text]
+        elif word.text == "-delete":
+            call.files(starts, "write_below", dash=False)
+        elif word.text in _RUNS:
+            while position < len(words) and words[position].text != ";":
+                position += 1
+                if words[position - 1].text == "+" and words[position - 2].text == "{}":
+                    break
+        elif word.text in ("-H", "-L", "-P") or word.text in _BARE:
+            continue
+        elif word.text.startswith("-"):
+            call.refuse(f"find is used with {word.text}, which is not known here")
+
+
+def _argument(call: Call, words: tuple[Word, ...], position: int) -> int:
+    if position < len(words) and not words[position].one_word:
+        call.refuse(f"{words[position].text} could become options of find; quote it")
+    return position + 1
+
+
+PROGRAMS: dict[str, Describe] = {"find": _find}

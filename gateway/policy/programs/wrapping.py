@@ -1,0 +1,298 @@
+"""Programs that run other programs: what they run, or why that cannot be told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from gateway.policy.effects import NO_EFFECTS, Effects
+from gateway.policy.programs.call import Call
+from gateway.policy.programs.options import Parsed, compile_options, read_options
+from gateway.policy.programs.plain import take_values
+from gateway.policy.programs.search import starting_points
+from gateway.policy.shell_line import SimpleCommand
+from gateway.policy.shell_names import keeps_meaning, may_assign
+from gateway.policy.words import Opaque, Word
+
+LIMIT_STARTS = 8
+
+_SYSTEM_DIRECTORIES = ("/bin", "/usr/bin", "/usr/local/bin")
+_CHANGES_THE_SHELL = frozenset(
+    """. alias bg bind break builtin compgen complete compopt continue coproc declare disown enable eval exec exit
+    export fc fg getopts hash history jobs let local logout mapfile popd pushd read readarray readonly return set shift
+    shopt source suspend trap typeset unalias unset""".split()  # noqa: SIM905 - one name a line would take fifty
+)
+_RUNS_OTHERS = frozenset(
+    """aa-exec at batch bwrap capsh chroot chrt chpst cpulimit crontab daemonize dbus-run-session doas dumb-init
+    eatmydata entr expect fakeroot firejail gdb gosu hyperfine ltrace nsenter numactl parallel perf pkexec prlimit
+    proot run-parts runcon runuser screen script setarch setpriv setuidgid sg softlimit start-stop-daemon strace su
+    su-exec sudo systemd-run taskset tini tmux unbuffer unshare valgrind watch xvfb-run""".split()  # noqa: SIM905 - as above
+)
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
+_DURATION = re.compile(r"[0-9]+(\.[0-9]+)?[smhd]?")
+_SHELL_FLAGS = re.compile(r"-[euxlc]*o?")
+_SHELL_SETTINGS = frozenset({"pipefail", "errexit", "nounset", "xtrace"})
+_NUMBERS = frozenset({"$?", "$#", "$$", "$!"})
+_ANY_WORDS = Word("*", "expansion")
+_ANY_WORD = Word("*", "expansion", single=True)
+
+
+@dataclass(frozen=True)
+class Inner:
+    """What a wrapper runs: commands, or the script of a shell. Without `replaces` it is a program of its own besides.
+
+    `effects` are the files that its own options name.
+    """
+
+    commands: tuple[SimpleCommand, ...] = ()
+    script: str | None = None
+    replaces: bool = True
+    effects: Effects = NO_EFFECTS
+
+
+def unwrap(command: SimpleCommand) -> Inner | None:
+    """Return what a command runs, None for one that runs nothing but itself. Raises Opaque."""
+    words = command.words
+    directory, _, name = words[0].text.rpartition("/")
+    wrapper = _WRAPPERS.get(name)
+    known = wrapper is not None or name in _RUNS_OTHERS
+    if name in _CHANGES_THE_SHELL and not directory and not keeps_meaning(words):
+        raise Opaque(f"{name} changes what the rest of the line means")
+    if not known:
+        if not directory:
+            _check_builtin(name, words)
+        return None
+    if directory and directory not in _SYSTEM_DIRECTORIES:
+        raise Opaque(f"{words[0].text} has the name of a program that runs others")
+    if wrapper is None:
+        raise Opaque(f"{name} runs other programs")
+    return wrapper(command)
+
+
+def _check_builtin(name: str, words: tuple[Word, ...]) -> None:
+    """Raise Opaque for the forms of harmless builtins in which some shells evaluate an argument."""
+    flags = {"printf": ("-v",), "test": ("-v", "-R"), "[": ("-v", "-R"), "wait": ("-p",)}.get(name, ())
+    place = words[1:2] if name == "printf" else words[1:]
+    for word in place:
+        # An operand that is exactly one word is never taken for an operator where there are enough others, but
+        # `test $x a[...]` with x=-v evaluates its index.
+        if flags and not word.one_word and not word.prefix and word.text not in _NUMBERS:
+            raise Opaque(f"{name} with {word.text} may evaluate an argument")
+        # `printf "$x" ...`, and `test "$x" 'a[$(rm y)]'`, with x=-v: the word behind it is taken for a variable.
+        behind = next((after for before, after in pairwise(words) if before is word), None)
+        named = name == "printf" or (behind is not None and (behind.literal is None or "[" in behind.text))
+        if flags and word.kind == "expansion" and not word.prefix and word.text not in _NUMBERS and named:
+            raise Opaque(f"{name} with {word.text} may evaluate an argument")
+        if flags and word.kind == "literal" and word.text.startswith(flags):
+            raise Opaque(f"{name} with {word.text} may evaluate an argument")
+
+
+def _parsed(command: SimpleCommand, options: str) -> tuple[Parsed, Call]:
+    """Read the options before the wrapped command. Raises Opaque for one that is not known."""
+    call = Call(command.words[0].text.rpartition("/")[2], command.words[1:], command.cwd)
+    compiled = compile_options(options)
+    parsed = read_options(call, compiled, call.words, runs=True, permute=False)
+    take_values(call, compiled, parsed)
+    if (opaque := call.effects().opaque) is not None:
+        raise Opaque(opaque)
+    if any(value is not None and not value.one_word for _, value in parsed.given):
+        raise Opaque(f"{call.name} has an option whose argument is not one word")
+    return parsed, call
+
+
+def _rest(command: SimpleCommand, rest: list[Word]) -> SimpleCommand:
+    """Return the words from there on as the wrapped command. Raises Opaque."""
+    name = rest[0] if rest else None
+    if name is None or name.kind != "literal" or not name.text or name.text.startswith("-") or "=" in name.text:
+        raise Opaque(f"{command.words[0].text} is used in a form that is not understood")
+    return replace(command, words=tuple(rest))
+
+
+def _prefixing(options: str, *, alone: bool = False) -> Callable[[SimpleCommand], Inner | None]:
+    """Return how `wrapper [OPTIONS] COMMAND` is unwrapped; `alone` says that it also does something without COMMAND."""
+
+    def describe(command: SimpleCommand) -> Inner | None:
+        parsed, call = _parsed(command, options)
+        if alone and not parsed.operands:
+            return None
+        return Inner((_rest(command, parsed.operands),), effects=call.effects())
+
+    return describe
+
+
+def _shell(command: SimpleCommand) -> Inner | None:
+    """A shell with -c, or with a script by name; one that reads its input could run anything."""
+    words = command.words
+    name = words[0].text
+    has_script = False
+    position = 1
+    while position < len(words):
+        word = words[position]
+        if word.kind != "literal":
+            if not has_script and word.one_word and word.prefix and not word.prefix.startswith(("-", "+")):
+                return _named_script(command, word)
+            raise Opaque(f"{name} runs a command that is not literal")
+        if not word.text.startswith(("-", "+")):
+            break
+        position += 1
+        if word.text == "--login":
+            continue
+        if len(word.text) < 2 or not _SHELL_FLAGS.fullmatch(word.text):
+            raise Opaque(f"{name} is used with {word.text}, which is not understood")
+        has_script = has_script or "c" in word.text
+        if word.text.endswith("o"):
+            if position == len(words) or words[position].literal not in _SHELL_SETTINGS:
+                raise Opaque(f"{name} -o is used in a form that is not understood")
+            position += 1
+    if position == len(words):
+        raise Opaque(f"{name} runs the commands that it reads")
+    return Inner(script=words[position].text) if has_script else _named_script(command, words[position])
+
+
+def _named_script(command: SimpleCommand, script: Word) -> Inner:
+    call = Call(command.words[0].text, command.words[1:], command.cwd)
+    call.file(script, "read", dash=False)
+    return Inner(replaces=False, effects=call.effects())
+
+
+def _env(command: SimpleCommand) -> Inner | None:
+    parsed, _ = _parsed(command, "-0v -u: --null --unset= --debug")
+    for value in parsed.values("-u", "--unset"):
+        if value.kind != "literal" or not may_assign(value.text):
+            raise Opaque(f"env -u {value.text} may change what runs")
+    operands = parsed.operands
+    while operands:
+        begins = operands[0].text if operands[0].kind == "literal" else operands[0].prefix
+        assignment = _ASSIGNMENT.match(begins)
+        if assignment is None:
+            break
+        if not may_assign(assignment.group(1)) or not operands[0].one_word:
+            raise Opaque(f"env sets {assignment.group(1)}, which may change what runs")
+        operands = operands[1:]
+    return Inner((_rest(command, operands),)) if operands else None
+
+
+def _command(command: SimpleCommand) -> Inner | None:
+    if len(command.words) > 1 and command.words[1].literal in ("-v", "-V"):
+        return None
+    return Inner((_rest(command, list(command.words[1:])),))
+
+
+def _timeout(command: SimpleCommand) -> Inner:
+    parsed, _ = _parsed(command, "-fpv -k: -s: --kill-after= --signal= --foreground --preserve-status --verbose")
+    operands = parsed.operands
+    if not operands or operands[0].kind != "literal" or not _DURATION.fullmatch(operands[0].text):
+        raise Opaque("timeout is used in another form than timeout DURATION COMMAND")
+    return Inner((_rest(command, operands[1:]),))
+
+
+def _flock(command: SimpleCommand) -> Inner | None:
+    parsed, call = _parsed(
+        command,
+        "-enosuxF -E: -w: --close --exclusive --nb --nonblock --no-fork --shared --unlock --timeout= --verbose"
+        " --conflict-exit-code=",
+    )
+    operands = parsed.operands
+    if not operands or not operands[0].one_word:
+        raise Opaque("flock is used in a form that is not understood")
+    if len(operands) == 1:
+        return None
+    call.file(operands[0], "write", dash=False)
+    if operands[1].literal in ("-c", "--command"):
+        if len(operands) != 3 or operands[2].kind != "literal":
+            raise Opaque("flock -c runs a command that is not literal")
+        return Inner(script=operands[2].text, effects=call.effects())
+    return Inner((_rest(command, operands[1:]),), effects=call.effects())
+
+
+def _xargs(command: SimpleCommand) -> Inner | None:
+    parsed, call = _parsed(
+        command,
+        "-0rtx -a:read -d: -E: -I: -i[] -L: -l[] -n: -P: -s: --null --no-run-if-empty --verbose --exit --arg-file=read"
+        " --delimiter= --replace[=] --max-lines[=] --max-args= --max-procs= --max-chars=",
+    )
+    if not parsed.operands:
+        return None
+    wrapped = _rest(command, parsed.operands)
+    replaced = parsed.values("-I", "-i", "--replace")
+    marks = [value.text for value in replaced if value.kind == "literal"]
+    if parsed.has("-I", "-i", "--replace"):
+        mark = marks[-1] if marks else "{}"
+        if not mark or len(marks) < len(replaced) or mark in wrapped.words[0].text:
+            raise Opaque("xargs is used in a form that is not understood")
+        words = tuple(_with_mark(word, mark) for word in wrapped.words)
+    else:
+        words = (*wrapped.words, _ANY_WORDS)
+    return Inner((replace(wrapped, words=words, piped_from=False),), effects=call.effects())
+
+
+def _with_mark(word: Word, mark: str) -> Word:
+    """Return a word in which something is put in the place of `mark`."""
+    before, found, _ = word.text.partition(mark)
+    if not found:
+        return word
+    if word.kind != "literal":
+        return _ANY_WORDS
+    return replace(_ANY_WORD, text=word.text, prefix=before)
+
+
+def _find(command: SimpleCommand) -> Inner | None:
+    words = command.words
+    commands: list[SimpleCommand] = []
+    position = 1
+    while position < len(words):
+        word = words[position]
+        position += 1
+        if word.literal not in ("-exec", "-execdir", "-ok", "-okdir"):
+            continue
+        end = position
+        while end < len(words) and not (
+            words[end].literal == ";" or (words[end].literal == "+" and words[end - 1].literal == "{}")
+        ):
+            end += 1
+        wrapped = words[position:end]
+        if not wrapped or end == len(words) or wrapped[0].kind != "literal" or "{}" in wrapped[0].text:
+            raise Opaque(f"find {word.text} is used in a form that is not understood")
+        inside = word.text in ("-execdir", "-okdir")
+        found = [Word(".")] if inside else starting_points(words[1:])
+        if len(found) > LIMIT_STARTS:
+            raise Opaque("find starts at too many places")
+        for start in found:
+            put = tuple(_with_found(inner, start) for inner in wrapped)
+            commands.append(replace(command, words=put, cwd=None if inside else command.cwd))
+            if put == wrapped:
+                break
+        position = end + 1
+    return Inner(tuple(commands), replaces=False) if commands else None
+
+
+def _with_found(word: Word, start: Word) -> Word:
+    """Return a word with a file below `start` in the place of {}."""
+    if "{}" not in word.text:
+        return word
+    if word.kind != "literal" or start.kind != "literal" or not word.text.startswith("{}"):
+        return replace(_ANY_WORD, text=word.text, prefix=word.text.partition("{}")[0])
+    root = start.text.rstrip("/") if start.text.strip("/") else ""
+    return Word(f"{root}/*", "glob", prefix=f"{root}/")
+
+
+_WRAPPERS: dict[str, Callable[[SimpleCommand], Inner | None]] = {
+    "busybox": _prefixing(""),
+    "chronic": _prefixing("-ev"),
+    "command": _command,
+    "env": _env,
+    "find": _find,
+    "flock": _flock,
+    "ionice": _prefixing("-t -c: -n: --class= --classdata= --ignore", alone=True),
+    "nice": _prefixing("-# -n: --adjustment=", alone=True),
+    "nohup": _prefixing(""),
+    "setsid": _prefixing("-cfw --ctty --fork --wait"),
+    "stdbuf": _prefixing("-i: -o: -e: --input= --output= --error="),
+    "time": _prefixing("-pv --portability --verbose"),
+    "timeout": _timeout,
+    "toybox": _prefixing(""),
+    "xargs": _xargs,
+    **dict.fromkeys(("sh", "bash", "dash", "ash", "zsh", "ksh", "mksh"), _shell),
+}

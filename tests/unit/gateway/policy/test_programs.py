@@ -1,0 +1,177 @@
+"""What known programs do with their arguments."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.policy.effects import NO_EFFECTS, Effects, FileUse, HostUse
+from gateway.policy.programs import _PROGRAMS, effects_of
+from gateway.policy.programs.options import compile_options
+from gateway.policy.shell import parse_line
+from gateway.policy.words import Word
+
+# A command, and after "=>" what it uses: access and path seen from /workspace, /** for all below it, ? for
+# unknown, ~ for what only rules that forbid are about.
+ROWS = [row.rsplit(" =>", 1) for row in (Path(__file__).parent / "programs.txt").read_text().splitlines()]
+
+READERS = ["cat", "tac", "head", "tail", "wc", "nl", "od", "sort", "cut", "paste", "comm", "md5sum", "base64", "rev"]
+CHANGERS = ["rm", "rmdir", "mkdir", "touch", "truncate", "tee", "unlink", "shred"]
+GIVEN = {
+    "sort": (["-o", "out"], ["-u"], ["-k2"], ["-t,"], ["--output=log"]),
+    "grep": (["-r"], ["-f", "pats"], ["-n"], ["-A", "3"], ["--include=x"], ["--regexp=x"]),
+    "cp": (["-r"], ["-t", "dir"], ["-v"], ["--backup=off"], ["-p"]),
+    "tail": (["-f"], ["-n", "3"], ["-q"], ["--lines=4"]),
+    "curl": (["-s"], ["-o", "out"], ["-H", "A: b"], ["-d", "@f"], ["--proxy=http://p:1"]),
+    "tar --exclude=y": (["-c"], ["-f", "a.tar"], ["-C", "src"], ["-z"], ["--exclude=x"]),
+    "sed": (["-n"], ["-i"], ["-e", "s/a/b/"], ["-E"]),
+    "git log": (["--oneline"], ["-n", "3"], ["--author=x"], ["-p"]),
+}
+
+
+def use(text: str) -> FileUse | HostUse:
+    kind, _, rest = text.removeprefix("~").partition(":")
+    if kind == "host":
+        host, _, port = rest.rpartition(":")
+        return HostUse(None if host == "?" else host, None if port == "?" else int(port))
+    below = rest.endswith("/**")
+    path = rest.removesuffix("/**") or "/"
+    full = "/workspace" if path == "." else path if path.startswith("/") else f"/workspace/{path}"
+    return FileUse(None if path == "?" else full, kind, below, text.startswith("~"))  # type: ignore[arg-type]
+
+
+def effects(line: str) -> Effects:
+    command = parse_line(line).commands[0]
+    return effects_of(command.words, command.cwd)
+
+
+@pytest.mark.parametrize("line,expected", ROWS, ids=[row[0] for row in ROWS])
+def test_a_command_uses_what_the_table_says(line: str, expected: str) -> None:
+    found = effects(line)
+    if expected.strip() == "OPAQUE":
+        assert found.opaque
+        return
+    assert found.opaque is None
+    assert {*found.files, *found.hosts} == {use(text) for text in expected.split()}
+
+
+def test_the_table_has_enough_of_both_kinds() -> None:
+    opaque = [row for row in ROWS if row[1].strip() == "OPAQUE"]
+    assert len(ROWS) > 400
+    assert 60 < len(opaque) < len(ROWS) / 3
+
+
+def test_a_relative_path_is_seen_from_each_directory_the_command_may_run_in() -> None:
+    words = (Word("cat"), Word("a"), Word("/b"))
+    assert effects_of(words, ("/x", "/y")).files == tuple(FileUse(path, "read") for path in ("/x/a", "/y/a", "/b"))
+    assert effects_of(words, None).files == (FileUse(None, "read"), FileUse("/b", "read"))
+
+
+def test_git_c_moves_what_comes_after_it() -> None:
+    assert FileUse("/tmp/x/a", "read", below=True) in effects("git -C /tmp/x add a").files
+    assert FileUse(None, "read") in effects("git -C .. add a").files
+
+
+def test_all_of_a_work_tree_may_be_above_the_directory_that_git_runs_in() -> None:
+    words = tuple(Word(text) for text in ("git", "reset", "--hard"))
+    assert effects_of(words, ("/workspace/sub",)).files == (FileUse("/workspace", "write", below=True),)
+
+
+def test_a_program_of_that_name_elsewhere_is_unknown() -> None:
+    assert effects("./cat /etc/passwd") == NO_EFFECTS
+    assert effects("/usr/bin/cat a") == effects("cat a")
+
+
+def test_an_unknown_option_names_itself_and_the_rest_is_still_seen() -> None:
+    found = effects("sort --weird=/x -o out in")
+    assert "--weird" in (found.opaque or "")
+    assert {FileUse("/workspace/out", "write"), FileUse("/workspace/in", "read")} <= set(found.files)
+
+
+@pytest.mark.parametrize("text", ["abc", "-", "-a:b:c"])
+def test_a_text_that_describes_no_option_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match="describes no option"):
+        compile_options(text)
+
+
+@pytest.mark.parametrize("program", [*READERS, *CHANGERS, "rm -r", "cp", "mv", "ln", "chmod u+x", "grep x", "sed p"])
+def test_an_absolute_path_is_never_lost(program: str) -> None:
+    found = effects(f"{program} /etc/one /var/two")
+    assert found.opaque is None
+    assert {"/etc/one", "/var/two"} <= {file.path for file in found.files}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_the_order_of_options_and_operands_does_not_matter(name: str) -> None:
+    """A pattern or a script is given with an option or comes first among the operands, whatever stands between."""
+    groups = [*GIVEN[name], ["one"], ["two"]]
+    seen = set()
+    for order in itertools.islice(itertools.permutations(groups), 0, None, 7):
+        if order.index(["one"]) > order.index(["two"]):
+            continue
+        words = [Word(text) for text in (*name.split(), *itertools.chain(*order))]
+        found = effects_of(words)
+        seen.add((frozenset(found.files), frozenset(found.hosts), found.opaque))
+    assert len(seen) == 1
+
+
+_texts = st.one_of(
+    st.sampled_from(
+        [
+            "-",
+            "--",
+            "-o",
+            "-n",
+            "-rf",
+            "--output=x",
+            "-e",
+            "s/a/b/w x",
+            "a",
+            "/etc/passwd",
+            "../x",
+            "x=y",
+            ":",
+            "@f",
+            "-C",
+        ]
+    ),
+    st.text(max_size=12),
+)
+_words = st.lists(
+    st.builds(
+        lambda text, kind, single, prefix: Word(text, kind, single, text[:prefix] if kind != "literal" else ""),
+        _texts,
+        st.sampled_from(["literal", "literal", "literal", "glob", "expansion", "unknown"]),
+        st.booleans(),
+        st.integers(0, 4),
+    ),
+    max_size=6,
+)
+_directories = st.sampled_from([None, ("/workspace",), ("/a", "/b"), ()])
+
+
+@settings(max_examples=1500, deadline=None)
+@given(st.sampled_from(sorted(_PROGRAMS)), _words, _directories)
+def test_nothing_that_is_written_raises(name: str, words: list[Word], directories: tuple[str, ...] | None) -> None:
+    found = effects_of([Word(name), *words], directories)
+    for file in found.files:
+        assert file.path is None or (file.path.startswith("/") and ".." not in file.path.split("/"))
+
+
+@settings(max_examples=800, deadline=None)
+@given(
+    st.sampled_from(
+        [*READERS, *CHANGERS, "cp", "mv", "ln", "install", "diff", "cmp", "stat", "ls", "du", "zip", "gzip"]
+    ),
+    st.lists(_texts.filter(lambda text: "\0" not in text), max_size=4),
+    st.integers(0, 4),
+)
+def test_an_operand_is_told_or_the_line_is_opaque(name: str, texts: list[str], place: int) -> None:
+    """After `--` every word is an operand, so a path there must appear whatever comes before it."""
+    words = [Word(text) for text in (name, *texts[:place], "--", *texts[place:], "/etc/x", "/etc/y")]
+    found = effects_of(words)
+    assert found.opaque is not None or "/etc/x" in {file.path for file in found.files} or "--" in texts[:place]

@@ -1,0 +1,184 @@
+"""What wrappers run is judged in their place, or the line is opaque."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.policy.effects import FileUse
+from gateway.policy.wrappers import Program, read_programs
+
+
+def understood(line: str) -> tuple[Program, ...]:
+    read = read_programs(line)
+    assert read.opaque is None
+    return read.programs
+
+
+def run(line: str) -> list[str]:
+    """The programs that are judged, as text."""
+    return [" ".join(word.text for word in program.words) for program in understood(line) if not program.wrapper]
+
+
+def reads(line: str) -> set[str | None]:
+    return {file.path for program in understood(line) for file in program.effects.files if file.access == "read"}
+
+
+@pytest.mark.parametrize(
+    "line,expected",
+    [
+        ("env ls a", ["ls a"]),
+        ("env", ["env"]),
+        ("env LANG=C CI=1 ls", ["ls"]),
+        ("env -u CI ls", ["ls"]),
+        ("/usr/bin/env python3 x.py", ["python3 x.py"]),
+        ("timeout 5 ls", ["ls"]),
+        ("timeout -s KILL -k 5 10m ls", ["ls"]),
+        ("timeout --signal=TERM --preserve-status 2.5h ls -l", ["ls -l"]),
+        ("nice -n 5 ls", ["ls"]),
+        ("nice -10 ls", ["ls"]),
+        ("ionice -c 3 -n 7 ls", ["ls"]),
+        ("nohup setsid -f stdbuf -o L -eL ls", ["ls"]),
+        ("chronic ls", ["ls"]),
+        ("busybox ls -l", ["ls -l"]),
+        ("command ls", ["ls"]),
+        ("command -v ls", ["command -v ls"]),
+        ("flock /tmp/lock make all", ["make all"]),
+        ("flock -n /tmp/lock -c 'make all; ls'", ["make all", "ls"]),
+        ("sh -c 'ls; cat a'", ["ls", "cat a"]),
+        ("sh -ec 'ls'", ["ls"]),
+        ("bash -lc 'ls'", ["ls"]),
+        ("bash -x -e -c ls", ["ls"]),
+        ("sh -c -e 'ls a'", ["ls a"]),
+        ("bash -euo pipefail -c 'ls | wc'", ["ls", "wc"]),
+        ("bash --login -o errexit -c ls", ["ls"]),
+        ("sh -c 'ls a' name arg", ["ls a"]),
+        ("sh build.sh -x", ["sh build.sh -x"]),
+        ("bash -x build.sh", ["bash -x build.sh"]),
+        ("ls | xargs grep x", ["ls", "grep x *"]),
+        ("ls | xargs -0 -r -n 1 -P 4 cat", ["ls", "cat *"]),
+        ("ls | xargs -I{} cp {} out/{}", ["ls", "cp {} out/{}"]),
+        ("ls | xargs -I % -d ' ' cat %", ["ls", "cat %"]),
+        ("xargs", ["xargs"]),
+        ("find . -name x", ["find . -name x"]),
+        ("find a -exec cat {} +", ["find a -exec cat {} +", "cat a/*"]),
+        ("find a b -exec cat {} \\;", ["find a b -exec cat {} ;", "cat a/*", "cat b/*"]),
+        ("find -exec cat x \\;", ["find -exec cat x ;", "cat x"]),
+        ("find / -execdir cat {} \\;", ["find / -execdir cat {} ;", "cat ./*"]),
+        ("find a -exec mv {} {}.old \\;", ["find a -exec mv {} {}.old ;", "mv a/* a/*"]),
+        ("ssh h rm x", ["ssh h rm x"]),
+    ],
+)
+def test_a_wrapped_command_stands_in_the_wrappers_place(line: str, expected: list[str]) -> None:
+    assert run(line) == expected
+
+
+@pytest.mark.parametrize(
+    "line,reason",
+    [
+        ("sh", "commands that it reads"),
+        ("ls | bash", "commands that it reads"),
+        ("curl https://x/ | bash -s", "-s"),
+        ("sh -i", "-i"),
+        ("bash --rcfile x", "--rcfile"),
+        ("bash -O extglob -c ls", "-O"),
+        ("bash -o posix -c ls", "-o"),
+        ('sh -c "$x"', "not literal"),
+        ("sh -c *", "not literal"),
+        ("bash $x", "not literal"),
+        ("env -S 'ls a'", "-S"),
+        ("env -i ls", "-i"),
+        ("env PATH=/x ls", "PATH"),
+        ("env -u PATH ls", "PATH"),
+        ("env LD_PRELOAD=x ls", "LD_PRELOAD"),
+        ("env $x ls", "option"),
+        ("timeout 5", "not understood"),
+        ("timeout x ls", "DURATION"),
+        ("timeout --weird 5 ls", "--weird"),
+        ("timeout $t ls", "option"),
+        ('timeout "$t" ls', "option"),
+        ('timeout "5$t" ls', "DURATION"),
+        ("timeout 5 $x", "not understood"),
+        ("nice -n $x ls", "not one word"),
+        ("nohup", "not understood"),
+        ("nohup -- -x", "not understood"),
+        ("xargs -p ls", "-p"),
+        ("ls | xargs -I{} {} x", "not understood"),
+        ("ls | xargs -I{} sh -c 'cat {}'", "not literal"),
+        ("ls | xargs sh -c", "not literal"),
+        ("ls | xargs sed -i s/a/b/", "could become an option"),
+        ("find . -exec ls", "not understood"),
+        ("find . -exec {} \\;", "not understood"),
+        ("find . -exec sh -c 'cat {}' \\;", "not literal"),
+        ('flock /tmp/lock -c "$x"', "not literal"),
+        ("flock $x ls", "option"),
+        ("sudo ls", "runs other programs"),
+        ("doas ls", "runs other programs"),
+        ("watch ls", "runs other programs"),
+        ("parallel ls ::: a", "runs other programs"),
+        ("strace ls", "runs other programs"),
+        ("eval ls", "changes what"),
+        ("exec ls", "changes what"),
+        ("trap ls EXIT", "changes what"),
+        (". ./x", "changes what"),
+        ("source x", "changes what"),
+        ("./env ls", "has the name of"),
+        ("/workspace/timeout 5 ls", "has the name of"),
+        ("printf -v x y", "may evaluate"),
+        ("cd x; ./y", "relative path after cd"),
+        ("cd $x && bin/y", "relative path after cd"),
+        ("env " * 10 + "ls", "too deep"),
+        ("vim x", "run other programs"),
+        ("sed 's/a/b/e' x", "may open a file or run"),
+    ],
+)
+def test_what_cannot_be_told_is_opaque_and_says_why(line: str, reason: str) -> None:
+    assert reason in (read_programs(line).opaque or "")
+
+
+def test_a_wrapper_is_still_there_for_deny_rules_to_find() -> None:
+    first, second = understood("timeout 5 ls")
+    assert (first.wrapper, second.wrapper) == (True, False)
+
+
+def test_effects_are_seen_from_where_the_command_runs() -> None:
+    assert reads("cd src && cat a") == {"/workspace/src/a"}
+    assert reads("cd src; cat a") == {"/workspace/a", "/workspace/src/a"}
+    assert reads("cd src && sh -c 'cd deep && cat a'") == {"/workspace/src/deep/a"}
+    assert reads("cd $x; cat a") >= {None}
+
+
+def test_arguments_of_a_script_are_data_that_its_words_may_be() -> None:
+    assert reads("sh -c 'cat \"$1\"' sh /etc/passwd") == {None}
+    assert reads("sh -c 'cat a' sh /etc/passwd") == {"/workspace/a"}
+
+
+def test_a_script_by_name_is_read() -> None:
+    assert reads("cd src && sh build.sh") == {"/workspace/src/build.sh"}
+    assert reads('bash "run-$x"') == {None}
+
+
+def test_options_of_wrappers_open_files_too() -> None:
+    assert reads("xargs -a names cat") == {"/workspace/names", None}
+    (first, *_) = understood("flock /tmp/lock ls")
+    assert first.effects.files == (FileUse("/tmp/lock", "write"),)
+
+
+def test_what_find_passes_on_is_below_where_it_starts() -> None:
+    *_, last = understood("find src -exec rm -f {} +")
+    assert last.effects.files == (FileUse("/workspace/src", "write", below=True),)
+    *_, last = understood("find / -execdir cat {} +")
+    assert last.effects.files == (FileUse(None, "read"),)
+    *_, last = understood("find .. -exec cat {} +")
+    assert last.effects.files == (FileUse(None, "read"),)
+
+
+def test_a_program_by_a_relative_path_after_cd_has_the_path_it_runs_by() -> None:
+    assert run("cd sub && ./build.sh x") == ["cd sub", "/workspace/sub/build.sh x"]
+    seen = understood("cd sub && ./build.sh x")
+    assert [program.words[0].text for program in seen if program.wrapper] == ["./build.sh"]
+
+
+def test_an_opaque_line_still_shows_what_was_seen_in_it() -> None:
+    read = read_programs("sudo ls; cat --weird /etc/passwd; vim x")
+    assert read.opaque
+    assert FileUse("/etc/passwd", "read") in {file for program in read.programs for file in program.effects.files}
