@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, Field
 
 from agent.capabilities.bash import CommandPolicy
 from gateway.policy.decision import DEFAULT_DENY, Decision
-from gateway.policy.document import ArgvPrefix, PolicyDocument, Rule, Section
+from gateway.policy.document import Literals, PolicyDocument, Rule, Section, Text
 from gateway.policy.judge import Policy
 
 _SHOWN_CHARS = 400
@@ -50,7 +50,8 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, list | tuple)
 
 
-Prefixes = Annotated[tuple[ArgvPrefix, ...], Field(max_length=1000)]
+Prefix = Annotated[tuple[Text | Literals, ...], Field(min_length=1, max_length=32)]
+Prefixes = Annotated[tuple[Prefix, ...], Field(max_length=1000)]
 
 
 class CommandRules(Section):
@@ -64,7 +65,9 @@ def command_policy(rules: CommandRules) -> CommandPolicy | None:
     """Return what bash(command_policy=...) takes; None where no rule is given."""
     if rules.allow is None and rules.deny is None:
         return None
-    policy = Policy(PolicyDocument(version=1, opaque="deny", rules=tuple(_policy_rules(rules))))
+    document = PolicyDocument(version=1, opaque="deny", rules=tuple(_policy_rules(rules)))
+    # Which files and hosts the allowed programs may use is for the tenant's policy to say.
+    policy = Policy(document, judges_effects=False)
 
     def judge(command: str) -> str | None:
         decision = policy.judge("execute", {"command": command})
@@ -100,5 +103,5 @@ def _reason(decision: Decision, rules: CommandRules) -> str:
     return f"this agent may not run {refused!r}; what it may run starts with: {shown}"
 
 
-def _spelled(prefix: ArgvPrefix) -> str:
+def _spelled(prefix: tuple[str | tuple[str, ...], ...]) -> str:
     return " ".join(word if isinstance(word, str) else "|".join(word) for word in prefix)

@@ -2,11 +2,13 @@
 
 from importlib.resources import files
 
-from gateway.policy.decision import Decision, Match
-from gateway.policy.document import PolicyDocument
+from gateway.policy.decision import Decision, Effect, Facts, Match, RuleLimit
+from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.hook import PolicyHook
-from gateway.policy.judge import Policy
-from gateway.policy.loading import PolicyError, PolicyProblem, check_policy_file, load_policy
+from gateway.policy.judge import Grants, Policy, compile_grants
+from gateway.policy.loading import PolicyError, PolicyProblem, check_policy_file, load_document, load_policy
+from gateway.policy.narrow import narrow_rule, rule_as_yaml
+from gateway.policy.schema import policy_schema
 
 STARTER_POLICY: str = files(__name__).joinpath("starter.yaml").read_text(encoding="utf-8")
 """The text of the policy that `airlock init` writes."""
@@ -14,12 +16,22 @@ STARTER_POLICY: str = files(__name__).joinpath("starter.yaml").read_text(encodin
 __all__ = [
     "STARTER_POLICY",
     "Decision",
+    "Effect",
+    "Facts",
+    "Grants",
     "Match",
     "Policy",
     "PolicyDocument",
     "PolicyError",
     "PolicyHook",
     "PolicyProblem",
+    "Rule",
+    "RuleLimit",
     "check_policy_file",
+    "compile_grants",
+    "load_document",
     "load_policy",
+    "narrow_rule",
+    "policy_schema",
+    "rule_as_yaml",
 ]

@@ -295,12 +295,25 @@ class TimeWindow(Section):
 class Condition(Section):
     """What a rule is about. All that is given must hold."""
 
-    paths: tuple[Glob, ...] | None = Field(default=None, min_length=1, max_length=1000)
-    argv: tuple[ArgvPrefix, ...] | None = Field(default=None, min_length=1, max_length=1000)
-    hosts: tuple[Host, ...] | None = Field(default=None, min_length=1, max_length=1000)
-    size_bytes: SizeRange | None = None
-    time: TimeWindow | None = None
-    when: Expression | None = None
+    paths: tuple[Glob, ...] | None = Field(
+        default=None, min_length=1, max_length=1000, description="For file tools: absolute globs, as /workspace/**."
+    )
+    argv: tuple[ArgvPrefix, ...] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1000,
+        description="For execute: the first words of a command, as [git, [status, diff]].",
+    )
+    hosts: tuple[Host, ...] | None = Field(
+        default=None, min_length=1, max_length=1000, description="For connect: pypi.org, pypi.org:443, *.example.com."
+    )
+    size_bytes: SizeRange | None = Field(default=None, description="For write tools: how much would be written.")
+    time: TimeWindow | None = Field(default=None, description="Days of the week and hours of the day.")
+    when: Expression | None = Field(
+        default=None,
+        description="An expression of CEL over tool, args, path, argv, command, host, port, size_bytes, tenant, "
+        "thread, run, agent and now. An error denies.",
+    )
 
     @field_validator("argv")
     @classmethod
@@ -308,7 +321,7 @@ class Condition(Section):
         for prefix in prefixes or ():
             name = prefix[0]
             if isinstance(name, Placeholder):
-                raise ValueError('the name of a program is a word, a list of words or "*"')
+                raise ValueError('the name of a program is a word, a list of words or "*"')  # noqa: TRY004 - pydantic takes ValueError only
             for program in (name,) if isinstance(name, str) else name:
                 if len(program.split()) != 1:
                     raise ValueError(f"{program!r} is not one word; write the words apart: [git, status]")
@@ -349,15 +362,19 @@ _ONLY_FOR = {
 class Rule(Condition):
     """One rule. Without `paths` it is about every path, without `argv` about every command line, opaque ones too."""
 
-    id: RuleId
-    tools: Tools
-    effect: Literal["allow", "ask", "deny"]
-    reason: Text
-    mode: Literal["enforce", "shadow"] = "enforce"
-    unless: Unless | None = None
-    rate: Rate | None = None
-    at_once: int | None = Field(default=None, ge=1, le=100_000)
-    examples: Examples = Examples()
+    id: RuleId = Field(description="The name that decisions give, once in a file.")
+    tools: Tools = Field(description="The tools it is about: of files, or execute, or connect, or an agent's own.")
+    effect: Literal["allow", "ask", "deny"] = Field(description="The strictest of the rules that match wins.")
+    reason: Text = Field(description="Why, in words for the model and for who is asked.")
+    mode: Literal["enforce", "shadow"] = Field(
+        "enforce", description="A rule in shadow decides nothing; what it would have decided is noted."
+    )
+    unless: Unless | None = Field(default=None, description="Where all of this holds, the rule does not match.")
+    rate: Rate | None = Field(default=None, description="How often the rule lets a call pass.")
+    at_once: int | None = Field(default=None, ge=1, le=100_000, description="How many such calls may be under way.")
+    examples: Examples = Field(
+        Examples(), description="Calls that it must match, and must not; untrue ones do not load."
+    )
 
     @field_validator("id")
     @classmethod
@@ -412,16 +429,23 @@ class PolicyDocument(Section):
     `rules` and the rules of the groups in `use` apply. `opaque` is for command lines that cannot be read for sure.
     """
 
-    version: Literal[1]
-    description: Annotated[str, Field(max_length=2000)] = ""
+    version: Literal[1] = Field(description="The version of this language.")
+    description: Annotated[str, Field(max_length=2000)] = Field("", description="What the policy is for, for people.")
     sandbox: SandboxSection = SandboxSection()
     limits: LimitsSection = LimitsSection()
     eviction: EvictionSection = EvictionSection()
     quotas: QuotasSection = QuotasSection()
     redaction: RedactionSection = RedactionSection()
     results: tuple[ResultRule, ...] = Field(default=(), max_length=1000)
-    opaque: Literal["deny", "ask", "allow"] = "deny"
-    groups: dict[RuleId, Group] = Field(default_factory=dict, max_length=1000)
-    use: tuple[RuleId, ...] = Field(default=(), max_length=100)
-    rules: tuple[Rule, ...] = Field(default=(), max_length=10_000)
-    tests: tuple[PolicyTest, ...] = Field(default=(), max_length=1000)
+    opaque: Literal["deny", "ask", "allow"] = Field(
+        "deny",
+        description="What happens to command lines that cannot be read for sure, where argv would have to judge.",
+    )
+    groups: dict[RuleId, Group] = Field(
+        default_factory=dict, max_length=1000, description="Rules by name, which apply where the name stands in use."
+    )
+    use: tuple[RuleId, ...] = Field(default=(), max_length=100, description="The groups whose rules apply.")
+    rules: tuple[Rule, ...] = Field(default=(), max_length=10_000, description="The rules that apply, in any order.")
+    tests: tuple[PolicyTest, ...] = Field(
+        default=(), max_length=1000, description="Calls, and what the whole policy must say of them."
+    )

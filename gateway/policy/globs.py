@@ -13,6 +13,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+LIMIT_PATH_BYTES = 4096
+
 _WILDCARD = frozenset("*?[")
 _NOT_LITERAL = re.compile(r"/?\*\*|[*?]|\[[!^]?+.[^]]*\]", re.DOTALL)
 
@@ -25,6 +27,12 @@ def path_problem(path: object) -> str | None:
         return "path contains NUL"
     if not path.startswith("/"):
         return "path is not absolute"
+    try:
+        length = len(path.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        return "path is not the name of a file: it has half of a surrogate pair"
+    if length > LIMIT_PATH_BYTES:
+        return f"path is longer than {LIMIT_PATH_BYTES} bytes"
     parts = path[1:].split("/") if path != "/" else []
     if ".." in parts:
         return 'path contains ".."; name the file by its plain path'
@@ -50,6 +58,10 @@ class PathGlob:
     def matches(self, path: str) -> bool:
         """Return whether an absolute normalised path matches."""
         return self.needle in path and self.pattern.fullmatch(path) is not None
+
+    def covers_below(self, directory: str) -> bool:
+        """Return whether every path at and below a directory matches."""
+        return self.components[-1:] == ("**",) and (self.matches(directory) or self.text == "/**")
 
     def may_match_below(self, directory: str) -> bool:
         """Return whether some path at or below a directory could match: what a recursive search would meet."""

@@ -2,32 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from agent.hook import Hook
 from agent.state import AgentState
-from gateway.policy.decision import INVALID_ARGUMENTS
-from gateway.policy.judge import Policy
+from agent.verdict import PolicyWord
+from gateway.policy.decision import INVALID_ARGUMENTS, Decision, Facts
+from gateway.policy.judge import Grants, Policy
 
 POLICY_VERSION = "policy.version"
+RATE = "rate"
+
+LoadGrants = Callable[[], Awaitable[Grants]]
+TakeLimits = Callable[[Decision, str], Awaitable[tuple[str, str] | None]]
+"""Takes what a call is about to use of the limits of the rules that let it pass, and of the tenant's quotas.
+
+It is given the decision and the call's id, and returns the rule and the reason why there is nothing left, or None.
+"""
 
 
 class PolicyHook(Hook):
-    """Judges each tool call; the version of the policy is in the run's notes as `policy.version`."""
+    """Judges each tool call; the version of the policy is in the run's notes as `policy.version`.
+
+    `grants` are read where the policy asks, and only there: they can turn an ask into an allow and nothing else.
+    """
 
     name = "policy"
     mandatory = True
     innermost = True
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(
+        self,
+        policy: Policy | Callable[[], Policy],
+        facts: Facts | None = None,
+        grants: LoadGrants | None = None,
+        take_limits: TakeLimits | None = None,
+    ) -> None:
+        """Take the policy, or what gives the one that is in force at each call."""
         self._policy = policy
+        self._facts = facts
+        self._grants = grants
+        self._take_limits = take_limits
 
     async def before_tool_use(self, state: AgentState) -> AgentState:
-        """Block what the policy denies; say which rule lets the rest pass."""
-        if state.notes.get(POLICY_VERSION) != self._policy.version:
-            state = state.with_note(POLICY_VERSION, self._policy.version)
-        call = state.current.tool.call
+        """Block what the policy denies, ask where it asks; say which rule lets the rest pass."""
+        policy = self._policy if isinstance(self._policy, Policy) else self._policy()
+        if state.notes.get(POLICY_VERSION) != policy.version:
+            state = state.with_note(POLICY_VERSION, policy.version)
+        tool = state.current.tool
+        call = tool.call
         if call.arguments is None:
-            return state.block(self.name, INVALID_ARGUMENTS, f"{call.name} was not judged: no JSON object of arguments")
-        decision = self._policy.judge(call.name, call.arguments)
-        say = state.proceed if decision.verdict == "allow" else state.block
-        # Half of a surrogate pair, which JSON can hold, fits neither the journal nor the wire.
-        return say(self.name, decision.rule, decision.reason.encode("utf-8", "backslashreplace").decode())
+            reason = f"{call.name} was not judged: no JSON object of arguments"
+            return state.block(self.name, INVALID_ARGUMENTS, reason, PolicyWord(version=policy.version))
+        decision = policy.judge(call.name, call.arguments, self._facts)
+        if decision.verdict == "ask" and self._grants is not None:
+            decision = policy.judge(call.name, call.arguments, self._facts, await self._grants())
+        word = _word(decision)
+        if decision.verdict == "allow" and self._take_limits is not None and not tool.blocked:
+            refused = await self._take_limits(decision, call.id)
+            if refused is not None:
+                return state.block(self.name, refused[0], _shown(refused[1]), word)
+        say = {"allow": state.proceed, "ask": state.ask, "deny": state.block}[decision.verdict]
+        return say(self.name, decision.rule, _shown(decision.reason), word)
+
+
+def _word(decision: Decision) -> PolicyWord:
+    would_be, would_be_rule = decision.would_be or ("", "")
+    return PolicyWord(
+        version=decision.policy_version,
+        asked=tuple(_shown(part) for part in decision.asked),
+        would_be=would_be,
+        would_be_rule=would_be_rule,
+    )
+
+
+def _shown(text: str) -> str:
+    """Return a text that fits the journal and the wire: half of a surrogate pair, which JSON can hold, does not."""
+    return text.encode("utf-8", "backslashreplace").decode()

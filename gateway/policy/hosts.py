@@ -1,12 +1,22 @@
-"""Host patterns: `pypi.org`, `pypi.org:443`, `*.example.com` for every name below it."""
+"""Hosts: patterns (`pypi.org`, `pypi.org:443`, `*.example.com` for every name below it), and names made canonical.
+
+One host has many spellings: PyPI.org, pypi.org. with a dot, 127.1, 0x7f000001, ::ffff:127.0.0.1. A host is judged by
+its one canonical spelling, so that no other spelling of it passes by a rule.
+"""
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-_HOST = re.compile(r"(\*\.)?([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
+_LABEL = "[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
+_NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(\.{_LABEL})*")
+_NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
+_PATTERN = re.compile(r"(\*\.)?(\[[0-9a-f:.]+\]|[^:\[\]]+)(?::([0-9]{1,5}))?")
+_LIMIT_PORT = 65_535
+_FORM = "write pypi.org, pypi.org:443 or *.example.com, in small letters"
 
 
 @dataclass(frozen=True)
@@ -17,11 +27,93 @@ class HostPattern:
     below: bool
     port: int | None
 
+    def names(self, host: str) -> bool:
+        """Return whether it is about a canonical host, whatever the port."""
+        return host.endswith("." + self.name) if self.below else host == self.name
+
+    def surely(self, host: str, port: int | None) -> bool:
+        """Return whether it matches; a port that is not known matches none."""
+        return (self.port is None or self.port == port) and self.names(host)
+
+    def maybe(self, host: str, port: int | None) -> bool:
+        """Return whether it could match; a port that is not known could be any."""
+        return (self.port is None or port is None or self.port == port) and self.names(host)
+
 
 @lru_cache(maxsize=4096)
 def compile_host(text: str) -> HostPattern:
     """Compile a host pattern. Raises ValueError that says what is wrong and what is allowed."""
-    name, colon, port = text.partition(":")
-    if not _HOST.fullmatch(name) or (colon and not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536)):
-        raise ValueError(f"{text!r} is no host; write pypi.org, pypi.org:443 or *.example.com, in small letters")
-    return HostPattern(name.removeprefix("*."), name.startswith("*."), int(port) if port else None)
+    found = _PATTERN.fullmatch(text)
+    if found is None or (found[3] is not None and not 0 < int(found[3]) <= _LIMIT_PORT):
+        raise ValueError(f"{text!r} is no host; {_FORM}")
+    try:
+        name = canonical_host(found[2])
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no host: {error}; {_FORM}") from error
+    written = found[2].strip("[]")
+    if name != written:
+        raise ValueError(f"{text!r} is judged as {name!r}; write that")
+    if found[1] and _is_address(name):
+        raise ValueError(f"{text!r}: nothing is below an address; {_FORM}")
+    return HostPattern(name, found[1] is not None, int(found[3]) if found[3] else None)
+
+
+def canonical_host(text: str) -> str:
+    """Return the one spelling of a host: small letters, no dot at the end, addresses in their usual form.
+
+    Raises ValueError for what is no host: other characters (names in other scripts are written xn--...), user@host.
+    """
+    if not text.isascii():
+        raise ValueError("it has characters that are not ASCII; names in other scripts are written as xn--...")
+    name = text.lower()
+    if name.startswith("[") and name.endswith("]"):
+        return _address(name[1:-1])
+    if ":" in name:
+        return _address(name)
+    name = name.removesuffix(".")
+    last = name.rpartition(".")[2]
+    if _NUMBER.fullmatch(last):
+        return _ipv4(name)
+    if not _NAME.fullmatch(name):
+        raise ValueError("it is neither a name nor an address")
+    return name
+
+
+def _address(text: str) -> str:
+    try:
+        address = ipaddress.IPv6Address(text)
+    except ValueError as error:
+        raise ValueError("it is neither a name nor an address") from error
+    if address.scope_id is not None:
+        raise ValueError("an address with a zone (%) is not judged")
+    return str(address.ipv4_mapped or address)
+
+
+def _ipv4(text: str) -> str:
+    """Read an IPv4 address as inet_aton does: one to four numbers, decimal, octal or hexadecimal."""
+    parts = text.split(".")
+    if len(parts) > 4 or not all(_NUMBER.fullmatch(part) for part in parts):
+        raise ValueError("it is neither a name nor an address")
+    try:
+        numbers = [_number(part) for part in parts]
+    except ValueError as error:
+        raise ValueError("it is neither a name nor an address") from error
+    *leading, last = numbers
+    if any(number > 0xFF for number in leading) or last >= 256 ** (4 - len(leading)):
+        raise ValueError("it is neither a name nor an address")
+    value = last + sum(number << (8 * (3 - place)) for place, number in enumerate(leading))
+    return str(ipaddress.IPv4Address(value))
+
+
+def _number(text: str) -> int:
+    if text.startswith("0x"):
+        return int(text[2:] or "0", 16)
+    return int(text, 8) if len(text) > 1 and text.startswith("0") else int(text[:20])
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

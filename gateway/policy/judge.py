@@ -1,201 +1,215 @@
-"""The judge: a compiled policy that says allow or deny of one tool call.
+"""The judge: a compiled policy that says allow, ask or deny of one tool call.
 
-A call is cut into parts: the path of a file tool, or each simple command and each redirect of a command line. Every
-part is judged alone by all rules that match it; the strictest wins, over rules and over parts; a part that nothing
-allows is denied. So the order of rules never changes a verdict.
+A call is cut into parts (parts.py): the path of a file tool; of a command line each simple command, each redirect, and
+each file and host that a known program names. Every part is judged alone by all rules of both layers that match it; the
+strictest wins, over rules and over parts; a part that nothing allows is denied. So the order of rules never changes a
+verdict. A file that a command opens is judged as read_file, write_file or ls of it, a host as connect; rules for
+execute that have no argv are about these too.
 
 An opaque command line gets what the policy says for opaque, except that
-  - a deny rule that matches a part seen in it denies it;
-  - a rule without argv that allows execute allows it too, unless some deny rule names an argv: whether that one is
-    broken cannot be known, so the policy's word on opaque holds.
+  - a deny rule that matches a part seen in it denies it, and an ask rule asks about it where it would be allowed;
+  - a rule without argv that allows execute allows it too, unless some rule denies or asks about particular commands,
+    files or hosts: whether that one is broken cannot be known, so the policy's word on opaque holds.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import posixpath
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from agent.paths import WORKSPACE
-from gateway.policy.decision import DEFAULT_DENY, INVALID_ARGUMENTS, OPAQUE, Decision, Effect, Match
-from gateway.policy.document import FILE_TOOLS, PolicyDocument
-from gateway.policy.globs import PathGlob, compile_glob, path_problem
-from gateway.policy.rules import CompiledRule, ToolRules, compile_rules
-from gateway.policy.shell import Redirect
-from gateway.policy.words import Word
-from gateway.policy.wrappers import Programs, read_programs
+from gateway.policy.conditions import Call, CompiledRule, Hit, hit
+from gateway.policy.decision import INVALID_ARGUMENTS, Decision, Facts, Layer
+from gateway.policy.document import CONNECT, FILE_TOOLS, PolicyDocument, Rule
+from gateway.policy.globs import PathGlob, compile_glob
+from gateway.policy.layers import effective_document
+from gateway.policy.parts import Part, cut, shown
+from gateway.policy.placed import placed_rules
+from gateway.policy.rules import RuleIndex, compile_rules
+from gateway.policy.ruling import WHOLE_LINE, Judged, Ruling
+from gateway.policy.shell_line import START
+from gateway.policy.versions import digest_of
 
-_PART_CHARS = 200
 # The file systems of a sandbox in which tool code can make names.
 _WRITABLE_ROOTS = (WORKSPACE, "/tmp", "/dev/shm")  # noqa: S108 - names in the sandbox
-_NO_RULES = ToolRules()
+_TOOLS_OF_COMMANDS = ("execute", "read_file", "write_file", "ls", CONNECT)
+_LIMIT_RULES = 1_000_000
+"""More than a layer can have: places of the tenant's rules come after those of the operator's."""
 
 
-@dataclass
-class _Ruling:
-    """What was found so far about one call."""
+@dataclass(frozen=True)
+class Grants:
+    """Rules of a thread or a run that answer what a policy asks. They never undo a deny."""
 
-    trace: list[Match] = field(default_factory=list)
-    denying: list[CompiledRule] = field(default_factory=list)
-    allowing: list[CompiledRule] = field(default_factory=list)
-    unmatched: list[str] = field(default_factory=list)
+    rules: RuleIndex
 
-    def take(self, part: str, rules: Iterable[CompiledRule], *, needs_allow: bool = True) -> None:
-        """Judge one part. A part that needs no allow (a wrapper) can only be denied."""
-        allowed: CompiledRule | None = None
-        denied = False
-        for rule in rules:
-            self.trace.append(Match(_shown(part), rule.id, rule.effect))
-            if rule.effect == "deny":
-                denied = True
-                self.denying.append(rule)
-            elif allowed is None or rule.place < allowed.place:
-                allowed = rule
-        if allowed is not None:
-            self.allowing.append(allowed)
-        elif needs_allow and not denied:
-            self.unmatched.append(_shown(part))
+
+def compile_grants(rules: Iterable[Rule]) -> Grants:
+    """Return the grants that narrow rules make; whatever effect they have, they allow."""
+    allowing = (rule.model_copy(update={"effect": "allow", "mode": "enforce"}) for rule in rules)
+    return Grants(compile_rules(allowing, first=2 * _LIMIT_RULES))
 
 
 class Policy:
-    """A policy ready to judge. `version` is a short name of the content, `digest` the whole SHA-256 in hex."""
+    """A policy ready to judge: the tenant's rules and the operator's, both of which apply.
 
-    def __init__(self, document: PolicyDocument) -> None:
-        canonical = json.dumps(document.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
-        self.document = document
-        self.digest = hashlib.sha256(canonical.encode()).hexdigest()
-        self.version = f"policy_{self.digest[:12]}"
-        self._rules = compile_rules(document.rules)
+    `document` has the sections that hold, the strictest of both layers; `version` is a short name of the content of
+    both, `digest` the whole SHA-256 in hex. Without `judges_effects` the files and hosts that programs name are not
+    judged, only the programs and the redirects.
+    """
+
+    def __init__(
+        self, document: PolicyDocument, operator: PolicyDocument | None = None, *, judges_effects: bool = True
+    ) -> None:
+        self.tenant_document = document
+        self.operator_document = operator
+        self._judges_effects = judges_effects
+        self._layers: tuple[RuleIndex, ...] = (_index(document, "tenant"),)
+        if operator is not None:
+            self._layers = (_operator_index(_Keyed(digest_of(operator), operator)), *self._layers)
+
+    @cached_property
+    def document(self) -> PolicyDocument:
+        """The tenant's document with the sections that hold under the operator's."""
+        return effective_document(self.tenant_document, self.operator_document)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over the content of both layers, in hex."""
+        return digest_of(self.tenant_document, self.operator_document)
 
     @property
+    def version(self) -> str:
+        """The short name of the content."""
+        return f"policy_{self.digest[:12]}"
+
+    @cached_property
     def tells_paths_apart(self) -> bool:
         """Whether a rule of a file tool treats two paths of one writable file system differently.
 
         Then a hard link, which tool code can make within a file system, could give a file the name of the other kind.
         """
-        globs = (compile_glob(text) for rule in self.document.rules for text in rule.paths or ())
-        return any(_is_finer(glob) for glob in globs)
+        documents = (self.tenant_document, self.operator_document)
+        return any(
+            _tells_apart(placed.rule)
+            for document in documents
+            if document is not None
+            for placed in placed_rules(document)
+        )
 
-    def judge(self, tool: str, arguments: Mapping[str, object]) -> Decision:
+    def judge(
+        self,
+        tool: str,
+        arguments: Mapping[str, object],
+        facts: Facts | None = None,
+        grants: Grants | None = None,
+    ) -> Decision:
         """Judge a call on its final arguments. Never raises; what cannot be judged is denied."""
-        if tool in FILE_TOOLS:
-            return self._judge_path(tool, arguments)
-        if tool == "execute":
-            return self._judge_command(arguments)
-        if tool in self._rules:
-            ruling = _Ruling()
-            ruling.take(tool, self._rules[tool].general)
-            return self._conclude(tool, ruling)
-        return self._decide(DEFAULT_DENY, "deny", f"no rule of the policy allows the tool {tool[:_PART_CHARS]!r}")
+        parts = cut(tool, arguments, effects=self._judges_effects)
+        if parts.invalid is not None:
+            reason = shown(f"{tool} was not judged: {parts.invalid}")
+            return Decision("deny", INVALID_ARGUMENTS, reason, self.version)
+        call = Call(tool, arguments, facts or Facts())
+        ruling = Ruling(tool, opaque=parts.opaque, opaque_effect=self.document.opaque)
+        ruling.judged.extend(self._judged(part, call, grants) for part in parts.parts)
+        if parts.opaque is not None or not all(part.is_told for part in parts.parts):
+            ruling.line = self._judged(Part("line", WHOLE_LINE, "execute", of_command=True), call, None)
+            ruling.narrows = self._narrows
+        return self._decision(ruling)
 
-    def _judge_path(self, tool: str, arguments: Mapping[str, object]) -> Decision:
-        path = arguments.get("path")
-        problem = path_problem(path)
-        if problem is None and tool == "glob":
-            problem = _pattern_problem(arguments.get("pattern"))
-        if problem is not None or not isinstance(path, str):
-            return self._decide(INVALID_ARGUMENTS, "deny", f"{tool} was not judged: {problem}")
-        ruling = _Ruling()
-        rules = self._rules.get(tool, _NO_RULES)
-        ruling.take(path, rules.matching_path(path))
-        if tool in ("glob", "grep"):
-            ruling.take(f"below {path}", rules.denying_below(path), needs_allow=False)
-        return self._conclude(tool, ruling)
+    def _decision(self, ruling: Ruling) -> Decision:
+        verdict = ruling.conclude()
+        would_be = ruling.conclude(shadow=True) if ruling.has_shadow() else verdict
+        return Decision(
+            verdict.effect,
+            verdict.rule,
+            verdict.reason,
+            self.version,
+            ruling.trace(),
+            verdict.asked,
+            verdict.limits,
+            (would_be.effect, would_be.rule) if would_be.effect != verdict.effect else None,
+        )
 
-    def _judge_command(self, arguments: Mapping[str, object]) -> Decision:
-        command = arguments.get("command")
-        if not isinstance(command, str):
-            return self._decide(INVALID_ARGUMENTS, "deny", "execute was not judged: command must be text")
-        programs = read_programs(command)
-        rules = self._rules.get("execute", _NO_RULES)
-        ruling = _Ruling()
-        unclear = self._take_redirects(programs, ruling, rules)
-        for program in programs.programs:
-            matching = rules.matching_argv(program.words, wrapper=program.wrapper)
-            ruling.take(_text(program.words), matching, needs_allow=not program.wrapper)
-        opaque = programs.opaque or unclear
-        if opaque is None:
-            return self._conclude("execute", ruling)
-        return self._conclude_opaque(opaque, ruling, rules)
-
-    def _take_redirects(self, programs: Programs, ruling: _Ruling, rules: ToolRules) -> str | None:
-        """Judge redirects as read_file and write_file of their target; return why one is not clear."""
-        unclear: str | None = None
-        for redirect in programs.redirects:
-            if redirect.target == "/dev/null":
+    def _judged(self, part: Part, call: Call, grants: Grants | None) -> Judged:
+        hits: dict[tuple[int, str], Hit] = {}
+        narrowed: set[bool] = set()
+        for found in self._hits(part, call):
+            if found.effect == "allow" and not part.needs_allow:
                 continue
-            path = _redirect_path(redirect)
-            if path is None:
-                unclear = f"a redirect to {redirect.target!r} is not a plain path"
+            if not found.surely and not part.is_told:
+                narrowed.add(found.rule.shadow)
                 continue
-            file_rules = self._rules.get("write_file" if redirect.writes else "read_file", _NO_RULES)
-            part = f"{'>' if redirect.writes else '<'} {path}"
-            ruling.take(part, [*rules.general, *file_rules.matching_path(path)])
-        return unclear
+            key = (found.rule.place, found.effect)
+            if key not in hits or (found.surely and not hits[key].surely):
+                hits[key] = found
+        asked = any(found.effect == "ask" for found in hits.values())
+        granted = _granted(part, call, grants) if grants is not None and asked else None
+        in_order = sorted(hits.values(), key=lambda found: found.rule.place)
+        return Judged(part, tuple(in_order), granted, frozenset(narrowed))
 
-    def _conclude(self, tool: str, ruling: _Ruling) -> Decision:
-        if ruling.denying:
-            return self._by_rule(ruling.denying, ruling)
-        if ruling.unmatched or not ruling.allowing:
-            part = ruling.unmatched[0] if ruling.unmatched else "this"
-            reason = f"no rule of the policy allows {tool}: {part}"
-            return self._decide(DEFAULT_DENY, "deny", reason, ruling)
-        return self._by_rule(ruling.allowing, ruling)
+    def _hits(self, part: Part, call: Call) -> Iterator[Hit]:
+        for layer in self._layers:
+            yield from _hits_of(layer, part, call)
+            if part.of_command and part.tool != "execute":
+                yield from _hits_of(layer, replace(part, tool="execute"), call)
 
-    def _conclude_opaque(self, opaque: str, ruling: _Ruling, rules: ToolRules) -> Decision:
-        opaque = _shown(opaque)
-        part = "the whole line"
-        ruling.trace.extend(Match(part, rule.id, rule.effect) for rule in rules.general)
-        denying = [*ruling.denying, *(rule for rule in rules.general if rule.effect == "deny")]
-        if denying:
-            return self._by_rule(denying, ruling)
-        if rules.general and not rules.denies_argv:
-            return self._by_rule(rules.general, ruling)
-        if self.document.opaque == "allow":
-            return self._decide(OPAQUE, "allow", f"the policy allows opaque command lines; {opaque}", ruling)
-        reason = f"the command line is opaque: {opaque}. Write plain commands with literal words, or one per call."
-        return self._decide(OPAQUE, "deny", reason, ruling)
+    @cached_property
+    def _narrows(self) -> frozenset[bool]:
+        return frozenset(
+            shadow for layer in self._layers for tool in _TOOLS_OF_COMMANDS for shadow in layer.of(tool).narrows
+        )
 
-    def _by_rule(self, rules: list[CompiledRule], ruling: _Ruling) -> Decision:
-        """Return the verdict of rules with the same effect, in the name of the first in the file."""
-        rule = min(rules, key=lambda candidate: candidate.place)
-        return self._decide(rule.id, rule.effect, rule.reason, ruling)
 
-    def _decide(self, rule: str, verdict: Effect, reason: str, ruling: _Ruling | None = None) -> Decision:
-        return Decision(verdict, rule, reason, self.version, tuple(ruling.trace) if ruling else ())
+class _Keyed(NamedTuple):
+    """A document by its digest: tenants share the rules of one operator."""
+
+    digest: str
+    document: PolicyDocument
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Keyed) and self.digest == other.digest
+
+
+@lru_cache(maxsize=16)
+def _operator_index(keyed: _Keyed) -> RuleIndex:
+    return _index(keyed.document, "operator")
+
+
+def _index(document: PolicyDocument, layer: Layer) -> RuleIndex:
+    rules = (placed.rule for placed in placed_rules(document, layer))
+    return compile_rules(rules, layer, first=0 if layer == "operator" else _LIMIT_RULES)
+
+
+def _hits_of(index: RuleIndex, part: Part, call: Call) -> Iterator[Hit]:
+    for rule, named in index.of(part.tool).matching(part):
+        found = hit(rule, named, part, call)
+        if found is not None:
+            yield found
+
+
+def _granted(part: Part, call: Call, grants: Grants) -> CompiledRule | None:
+    """Return the rule of a grant that surely matches a part. Where a command runs elsewhere it is another command."""
+    if part.kind == "command" and part.cwd != START:
+        return None
+    return next((found.rule for found in _hits_of(grants.rules, part, call) if found.effect == "allow"), None)
+
+
+def _tells_apart(rule: Rule) -> bool:
+    if FILE_TOOLS.isdisjoint(rule.tools):
+        return False
+    excepted = rule.unless
+    if rule.when is not None or (excepted is not None and excepted.when is not None):
+        return True
+    texts = (*(rule.paths or ()), *(excepted.paths or () if excepted is not None else ()))
+    return any(_is_finer(compile_glob(text)) for text in texts)
 
 
 def _is_finer(glob: PathGlob) -> bool:
     """Return whether a glob could match some files of a writable file system and not others."""
     return any(glob.may_match_below(root) and glob.text not in {"/**", root, f"{root}/**"} for root in _WRITABLE_ROOTS)
-
-
-def _pattern_problem(pattern: object) -> str | None:
-    """Return what keeps a glob call's pattern from staying below its path."""
-    if not isinstance(pattern, str):
-        return "pattern must be text"
-    if "\0" in pattern or pattern.startswith("/") or ".." in pattern.split("/"):
-        return 'pattern must be relative and without ".."; give the directory as path'
-    return None
-
-
-def _redirect_path(redirect: Redirect) -> str | None:
-    """Return the absolute path that a redirect opens, None when it is not plain."""
-    if ".." in redirect.target.split("/") or redirect.target.endswith("/"):
-        return None
-    path = posixpath.normpath(posixpath.join(WORKSPACE, redirect.target))
-    path = "/" + path.lstrip("/")
-    if path.startswith("/dev/") or path_problem(path) is not None:
-        return None
-    return path
-
-
-def _text(words: tuple[Word, ...]) -> str:
-    return " ".join(word.text for word in words)
-
-
-def _shown(text: str) -> str:
-    """Return a short text for people and models; names that are not UTF-8 come out escaped."""
-    return text[:_PART_CHARS].encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,68 +1,27 @@
 """Rules made ready for judging: an index per tool, so that a decision looks at the few rules that could match.
 
-Path rules are found by the leading directory of their globs, argv rules by their first word. A deny rule errs on the
-side of matching: it also looks at the bare name of a program written with its path, and a word that the shell expands
-might be any word.
+Path rules are found by the leading directory of their globs, argv rules by their first word, host rules by the last
+part of the name. What the index finds is then asked for all its conditions.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
-from gateway.policy.decision import Effect
+from gateway.policy.argv import ArgvPrefix, compile_argv
+from gateway.policy.conditions import YES, CompiledRule, Held, compile_rule, host_held, path_held
+from gateway.policy.decision import Layer
 from gateway.policy.document import Rule
 from gateway.policy.globs import PathGlob, compile_glob
-from gateway.policy.words import Word
+from gateway.policy.hosts import HostPattern, compile_host
+from gateway.policy.parts import Part
 
-ANY_WORD = "*"
-
-
-@dataclass(frozen=True)
-class CompiledRule:
-    """A rule and its place in the file, from 0."""
-
-    place: int
-    id: str
-    effect: Effect
-    reason: str
-
-
-@dataclass(frozen=True)
-class ArgvPrefix:
-    """The first words of a command; None is one word of any text."""
-
-    words: tuple[frozenset[str] | None, ...]
-
-    @property
-    def second(self) -> frozenset[str] | None:
-        """What the second word must be, None when it may be anything or be missing."""
-        return self.words[1] if len(self.words) > 1 else None
-
-    def allows(self, words: Sequence[Word]) -> bool:
-        """Return whether a command surely starts with this prefix."""
-        if len(words) < len(self.words):
-            return False
-        return all(
-            word.kind == "literal" and (wanted is None or word.text in wanted)
-            for wanted, word in zip(self.words, words, strict=False)
-        )
-
-    def denies(self, words: Sequence[Word]) -> bool:
-        """Return whether a command starts with this prefix or might, once the shell has expanded it."""
-        for place, wanted in enumerate(self.words):
-            if place >= len(words):
-                return False
-            if words[place].kind == "glob":
-                return True
-            if wanted is None or words[place].text in wanted:
-                continue
-            if place > 0 or words[place].text.rpartition("/")[2] not in wanted:
-                return False
-        return True
-
+Found = Iterator[tuple[CompiledRule, Held]]
+"""Rules whose names (paths, argv, hosts) hold for a part, and how surely."""
 
 _Named = tuple[frozenset[str] | None, ArgvPrefix, CompiledRule]
 """What the second word must be, looked at first: a policy can have hundreds of rules about git."""
@@ -74,72 +33,143 @@ class ToolRules:
 
     general: list[CompiledRule] = field(default_factory=list)
     by_root: dict[str, list[tuple[PathGlob, CompiledRule]]] = field(default_factory=lambda: defaultdict(list))
+    covering: dict[str, list[tuple[PathGlob, CompiledRule]]] = field(default_factory=lambda: defaultdict(list))
+    """The globs that allow all below a directory, and those that tighten something below one: see `_below`."""
+    tightening: dict[str, list[tuple[PathGlob, CompiledRule]]] = field(default_factory=lambda: defaultdict(list))
     by_program: dict[str | None, list[_Named]] = field(default_factory=lambda: defaultdict(list))
-    denied_globs: list[tuple[PathGlob, CompiledRule]] = field(default_factory=list)
-    denies_argv: bool = False
+    by_domain: dict[str, list[tuple[HostPattern, CompiledRule]]] = field(default_factory=lambda: defaultdict(list))
+    narrows: set[bool] = field(default_factory=set)
+    """Whether a rule in force (False), or one in shadow (True), tightens for some paths, argv or hosts only."""
+    roots: list[str] = field(default_factory=list)
+    """The directories of `tightening` in order, to find those below one."""
 
     def add(self, rule: Rule, compiled: CompiledRule) -> None:
         """Take in a rule of this tool."""
-        if rule.paths is None and rule.argv is None:
+        if rule.paths is None and rule.argv is None and rule.hosts is None:
             self.general.append(compiled)
+        elif rule.effect != "allow":
+            self.narrows.add(compiled.shadow)
         for text in rule.paths or ():
             glob = compile_glob(text)
             self.by_root[glob.root].append((glob, compiled))
-            if rule.effect == "deny":
-                self.denied_globs.append((glob, compiled))
-        for argv in rule.argv or ():
-            prefix = ArgvPrefix(tuple(_alternatives(word) for word in argv))
-            for program in prefix.words[0] or (None,):
+            if rule.effect != "allow":
+                self.tightening[glob.root].append((glob, compiled))
+            elif glob.components[-1:] == ("**",):
+                self.covering[glob.root].append((glob, compiled))
+        for prefix in compile_argv(rule.argv or ()):
+            for program in prefix.programs or (None,):
                 self.by_program[program].append((prefix.second, prefix, compiled))
-            self.denies_argv = self.denies_argv or rule.effect == "deny"
+        for text in rule.hosts or ():
+            pattern = compile_host(text)
+            self.by_domain[_domain(pattern.name)].append((pattern, compiled))
 
-    def matching_path(self, path: str) -> Iterator[CompiledRule]:
-        """Yield the rules that match an absolute normalised path."""
-        yield from self.general
-        root = path
-        while True:
+    def matching(self, part: Part) -> Found:
+        """Yield the rules whose names hold for a part of this tool; a rule may come more than once."""
+        if part.kind != "below":
+            yield from ((rule, YES) for rule in self.general)
+        if part.kind in ("path", "below"):
+            yield from self._by_path(part)
+        elif part.kind == "command":
+            yield from self._by_argv(part)
+        elif part.kind == "host":
+            yield from self._by_host(part)
+
+    def _by_path(self, part: Part) -> Found:
+        path = part.path
+        if path is None:
+            # Only "/**" allows whatever file it is, and its root is the root.
+            yield from self._held(chain(self.covering.get("", ()), *self.tightening.values()), part)
+            return
+        if part.kind == "below" or part.below:
+            yield from self._below(path, part)
+            return
+        for root in _ancestors(path):
             for glob, rule in self.by_root.get(root, ()):
                 if glob.needle in path and glob.matches(path):
-                    yield rule
-            if not root:
-                return
-            root = root.rpartition("/")[0]
+                    yield rule, YES
 
-    def denying_below(self, directory: str) -> Iterator[CompiledRule]:
-        """Yield the deny rules that match something that a search of the directory could meet."""
-        for glob, rule in self.denied_globs:
-            if glob.may_match_below(directory):
-                yield rule
+    def _below(self, path: str, part: Part) -> Found:
+        """Yield what allows everything below a directory, and what tightens anything in it."""
+        for root in _ancestors(path):
+            if part.needs_allow:
+                yield from self._held(self.covering.get(root, ()), part)
+            yield from self._held(self.tightening.get(root, ()), part)
+        inside = "/" if path == "/" else path + "/"
+        place = bisect_left(self.roots, inside)
+        while place < len(self.roots) and self.roots[place].startswith(inside):
+            yield from self._held(self.tightening[self.roots[place]], part)
+            place += 1
 
-    def matching_argv(self, words: Sequence[Word], *, wrapper: bool = False) -> Iterator[CompiledRule]:
-        """Yield the rules that match a simple command; of a wrapper only the deny rules."""
-        program = words[0].text
-        yield from self.general
+    @staticmethod
+    def _held(globs: Iterable[tuple[PathGlob, CompiledRule]], part: Part) -> Found:
+        for glob, rule in globs:
+            held = path_held((glob,), part)
+            if held.maybe:
+                yield rule, held
+
+    def _by_argv(self, part: Part) -> Found:
+        words = part.words
+        program = words[0].text if words else ""
         named = self.by_program.get(program, ())
         bare = self.by_program.get(program.rpartition("/")[2], ()) if "/" in program else ()
         # The text that the second word must have, None when it has none that is known.
-        second = words[1].text if len(words) > 1 and words[1].kind == "literal" else None
+        second = words[1].literal if len(words) > 1 else None
         for wanted, prefix, rule in chain(named, bare, self.by_program.get(None, ())):
             if wanted is not None and second is not None and second not in wanted:
                 continue
-            if rule.effect == "deny":
-                if prefix.denies(words):
-                    yield rule
-            elif not wrapper and prefix.allows(words):
-                yield rule
+            if rule.effect == "allow":
+                if prefix.surely(words, part.cwd):
+                    yield rule, YES
+            elif prefix.maybe(words, part.cwd):
+                yield rule, Held(surely=prefix.surely(words, part.cwd), maybe=True)
+
+    def _by_host(self, part: Part) -> Found:
+        if part.host is None:
+            patterns = chain.from_iterable(self.by_domain.values())
+        else:
+            domains = {_domain(part.host), part.host.rpartition(".")[2]}
+            patterns = chain.from_iterable(self.by_domain.get(domain, ()) for domain in domains)
+        for pattern, rule in patterns:
+            held = host_held((pattern,), part)
+            if held.maybe:
+                yield rule, held
 
 
-def _alternatives(word: str | tuple[str, ...]) -> frozenset[str] | None:
-    if word == ANY_WORD:
-        return None
-    return frozenset((word,) if isinstance(word, str) else word)
+_NO_RULES = ToolRules()
 
 
-def compile_rules(rules: Sequence[Rule]) -> dict[str, ToolRules]:
-    """Return the index of each tool that a rule names."""
+@dataclass(frozen=True)
+class RuleIndex:
+    """The rules of one layer, by tool."""
+
+    tools: dict[str, ToolRules]
+
+    def of(self, tool: str) -> ToolRules:
+        """Return the rules about a tool."""
+        return self.tools.get(tool, _NO_RULES)
+
+
+def compile_rules(rules: Iterable[Rule], layer: Layer = "tenant", *, first: int = 0) -> RuleIndex:
+    """Return the index of the rules of a layer, whose places count from `first`."""
     index: dict[str, ToolRules] = defaultdict(ToolRules)
-    for place, rule in enumerate(rules):
-        compiled = CompiledRule(place, rule.id, rule.effect, rule.reason)
+    for place, rule in enumerate(rules, first):
+        compiled = compile_rule(rule, place, layer)
         for tool in dict.fromkeys(rule.tools):
             index[tool].add(rule, compiled)
-    return dict(index)
+    for tool_rules in index.values():
+        tool_rules.roots = sorted(tool_rules.tightening)
+    return RuleIndex(dict(index))
+
+
+def _ancestors(path: str) -> Iterator[str]:
+    """Yield a path and the directories above it, the root as ""."""
+    root = path if path != "/" else ""
+    while root:
+        yield root
+        root = root.rpartition("/")[0]
+    yield ""
+
+
+def _domain(host: str) -> str:
+    """Return the last two parts of a name, by which patterns are found; one part where it has no more."""
+    return ".".join(host.rsplit(".", 2)[-2:])

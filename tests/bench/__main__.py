@@ -1,5 +1,6 @@
 """`make bench`: each module measures one thing and says beside what; the tables come as they are ready.
 
+policy_decisions what a decision among 1,000 rules costs, beside a plain judge that goes through them one by one
 step_overhead    what a step of the loop costs besides model and tool, in time and in bytes written
 gateway_calls    a call through the whole gateway, beside `docker exec` and a bare gRPC echo; needs a Docker engine
 daemon_exec      programs in one sandbox, beside a bare subprocess and `docker exec`
@@ -13,12 +14,12 @@ import asyncio
 
 from rich.console import Console
 
-from tests.bench import daemon_exec, daemon_files, daemon_size, gateway_calls, step_overhead
+from tests.bench import daemon_exec, daemon_files, daemon_size, gateway_calls, policy_decisions, step_overhead
 
 
 async def _bench() -> None:
     console = Console(width=110)
-    for module in (step_overhead, gateway_calls, daemon_exec, daemon_files, daemon_size):
+    for module in (policy_decisions, step_overhead, gateway_calls, daemon_exec, daemon_files, daemon_size):
         for table in await module.tables():
             console.print(table)
             console.print()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -13,7 +12,8 @@ from agent.hook_engine import HookEngine
 from agent.tool_runner import ToolRunner
 from agent.toolbox import Toolbox
 from gateway.command_policy import CommandRules, command_policy
-from tests.security.policy.test_bypasses import ATTEMPTS
+from tests.security.policy.attempts import ATTEMPTS
+from tests.security.policy.strict_policy import verdict
 from tests.unit.agent.fakes import Events, FakeShell, call, state
 
 
@@ -43,6 +43,9 @@ NOT_RM = judge(deny=[["rm"], ["git", "push"]])
         "cat < a.txt 2>/dev/null",
         "ls *.py",
         "'ls' x",
+        "ls & cat a",
+        "timeout -k 1 5 ls",
+        "cat /etc/passwd $HOME/.ssh/id",
     ],
 )
 def test_lines_of_allowed_commands_pass(command: str) -> None:
@@ -59,15 +62,13 @@ def test_lines_of_allowed_commands_pass(command: str) -> None:
         "ls\nrm x",
         "ls | head -30\nrm x",
         "ls | wc -l\nrm x",
-        "ls \\\nrm",
         "ls $(rm x)",
         "ls `rm x`",
-        "ls &",
         "env rm x",
         "env -S 'rm x'",
         "PATH=/workspace ls",
         "timeout 5 rm x",
-        "timeout -k 1 5 ls",
+        "timeout -k 1 5 rm x",
         "sh -c 'ls; rm x'",
         "sh -c 'sh -c \"rm x\"'",
         "eval ls",
@@ -129,10 +130,8 @@ def test_every_known_attempt_on_the_policy_fails_here_too(kind: str) -> None:
         ],
         deny=[["git", "log", "-p"], ["git", "diff", "--ext-diff"]],
     )
-    # What an allowed program reads is for the tenant's policy to judge, by path.
-    passed = [command for command in ATTEMPTS[kind] if strict(command) is None]
-    assert [command for command in passed if not re.fullmatch("cat < [a-z./]+", command)] == []
-    assert not passed or kind == "paths"
+    # What an allowed program reads is for the tenant's policy to judge, by path: so both together.
+    assert [command for command in ATTEMPTS[kind] if strict(command) is None and verdict(command) == "allow"] == []
 
 
 @pytest.mark.parametrize("command", ["echo x > f", "echo x >> /tmp/f", "> f", "ls 2> f", "sh -c 'echo x > f'"])

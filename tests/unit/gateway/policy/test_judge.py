@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.policy import STARTER_POLICY, Match, Policy, load_policy
+from gateway.policy import STARTER_POLICY, Match, Policy, PolicyDocument, load_policy
 
 
 def policy(*rules: Mapping[str, Any], **fields: Any) -> Policy:
@@ -20,7 +20,7 @@ def policy(*rules: Mapping[str, Any], **fields: Any) -> Policy:
         {"id": f"rule-{place}", "reason": f"reason {place}", "effect": "allow", "tools": ["execute"], **rule}
         for place, rule in enumerate(rules)
     ]
-    return load_policy(json.dumps({"version": 1, "rules": written, **fields}), "test")
+    return Policy(PolicyDocument.model_validate_json(json.dumps({"version": 1, "rules": written, **fields})))
 
 
 def verdict(judge: Policy, command: str) -> tuple[str, str]:
@@ -30,6 +30,7 @@ def verdict(judge: Policy, command: str) -> tuple[str, str]:
 
 
 GIT = {"argv": [["git", ["status", "diff"]], ["ls"]]}
+FILES = {"id": "files", "tools": ["read"]}
 
 
 def test_nothing_matched_means_deny() -> None:
@@ -42,7 +43,7 @@ def test_nothing_matched_means_deny() -> None:
 
 @pytest.mark.parametrize("command", ["git status", "git diff a b", "ls", "ls -la /", "git 'status'", "ls *"])
 def test_an_argv_prefix_allows_commands_that_start_with_it(command: str) -> None:
-    assert verdict(policy(GIT), command) == ("allow", "rule-0")
+    assert verdict(policy(GIT, FILES), command) == ("allow", "rule-0")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def test_a_star_in_argv_is_exactly_one_word_that_is_known() -> None:
 
 
 def test_each_command_of_a_line_needs_its_own_rule() -> None:
-    judge = policy({"argv": [["ls"]]}, {"argv": [["cat"]]})
+    judge = policy({"argv": [["ls"]]}, {"argv": [["cat"]]}, FILES)
     assert verdict(judge, "cat a | ls") == ("allow", "rule-0")
     assert verdict(judge, "cat a; ls; rm b") == ("deny", "default-deny")
 
@@ -71,6 +72,7 @@ def test_the_strictest_wins_in_the_name_of_the_first_such_rule() -> None:
         {"argv": [["git"]]},
         {"argv": [["git", "push"]], "effect": "deny"},
         {"argv": [["git", "*", "-f"]], "effect": "deny"},
+        FILES,
     )
     assert verdict(judge, "git status") == ("allow", "rule-0")
     assert verdict(judge, "git push -f") == ("deny", "rule-1")
@@ -90,16 +92,17 @@ def test_a_deny_rule_finds_its_program_by_path_and_in_wrappers(command: str) -> 
 
 
 def test_a_deny_rule_takes_a_file_name_pattern_for_the_word_it_might_become() -> None:
-    judge = policy({"argv": [["git"]]}, {"argv": [["git", "push"]], "effect": "deny"})
+    judge = policy({"argv": [["git"]]}, {"argv": [["git", "push"]], "effect": "deny"}, FILES)
     assert verdict(judge, "git pus*") == ("deny", "rule-1")
-    assert verdict(judge, "git add *.py") == ("allow", "rule-0")
+    assert verdict(judge, "git * x") == ("deny", "rule-1")
+    assert verdict(judge, "git status -- *.py") == ("allow", "rule-0")
     assert verdict(judge, "xargs git") == ("deny", "rule-1")
 
 
 def test_a_deny_rule_about_a_wrapper_holds_and_an_allow_rule_about_one_allows_only_what_it_wraps() -> None:
     assert verdict(policy({"argv": [["*"]]}, {"argv": [["env"]], "effect": "deny"}), "env ls") == ("deny", "rule-1")
     assert verdict(policy({"argv": [["env"]]}), "env ls") == ("deny", "default-deny")
-    assert verdict(policy({"argv": [["env"]]}, {"argv": [["ls"]]}), "env ls") == ("allow", "rule-1")
+    assert verdict(policy({"argv": [["env"]]}, {"argv": [["ls"]]}, FILES), "env ls") == ("allow", "rule-1")
 
 
 def test_a_rule_without_argv_is_about_every_command_line_opaque_ones_too() -> None:
@@ -110,9 +113,10 @@ def test_a_rule_without_argv_is_about_every_command_line_opaque_ones_too() -> No
 
 
 def test_an_opaque_line_gets_what_the_policy_says_for_opaque() -> None:
-    assert verdict(policy(GIT), "ls $x") == ("deny", "opaque")
-    assert verdict(policy(GIT, opaque="allow"), "ls $x") == ("allow", "opaque")
-    assert "expands a variable" in policy(GIT).judge("execute", {"command": "ls $x"}).reason
+    for word, verdict_of_line in (("deny", "deny"), ("ask", "ask"), ("allow", "allow")):
+        assert verdict(policy(GIT, FILES, opaque=word), "ls ${x:-y}") == (verdict_of_line, "opaque")
+    assert "opaque: ${...}" in policy(GIT).judge("execute", {"command": "ls ${x:-y}"}).reason
+    assert policy(GIT, opaque="ask").judge("execute", {"command": "ls ${x:-y}"}).asked == ("the whole line",)
 
 
 def test_where_an_argv_is_denied_an_opaque_line_is_not_waved_through_by_a_rule_without_argv() -> None:
@@ -125,12 +129,12 @@ def test_a_denied_program_that_is_seen_in_an_opaque_line_denies_it() -> None:
     judge = policy({}, {"argv": [["curl"]], "effect": "deny"}, opaque="allow")
     assert verdict(judge, "echo $(curl x)") == ("deny", "rule-1")
     assert verdict(judge, "for f in a; do sh -c 'curl x'; done") == ("deny", "rule-1")
-    assert verdict(judge, "echo $(ls)") == ("allow", "opaque")
+    assert verdict(judge, "echo ${x:-y}") == ("allow", "opaque")
 
 
 LS = {"argv": [["ls"], ["cat"], ["cd"]]}
 WRITE = {"tools": ["write_file"], "paths": ["/workspace/out/**"]}
-READ = {"tools": ["read_file"], "paths": ["/workspace/**"]}
+READ = {"tools": ["read_file", "ls"], "paths": ["/workspace/**"]}
 
 
 @pytest.mark.parametrize(
@@ -148,7 +152,8 @@ READ = {"tools": ["read_file"], "paths": ["/workspace/**"]}
         ("ls > out/link/../a", "deny"),
         ("cat < /etc/passwd", "deny"),
         ("ls > /dev/tcp/a/1", "deny"),
-        ("cd out && ls > out/a", "deny"),
+        ("cd out && ls > a", "allow"),
+        ("cd src && ls > a", "deny"),
         ("cd out && ls > /workspace/out/a", "allow"),
     ],
 )
@@ -158,7 +163,7 @@ def test_redirects_are_judged_as_file_reads_and_writes(command: str, expected: s
 
 def test_a_redirect_to_a_device_is_opaque_whatever_paths_are_allowed() -> None:
     """In bash /dev/tcp/host/port is a connection, not a file."""
-    judge = policy(LS, {"tools": ["write_file"], "paths": ["/**"]})
+    judge = policy(LS, {"tools": ["write_file"], "paths": ["/**"]}, FILES)
     assert verdict(judge, "ls > /etc/x") == ("allow", "rule-0")
     assert verdict(judge, "ls > /dev/tcp/host/80") == ("deny", "opaque")
 
@@ -191,14 +196,15 @@ def test_a_search_is_denied_from_where_it_would_meet_what_it_must_not() -> None:
 
 
 def test_the_trace_lists_every_rule_that_matched_a_part() -> None:
-    judge = policy({"argv": [["git"]]}, {"argv": [["git", "push"]], "effect": "deny"}, WRITE)
-    decision = judge.judge("execute", {"command": "git status > out/a; git push"})
-    assert set(decision.trace) == {
+    judge = policy({"argv": [["mytool"], ["cat"]]}, {"argv": [["mytool", "push"]], "effect": "deny"}, WRITE, READ)
+    decision = judge.judge("execute", {"command": "cat a > out/a; mytool push"})
+    assert decision.trace == (
+        Match("cat a", "rule-0", "allow"),
+        Match("cat: read /workspace/a", "rule-3", "allow"),
+        Match("mytool push", "rule-0", "allow"),
+        Match("mytool push", "rule-1", "deny"),
         Match("> /workspace/out/a", "rule-2", "allow"),
-        Match("git status", "rule-0", "allow"),
-        Match("git push", "rule-0", "allow"),
-        Match("git push", "rule-1", "deny"),
-    }
+    )
 
 
 def test_what_a_decision_says_can_always_be_stored_as_text() -> None:
@@ -301,13 +307,13 @@ def test_a_decision_among_a_thousand_rules_costs_far_less_than_a_hundred_times_o
                 {"tools": ["read_file"], "paths": [f"/workspace/dir{place}/**", f"/workspace/**/name{place}/*.py"]}
                 for place in range(rules // 2)
             ),
-            *({"argv": [["git", f"sub{place}"], [f"program{place}"]]} for place in range(rules // 2)),
+            *({"argv": [["make", f"sub{place}"], [f"program{place}"]]} for place in range(rules // 2)),
         )
 
     few, many = judge(10), judge(1000)
     for tool, arguments in (
         ("read_file", {"path": "/workspace/a/b/name4/x.py"}),
-        ("execute", {"command": "git sub4 --flag 'a b'"}),
+        ("execute", {"command": "make sub4 --flag 'a b'"}),
     ):
         few_s = min(_p99_s(few, tool, arguments) for _ in range(5))
         many_s = min(_p99_s(many, tool, arguments) for _ in range(5))

@@ -9,6 +9,7 @@ import pytest
 from gateway.policy import STARTER_POLICY, PolicyDocument, PolicyError, check_policy_file, load_policy
 from gateway.policy.loading import LIMIT_BYTES
 
+DENY = "{id: d, tools: [execute], effect: deny, reason: r"
 RULE = "{id: a, tools: [execute], effect: allow, reason: r"
 
 
@@ -58,7 +59,7 @@ def test_any_tool_that_does_not_page_can_have_sizes_of_its_own_and_they_survive_
         ("version: 1\nrules: []\nlimits:\n  steps: 0", 4, "limits.steps", "greater than or equal to 1"),
         ("version: 1\nrules: []\nlimits:\n  step: 1", 4, "limits.step", "allowed here: timeout_s, steps"),
         ("version: 1\nrules: []\nlimits: []", 3, "limits", "must be a mapping with these fields: timeout_s"),
-        ("version: 1\nrules: []\nopaque: ask", 3, "opaque", "approvals come later"),
+        ("version: 1\nrules: []\nopaque: maybe", 3, "opaque", "allowed: 'deny', 'ask', 'allow'"),
         ("version: 1\nrules: []\neviction:\n  head_chars: 90000", 3, "eviction", "not be more than limit_chars"),
         ("version: 1\nrules: []\neviction:\n  tools: {ls: {}}", 4, "eviction.tools.ls", "its results come in pages"),
         ("version: 1\nrules: []\neviction:\n  tools: {a b: {}}", 4, "eviction.tools.a b", "letters, digits"),
@@ -83,12 +84,12 @@ def test_any_tool_that_does_not_page_can_have_sizes_of_its_own_and_they_survive_
             "choose another",
         ),
         (
-            "version: 1\nrules:\n- id: a\n  tools: [ls]\n  effect: ask\n  reason: r",
+            "version: 1\nrules:\n- id: a\n  tools: [ls]\n  effect: warn\n  reason: r",
             5,
             "rules[0].effect",
-            "approvals come later",
+            "allowed: 'allow', 'ask', 'deny'",
         ),
-        (f"version: 1\nrules:\n- {RULE}, mode: shadow}}", 3, "rules[0].mode", "shadow mode comes later"),
+        (f"version: 1\nrules:\n- {RULE}, mode: audit}}", 3, "rules[0].mode", "allowed: 'enforce', 'shadow'"),
         ("version: 1\nrules:\n- {id: a, tools: [bash], effect: deny, reason: r}", 3, "rules[0].tools[0]", "'execute'"),
         ("version: 1\nrules:\n- {id: a, tools: [], effect: deny, reason: r}", 3, "rules[0].tools", "at least 1"),
         (f"version: 1\nrules:\n- {RULE}, paths: [/a]}}", 3, "rules[0]", "for execute write argv"),
@@ -121,6 +122,41 @@ def test_any_tool_that_does_not_page_can_have_sizes_of_its_own_and_they_survive_
             "rules[0].examples.not_match[0]",
             "must not",
         ),
+        (
+            f"version: 1\nrules:\n- {RULE}, argv: [[a], [b]]}}\n- {DENY}, argv: [[b], [a]]}}",
+            3,
+            "rules[0].effect",
+            "rule 'a' can never allow anything, 'd' denies the same",
+        ),
+        (f"version: 1\nrules:\n- {RULE}, when: 1 +}}", 3, "rules[0].when", "not an expression of CEL"),
+        (f"version: 1\nrules:\n- {RULE}, when: foo == 1}}", 3, "rules[0].when", "unknown name 'foo'"),
+        (f"version: 1\nrules:\n- {RULE}, argv: [[a, {{path: [x]}}]]}}", 3, "rules[0].argv[0][1].path[0]", "absolute"),
+        (f"version: 1\nrules:\n- {RULE}, argv: [[a, {{word: x}}]]}}", 3, "rules[0].argv[0][1].word", "allowed here"),
+        (f"version: 1\nrules:\n- {RULE}, argv: [[a, {{}}]]}}", 3, "rules[0].argv[0][1]", "one of path, number"),
+        (f"version: 1\nrules:\n- {RULE}, argv: [[a, {{matches: (}}]]}}", 3, "rules[0].argv[0][1].matches", "RE2"),
+        (f"version: 1\nrules:\n- {RULE}, examples: {{match: [5]}}}}", 3, "rules[0].examples.match[0]", "as a mapping"),
+        (f"version: 1\nrules:\n- {RULE}, unless: {{}}}}", 3, "rules[0].unless", "leave it out"),
+        (f"version: 1\nrules:\n- {RULE}, time: {{since: 9}}}}", 3, "rules[0].time.since", "quotes"),
+        (
+            "version: 1\nrules:\n- {id: a, tools: [connect], effect: allow, reason: r, hosts: [Pypi.org]}",
+            3,
+            "rules[0].hosts[0]",
+            "is judged as 'pypi.org'",
+        ),
+        (
+            "version: 1\nrules:\n- {id: a, tools: [connect], effect: allow, reason: r, examples: {match: [pypi.org]}}",
+            3,
+            "rules[0].examples.match[0]",
+            "write HOST:PORT",
+        ),
+        (
+            "version: 1\ntests:\n- {tool: ls, args: {path: /a}, verdict: allow}",
+            3,
+            "tests[0]",
+            "expected allow, and it is deny by default-deny",
+        ),
+        ("version: 1\ntests:\n- {tool: ls, verdict: deny, at: noon}", 3, "tests[0].at", "is no time"),
+        ("version: 1\nredaction: {patterns: [{id: a, pattern: '(?=a)'}]}", 2, "redaction.patterns[0].pattern", "RE2"),
         ("version: 1\nrules: [\n", 3, "", "not valid YAML"),
         ("version: 1\n\trules: []", 2, "", "not valid YAML"),
         ("version: 1\nrules: &a []", 2, "", "aliases"),
@@ -152,6 +188,48 @@ def test_a_bomb_of_aliases_is_refused_at_once() -> None:
 
 def test_values_that_yaml_reads_as_dates_stay_text() -> None:
     assert load_policy("version: 1\nrules: []\ndescription: 2024-01-31", "p").document.description == "2024-01-31"
+
+
+def test_an_example_is_judged_by_its_rule_alone_at_any_time_and_may_be_a_mapping() -> None:
+    """Files that `cat` names are other rules' business, and a file must not fail to load at night."""
+    text = """
+version: 1
+rules:
+- id: a
+  tools: [execute]
+  argv: [[cat]]
+  effect: allow
+  reason: r
+  mode: shadow
+  time: {days: [mon], since: "03:00", until: "03:01"}
+  examples:
+    match: [cat /etc/passwd, {command: cat x, timeout_s: 5}]
+    not_match: [cat x > y]
+- id: b
+  tools: [write_file]
+  effect: deny
+  reason: r
+  size_bytes: {over: 3}
+  unless: {time: {days: [mon, tue, wed, thu, fri, sat, sun]}}
+  examples:
+    match: [{path: /workspace/a, content: four}]
+    not_match: [{path: /workspace/a, content: two}]
+- id: c
+  tools: [connect]
+  hosts: [pypi.org]
+  effect: ask
+  reason: r
+  examples: {match: ["PyPI.org:443"], not_match: ["a.org:443", "[::1]:443"]}
+"""
+    assert load_policy(text, "p")
+
+
+def test_many_rules_with_examples_load_and_too_many_examples_do_not() -> None:
+    rule = "- {{id: r{0}, tools: [ls], paths: [/w/{0}], effect: allow, reason: r, examples: {{match: [{1}]}}}}\n"
+    text = "version: 1\nrules:\n" + "".join(rule.format(place, f"/w/{place}") for place in range(2000))
+    assert len(load_policy(text, "p").document.rules) == 2000
+    many = "version: 1\nrules:\n" + "".join(rule.format(place, ", ".join(["/w"] * 100)) for place in range(201))
+    assert "20100 examples; a policy has at most 20000" in problems(many)[0][2]
 
 
 def test_the_error_names_source_line_and_field() -> None:

@@ -1,0 +1,184 @@
+"""The argv of a rule made ready: the first words that a command has, each a text, one of several, or a placeholder."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.policy.document import ArgvPrefix as WrittenPrefix
+from gateway.policy.document import Placeholder
+from gateway.policy.globs import PathGlob, compile_glob, path_problem
+from gateway.policy.regexes import compile_regex
+from gateway.policy.shell_line import START, Directories
+from gateway.policy.words import Word
+
+ANY_WORD = "*"
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
+
+
+@dataclass(frozen=True)
+class WantedPath:
+    """A word that is a path: where it leads from each directory in which the command may run, a glob must match."""
+
+    globs: tuple[PathGlob, ...]
+
+    def surely(self, text: str, cwd: Directories) -> bool:
+        """Return whether it is such a path from everywhere. What looks like an option is none."""
+        paths = _paths(text, cwd)
+        return bool(paths) and all(path is not None and self._matches(path) for path in paths)
+
+    def maybe(self, text: str, cwd: Directories) -> bool:
+        """Return whether it could be such a path."""
+        paths = _paths(text, cwd)
+        return not paths or any(path is None or self._matches(path) for path in paths)
+
+    def _matches(self, path: str) -> bool:
+        return any(glob.matches(path) for glob in self.globs)
+
+
+def _paths(text: str, cwd: Directories) -> list[str | None]:
+    """Return where a word may lead, None for what cannot be told; nothing when not even the directories are known."""
+    if text.startswith("/"):
+        directories: tuple[str, ...] = ("/",)
+    elif cwd is None or not text or text.startswith("-"):
+        return []
+    else:
+        directories = cwd
+    found: list[str | None] = []
+    for directory in directories:
+        path = "/" + posixpath.normpath(posixpath.join(directory, text)).lstrip("/")
+        found.append(None if ".." in text.split("/") or path_problem(path) is not None else path)
+    return found
+
+
+@dataclass(frozen=True)
+class WantedNumber:
+    """A word that is a whole number in a range, written in the usual way."""
+
+    least: int
+    most: int
+
+    def surely(self, text: str, _cwd: Directories) -> bool:
+        """Return whether it is; 010 is not, some programs read it as octal."""
+        return _NUMBER.fullmatch(text) is not None and str(int(text)) == text and self.least <= int(text) <= self.most
+
+    def maybe(self, text: str, _cwd: Directories) -> bool:
+        """Return whether a program could read it so."""
+        return _NUMBER.fullmatch(text) is not None and (str(int(text)) != text or self.least <= int(text) <= self.most)
+
+
+@dataclass(frozen=True)
+class WantedPattern:
+    """A word that a pattern matches as a whole."""
+
+    pattern: Any
+
+    def surely(self, text: str, _cwd: Directories) -> bool:
+        """Return whether it matches; text that is not Unicode matches nothing."""
+        try:
+            return self.pattern.fullmatch(text.encode()) is not None
+        except UnicodeEncodeError:
+            return False
+
+    def maybe(self, text: str, cwd: Directories) -> bool:
+        """Return whether it could match."""
+        return not text.isascii() or self.surely(text, cwd)
+
+
+@dataclass(frozen=True)
+class WantedEnd:
+    """No word at all."""
+
+
+WantedWord = frozenset[str] | WantedPath | WantedNumber | WantedPattern | WantedEnd | None
+"""None is one word of any text."""
+
+
+@dataclass(frozen=True)
+class ArgvPrefix:
+    """The first words of a command."""
+
+    words: tuple[WantedWord, ...]
+
+    @property
+    def programs(self) -> frozenset[str] | None:
+        """What the name of the program may be, None for any."""
+        first = self.words[0]
+        return first if isinstance(first, frozenset) else None
+
+    @property
+    def second(self) -> frozenset[str] | None:
+        """What the second word must be, None when it may be anything or be missing."""
+        second = self.words[1] if len(self.words) > 1 else None
+        return second if isinstance(second, frozenset) else None
+
+    def surely(self, words: Sequence[Word], cwd: Directories = START) -> bool:
+        """Return whether a command starts with this prefix, whatever the shell makes of the words after it."""
+        for place, wanted in enumerate(self.words):
+            if isinstance(wanted, WantedEnd):
+                return len(words) == place
+            text = words[place].literal if place < len(words) else None
+            if text is None or not _accepts(wanted, text, cwd):
+                return False
+        return True
+
+    def maybe(self, words: Sequence[Word], cwd: Directories = START) -> bool:
+        """Return whether a command starts with this prefix or might, once the shell has expanded it."""
+        for place, wanted in enumerate(self.words):
+            if place >= len(words):
+                return isinstance(wanted, WantedEnd)
+            word = words[place]
+            if isinstance(wanted, WantedEnd):
+                return all(_may_vanish(left) for left in words[place:])
+            if word.kind in ("glob", "expansion"):
+                if isinstance(wanted, frozenset) and not any(text.startswith(word.prefix) for text in wanted):
+                    return False
+                if word.one_word:
+                    continue
+                return True
+            if not _could_accept(wanted, word.text, cwd, is_program=place == 0):
+                return False
+        return True
+
+
+def _accepts(wanted: WantedWord, text: str, cwd: Directories) -> bool:
+    if wanted is None:
+        return True
+    if isinstance(wanted, frozenset):
+        return text in wanted
+    return not isinstance(wanted, WantedEnd) and wanted.surely(text, cwd)
+
+
+def _could_accept(wanted: WantedWord, text: str, cwd: Directories, *, is_program: bool) -> bool:
+    if wanted is None:
+        return True
+    if isinstance(wanted, frozenset):
+        return text in wanted or (is_program and text.rpartition("/")[2] in wanted)
+    return not isinstance(wanted, WantedEnd) and wanted.maybe(text, cwd)
+
+
+def _may_vanish(word: Word) -> bool:
+    """Return whether no word at all may take its place."""
+    return word.kind == "unknown" or (word.kind == "expansion" and not word.single and not word.prefix)
+
+
+def compile_argv(written: Iterable[WrittenPrefix]) -> tuple[ArgvPrefix, ...]:
+    """Return the prefixes of a rule, ready to match."""
+    return tuple(ArgvPrefix(tuple(_wanted(word) for word in prefix)) for prefix in written)
+
+
+def _wanted(word: str | tuple[str, ...] | Placeholder) -> WantedWord:
+    if word == ANY_WORD:
+        return None
+    if isinstance(word, str):
+        return frozenset((word,))
+    if isinstance(word, tuple):
+        return frozenset(word)
+    if word.path is not None:
+        return WantedPath(tuple(compile_glob(glob) for glob in word.path))
+    if word.number is not None:
+        return WantedNumber(word.number.least, word.number.most)
+    return WantedPattern(compile_regex(word.matches)) if word.matches is not None else WantedEnd()

@@ -1,0 +1,96 @@
+"""What changes from one policy to another: verdicts of calls, counted by rule, and what the files say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gateway.policy.document import PolicyDocument
+
+LIMIT_SAMPLES = 3
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A verdict and the rule that it came by."""
+
+    verdict: str
+    rule: str
+
+    def __str__(self) -> str:
+        return f"{self.verdict} by {self.rule}"
+
+
+@dataclass
+class Change:
+    """Calls that change in the same way: how many, and the first few for people."""
+
+    before: Verdict
+    after: Verdict
+    calls: int = 0
+    samples: list[str] = field(default_factory=list)
+
+    @property
+    def loosens(self) -> bool:
+        """Whether more passes now."""
+        order = ("deny", "ask", "allow")
+        return order.index(self.after.verdict) > order.index(self.before.verdict)
+
+
+class Tally:
+    """Counts calls that were judged twice; memory grows with the pairs of rules, never with the calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.changed = 0
+        self._changes: dict[tuple[Verdict, Verdict], Change] = {}
+
+    def take(self, before: Verdict, after: Verdict, sample: str) -> None:
+        """Count one call; only another verdict is a change, another rule is not."""
+        self.calls += 1
+        if before.verdict == after.verdict:
+            return
+        self.changed += 1
+        change = self._changes.setdefault((before, after), Change(before, after))
+        change.calls += 1
+        if len(change.samples) < LIMIT_SAMPLES and sample not in change.samples:
+            change.samples.append(sample)
+
+    @property
+    def changes(self) -> list[Change]:
+        """Return the changes, what loosens first, then those of most calls."""
+        return sorted(self._changes.values(), key=lambda change: (not change.loosens, -change.calls))
+
+
+@dataclass(frozen=True)
+class TextChange:
+    """A rule or a setting that two files say differently; None is "not there"."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+
+def text_changes(a: PolicyDocument, b: PolicyDocument) -> Iterator[TextChange]:
+    """Yield what two files say differently: rules by their ids, groups and sections by their names."""
+    first, second = _said(a), _said(b)
+    for name in dict.fromkeys((*first, *second)):
+        before, after = first.get(name), second.get(name)
+        if before != after:
+            yield TextChange(name, before, after)
+
+
+def _said(document: PolicyDocument) -> dict[str, str]:
+    said: dict[str, str] = {}
+    for section, value in document.model_dump(mode="json", exclude={"rules", "groups", "tests", "description"}).items():
+        if isinstance(value, dict):
+            said |= {f"{section}.{name}": str(item) for name, item in value.items()}
+        else:
+            said[section] = str(value)
+    for rule in document.rules:
+        said[f"rule {rule.id}"] = rule.model_dump_json(exclude_defaults=True, exclude={"examples"})
+    for name, group in document.groups.items():
+        said[f"group {name}"] = ", ".join(group.use)
+        for rule in group.rules:
+            said[f"rule {rule.id}"] = rule.model_dump_json(exclude_defaults=True, exclude={"examples"})
+    return said

@@ -1,0 +1,86 @@
+"""Whether one path glob holds all that another does, by their texts: True only when that is sure.
+
+What is compared is the shape: `**` holds any parts, `*` any characters of one part. Two globs that mean the same and
+are written very differently may be called different; nothing that one does not hold is ever called held.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TypeVar
+
+from gateway.policy.globs import PathGlob, compile_glob
+
+_TOKEN = re.compile(r"\[[!^]?.[^]]*\]|.", re.DOTALL)
+_LIMIT_STEPS = 20_000
+T = TypeVar("T")
+
+
+def covers(a: PathGlob, b: PathGlob) -> bool:
+    """Return whether every path that `b` matches is surely one that `a` matches."""
+    if a.text == b.text:
+        return True
+    # What every path of `a` contains stands in `b` too, or `b` has paths without it.
+    return a.needle in b.text and _holds(a.components, b.components, "**", _part_holds)
+
+
+def sample_path(glob: PathGlob, filler: str = "sample") -> str | None:
+    """Return a path that a glob matches, `filler` where it leaves the name open; None where none was found."""
+    parts = ["".join(map(_sample(filler), _tokens(part))) for part in glob.components if part != "**"]
+    path = "/" + "/".join(parts)
+    # `/a/**` matches /a as well, but a file below it says more.
+    below = f"{path.rstrip('/')}/{filler}" if glob.components[-1:] == ("**",) else path
+    return next((found for found in (below, path) if glob.matches(found)), None)
+
+
+def _holds(a: Sequence[T], b: Sequence[T], any_number: T, one_holds: Callable[[T, T], bool]) -> bool:
+    """Return whether what `b` can be is surely within what `a` can be; `any_number` stands for any number of items."""
+    if len(a) * len(b) > _LIMIT_STEPS:
+        return False
+    # held[j]: the rest of `a` holds the rest of `b` from j on; the rests grow from the end.
+    held = [False] * len(b) + [True]
+    for item in reversed(a):
+        longer = [False] * (len(b) + 1)
+        for place in range(len(b), -1, -1):
+            if item == any_number:
+                longer[place] = held[place] or (place < len(b) and longer[place + 1])
+            elif place < len(b) and b[place] != any_number:
+                longer[place] = held[place + 1] and one_holds(item, b[place])
+        held = longer
+    return held[0]
+
+
+@lru_cache(maxsize=4096)
+def _part_holds(a: str, b: str) -> bool:
+    """Return whether one part between slashes holds another; a part is never empty."""
+    if a in (b, "*"):
+        return True
+    return _holds(_tokens(a), _tokens(b), "*", _character_holds)
+
+
+def _character_holds(a: str, b: str) -> bool:
+    if a in (b, "?"):
+        return True
+    return len(a) > 1 and len(b) == 1 and b != "?" and compile_glob("/" + a).matches("/" + b)
+
+
+def _tokens(part: str) -> tuple[str, ...]:
+    """Return a part's characters, with each [...] as one."""
+    return tuple(_TOKEN.findall(part))
+
+
+def _sample(filler: str) -> Callable[[str], str]:
+    def text(piece: str) -> str:
+        if piece == "*":
+            return filler
+        if piece == "?":
+            return filler[:1]
+        if len(piece) == 1:
+            return piece
+        wanted = compile_glob("/" + piece)
+        candidates = (*piece[1:-1], *(chr(code) for code in range(0x21, 0x7F)))
+        return next((character for character in candidates if wanted.matches("/" + character)), "")
+
+    return text

@@ -1,0 +1,150 @@
+"""Rules that change nothing: dead ones, which a stricter rule overrules, and shadowed ones, which say it again."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from gateway.policy.cover import Atom, atoms, covers
+from gateway.policy.decision import STRICTNESS, Effect
+from gateway.policy.document import Condition
+from gateway.policy.globs import compile_glob
+from gateway.policy.lint.findings import Finding, Linted
+from gateway.policy.placed import PlacedRule
+
+
+def effectless(linted: Linted) -> Iterator[Finding]:
+    """Yield the rules, or the pieces of rules, that never decide anything."""
+    order = {id(placed): place for place, placed in enumerate(linted.rules)}
+    pieces = _Pieces(linted.rules)
+    for placed in linted.own:
+        own = list(atoms(placed.rule))
+        if placed.rule.unless is not None and all(covers(placed.rule.unless, atom.condition) for atom in own):
+            yield linted.finding(
+                "dead-rule",
+                "warning",
+                placed,
+                "its `unless` holds for all that the rule is about, so it never matches",
+                "narrow the unless, or remove the rule",
+            )
+            continue
+        over = [pieces.stricter(placed, atom) for atom in own]
+        if all(over):
+            yield _dead(linted, placed, [rule for rule in over if rule is not None])
+            continue
+        for atom, by in zip(own, over, strict=True):
+            if by is not None:
+                yield linted.finding(
+                    "dead-part",
+                    "note",
+                    placed,
+                    f"`{atom.shown}` never has an effect: {by.name} ({by.rule.effect}) covers it",
+                    "leave it out of the rule",
+                )
+        again = [by or pieces.same(placed, atom, order) for atom, by in zip(own, over, strict=True)]
+        if all(again):
+            yield linted.finding(
+                "shadowed-rule",
+                "note",
+                placed,
+                f"says nothing new: {_names(rule for rule in again if rule is not None)} covers all of it",
+                "remove it, or narrow the other",
+            )
+
+
+def _dead(linted: Linted, placed: PlacedRule, over: list[PlacedRule]) -> Finding:
+    effects = {rule.rule.effect for rule in over}
+    what = {
+        "allow": "never allows anything" if effects == {"deny"} else "never allows anything by itself",
+        "ask": "nobody is ever asked",
+        "deny": "never denies anything",
+    }[placed.rule.effect]
+    return linted.finding(
+        "dead-rule",
+        "warning",
+        placed,
+        f"{what}: {_names(over)} ({'/'.join(sorted(effects))}) covers all of it",
+        "narrow the stricter rule (unless), or remove this one",
+    )
+
+
+def _names(rules: Iterable[PlacedRule]) -> str:
+    return ", ".join(dict.fromkeys(rule.name for rule in rules))
+
+
+_WILDCARDS = frozenset("*?[")
+_STRICTEST_FIRST: tuple[Effect, ...] = ("deny", "ask", "allow")
+
+
+class _Pieces:
+    """The atoms of all rules, found by where a wider one can stand: a directory above, the same program, a host."""
+
+    def __init__(self, rules: list[PlacedRule]) -> None:
+        self._found: dict[tuple[Effect, str, str], list[tuple[PlacedRule, Atom]]] = defaultdict(list)
+        for placed in rules:
+            # With an exception a rule is narrower than its pieces; it is never taken to cover anything.
+            if placed.rule.unless is None:
+                for atom in atoms(placed.rule):
+                    for key in _keys(atom.condition):
+                        self._found[placed.rule.effect, atom.tool, key].append((placed, atom))
+
+    def stricter(self, placed: PlacedRule, atom: Atom) -> PlacedRule | None:
+        """Return a stricter rule that covers an atom of another; the strictest that there is."""
+        strictness = STRICTNESS[placed.rule.effect]
+        stricter = (effect for effect in _STRICTEST_FIRST if STRICTNESS[effect] > strictness)
+        return next((rule for effect in stricter for rule, _ in self._wider(atom, effect)), None)
+
+    def same(self, placed: PlacedRule, atom: Atom, order: dict[int, int]) -> PlacedRule | None:
+        """Return another rule of the same effect that covers an atom; of two equal ones the first stays."""
+        if placed.rule.rate is not None or placed.rule.at_once is not None:
+            return None
+        for rule, other in self._wider(atom, placed.rule.effect):
+            if rule is placed:
+                continue
+            limited = rule.rule.rate is not None or rule.rule.at_once is not None
+            equal = placed.rule.unless is None and covers(atom.condition, other.condition)
+            if not limited and (not equal or order[id(rule)] < order[id(placed)]):
+                return rule
+        return None
+
+    def _wider(self, atom: Atom, effect: Effect) -> Iterator[tuple[PlacedRule, Atom]]:
+        for key in _places(atom.condition):
+            for placed, other in self._found.get((effect, atom.tool, key), ()):
+                if covers(other.condition, atom.condition):
+                    yield placed, other
+
+
+def _keys(condition: Condition) -> Iterator[str]:
+    """Yield where an atom is kept."""
+    if condition.paths is not None:
+        yield f"path {compile_glob(condition.paths[0]).root}"
+    elif condition.argv is not None:
+        name, *rest = condition.argv[0]
+        # The second word too, where it is one: a policy can have hundreds of rules about git.
+        second = f" {rest[0]}" if rest and isinstance(rest[0], str) and rest[0] != "*" else ""
+        yield from (f"argv {word}{second}" for word in ((name,) if isinstance(name, str) else tuple(map(str, name))))
+    elif condition.hosts is not None:
+        yield "host"
+    else:
+        yield ""
+
+
+def _places(condition: Condition) -> Iterator[str]:
+    """Yield where an atom that covers this one can be kept."""
+    yield ""
+    yield "path "  # /** is as wide as no paths at all
+    for text in condition.paths or ():
+        glob = compile_glob(text)
+        # A literal glob is its own directory here: `/a/**` holds /a as well.
+        directory = glob.root if _WILDCARDS & set(text) else text.rstrip("/")
+        while directory:
+            yield f"path {directory}"
+            directory = directory.rpartition("/")[0]
+    for prefix in condition.argv or ():
+        first = prefix[0] if isinstance(prefix[0], str) else str(next(iter(prefix[0])))
+        for name in dict.fromkeys((first, "*")):
+            yield f"argv {name}"
+            if len(prefix) > 1:
+                yield f"argv {name} {prefix[1]}"
+    if condition.hosts is not None:
+        yield "host"

@@ -1,0 +1,100 @@
+"""What the checks look at, and what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from gateway.policy.document import CONNECT, FILE_TOOLS, PolicyDocument, Rule
+from gateway.policy.judge import Policy
+from gateway.policy.lint.loosest import at_its_loosest
+from gateway.policy.placed import PlacedRule, placed_in_both
+from gateway.policy.yaml_lines import Path, YamlReading
+
+Severity = Literal["warning", "note"]
+
+
+# For questions about programs alone: which files they name is another question.
+_ANY_FILE_OR_HOST = tuple(
+    Rule.model_validate({"id": f"lint.{name}", "tools": list(tools), "effect": "allow", "reason": "whatever it names"})
+    for name, tools in (("any-file", FILE_TOOLS), ("any-host", (CONNECT,)))
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing to look at. `rule` is "" for a section; `line` counts from 1; `mend` says what could be done."""
+
+    check: str
+    severity: Severity
+    rule: str
+    line: int
+    what: str
+    mend: str
+
+
+@dataclass(frozen=True)
+class Linted:
+    """A policy file under examination, with the operator's layer if there is one. Findings are about the file alone."""
+
+    document: PolicyDocument
+    reading: YamlReading
+    operator: PolicyDocument | None = None
+
+    @cached_property
+    def rules(self) -> list[PlacedRule]:
+        """Return the rules that are enforced, of both layers."""
+        return [placed for placed in placed_in_both(self.document, self.operator) if placed.rule.mode == "enforce"]
+
+    @cached_property
+    def own(self) -> list[PlacedRule]:
+        """Return the rules of the file itself that are enforced."""
+        return [placed for placed in self.rules if placed.layer == "tenant"]
+
+    @cached_property
+    def named(self) -> dict[str, Rule]:
+        """Return the enforced rules of both layers by the names that decisions give them."""
+        return {placed.name: placed.rule for placed in self.rules}
+
+    @cached_property
+    def loosest(self) -> Policy:
+        """Return the policy as it is at the time and in the circumstances in which it allows most."""
+        return self._policy(at_its_loosest(self.document))
+
+    @cached_property
+    def _loosest_with_files(self) -> Policy:
+        loosest = at_its_loosest(self.document)
+        return self._policy(loosest.model_copy(update={"rules": (*loosest.rules, *_ANY_FILE_OR_HOST)}))
+
+    def _policy(self, loosest: PolicyDocument) -> Policy:
+        return Policy(loosest) if self.operator is None else Policy(loosest, at_its_loosest(self.operator))
+
+    def allowed(self, tool: str, **arguments: Any) -> tuple[str, ...] | None:
+        """Return the names of the allow rules that let a call pass, None for a call that does not pass unasked."""
+        decision = self.loosest.judge(tool, arguments)
+        if decision.verdict != "allow":
+            return None
+        matched = (match.rule for match in decision.trace if match.effect == "allow" and not match.shadow)
+        return tuple(dict.fromkeys((*matched, decision.rule)))
+
+    def runs(self, command: str) -> tuple[str, ...] | None:
+        """Return the same for a command line, without regard to the files and hosts that it names."""
+        decision = self._loosest_with_files.judge("execute", {"command": command})
+        if decision.verdict != "allow":
+            return None
+        matched = (match.rule for match in decision.trace if match.effect == "allow" and match.rule in self.named)
+        return tuple(dict.fromkeys((*matched, decision.rule)))
+
+    def by_argv(self, names: tuple[str, ...]) -> Iterator[str]:
+        """Yield those of the named rules that are about certain command lines only."""
+        return (name for name in names if name in self.named and self.named[name].argv is not None)
+
+    def finding(self, check: str, severity: Severity, placed: PlacedRule, what: str, mend: str) -> Finding:
+        """Return a finding about a rule."""
+        return Finding(check, severity, placed.name, self.reading.line(placed.path), what, mend)
+
+    def about(self, check: str, severity: Severity, path: Path, what: str, mend: str) -> Finding:
+        """Return a finding about another place of the file."""
+        return Finding(check, severity, "", self.reading.line(path), what, mend)

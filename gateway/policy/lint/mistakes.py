@@ -1,0 +1,125 @@
+"""Slips of the pen: globs that no path matches, patterns that match nothing, denials that a bare name escapes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gateway.policy.document import Condition, Placeholder
+from gateway.policy.globs import compile_glob
+from gateway.policy.globs_cover import sample_path
+from gateway.policy.lint.findings import Finding, Linted
+from gateway.policy.placed import PlacedRule
+from gateway.policy.regexes import compile_regex
+
+_NAME_BYTES = 255
+_BRACES = re.compile(r"\{[^/]*,[^/]*\}")
+
+
+def mistakes(linted: Linted) -> Iterator[Finding]:
+    """Yield what was probably meant otherwise."""
+    for placed in linted.own:
+        yield from _globs(linted, placed)
+        yield from _denied_by_path(linted, placed)
+        yield from _empty_words(linted, placed)
+    yield from _sections(linted)
+
+
+def _globs(linted: Linted, placed: PlacedRule) -> Iterator[Finding]:
+    for where, condition in (("paths", placed.rule), ("unless.paths", placed.rule.unless)):
+        for glob in _all_globs(condition):
+            problem = _glob_problem(glob)
+            if problem is not None:
+                what, mend = problem
+                yield linted.finding("impossible-glob", "warning", placed, f"{where}: {glob} {what}", mend)
+
+
+def _all_globs(condition: Condition | None) -> Iterator[str]:
+    if condition is None:
+        return
+    yield from condition.paths or ()
+    for prefix in condition.argv or ():
+        for word in prefix:
+            if isinstance(word, Placeholder):
+                yield from word.path or ()
+
+
+def _glob_problem(glob: str) -> tuple[str, str] | None:
+    if _BRACES.search(glob):
+        return "has braces, and these stand for themselves: no choice is made of them", "write one glob for each choice"
+    first = glob.split("/")[1]
+    if first.startswith(("~", "$")):
+        return f"starts with {first}, which nothing expands", "write the directory itself"
+    if any(len(part.encode()) > _NAME_BYTES and not set("*?[") & set(part) for part in glob.split("/")):
+        return f"has a name of more than {_NAME_BYTES} bytes, and no file has", "shorten it, or write * in it"
+    if sample_path(compile_glob(glob)) is None:
+        return "seems to match no path", "look at its [...]"
+    return None
+
+
+def _denied_by_path(linted: Linted, placed: PlacedRule) -> Iterator[Finding]:
+    """Yield programs denied by their full path, which are run by their bare name as well."""
+    if placed.rule.effect == "allow":
+        return
+    for prefix in placed.rule.argv or ():
+        names = (prefix[0],) if isinstance(prefix[0], str) else tuple(map(str, prefix[0]))
+        for name in names:
+            bare = name.rpartition("/")[2]
+            if bare in {name, ""} or bare in names:
+                continue
+            if linted.runs(bare) is not None:
+                yield linted.finding(
+                    "denied-by-path",
+                    "warning",
+                    placed,
+                    f"{name} is meant, and `{bare}` without the directory passes",
+                    f"write {bare}: that is about {name} as well",
+                )
+
+
+def _empty_words(linted: Linted, placed: PlacedRule) -> Iterator[Finding]:
+    for prefix in placed.rule.argv or ():
+        for word in prefix:
+            if isinstance(word, Placeholder) and word.matches is not None and _matches_empty(word.matches):
+                yield linted.finding(
+                    "empty-match",
+                    "note",
+                    placed,
+                    f"matches: {word.matches} also takes an empty word",
+                    "write + in place of *, where an empty word is not meant",
+                )
+
+
+def _sections(linted: Linted) -> Iterator[Finding]:
+    document = linted.document
+    for place, redacted in enumerate(document.redaction.patterns):
+        if _matches_empty(redacted.pattern):
+            yield linted.about(
+                "empty-match",
+                "warning",
+                ("redaction", "patterns", place, "pattern"),
+                f"{redacted.id}: {redacted.pattern} matches the empty text, which is everywhere",
+                "write + in place of *, or say what is at least there",
+            )
+    for place, result in enumerate(document.results):
+        if result.contains is not None and _matches_empty(result.contains):
+            yield linted.about(
+                "empty-match",
+                "warning",
+                ("results", place, "contains"),
+                f"{result.id}: {result.contains} matches the empty text, so every result is withheld",
+                "write + in place of *, or say what is at least there",
+            )
+    denying = [placed.name for placed in linted.rules if placed.rule.effect != "allow" and placed.rule.argv is not None]
+    if document.opaque == "allow" and denying:
+        yield linted.about(
+            "opaque-allow",
+            "warning",
+            ("opaque",),
+            f"a line that cannot be read for sure passes, and with it what {', '.join(denying[:5])} should keep back",
+            "write opaque: deny, or ask",
+        )
+
+
+def _matches_empty(pattern: str) -> bool:
+    return compile_regex(pattern).fullmatch(b"") is not None

@@ -1,0 +1,82 @@
+"""The narrow rule that an approver may grant with an answer: exactly what was asked about, and nothing near it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import yaml
+
+from gateway.policy.decision import OPAQUE, Decision
+from gateway.policy.document import Placeholder, Rule
+from gateway.policy.parts import Part, cut
+from gateway.policy.shell_line import START
+
+_LIMIT_WORDS = 31
+"""A rule has at most 32 words in a row, and the last says that no more follow."""
+_LIMIT_WORD_CHARS = 2000
+_LIMIT_COMMANDS = 100
+
+
+def narrow_rule(tool: str, arguments: Mapping[str, object], decision: Decision) -> Rule | None:
+    """Return the rule that allows what a decision asks about: exactly these paths, these words, these hosts.
+
+    None where one rule cannot say it: a word, a file or a host is not known before the line runs, the whole line is
+    opaque, or what is asked about is of several kinds.
+    """
+    if decision.verdict != "ask" or decision.rule == OPAQUE:
+        return None
+    asked = set(decision.asked)
+    parts = [part for part in cut(tool, arguments).parts if part.shown in asked]
+    tools = {part.tool for part in parts}
+    if asked != {part.shown for part in parts} or len(tools) != 1:
+        return None
+    try:
+        return _rule(parts, tools.pop(), decision.rule)
+    except ValueError:  # a word that no rule can hold, as an empty one
+        return None
+
+
+def rule_as_yaml(rule: Rule) -> str:
+    """Return a rule as it would stand in a policy file."""
+    written = rule.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    return yaml.safe_dump([written], sort_keys=False, allow_unicode=True, width=100)
+
+
+def _rule(parts: Sequence[Part], tool: str, asked_by: str) -> Rule | None:
+    about: dict[str, object]
+    if all(part.kind == "command" for part in parts):
+        words = [_words(part) for part in parts]
+        about = {"argv": tuple(dict.fromkeys(words))}
+        if None in words or len(words) > _LIMIT_COMMANDS:
+            return None
+    elif all(part.kind == "path" and part.path is not None and not part.below for part in parts):
+        about = {"paths": tuple(dict.fromkeys(_literal_glob(str(part.path)) for part in parts))}
+    elif all(part.kind == "host" and part.host is not None and part.port is not None for part in parts):
+        about = {"hosts": tuple(dict.fromkeys(_host(part) for part in parts))}
+    elif all(part.kind == "tool" for part in parts):
+        about = {}
+    else:
+        return None
+    name = hashlib.sha256(repr((tool, about)).encode("utf-8", "backslashreplace")).hexdigest()[:12]
+    reason = f"an approver allowed exactly this, which {asked_by} asks about"
+    return Rule.model_validate({"id": f"grant-{name}", "tools": (tool,), "effect": "allow", "reason": reason, **about})
+
+
+def _words(part: Part) -> tuple[str | tuple[str, ...] | Placeholder, ...] | None:
+    """Return the words of a command, closed; None where one is not literal, or where it runs is not the usual place."""
+    texts = [word.literal for word in part.words] if part.cwd == START else [None]
+    known = [text for text in texts if text is not None and len(text) <= _LIMIT_WORD_CHARS]
+    if len(known) != len(texts) or not known or len(known) > _LIMIT_WORDS:
+        return None
+    # A list of one is that word and no other, where the word itself would be a pattern.
+    return (*((text,) if text == "*" else text for text in known), Placeholder(end=True))
+
+
+def _literal_glob(path: str) -> str:
+    return "".join(f"[{character}]" if character in "*?[" else character for character in path)
+
+
+def _host(part: Part) -> str:
+    host = f"[{part.host}]" if part.host is not None and ":" in part.host else part.host
+    return f"{host}:{part.port}"

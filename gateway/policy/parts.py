@@ -1,0 +1,204 @@
+"""A call cut into the parts that are judged: a path, each simple command, each file and host that a command names."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from gateway.policy.document import CONNECT, FILE_TOOLS, WRITING_TOOLS
+from gateway.policy.effects import Access, FileUse, HostUse
+from gateway.policy.globs import path_problem
+from gateway.policy.hosts import canonical_host
+from gateway.policy.shell_line import START, Directories, Redirect
+from gateway.policy.words import Word
+from gateway.policy.wrappers import Program, read_programs
+
+_SHOWN_CHARS = 200
+_LIMIT_PORT = 65_535
+_TOOL_OF: dict[Access, str] = {"read": "read_file", "write": "write_file", "list": "ls"}
+
+Kind = Literal["tool", "path", "below", "command", "host", "line"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is judged at once, by the rules of `tool`. `shown` is for people.
+
+    tool: a tool that has nothing but its name. path: a file; `path` is None where it cannot be told, and with `below`
+    everything in that directory too. below: what a search of `path` may meet, which is only ever restricted. command:
+    `words` run in one of the directories `cwd`; a `wrapper` runs another part in its place and is only restricted.
+    host: `host` (canonical, None where it cannot be told) and `port`. line: a whole command line that is opaque.
+    `size_bytes` is what is written, None where it is not known. `of_command`: a command line does this, not a tool.
+    """
+
+    kind: Kind
+    shown: str
+    tool: str
+    path: str | None = None
+    below: bool = False
+    words: tuple[Word, ...] = ()
+    cwd: Directories = START
+    wrapper: bool = False
+    host: str | None = None
+    port: int | None = None
+    size_bytes: int | None = None
+    of_command: bool = False
+
+    @property
+    def is_told(self) -> bool:
+        """Whether it is known which file or host is meant."""
+        return self.path is not None if self.kind == "path" else self.kind != "host" or self.host is not None
+
+    @property
+    def needs_allow(self) -> bool:
+        """Whether something must allow it; the others are only there to be denied or asked about."""
+        return self.kind != "below" and not self.wrapper
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a call. `invalid` says why it cannot be judged, `opaque` why its command line cannot be told."""
+
+    parts: tuple[Part, ...] = ()
+    invalid: str | None = None
+    opaque: str | None = None
+
+
+def cut(tool: str, arguments: Mapping[str, object], *, effects: bool = True) -> Parts:
+    """Cut a call into its parts; without `effects` what programs do with files and hosts is left out. Never raises."""
+    if tool in FILE_TOOLS:
+        return _cut_file_call(tool, arguments)
+    if tool == "execute":
+        return _cut_command(arguments, effects=effects)
+    if tool == CONNECT:
+        return _cut_connection(arguments)
+    return Parts((Part("tool", shown(tool), tool),))
+
+
+def shown(text: str) -> str:
+    """Return a short text for people and models; names that are not UTF-8 come out escaped."""
+    return text[:_SHOWN_CHARS].encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _cut_file_call(tool: str, arguments: Mapping[str, object]) -> Parts:
+    path = arguments.get("path")
+    problem = path_problem(path)
+    if problem is None and tool == "glob":
+        problem = _pattern_problem(arguments.get("pattern"))
+    if problem is not None or not isinstance(path, str):
+        return Parts(invalid=problem)
+    parts = [Part("path", shown(path), tool, path=path, size_bytes=_written_bytes(tool, arguments))]
+    if tool in ("glob", "grep"):
+        parts.append(Part("below", shown(f"below {path}"), tool, path=path))
+    return Parts(tuple(parts))
+
+
+def _pattern_problem(pattern: object) -> str | None:
+    """Return what keeps a glob call's pattern from staying below its path."""
+    if not isinstance(pattern, str):
+        return "pattern must be text"
+    if "\0" in pattern or pattern.startswith("/") or ".." in pattern.split("/"):
+        return 'pattern must be relative and without ".."; give the directory as path'
+    return None
+
+
+def _written_bytes(tool: str, arguments: Mapping[str, object]) -> int | None:
+    if tool not in WRITING_TOOLS:
+        return None
+    text = arguments.get("content" if tool == "write_file" else "new_text")
+    return len(text.encode(errors="surrogatepass")) if isinstance(text, str) else None
+
+
+def _cut_connection(arguments: Mapping[str, object]) -> Parts:
+    host, port = arguments.get("host"), arguments.get("port")
+    if not isinstance(host, str):
+        return Parts(invalid="host must be text")
+    if not isinstance(port, int) or isinstance(port, bool) or not 0 < port <= _LIMIT_PORT:
+        return Parts(invalid=f"port must be a number from 1 to {_LIMIT_PORT}")
+    try:
+        name = canonical_host(host)
+    except ValueError as error:
+        return Parts(invalid=f"host is no host: {error}")
+    return Parts((Part("host", f"{name}:{port}", CONNECT, host=name, port=port),))
+
+
+def _cut_command(arguments: Mapping[str, object], *, effects: bool) -> Parts:
+    command = arguments.get("command")
+    if not isinstance(command, str):
+        return Parts(invalid="command must be text")
+    programs = read_programs(command)
+    parts: list[Part] = []
+    opaque = programs.opaque or _device(programs.redirects)
+    for program in programs.programs:
+        text = " ".join(word.text for word in program.words)
+        parts.append(
+            Part("command", shown(text), "execute", words=program.words, cwd=program.cwd, wrapper=program.wrapper)
+        )
+        if effects:
+            parts.extend(_effect_parts(program))
+    for redirect in programs.redirects:
+        parts.extend(_redirect_parts(redirect))
+    return Parts(tuple(dict.fromkeys(parts)), opaque=opaque)
+
+
+def _device(redirects: Iterable[Redirect]) -> str | None:
+    """Return why a redirect to a device is not understood: in bash /dev/tcp/host/port is a connection, not a file."""
+    for redirect in redirects:
+        for path in _redirect_paths(redirect):
+            if path is not None and path.startswith("/dev/") and path != "/dev/null":
+                return f"a redirect to {path!r} may be something else than a file"
+    return None
+
+
+def _redirect_parts(redirect: Redirect) -> Iterator[Part]:
+    mark, tool = (">", "write_file") if redirect.writes else ("<", "read_file")
+    for path in _redirect_paths(redirect):
+        if path == "/dev/null":
+            continue
+        target = path if path is not None else redirect.target or "a file that is not known before it runs"
+        yield Part("path", shown(f"{mark} {target}"), tool, path=path, of_command=True)
+
+
+def _redirect_paths(redirect: Redirect) -> tuple[str | None, ...]:
+    """Return the absolute paths that a redirect may open, None for one that is not plain."""
+    target = redirect.target
+    if target is None or ".." in target.split("/") or target.endswith("/"):
+        return (None,)
+    directories = ("/",) if target.startswith("/") else redirect.cwd
+    if directories is None:
+        return (None,)
+    return tuple(_plain(posixpath.join(directory, target)) for directory in directories)
+
+
+def _plain(path: str) -> str | None:
+    path = "/" + posixpath.normpath(path).lstrip("/")
+    return None if path_problem(path) is not None else path
+
+
+def _effect_parts(program: Program) -> Iterator[Part]:
+    name = program.words[0].text if program.words else ""
+    for use in program.effects.files:
+        yield _file_part(name, use)
+    for host in program.effects.hosts:
+        yield _host_part(name, host)
+
+
+def _file_part(name: str, use: FileUse) -> Part:
+    path = use.path if use.path is not None and path_problem(use.path) is None else None
+    target = path if path is not None else "a file that cannot be told"
+    text = f"{name}: {use.access} {'below ' if use.below else ''}{target}"
+    return Part(
+        "path", shown(text), _TOOL_OF[use.access], path=path, below=use.below, of_command=True, wrapper=use.possible
+    )
+
+
+def _host_part(name: str, use: HostUse) -> Part:
+    try:
+        host = canonical_host(use.host) if use.host is not None else None
+    except ValueError:
+        host = None
+    target = host if host is not None else "a host that cannot be told"
+    port = f":{use.port}" if use.port is not None else ""
+    return Part("host", shown(f"{name}: connect to {target}{port}"), CONNECT, host=host, port=use.port, of_command=True)

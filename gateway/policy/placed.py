@@ -1,0 +1,48 @@
+"""The rules that a policy file applies, groups written out: each with its layer, its group and its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gateway.policy.decision import Layer
+from gateway.policy.document import PolicyDocument, Rule
+from gateway.policy.yaml_lines import Path
+
+
+@dataclass(frozen=True)
+class PlacedRule:
+    """A rule that applies. `path` is where it stands in its file; `group` is None for one under `rules`."""
+
+    rule: Rule
+    layer: Layer
+    group: str | None
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Return the name that decisions give it."""
+        return f"operator/{self.rule.id}" if self.layer == "operator" else self.rule.id
+
+
+def placed_rules(document: PolicyDocument, layer: Layer = "tenant") -> Iterator[PlacedRule]:
+    """Yield the rules of one file that apply: its own, then those of the groups in use, each group once."""
+    for place, rule in enumerate(document.rules):
+        yield PlacedRule(rule, layer, None, ("rules", place))
+    used: dict[str, None] = {}
+    waiting = list(document.use)
+    while waiting:
+        name = waiting.pop(0)
+        if name in used or name not in document.groups:
+            continue
+        used[name] = None
+        group = document.groups[name]
+        waiting.extend(group.use)
+        for place, rule in enumerate(group.rules):
+            yield PlacedRule(rule, layer, name, ("groups", name, "rules", place))
+
+
+def placed_in_both(document: PolicyDocument, operator: PolicyDocument | None) -> list[PlacedRule]:
+    """Return the rules of the operator's layer, then those of the tenant's."""
+    of_operator = placed_rules(operator, "operator") if operator is not None else ()
+    return [*of_operator, *placed_rules(document)]

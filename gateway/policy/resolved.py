@@ -1,0 +1,84 @@
+"""What a tenant ends up with: the rules of both layers with groups written out, and each setting with who said it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from gateway.policy.document import PolicyDocument
+from gateway.policy.judge import Policy
+from gateway.policy.placed import PlacedRule, placed_in_both
+
+Who = Literal["tenant", "operator", "both", "default"]
+_SECTIONS = ("sandbox", "limits", "eviction", "quotas", "redaction", "results", "opaque")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One effective value, as JSON has it, and whose word it is."""
+
+    name: str
+    value: Any
+    who: Who
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The whole of it."""
+
+    version: str
+    rules: tuple[PlacedRule, ...]
+    settings: tuple[Setting, ...]
+
+
+def resolve(policy: Policy, tenant: PolicyDocument, operator: PolicyDocument | None) -> Resolved:
+    """Return what a policy made of these two layers comes to."""
+    effective, own, above = _flat(policy.document), _written(tenant), _written(operator)
+    settings = tuple(Setting(name, value, _who(name, value, own, above)) for name, value in effective.items())
+    return Resolved(policy.version, tuple(placed_in_both(tenant, operator)), settings)
+
+
+def _who(name: str, value: Any, own: dict[str, Any], above: dict[str, Any]) -> Who:
+    said_own, said_above = name in own, name in above
+    if said_own and said_above:
+        same_own, same_above = own[name] == value, above[name] == value
+        return "both" if same_own == same_above else "tenant" if same_own else "operator"
+    return "tenant" if said_own else "operator" if said_above else "default"
+
+
+def _flat(document: PolicyDocument) -> dict[str, Any]:
+    return {
+        name: value
+        for section in _SECTIONS
+        for name, value in _settings(section, getattr(document, section), written_only=False)
+    }
+
+
+def _written(document: PolicyDocument | None) -> dict[str, Any]:
+    """Return what a file says itself; defaults are nobody's word."""
+    if document is None:
+        return {}
+    return {
+        name: value
+        for section in _SECTIONS
+        if section in document.model_fields_set
+        for name, value in _settings(section, getattr(document, section), written_only=True)
+    }
+
+
+def _settings(name: str, value: Any, *, written_only: bool) -> list[tuple[str, Any]]:
+    if isinstance(value, BaseModel):
+        fields = value.model_fields_set if written_only else type(value).model_fields
+        return [
+            setting
+            for field in type(value).model_fields
+            if field in fields
+            for setting in _settings(f"{name}.{field}", getattr(value, field), written_only=written_only)
+        ]
+    if isinstance(value, tuple) and all(isinstance(item, BaseModel) for item in value):
+        return [(name, [item.model_dump(mode="json", exclude_defaults=True) for item in value])]
+    if isinstance(value, dict):
+        return [(name, {key: item.model_dump(mode="json") for key, item in value.items()})]
+    return [(name, value)]

@@ -1,0 +1,201 @@
+"""What the rules say of one call: the hits of each part, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gateway.policy.conditions import CompiledRule, Hit
+from gateway.policy.decision import DEFAULT_DENY, OPAQUE, Effect, Match, RuleLimit
+from gateway.policy.parts import Part, shown
+
+Opaque = Literal["deny", "ask", "allow"]
+WHOLE_LINE = "the whole line"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A part and the rules that hit it.
+
+    `granted` is the rule of a grant that answers what is asked about it. `narrowed`: whether a rule in force (False),
+    or in shadow (True), tightens for some files or hosts, where it cannot be told which one is meant.
+    """
+
+    part: Part
+    hits: tuple[Hit, ...]
+    granted: CompiledRule | None = None
+    narrowed: frozenset[bool] = frozenset()
+
+    def counting(self, *, shadow: bool) -> list[Hit]:
+        """Return the hits that count."""
+        return [hit for hit in self.hits if shadow or not hit.rule.shadow]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What follows: the effect, the deciding rule, why, what an approver is asked about, what must be taken before."""
+
+    effect: Effect
+    rule: str
+    reason: str
+    asked: tuple[str, ...] = ()
+    limits: tuple[RuleLimit, ...] = ()
+
+
+@dataclass
+class Ruling:
+    """What was found about one call, and how a line that is opaque is to be taken."""
+
+    tool: str
+    judged: list[Judged] = field(default_factory=list)
+    opaque: str | None = None
+    opaque_effect: Opaque = "deny"
+    line: Judged | None = None
+    """The whole line and the rules without argv, where it is opaque."""
+    narrows: frozenset[bool] = frozenset()
+    """Whether rules in force (False), or in shadow (True), tighten some command lines only."""
+
+    def trace(self) -> tuple[Match, ...]:
+        """Return every rule that matched, part by part."""
+        matches: list[Match] = []
+        for judged in self._all():
+            part = judged.part.shown
+            matches.extend(Match(part, hit.rule.id, hit.effect, hit.rule.shadow, hit.rule.layer) for hit in judged.hits)
+            if judged.granted is not None:
+                matches.append(Match(part, judged.granted.id, "allow"))
+        return tuple(matches)
+
+    def has_shadow(self) -> bool:
+        """Return whether a rule in shadow has a say in anything."""
+        if self.line is not None and True in self.narrows:
+            return True
+        return any(True in judged.narrowed or any(hit.rule.shadow for hit in judged.hits) for judged in self._all())
+
+    def conclude(self, *, shadow: bool = False) -> Verdict:
+        """Return what the rules in force say, or with `shadow` what they and the ones in shadow would say."""
+        outcome = _Outcome()
+        for judged in self.judged:
+            outcome.take(judged, judged.counting(shadow=shadow))
+        opaque = self._opaque(shadow=shadow)
+        # A command that nothing allows stays denied, also where a file that another one opens cannot be told.
+        if opaque is not None and (self.opaque is not None or not outcome.unmatched):
+            return self._conclude_opaque(shown(opaque), outcome, shadow=shadow)
+        if outcome.denying:
+            return _by_rule("deny", outcome.denying)
+        if outcome.unmatched or not (outcome.passing or outcome.passing_effects):
+            return Verdict("deny", DEFAULT_DENY, self._unmatched(outcome))
+        return outcome.passed()
+
+    def _unmatched(self, outcome: _Outcome) -> str:
+        if self.judged and self.judged[0].part.kind == "tool":
+            return f"no rule of the policy allows the tool {shown(self.tool)!r}"
+        part = outcome.unmatched[0] if outcome.unmatched else "this"
+        return f"no rule of the policy allows {self.tool}: {part}"
+
+    def _opaque(self, *, shadow: bool) -> str | None:
+        """Return why the line is opaque: as it is read, or because a rule would have to know which file is meant."""
+        if self.opaque is not None:
+            return self.opaque
+        for judged in self.judged:
+            if judged.part.is_told:
+                continue
+            passes = any(hit.surely and hit.effect != "deny" for hit in judged.counting(shadow=shadow))
+            if not passes or False in judged.narrowed or (shadow and True in judged.narrowed):
+                return f"it cannot be told which one is meant: {judged.part.shown}"
+        return None
+
+    def _conclude_opaque(self, opaque: str, outcome: _Outcome, *, shadow: bool) -> Verdict:
+        line = self.line.counting(shadow=shadow) if self.line is not None else []
+        denying = outcome.denying + [hit for hit in line if hit.effect == "deny"]
+        if denying:
+            return _by_rule("deny", denying)
+        asking = [hit for hit in line if hit.effect == "ask"]
+        for hit in asking:
+            outcome.ask(WHOLE_LINE, hit)
+        outcome.limit(line)
+        narrowed = False in self.narrows or (shadow and True in self.narrows)
+        if any(hit.surely for hit in line) and not narrowed:
+            outcome.passing.extend(hit for hit in line if hit.effect == "allow")
+            return outcome.passed()
+        if self.opaque_effect == "deny":
+            said = f"the command line is opaque: {opaque}. Write plain commands with literal words, or one per call."
+            return Verdict("deny", OPAQUE, said)
+        if self.opaque_effect == "ask":
+            asked = tuple(dict.fromkeys((*outcome.asked, WHOLE_LINE)))
+            return Verdict(
+                "ask", OPAQUE, f"the policy asks about opaque command lines; {opaque}", asked, outcome.taken()
+            )
+        if outcome.asking:
+            return outcome.passed()
+        return Verdict("allow", OPAQUE, f"the policy allows opaque command lines; {opaque}", limits=outcome.taken())
+
+    def _all(self) -> Iterator[Judged]:
+        yield from self.judged
+        if self.line is not None and self._opaque(shadow=True) is not None:
+            yield self.line
+
+
+@dataclass
+class _Outcome:
+    denying: list[Hit] = field(default_factory=list)
+    asking: list[Hit] = field(default_factory=list)
+    passing: list[Hit] = field(default_factory=list)
+    passing_effects: list[Hit] = field(default_factory=list)
+    """What lets the files and hosts of a command line pass; the rules about its commands are named before these."""
+    asked: list[str] = field(default_factory=list)
+    unmatched: list[str] = field(default_factory=list)
+    limits: dict[str, tuple[int, RuleLimit]] = field(default_factory=dict)
+
+    def take(self, judged: Judged, hits: list[Hit]) -> None:
+        """Take in one part by the hits that count."""
+        part = judged.part
+        self.limit(hits)
+        denying = [hit for hit in hits if hit.effect == "deny"]
+        asking = [hit for hit in hits if hit.effect == "ask"]
+        allowing = [hit for hit in hits if hit.effect == "allow"]
+        if denying:
+            self.denying.extend(denying)
+        elif part.needs_allow and part.is_told and not allowing and not any(hit.surely for hit in asking):
+            self.unmatched.append(part.shown)
+        elif not asking:
+            (self.passing_effects if part.of_command else self.passing).extend(allowing)
+        elif judged.granted is not None:
+            self.passing.append(Hit(judged.granted, "allow"))
+        else:
+            for hit in asking:
+                self.ask(part.shown, hit)
+
+    def ask(self, part: str, hit: Hit) -> None:
+        """Note that a rule asks about a part."""
+        self.asking.append(hit)
+        self.passing.append(hit)
+        if part not in self.asked:
+            self.asked.append(part)
+
+    def limit(self, hits: Iterable[Hit]) -> None:
+        """Note what the rules that let a part pass take."""
+        for hit in hits:
+            if hit.rule.limit is not None and hit.effect != "deny":
+                self.limits.setdefault(hit.rule.id, (hit.rule.place, hit.rule.limit))
+
+    def taken(self) -> tuple[RuleLimit, ...]:
+        """Return the limits, in the order of the file."""
+        return tuple(limit for _, limit in sorted(self.limits.values(), key=lambda placed: placed[0]))
+
+    def passed(self) -> Verdict:
+        """Return ask where something is asked, else allow."""
+        if self.asking:
+            verdict = _by_rule("ask", self.asking)
+            return Verdict("ask", verdict.rule, verdict.reason, tuple(self.asked), self.taken())
+        verdict = _by_rule("allow", self.passing or self.passing_effects)
+        return Verdict("allow", verdict.rule, verdict.reason, (), self.taken())
+
+
+def _by_rule(effect: Effect, hits: Iterable[Hit]) -> Verdict:
+    """Return the verdict of hits with the same effect, in the name of the first rule in the file."""
+    first = min(hits, key=lambda hit: (hit.rule.place, hit.problem is None))
+    if first.problem is not None:
+        reason = f"the rule could not be evaluated, and then it denies: {shown(first.problem)}"
+        return Verdict(effect, first.rule.id, reason)
+    return Verdict(effect, first.rule.id, first.rule.reason)

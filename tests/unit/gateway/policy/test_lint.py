@@ -1,0 +1,269 @@
+"""What `lint` finds, one slip at a time, and what it leaves alone."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway.policy import STARTER_POLICY
+from gateway.policy.document import PolicyDocument
+from gateway.policy.lint import Finding, lint
+from gateway.policy.reading import read_policy
+
+
+def rule(id_: str, effect: str, tools: list[str], **more: Any) -> dict[str, Any]:
+    return {"id": id_, "tools": tools, "effect": effect, "reason": "r", **more}
+
+
+def execute(id_: str, effect: str, *argv: list[Any], **more: Any) -> dict[str, Any]:
+    return rule(id_, effect, ["execute"], argv=list(argv), **more)
+
+
+def paths(id_: str, effect: str, tools: list[str], *globs: str, **more: Any) -> dict[str, Any]:
+    return rule(id_, effect, tools, paths=list(globs), **more)
+
+
+def linted(*rules: dict[str, Any], operator: list[dict[str, Any]] | None = None, **sections: Any) -> list[Finding]:
+    text = yaml.safe_dump({"version": 1, **sections, "rules": list(rules)}, sort_keys=False)
+    read = read_policy(text, "test")
+    above = None if operator is None else PolicyDocument.model_validate_json(_json({"version": 1, "rules": operator}))
+    return lint(read.document, read.reading, above)
+
+
+def _json(value: object) -> str:
+    import json
+
+    return json.dumps(value)
+
+
+def found(findings: list[Finding], check: str) -> list[Finding]:
+    return [finding for finding in findings if finding.check == check]
+
+
+def test_the_starter_policy_has_notes_only() -> None:
+    read = read_policy(STARTER_POLICY, "starter")
+    findings = lint(read.document, read.reading)
+    assert {finding.severity for finding in findings} == {"note"}
+    assert [finding.rule for finding in found(findings, "any-command")] == ["any-command"]
+
+
+def test_a_narrow_policy_is_clean() -> None:
+    assert not linted(
+        paths("look", "allow", ["read"], "/workspace/**"),
+        execute("git", "allow", ["git", ["status", "diff"], {"end": True}], ["ls"], ["cat"]),
+    )
+
+
+@pytest.mark.parametrize(
+    "dead",
+    [
+        execute("dead", "allow", ["git", "push", "-f"]),
+        execute("dead", "allow", ["git", "push", "--force"], ["git", ["push"], "*"]),
+        execute("dead", "ask", ["git", "push", {"end": True}]),
+        execute("dead", "allow", ["git", ["push", "pull"]]),
+    ],
+)
+def test_a_rule_that_denials_cover_is_dead(dead: dict[str, Any]) -> None:
+    findings = linted(dead, execute("no-push", "deny", ["git", "push"]), execute("no-pull", "deny", ["git", "pull"]))
+    (finding,) = found(findings, "dead-rule")
+    assert (finding.rule, finding.severity) == ("dead", "warning")
+    assert "no-push" in finding.what
+
+
+def test_the_operators_denial_covers_as_well_and_is_named_as_his() -> None:
+    findings = linted(
+        paths("etc", "allow", ["read_file"], "/etc/*.conf"),
+        operator=[paths("no-etc", "deny", ["read_file"], "/etc/**")],
+    )
+    (finding,) = found(findings, "dead-rule")
+    assert "operator/no-etc" in finding.what
+
+
+@pytest.mark.parametrize(
+    "alive",
+    [
+        execute("alive", "allow", ["git"]),
+        execute("alive", "allow", ["git", "*"]),
+        execute("alive", "deny", ["git", "push", "x"], mode="shadow"),
+    ],
+)
+def test_a_wider_rule_is_not_dead(alive: dict[str, Any]) -> None:
+    assert not found(linted(alive, execute("no-push", "deny", ["git", "push"])), "dead-rule")
+
+
+@pytest.mark.parametrize(
+    "narrower",
+    [
+        {"unless": {"argv": [["git", "push", "origin"]]}},
+        {"when": "tenant == 'a'"},
+        {"time": {"days": ["mon"]}},
+        {"mode": "shadow"},
+    ],
+)
+def test_a_denial_with_an_exception_a_condition_or_in_shadow_kills_nothing(narrower: dict[str, Any]) -> None:
+    findings = linted(execute("a", "allow", ["git", "push", "x"]), execute("d", "deny", ["git", "push"], **narrower))
+    assert not found(findings, "dead-rule")
+
+
+def test_of_two_equal_rules_the_later_one_is_shadowed() -> None:
+    findings = linted(execute("a", "allow", ["ls"]), execute("b", "allow", ["ls"]))
+    assert [finding.rule for finding in found(findings, "shadowed-rule")] == ["b"]
+
+
+def test_a_rule_with_a_rate_is_not_shadowed_by_one_without() -> None:
+    findings = linted(
+        execute("a", "allow", ["ls"]), execute("b", "allow", ["ls", "-l"], rate={"calls": 1, "per": "day"})
+    )
+    assert not found(findings, "shadowed-rule")
+
+
+def test_an_unless_that_swallows_its_rule_is_found() -> None:
+    findings = linted(
+        paths("w", "allow", ["write"], "/workspace/src/**", unless={"paths": ["/workspace/**"]}),
+        paths("x", "allow", ["write"], "/workspace/doc/**", unless={"paths": ["/workspace/doc/a"]}),
+    )
+    assert [finding.rule for finding in found(findings, "dead-rule")] == ["w"]
+
+
+@pytest.mark.parametrize("glob", ["/workspace/*.{py,js}", "/~/x", "/$HOME/**", "/workspace/" + "a" * 300])
+def test_a_glob_that_nothing_matches_is_found(glob: str) -> None:
+    (finding,) = found(linted(paths("g", "allow", ["read"], glob)), "impossible-glob")
+    assert finding.severity == "warning"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["python3"], ["bash"], ["node"], ["perl"], ["awk"], ["make"], ["npx"], ["*"], [["ls", "ruby"]], ["git"], ["env"]],
+)
+def test_an_allow_that_reaches_an_interpreter_is_a_warning_where_any_code_may_run(argv: list[Any]) -> None:
+    findings = linted(execute("x", "allow", argv, ["sh"]), rule("r", "allow", ["read"]))
+    assert [finding.rule for finding in found(findings, "reaches-interpreter")] == ["x"]
+
+
+@pytest.mark.parametrize(
+    "argv", [["ls"], ["git", "status", {"end": True}], ["python3", "--version"], ["find"], ["cat"]]
+)
+def test_an_allow_that_reaches_none_is_not(argv: list[Any]) -> None:
+    findings = linted(execute("x", "allow", argv), rule("r", "allow", ["read"]))
+    assert not found(findings, "reaches-interpreter")
+    assert not found(findings, "runs-code")
+
+
+def test_an_interpreter_on_fixed_words_is_a_note() -> None:
+    findings = linted(execute("x", "allow", ["python3", "-m", "pytest"]))
+    assert [finding.severity for finding in found(findings, "runs-code")] == ["note"]
+
+
+def test_an_interpreter_that_is_denied_again_is_not_reached() -> None:
+    findings = linted(execute("x", "allow", ["python3"]), execute("no", "deny", [["python3", "python"]]))
+    assert not found(findings, "reaches-interpreter")
+
+
+@pytest.mark.parametrize(
+    "glob, argv, named",
+    [
+        ("/workspace/**", ["make"], "Makefile"),
+        ("/workspace/tests/**", ["python3", "-m", "pytest"], "conftest.py"),
+        ("/workspace/.git/**", ["git", "commit"], ".git/hooks/pre-commit"),
+        ("/workspace/*.json", ["npm", "test"], "package.json"),
+        ("/workspace/scripts/*", ["python3", "scripts/build.py"], "/workspace/scripts/build.py"),
+    ],
+)
+def test_writing_what_another_rule_runs_is_a_warning_that_names_the_pair(
+    glob: str, argv: list[Any], named: str
+) -> None:
+    findings = linted(paths("w", "allow", ["write"], glob), execute("run", "allow", argv))
+    (finding,) = [one for one in found(findings, "writes-code") if one.severity == "warning"]
+    assert finding.rule == "w"
+    assert named in finding.what
+    assert "rule run" in finding.what
+
+
+def test_writing_them_is_a_note_where_nothing_runs_them() -> None:
+    findings = linted(paths("w", "allow", ["write"], "/workspace/**"), execute("run", "allow", ["ls"]))
+    assert [finding.severity for finding in found(findings, "writes-code")] == ["note"]
+
+
+def test_keeping_them_out_ends_the_warning() -> None:
+    findings = linted(
+        paths(
+            "w", "allow", ["write"], "/workspace/**", unless={"paths": ["/workspace/Makefile", "/workspace/makefile"]}
+        ),
+        execute("run", "allow", ["make", "test"]),
+    )
+    assert all(finding.severity == "note" for finding in found(findings, "writes-code"))
+
+
+def test_a_path_kept_from_read_file_and_open_to_others_is_found() -> None:
+    findings = linted(
+        rule("all", "allow", ["read"]),
+        execute("cat", "allow", ["cat"], ["python3"]),
+        paths("secret", "deny", ["read_file"], "/workspace/.env"),
+    )
+    what = found(findings, "side-door")[0].what
+    assert "grep" in what
+    assert "an interpreter" in what
+    assert "cat (" not in what  # the file that cat names is judged as read_file
+
+
+def test_a_path_kept_from_all_reading_tools_has_no_side_door() -> None:
+    findings = linted(
+        rule("all", "allow", ["read"]),
+        execute("cat", "allow", ["cat"]),
+        paths("secret", "deny", ["read"], "/workspace/.env"),
+    )
+    assert not [one for one in found(findings, "side-door") if one.severity == "warning"]
+
+
+def test_a_path_kept_from_write_file_and_open_to_edit_file_is_found() -> None:
+    findings = linted(rule("all", "allow", ["write"]), paths("lock", "deny", ["write_file"], "/workspace/lock"))
+    assert "edit_file" in found(findings, "side-door")[0].what
+
+
+def test_opaque_allow_beside_denied_commands_is_a_warning() -> None:
+    no_curl = execute("no-curl", "deny", ["curl"])
+    assert found(linted(no_curl, opaque="allow"), "opaque-allow")[0].severity == "warning"
+    assert not found(linted(no_curl, opaque="deny"), "opaque-allow")
+    assert not found(linted(execute("ls", "allow", ["ls"]), opaque="allow"), "opaque-allow")
+
+
+def test_a_program_denied_by_its_full_path_alone_is_found() -> None:
+    any_command = rule("any", "allow", ["execute"])
+    assert found(linted(any_command, execute("no", "deny", ["/usr/bin/curl"])), "denied-by-path")
+    assert not found(linted(any_command, execute("no", "deny", [["/usr/bin/curl", "curl"]])), "denied-by-path")
+    assert not found(linted(any_command, execute("no", "deny", ["curl"])), "denied-by-path")
+
+
+def test_patterns_that_match_nothing_at_all_are_found_with_their_lines() -> None:
+    findings = linted(
+        redaction={"patterns": [{"id": "p", "pattern": "a*"}]},
+        results=[{"id": "q", "reason": "r", "contains": "(x|)"}],
+    )
+    assert [finding.line for finding in found(findings, "empty-match")] == [5, 9]
+
+
+def test_circumstances_do_not_hide_what_a_rule_reaches() -> None:
+    findings = linted(execute("x", "allow", ["python3"], time={"days": ["mon"]}, when="tenant == 'nobody'"))
+    assert found(findings, "reaches-interpreter")
+
+
+def test_rules_of_groups_are_looked_at_where_they_stand() -> None:
+    findings = linted(groups={"g": {"rules": [execute("x", "allow", ["python3"])]}}, use=["g"])
+    assert [(finding.rule, finding.line) for finding in found(findings, "reaches-interpreter")] == [("x", 5)]
+
+
+def test_the_time_grows_about_as_the_rules_do() -> None:
+    def seconds(count: int) -> float:
+        rules = [execute(f"r{place}", "allow", [f"tool{place}", "x"]) for place in range(count)]
+        rules += [paths(f"p{place}", "deny", ["read"], f"/workspace/{place}/**") for place in range(count)]
+        text = yaml.safe_dump({"version": 1, "rules": rules})
+        read = read_policy(text, "test")
+        started = time.perf_counter()
+        lint(read.document, read.reading)
+        return time.perf_counter() - started
+
+    seconds(10)
+    assert seconds(400) < 40 * max(seconds(40), 0.02)
