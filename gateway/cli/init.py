@@ -1,8 +1,9 @@
-"""`airlock init`: a starter configuration, policy and key."""
+"""`airlock init`: a starter configuration, policy and keys."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,8 +44,9 @@ def init(
     *,
     as_json: Json = False,
 ) -> None:
-    """Write a starter configuration and policy, and make a key for the tenant "default"."""
+    """Write a starter configuration and policy, and make keys for the tenant "default"."""
     from gateway.config import Config
+    from gateway.keys import ACTING_SCOPES, APPROVE
     from gateway.policy import STARTER_POLICY
 
     config_path = directory / "airlock.yaml"
@@ -61,29 +63,32 @@ def init(
         config_path.write_text(_CONFIG, encoding="utf-8")
     except OSError as error:
         fail(f"{error.filename}: {error.strerror}", EXIT_USAGE, as_json=as_json)
-    secret = asyncio.run(add_key(Config.load(config_path), _TENANT))
+    secret, approver = asyncio.run(add_keys(Config.load(config_path), _TENANT, ACTING_SCOPES, (APPROVE,)))
     if as_json:
-        print_json({"config": str(config_path.resolve()), "tenant": _TENANT, "key": secret})
+        made = {"config": str(config_path.resolve()), "tenant": _TENANT, "key": secret, "approver_key": approver}
+        print_json(made)
         return
     out.print(f"[green]wrote[/] {config_path}\n[green]wrote[/] {policy_path}")
-    out.print(f"\nThe key of tenant [bold]{_TENANT}[/], shown this once:\n\n  export AIRLOCK_API_KEY={secret}\n")
+    out.print(f"\nThe keys of tenant [bold]{_TENANT}[/], shown this once. For services, agents and `airlock tool`:\n")
+    out.print(f"  export AIRLOCK_API_KEY={secret}\n")
+    out.print(f"For people who answer what agents ask for, and for nothing else:\n\n  {approver}\n")
     out.print(f"Start the gateway with [bold]airlock serve --config {config_path}[/]")
 
 
-async def add_key(config: Config, tenant: str) -> str:
-    """Make a key in the configured database and return its secret."""
+async def add_keys(config: Config, tenant: str, *scopes: Collection[str]) -> list[str]:
+    """Make a key for each of the sets of scopes, in the configured database, and return their secrets."""
     from gateway.errors import Misconfigured
     from gateway.keys import make_key
     from gateway.storage.database import Database
-    from gateway.storage.store import Store
+    from gateway.storage.key_store import KeyStore
 
     if tenant not in config.tenants:
         raise Misconfigured(f"tenant {tenant!r} is not one of {', '.join(sorted(config.tenants))}")
+    keys = [make_key(asked) for asked in scopes]
     config.path(config.state_dir).mkdir(parents=True, exist_ok=True, mode=0o700)
     database = await Database.open(config.resolved_database_url())
     try:
-        key = make_key()
-        await Store(database).add_key(tenant, key)
-        return key.secret
+        await KeyStore(database).add(tenant, *keys)
+        return [key.secret for key in keys]
     finally:
         await database.close()

@@ -57,9 +57,7 @@ async def _serve(config: Config, listen: str, ready_file: Path | None, *, as_jso
         if as_json:
             print_json({"address": gateway.address})
         else:
-            for tenant in gateway.tenants.values():
-                rules = len(tenant.policy.document.rules)
-                err.print(f"tenant {tenant.name}: {tenant.policy.version}, {rules} rules", style="dim", markup=False)
+            err.print(f"tenants: {len(gateway.tenants)}; their policies are read when they call", style="dim")
             err.print(f"[bold green]airlock[/] answers at [bold]{gateway.address}[/]; Ctrl-C stops it")
         await stop.wait()
         # Only the one that wrote it takes it away: a second gateway that did not start must leave it alone.

@@ -1,0 +1,85 @@
+"""Policy files as arguments of commands: read, or one clear error that ends the command."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from gateway.cli.terminal import EXIT_USAGE, fail
+
+if TYPE_CHECKING:
+    from gateway.policy.document import PolicyDocument
+    from gateway.policy.judge import Policy
+    from gateway.policy.reading import PolicyText
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A policy file.")]
+OperatorFile = Annotated[
+    Path | None, typer.Option("--operator", metavar="FILE", help="The operator's layer, if there is one.")
+]
+ConfigFile = Annotated[Path, typer.Option("--config", metavar="FILE", help="airlock.yaml, made by `airlock init`.")]
+DEFAULT_CONFIG = Path("airlock.yaml")
+
+_AGO = re.compile(r"([1-9][0-9]{0,5})([mhdw])")
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+T = TypeVar("T")
+
+
+def read(file: Path, operator: PolicyDocument | None = None, *, as_json: bool) -> PolicyText:
+    """Read a policy file, untrue examples and all."""
+    from gateway.policy.reading import read_policy
+
+    return _reading(file, lambda text: read_policy(text, str(file), operator), as_json=as_json)
+
+
+def read_operator(file: Path | None, *, as_json: bool) -> PolicyDocument | None:
+    """Read the operator's layer, where a file is named."""
+    return None if file is None else read(file, as_json=as_json).document
+
+
+def compiled(document: PolicyDocument, operator: PolicyDocument | None) -> Policy:
+    """Return the policy of both layers."""
+    from gateway.policy.judge import Policy
+
+    return Policy(document) if operator is None else Policy(document, operator)
+
+
+def since(text: str, now: datetime) -> datetime:
+    """Return a moment given as 30m, 12h, 7d, 2w or a date. Raises typer.BadParameter."""
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        try:
+            return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        except OverflowError as error:
+            raise typer.BadParameter(f"{text!r} is before the year 1; write 7d or less") from error
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is no time; write 30m, 12h, 7d, 2w or 2026-11-21") from error
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+
+
+def _reading(file: Path, take: Callable[[str], T], *, as_json: bool) -> T:
+    from gateway.policy import PolicyError
+    from gateway.policy.loading import LIMIT_BYTES
+
+    try:
+        with file.open("rb") as opened:
+            return take(opened.read(LIMIT_BYTES + 1).decode())
+    except PolicyError as error:
+        first = error.errors[0]
+        more = f" (and {len(error.errors) - 1} more)" if len(error.errors) > 1 else ""
+        fail(
+            f"{file} does not load: `airlock policy check {file}` says why."
+            f" Line {first.line}: {first.field}: {first.message}{more}",
+            EXIT_USAGE,
+            as_json=as_json,
+        )
+    except OSError as error:
+        fail(f"{file}: {error.strerror}", EXIT_USAGE, as_json=as_json)
+    except UnicodeDecodeError:
+        fail(f"{file}: not UTF-8 text", EXIT_USAGE, as_json=as_json)

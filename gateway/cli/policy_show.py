@@ -1,0 +1,137 @@
+"""`airlock policy show --resolved`: what a tenant ends up with, layer by layer."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from gateway.cli.policy_files import DEFAULT_CONFIG, ConfigFile, OperatorFile, compiled, read, read_operator
+from gateway.cli.printable import one_line
+from gateway.cli.terminal import EXIT_USAGE, Json, fail, out, print_json
+
+if TYPE_CHECKING:
+    from gateway.policy.document import PolicyDocument
+    from gateway.policy.placed import PlacedRule
+    from gateway.policy.resolved import Resolved
+
+
+def show(
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="A policy file; or name a tenant.")] = None,
+    *,
+    operator: OperatorFile = None,
+    tenant: Annotated[str | None, typer.Option(help="Show what is in force for this tenant.")] = None,
+    config: ConfigFile = DEFAULT_CONFIG,
+    resolved: Annotated[
+        bool, typer.Option("--resolved/--own", help="Both layers together, or the tenant's alone.")
+    ] = True,
+    as_json: Json = False,
+) -> None:
+    """Show what a tenant ends up with: every rule with its layer and group, every setting with who said it."""
+    from gateway.policy.resolved import resolve
+
+    if (file is None) == (tenant is None):
+        fail("name a policy file, or a tenant with --tenant", EXIT_USAGE, as_json=as_json)
+    if file is not None:
+        above = read_operator(operator, as_json=as_json)
+        own = read(file, above, as_json=as_json).document
+    else:
+        own, above = _in_force(config, tenant or "", as_json=as_json)
+        above = read_operator(operator, as_json=as_json) or above
+    above = above if resolved else None
+    found = resolve(compiled(own, above), own, above)
+    if as_json:
+        print_json(_as_json(found))
+    else:
+        _print(found)
+
+
+def _in_force(config_path: Path, tenant: str, *, as_json: bool) -> tuple[PolicyDocument, PolicyDocument | None]:
+    """Return both layers that are in force for a tenant: those in the database, else the files of the configuration."""
+    from gateway.config import Config
+    from gateway.errors import AirlockError
+    from gateway.policy.reading import read_policy
+    from gateway.storage.database import Database
+    from gateway.storage.policy_store import OPERATOR, PolicyStore
+
+    async def texts(config: Config) -> dict[str, str]:
+        database = await Database.open(config.resolved_database_url())
+        try:
+            store = PolicyStore(database)
+            changes = {name: await store.current(name) for name in (OPERATOR, tenant)}
+            return {name: await store.text(change.digest) for name, change in changes.items() if change is not None}
+        finally:
+            await database.close()
+
+    try:
+        config = Config.load(config_path)
+        if tenant not in config.tenants:
+            fail(f"tenant {tenant!r} is not one of {', '.join(sorted(config.tenants))}", EXIT_USAGE, as_json=as_json)
+        found = asyncio.run(texts(config))
+    except AirlockError as error:
+        fail(str(error), EXIT_USAGE, as_json=as_json)
+    above = read_policy(found[OPERATOR], "the operator's layer").document if OPERATOR in found else None
+    if tenant in found:
+        return read_policy(found[tenant], f"the policy of {tenant}").document, above
+    # No gateway has started yet: it would begin with the file.
+    return read(config.path(config.tenants[tenant].policy), above, as_json=as_json).document, above
+
+
+def _as_json(found: Resolved) -> dict[str, Any]:
+    return {
+        "version": found.version,
+        "rules": [
+            {
+                "rule": placed.name,
+                "layer": placed.layer,
+                "group": placed.group,
+                **placed.rule.model_dump(mode="json", exclude={"id", "examples"}, exclude_defaults=True),
+            }
+            for placed in found.rules
+        ],
+        "settings": {setting.name: {"value": setting.value, "who": setting.who} for setting in found.settings},
+    }
+
+
+def _print(found: Resolved) -> None:
+    out.print(f"[bold]{found.version}[/]\n")
+    rules = Table("effect", "rule", "from", "about", box=None, header_style="bold")
+    for placed in found.rules:
+        style = {"allow": "green", "ask": "yellow", "deny": "red"}[placed.rule.effect]
+        shadow = " (shadow)" if placed.rule.mode == "shadow" else ""
+        source = placed.layer + (f", group {placed.group}" if placed.group else "")
+        rules.add_row(f"[{style}]{placed.rule.effect}[/]{shadow}", placed.name, source, escape(_about(placed)))
+    out.print(rules)
+    settings = Table("setting", "value", "said by", box=None, header_style="bold")
+    for setting in found.settings:
+        value = "unset" if setting.value is None else one_line(setting.value)
+        settings.add_row(setting.name, escape(value), setting.who, style="dim" if setting.who == "default" else "")
+    out.print()
+    out.print(settings)
+    out.print("\nWhat no rule allows is denied; the strictest of the rules that match wins.", style="dim")
+
+
+def _fields(fields: dict[str, Any]) -> str:
+    return " ".join(f"{name} {' '.join(item) if isinstance(item, list) else item}" for name, item in fields.items())
+
+
+def _about(placed: PlacedRule) -> str:
+    from gateway.policy.cover import shown_argv
+
+    rule = placed.rule
+    said = [" ".join(rule.tools)]
+    said += [] if rule.paths is None else [f"paths {' '.join(rule.paths)}"]
+    said += [] if rule.argv is None else [f"argv {'; '.join(map(shown_argv, rule.argv))}"]
+    said += [] if rule.hosts is None else [f"hosts {' '.join(rule.hosts)}"]
+    for name in ("size_bytes", "time", "rate"):
+        value = getattr(rule, name)
+        if value is not None:
+            said.append(f"{name} {_fields(value.model_dump(mode='json', exclude_none=True))}")
+    said += [] if rule.when is None else [f"when {rule.when}"]
+    said += [] if rule.at_once is None else [f"at once {rule.at_once}"]
+    said += [] if rule.unless is None else [f"unless {rule.unless.model_dump_json(exclude_none=True)}"]
+    return one_line("; ".join(said), 1000)

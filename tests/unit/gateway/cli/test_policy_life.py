@@ -1,0 +1,127 @@
+"""`airlock policy apply, history, rollback, current` and `airlock key create`, on a configuration as init makes it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.cli.main import app
+
+
+def _text(name: str, *, effect: str = "allow") -> str:
+    return f"version: 1\nrules:\n- {{id: {name}, tools: [execute], effect: {effect}, reason: r}}\n"
+
+
+class Line:
+    """The command line in one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.made = self.ask("init", str(directory))
+        self.config = self.made["config"]
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        ran = CliRunner().invoke(app, arguments)
+        return ran.exit_code, ran.output
+
+    def ask(self, *arguments: str, code: int = 0) -> Any:
+        exit_code, output = self.run(*arguments, "--json")
+        assert exit_code == code, output
+        return json.loads(output.splitlines()[-1])
+
+    def policy(self, command: str, *arguments: str, code: int = 0) -> Any:
+        return self.ask("policy", command, *arguments, "--config", self.config, code=code)
+
+    def file(self, text: str) -> str:
+        path = self.directory / "candidate.yaml"
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Line:
+    return Line(tmp_path)
+
+
+def test_apply_history_rollback_and_current_tell_one_story(line: Line) -> None:
+    of = ("--tenant", "default")
+    first = line.policy("apply", line.file(_text("first")), *of, "--by", "ann", "--comment", "a start")
+    second = line.policy("apply", line.file(_text("second")), *of, "--by", "bob")
+    assert (first["ok"], second["ok"]) == (True, True)
+    assert first["version"].startswith("policy_")
+    assert line.policy("current", *of)["in_force"] == second["version"]
+    back = line.policy("rollback", *of, "--by", "cid")
+    assert (back["version"], back["kind"]) == (first["version"], "rollback")
+    told = [(one["version"], one["kind"], one["by"], one["comment"]) for one in line.policy("history", *of)]
+    assert told == [
+        (first["version"], "rollback", "cid", ""),
+        (second["version"], "apply", "bob", ""),
+        (first["version"], "apply", "ann", "a start"),
+    ]
+    named = line.policy("rollback", second["version"], *of)
+    assert named["digest"] == second["digest"]
+    assert line.policy("current", *of, "--text")["text"] == _text("second")
+
+
+def test_what_is_in_force_already_is_not_applied_again(line: Line) -> None:
+    of = ("--tenant", "default")
+    assert not line.policy("apply", line.file(_text("first")), *of)["unchanged"]
+    assert line.policy("apply", line.file(_text("first")), *of)["unchanged"]
+    assert len(line.policy("history", *of)) == 1
+
+
+def test_a_bad_policy_changes_nothing_and_all_that_is_wrong_is_told(line: Line) -> None:
+    bad = line.file("version: 1\nrules:\n- {id: a, tools: [execute], effect: maybe, reason: r}\n- {id: b}\n")
+    said = line.policy("apply", bad, "--tenant", "default", code=1)
+    assert not said["ok"]
+    assert {error["line"] for error in said["errors"]} == {3, 4}
+    assert line.policy("history", "--tenant", "default") == []
+    code, output = line.run("policy", "apply", bad, "--tenant", "default", "--config", line.config)
+    assert (code, "nothing was changed" in output) == (1, True)
+
+
+def test_a_policy_that_an_agent_cannot_be_made_with_is_refused(line: Line) -> None:
+    limited = line.file("version: 1\nlimits: {cost_usd: 1.0}\n")
+    assert "input_usd_per_mtok" in line.policy("apply", limited, "--tenant", "default", code=1)["errors"][0]["message"]
+    line.policy("apply", line.file(_text("own")), "--tenant", "default")
+    # The other layer's limit would do the same.
+    limited = line.file("version: 1\nlimits: {cost_usd: 1.0}\n")
+    assert not line.policy("apply", limited, "--operator-layer", code=1)["ok"]
+
+
+def test_the_operators_layer_is_shown_beside_the_tenants(line: Line) -> None:
+    own = line.policy("apply", line.file(_text("own")), "--tenant", "default")
+    operator = line.policy("apply", line.file(_text("never", effect="deny")), "--operator-layer")
+    assert operator["tenant"] is None
+    found = line.policy("current", "--tenant", "default")
+    assert (found["version"], found["operator"]["version"]) == (own["version"], operator["version"])
+    assert found["in_force"] not in (own["version"], operator["version"])
+
+
+@pytest.mark.parametrize("which", [(), ("--tenant", "default", "--operator-layer"), ("--tenant", "")])
+def test_one_layer_must_be_named(line: Line, which: tuple[str, ...]) -> None:
+    assert "--operator-layer" in line.policy("history", *which, code=2)["error"]
+
+
+def test_what_is_not_there_is_told(line: Line) -> None:
+    assert "not one of default" in line.policy("history", "--tenant", "nobody", code=2)["error"]
+    assert "no version" in line.policy("rollback", "policy_000000000000", "--tenant", "default", code=1)["error"]
+    assert "nothing is in force" in line.policy("current", "--tenant", "default", code=1)["error"]
+
+
+def test_init_makes_a_key_that_acts_and_one_that_approves(line: Line) -> None:
+    assert {"config", "tenant", "key", "approver_key"} == line.made.keys()
+    assert line.made["key"] != line.made["approver_key"]
+
+
+def test_a_key_is_made_for_what_was_asked(line: Line) -> None:
+    make = ("key", "create", "--config", line.config)
+    assert line.ask(*make)["scopes"] == ["run", "tool", "files"]
+    assert line.ask(*make, "--scope", "approve")["scopes"] == ["approve"]
+    assert line.ask(*make, "--scope", "tool", "--scope", "run")["scopes"] == ["run", "tool"]
+    assert "make two keys" in line.ask(*make, "--scope", "approve", "--scope", "run", code=2)["error"]
+    assert "there are run" in line.ask(*make, "--scope", "root", code=2)["error"]
