@@ -4,16 +4,20 @@ Event types and their payloads (JSON):
 
     run_started          task, agent, thread
     run_resumed          step, agent, thread                        (instead, when the run goes on from a stored state)
+    run_suspended        step, approvals [{approval_id, call_id, name, rule, reason}]    (run_resumed comes next, and
+                         tool_call_started and hook_verdict of the step's calls once more)
     step_started         step
     model_delta          text                                       (coalesced)
     model_finished       step, text, tool_calls [{id, name, arguments}], finish_reason, usage, duration_ms
     model_failed         step, error                                (each attempt that failed)
     tool_call_started    call_id, name, arguments
-    hook_verdict         call_id, verdict (allow|ask|deny), hook, rule, reason, arguments (the final ones, where hooks
-                         rewrote them, or null)
+    hook_verdict         call_id, verdict (allow|ask|deny), hook, rule, reason, policy_version, would_be (what rules in
+                         shadow would have made of it, or null), arguments (the final ones, where hooks rewrote them, or
+                         null)
     tool_output          call_id, stream, text                      (coalesced)
-    tool_call_finished   call_id, name, verdict, rule, reason, outcome, exit_code, is_error, content, note, evicted,
-                         duration_ms (of the execution alone, 0 for a blocked call)
+    tool_call_finished   call_id, name, verdict, rule, reason, policy_version, would_be, approval_id, outcome,
+                         exit_code, is_error, content, note, evicted, duration_ms (of the execution alone, 0 for a
+                         blocked call)
     hook_failed          hook, point, on_failure, timeout_s, error
     state_changed        hook, point, metadata {key: value}, large [key], removed [key], messages (how many, or null)
     subagent_started     task, agent, thread

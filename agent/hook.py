@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
+from agent.filesystem import OutputStream
 from agent.messages import Message, ToolCall
 from agent.state import AgentState, ModelResponse
 from agent.tool import ToolResult, ToolSpec
@@ -31,14 +32,24 @@ NextInference = Callable[[InferenceRequest], Awaitable[ModelResponse]]
 NextToolUse = Callable[[ToolCall], Awaitable[ToolResult]]
 
 
+class OutputFilter(Protocol):
+    """Takes things out of the output of one call while it arrives; what it raises ends the showing.
+
+    What comes back of a stream is as long, in all, as what was fed; `cut` says that its end is missing.
+    """
+
+    def feed(self, stream: OutputStream, data: bytes) -> bytes: ...
+    def flush(self, stream: OutputStream, *, cut: bool) -> bytes: ...
+
+
 class Hook:
     """Override what you need; what you do not override costs nothing.
 
     `timeout_s` bounds each of the ten points (rings are bounded by what they wrap). When a point raises or times out:
     `on_failure` "closed" blocks the call at before_tool_use, withholds the result at after_tool_use, and stops the run
     elsewhere; "open" leaves the state as it was and is an event. `mandatory` hooks are always closed and are inherited
-    by subagents. `innermost` is for the policy hook alone. Where a hook `redacts`, its after_tool_use takes things out
-    of results that nobody must see: output is then not shown live, for it would come before the hook.
+    by subagents. `innermost` is for the policy hook alone. Where a hook `redacts`, it takes things out of results that
+    nobody must see: output is then shown live only through its `output_filter`, and not at all where it has none.
     """
 
     name: str = ""
@@ -52,6 +63,10 @@ class Hook:
     def matches(self, state: AgentState) -> bool:  # noqa: ARG002 - for those who override it
         """Return whether the hook cares; see agent.matchers for ready-made conditions."""
         return True
+
+    def output_filter(self) -> OutputFilter | None:
+        """Return a new filter for the output of one call, where the hook redacts and has one."""
+        return None
 
     async def execution_start(self, state: AgentState) -> AgentState:
         """Once per run; a resumed run does not repeat it."""

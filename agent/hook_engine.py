@@ -29,6 +29,7 @@ from agent.hook_guard import kept_strict, settled_by_innermost
 from agent.messages import ToolCall
 from agent.state import AgentState, ModelResponse
 from agent.tool import ToolResult
+from agent.verdict import Verdict
 
 Point = Literal[
     "execution_start",
@@ -108,6 +109,14 @@ class HookEngine:
         if registered:
             state = state.with_current(hooks_s=hooks_s + self._clock() - started_s)
         return state
+
+    async def judged_again(self, state: AgentState, events: EventSink) -> Verdict | None:
+        """Return what the innermost hook says of the tool call in question now; None where there is no such hook."""
+        for hook, handler in self._points["before_tool_use"]:
+            if hook.innermost:
+                blank = state.with_(current=state.current.with_tool(replace(state.current.tool, verdict=None)))
+                return (await self._judge(hook, handler, blank, events)).current.tool.verdict
+        return None
 
     async def _judge(self, hook: Hook, handler: _Handler, state: AgentState, events: EventSink) -> AgentState:
         """Let the innermost hook speak for itself: what outer hooks let pass must not count as its verdict."""

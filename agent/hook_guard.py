@@ -98,7 +98,7 @@ def _kept_execution(point: str, hook: Hook, given: ToolExecution, returned: Tool
     return replace(given, verdict=verdict, call=call)
 
 
-_OWNED = ("run_id", "thread", "agent", "depth", "started", "hooks_s", "model_s", "tools_s", "stop")
+_OWNED = ("run_id", "thread", "agent", "depth", "started", "hooks_s", "model_s", "tools_s", "stop", "pending")
 _COUNTERS = ("steps", "tool_calls", "forced_continuations", "active_s")
 
 
@@ -127,5 +127,5 @@ def settled_by_innermost(outer: Verdict | None, judged: AgentState, hook: Hook) 
     if verdict is None:
         verdict = Verdict(kind=VerdictKind.BLOCK, hook=name, rule="no_verdict", reason="policy gave no verdict")
     elif outer is not None and outer.kind >= verdict.kind and outer.kind is not VerdictKind.PROCEED:
-        verdict = outer
+        verdict = outer.judged_by(verdict.policy)
     return judged.with_(current=judged.current.with_tool(replace(tool, verdict=verdict)))

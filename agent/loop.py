@@ -6,7 +6,9 @@
     execution_end, however the run ends
 
 After each point the continuation is read: a Forbid ends the run there. At the end of a step a Request asks for another
-one; nothing, or AllowStop, ends the run. Nothing here depends on the thread's length but the tuple of its messages.
+one; nothing, or AllowStop, ends the run. Where tool calls wait for an approval the run is suspended: it returns its
+state with `pending`, and goes on with that step when it is given the state again. Nothing here depends on the thread's
+length but the tuple of its messages.
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
 from pydantic import JsonValue
 
+from agent.approval import Approver, PendingStep, Suspended
 from agent.cancellation import Cancellation, to_the_end
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import TimeLeft, ToolsInTime, limits, time_left_s
@@ -31,7 +34,7 @@ from agent.events import EventSink, discard, emit
 from agent.hook import Hook, InferenceRequest
 from agent.hook_engine import HOOK_FAILED, HookEngine, Point
 from agent.inference import Inference
-from agent.messages import Message
+from agent.messages import Message, ToolCall
 from agent.model import Model
 from agent.state import AgentState, CurrentExecution, ModelResponse
 from agent.storable import storable_message
@@ -59,12 +62,13 @@ class Agent:
         executor: ToolExecutor | None = None,
         concurrency: int = 8,
         new_call_id: Callable[[], str] = lambda: f"call_{uuid.uuid4().hex}",
+        approver: Approver | None = None,
     ) -> None:
         """Put an agent together; hooks are registered in the order of the capabilities, then `hooks`.
 
         An agent always has limits and a flow: where no capability of that name is among `capabilities`, the usual one
         joins them. `executor` runs the tool calls instead of a Toolbox of the capabilities' tools, which it usually
-        wraps.
+        wraps. Without an `approver` nobody can be asked, and calls that would have to be are blocked.
         """
         named = {capability.name for capability in capabilities}
         usual = (capability for capability in (flow(), limits()) if capability.name not in named)
@@ -79,11 +83,14 @@ class Agent:
         self.clock = clock
         self.concurrency = concurrency
         self.new_call_id = new_call_id
+        self.approver = approver
 
     async def run(self, state: AgentState, events: EventSink = discard) -> AgentState:
         """Run until something stops it; return the state with `stop` set. The last event is always run_finished.
 
-        A state that was stored between two steps, by a hook at before_step, goes on from there, in any process.
+        But a run that must wait for an approval returns the state with `pending` set, after the event run_suspended;
+        no hook has been told that it ended. A state like that, or one that was stored between two steps, by a hook at
+        before_step, goes on from there, in any process.
 
         Raises nothing but asyncio.CancelledError, after a cancelled run has ended its tool calls, shown its state to
         the execution_end hooks and emitted run_finished with status cancelled: whoever keeps the state of a cancelled
@@ -118,6 +125,9 @@ class Run:
                 status, stop = "cancelled", _outcome("cancelled", "the run was cancelled")
                 await self._end(stop)
                 raise
+            except Suspended as suspended:
+                self._tell_suspended(suspended)
+                return self.state
             except Exception as error:
                 # Not a failure of a hook, a tool or the model, those are dealt with: a fault of this package.
                 _log.exception("run %s failed", self.state.run_id)
@@ -132,7 +142,8 @@ class Run:
                 self.state = self.state.with_(stop=stop)
             raise
         finally:
-            self._tell_finished(status, stop)
+            if self.state.pending is None:
+                self._tell_finished(status, stop)
 
     async def _steps(self) -> ContinuationOutcome:
         """Go from step to step; return what stopped the run."""
@@ -141,6 +152,8 @@ class Run:
         if not self.state.started:
             stop = await self._at("execution_start")
             self.state = self.state.with_(started=True)
+        if stop is None and self.state.pending is not None:
+            stop = await self._resumed_step(PendingStep.model_validate(self.state.pending))
         while stop is None:
             # Hooks, model and tools may all be done without ever waiting; others must have their turn, and so must
             # a cancellation.
@@ -173,13 +186,56 @@ class Run:
         number = self.state.steps + 1
         emit(self.events, "step_started", step=number)
         self.state = self.state.with_(steps=number)
+        return await self._timed(self._think_and_act(number), number, started_s)
+
+    async def _resumed_step(self, pending: PendingStep) -> ContinuationOutcome | None:
+        """Go on with the step that waited: the model has answered, and its calls are judged again."""
+        agent = self.agent
+        started_s = agent.clock()
+        response = pending.response()
+        self.state = self.state.with_(
+            pending=None,
+            current=CurrentExecution(
+                started_at_s=started_s,
+                input_messages=self.state.messages,
+                system_prompt=pending.system_prompt,
+                tools=tuple(agent.executor.specs()),
+                response=response,
+                continuation=pending.continuation,
+                hooks_s=pending.hooks_s,
+                model_s=pending.model_s,
+            ),
+        )
+        self.deadline_s = started_s + time_left_s(agent.hooks.hooks, self.state)
+        return await self._timed(self._act(response, await self._edited(response)), self.state.steps, started_s)
+
+    async def _edited(self, response: ModelResponse) -> Sequence[ToolCall]:
+        """Return the step's calls with the arguments that an approver put in the place of the model's."""
+        calls = response.message.tool_calls
+        if self.agent.approver is None:
+            return calls
+        edited = await self.agent.approver.edited(self.state, [call.id for call in calls])
+        return [
+            call.model_copy(update={"arguments": dict(edited[call.id]), "problem": ""}) if call.id in edited else call
+            for call in calls
+        ]
+
+    async def _timed(
+        self, work: Awaitable[ContinuationOutcome | None], number: int, started_s: float
+    ) -> ContinuationOutcome | None:
+        """Return what stops the run, or None to go on. Time is counted up to the end of the step, or to its wait."""
+        suspended = False
         try:
-            stop = await self._think_and_act(number)
+            stop = await work
+        except Suspended:
+            suspended = True
+            raise
         finally:
-            self.state = self.state.with_(active_s=self.state.active_s + agent.clock() - started_s).with_current(
-                completed_at_s=agent.clock()
+            self.state = self.state.with_(active_s=self.state.active_s + self.agent.clock() - started_s).with_current(
+                completed_at_s=self.agent.clock()
             )
-            emit(self.events, "step_finished", step=number, **_times(self.state.current))
+            if not suspended:
+                emit(self.events, "step_finished", step=number, **_times(self.state.current))
         if stop is None:
             self._clear()
         return stop
@@ -200,12 +256,21 @@ class Run:
             return None  # before_step, where the limit is looked at, says why the run ends
         stop = await self._at("after_inference")
         response = self.state.current.response or answer  # a hook may replace the response, not do away with it
-        calls = response.message.tool_calls
-        if stop is None and calls:
-            tools = ToolsInTime(self.agent.executor, self._left_s)
-            runner = ToolRunner(self.agent.hooks, tools, self.events, self.agent.clock, self.agent.concurrency)
+        return await self._act(response, response.message.tool_calls if stop is None else ())
+
+    async def _act(self, response: ModelResponse, calls: Sequence[ToolCall]) -> ContinuationOutcome | None:
+        """Run the tool calls and end the step; return what stops the run, or None to go on."""
+        agent, before = self.agent, self.state
+        if calls:
+            tools = ToolsInTime(agent.executor, self._left_s)
+            runner = ToolRunner(agent.hooks, tools, self.events, agent.clock, agent.concurrency, agent.approver)
             try:
-                self.state = await runner.run(self.state, calls, keep=self._keep)
+                self.state = await runner.run(self.state, calls, keep=self._keep, suspend=True)
+            except Suspended as suspended:
+                pending = PendingStep.of(before, response, suspended).model_dump(mode="json")
+                # The before pass will be run again, so that what it wrote is dropped, but not what relatives spent.
+                self.state = before.with_(pending=pending, others=suspended.state.others)
+                raise
             except asyncio.CancelledError:
                 # The thread keeps what was said and done; _end answers the calls that were not begun.
                 self._say(storable_message(response.message), *self._tool_messages())
@@ -221,7 +286,7 @@ class Run:
             return _outcome("no_request", "no hook asked for another step", ContinuationDecision.ALLOW_STOP)
         if outcome.decision is not ContinuationDecision.REQUEST:
             return outcome
-        if not calls:
+        if not response.message.tool_calls:
             self.state = self.state.with_(forced_continuations=self.state.forced_continuations + 1)
         return None
 
@@ -340,6 +405,11 @@ class Run:
             return
         task = next((message.content for message in reversed(state.messages) if message.role == "user"), "")
         emit(self.events, "run_started", task=task, agent=state.agent, thread=state.thread)
+
+    def _tell_suspended(self, suspended: Suspended) -> None:
+        self.state = self.state.cleared()
+        approvals: list[JsonValue] = [sought.model_dump() for sought in suspended.sought]
+        emit(self.events, "run_suspended", step=self.state.steps, approvals=approvals)
 
     def _tell_finished(self, status: RunStatus, stop: ContinuationOutcome) -> None:
         last = self.state.messages[-1] if self.state.messages else None

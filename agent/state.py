@@ -19,7 +19,7 @@ from pydantic import Field, InstanceOf, JsonValue
 from agent.continuation import ContinuationDecision, ContinuationOutcome
 from agent.messages import Message, ToolCall, Usage, Value
 from agent.tool import ToolResult, ToolSpec
-from agent.verdict import Verdict, VerdictKind
+from agent.verdict import PolicyWord, Verdict, VerdictKind
 
 
 class ModelResponse(Value):
@@ -32,13 +32,22 @@ class ModelResponse(Value):
 
 @dataclass(frozen=True)
 class ToolExecution:
-    """One tool call on its way: what was asked, what the hooks made of it, and what came back."""
+    """One tool call on its way: what was asked, what the hooks made of it, and what came back.
+
+    `approval_id` names the approval that it waits for, ran by, or was refused by.
+    """
 
     requested: ToolCall
     call: ToolCall
     verdict: Verdict | None = None
     result: ToolResult | None = None
     duration_s: float = 0.0
+    approval_id: str = ""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the call waits for an approval and did not run."""
+        return self.result is not None and self.result.outcome == "waiting"
 
     @property
     def blocked(self) -> bool:
@@ -122,7 +131,8 @@ class AgentState(Value):
 
     `steps`, `tool_calls` and `usage` are the run's own; `others` is what its parent, its subagents and theirs have
     spent, and limits look at `spent`, the sum. `active_s` is the time worked, without waits between two processes or
-    for an approval. `depth` is 0 but for a subagent. `started` says that execution_start has been.
+    for an approval. `depth` is 0 but for a subagent. `started` says that execution_start has been. `pending` is the
+    step of a suspended run as JSON (agent.approval.PendingStep): Agent.run goes on with it.
     """
 
     run_id: str
@@ -144,6 +154,7 @@ class AgentState(Value):
     model_s: float = 0.0
     tools_s: float = 0.0
     stop: ContinuationOutcome | None = None
+    pending: dict[str, JsonValue] | None = None
     current: InstanceOf[CurrentExecution] = Field(default_factory=CurrentExecution, exclude=True, repr=False)
 
     @property
@@ -228,21 +239,21 @@ class AgentState(Value):
 
     # --- before_tool_use and after_tool_use ---
 
-    def proceed(self, hook: str, rule: str, reason: str) -> Self:
+    def proceed(self, hook: str, rule: str, reason: str, policy: PolicyWord | None = None) -> Self:
         """Say which rule lets the tool call in question pass."""
-        return self._judge(VerdictKind.PROCEED, hook, rule, reason)
+        return self._judge(VerdictKind.PROCEED, hook, rule, reason, policy)
 
-    def ask(self, hook: str, rule: str, reason: str) -> Self:
+    def ask(self, hook: str, rule: str, reason: str, policy: PolicyWord | None = None) -> Self:
         """Hold the tool call in question until somebody approves it."""
-        return self._judge(VerdictKind.ASK, hook, rule, reason)
+        return self._judge(VerdictKind.ASK, hook, rule, reason, policy)
 
-    def block(self, hook: str, rule: str, reason: str) -> Self:
+    def block(self, hook: str, rule: str, reason: str, policy: PolicyWord | None = None) -> Self:
         """Refuse the tool call in question; the model is told the reason. Nothing takes a block back."""
-        return self._judge(VerdictKind.BLOCK, hook, rule, reason)
+        return self._judge(VerdictKind.BLOCK, hook, rule, reason, policy)
 
-    def _judge(self, kind: VerdictKind, hook: str, rule: str, reason: str) -> Self:
+    def _judge(self, kind: VerdictKind, hook: str, rule: str, reason: str, policy: PolicyWord | None) -> Self:
         tool = self.current.tool
-        verdict = Verdict(kind=kind, hook=hook, rule=rule, reason=reason)
+        verdict = Verdict(kind=kind, hook=hook, rule=rule, reason=reason, policy=policy)
         if tool.verdict is not None:
             verdict = tool.verdict.strictest(verdict)
         return self.with_(current=self.current.with_tool(replace(tool, verdict=verdict)))

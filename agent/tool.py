@@ -36,7 +36,8 @@ class ToolResult:
 
     `content` is what the tool produced, as bytes; `outcome` is completed or failed for tools that run no program,
     blocked for refused calls, else a program's outcome (see ExecResult). `note` is said to the model after the content
-    and is no part of it.
+    and is no part of it. `withheld_by` names the rule on results that this stands in for, `would_be_withheld_by` one in
+    shadow.
     """
 
     content: bytes
@@ -47,6 +48,8 @@ class ToolResult:
     stdout: bytes = b""
     stderr: bytes = b""
     note: str = ""
+    withheld_by: str = ""
+    would_be_withheld_by: str = ""
 
     @classmethod
     def error(cls, message: str, *, outcome: str = "failed") -> ToolResult:

@@ -2,6 +2,7 @@
 
 executor.check    a call that cannot run is judged all the same, for the record, and never executes
 before_tool_use   in call order; the last of it, policy, judges the final arguments
+approval          of calls that are asked about; while one waits, no call of the step executes (agent.approval)
 execution         allowed calls concurrently (bounded), inside the rings; no call runs with other arguments than judged
 after_tool_use    in call order, for blocked calls too
 """
@@ -12,19 +13,26 @@ import asyncio
 import codecs
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from pydantic import JsonValue
+
+from agent.approval import Approver
+from agent.asking import answered, blocked_result
 from agent.cancellation import Cancellation, to_the_end
 from agent.coalescing import Coalescer
 from agent.errors import HookFailed
 from agent.events import EventSink, emit
-from agent.filesystem import OutputStream
+from agent.filesystem import OnOutput, OutputStream
 from agent.hook_engine import HookEngine, withheld
+from agent.live_output import LiveOutput, output_filters
 from agent.messages import ToolCall
 from agent.state import AgentState, ToolExecution
 from agent.tool import RunInFlight, ToolContext, ToolExecutor, ToolResult
 from agent.verdict import Verdict, VerdictKind
+
+_WHOLE = frozenset({"exited", "completed", "failed"})
 
 
 class ToolRunner:
@@ -37,12 +45,20 @@ class ToolRunner:
         events: EventSink,
         clock: Callable[[], float] = time.monotonic,
         concurrency: int = 8,
+        approver: Approver | None = None,
+        on_output: OnOutput | None = None,
     ) -> None:
+        """Without an approver a call that somebody would have to be asked about is blocked.
+
+        `on_output` hears the bytes of what is shown live.
+        """
         self._hooks = hooks
         self._executor = executor
         self._events = events
         self._clock = clock
         self._concurrency = concurrency
+        self._approver = approver
+        self._on_output = on_output
 
     async def run(
         self,
@@ -50,11 +66,14 @@ class ToolRunner:
         calls: Sequence[ToolCall],
         *,
         keep: Callable[[AgentState], None] | None = None,
+        suspend: bool = False,
     ) -> AgentState:
         """Return the state with one finished execution per call, in call order, in state.current.tool_executions.
 
-        Raises nothing but cancellation: then every call in flight has been cancelled and has ended, after_tool_use has
-        seen all that began, each has its tool_call_finished event, and `keep` has been given the state.
+        Calls that wait for an approval raise Suspended with `suspend`, before any call of the step has executed;
+        without it they end with the outcome "waiting". Raises nothing else but cancellation: then every call in flight
+        has been cancelled and has ended, after_tool_use has seen all that began, each has its tool_call_finished event,
+        and `keep` has been given the state.
         """
         executions = tuple(ToolExecution(requested=call, call=self._executor.normalised(call)) for call in calls)
         state = state.with_current(tool_executions=executions)
@@ -66,8 +85,15 @@ class ToolRunner:
                 begun = index + 1
                 state, judged[index], refusal = await self._judge(state, index)
                 results[index] = (refusal, 0.0) if refusal is not None else None
+            notes: Mapping[int, str] = {}
+            if self._approver is not None:
+                asked = await answered(self._approver, state, judged, suspend=suspend)
+                state, notes = asked.state, asked.notes
+                for index, result in asked.results.items():
+                    judged[index], results[index] = None, (result, 0.0)
             started_s = self._clock()
             await self._execute(judged, results, RunInFlight(state, self._events, self._hooks.hooks, self._executor))
+            _add_notes(results, notes)
             state = state.with_current(tools_s=state.current.tools_s + self._clock() - started_s)
         except asyncio.CancelledError:
             await to_the_end(self._finish_all(state, results[:begun], keep))
@@ -82,7 +108,7 @@ class ToolRunner:
         unfit = self._executor.check(call)
         state = await self._hooks.run("before_tool_use", state, self._events, finalise=self._executor.normalised)
         tool = state.current.tool
-        verdict = self._settled(tool.verdict)
+        verdict = self._settled(tool.verdict, state.depth)
         state = state.with_(current=state.current.with_tool(replace(tool, verdict=verdict)))
         emit(
             self._events,
@@ -92,11 +118,12 @@ class ToolRunner:
             hook=verdict.hook,
             rule=verdict.rule,
             reason=verdict.reason,
+            **_policy(verdict),
             arguments=tool.call.arguments if tool.call.arguments != call.arguments else None,
         )
         unfit = unfit or self._executor.check(tool.call)
         if verdict.kind is VerdictKind.BLOCK:
-            return state, None, _blocked(verdict, unfit)
+            return state, None, blocked_result(verdict, unfit)
         if unfit is not None:
             return state, None, unfit
         # A copy of its own: a reference to the dict of arguments that some hook kept must not reach the tool.
@@ -106,7 +133,7 @@ class ToolRunner:
             return state, None, ToolResult.error(f"a hook made the arguments something else than JSON: {error}")
         return state.with_(current=state.current.with_tool(replace(tool, call=frozen, verdict=verdict))), frozen, None
 
-    def _settled(self, verdict: Verdict | None) -> Verdict:
+    def _settled(self, verdict: Verdict | None, depth: int) -> Verdict:
         """Return the verdict that counts: nobody's silence lets a call pass where there is a policy."""
         if verdict is None:
             if self._hooks.innermost is not None:
@@ -116,9 +143,13 @@ class ToolRunner:
             return Verdict(
                 kind=VerdictKind.PROCEED, hook="tool_runner", rule="no_policy", reason="no hook had a say in it"
             )
-        if verdict.kind is VerdictKind.ASK:
-            reason = f"no approver: nobody can be asked here ({verdict.reason})"
-            return verdict.model_copy(update={"kind": VerdictKind.BLOCK, "reason": reason})
+        if verdict.kind is VerdictKind.ASK and self._approver is None:
+            why = (
+                "a subagent cannot wait for an approval; the agent that it works for has to make this call itself"
+                if depth
+                else "no approver: nobody can be asked here"
+            )
+            return verdict.model_copy(update={"kind": VerdictKind.BLOCK, "reason": f"{why} ({verdict.reason})"})
         return verdict
 
     async def _execute(
@@ -137,7 +168,7 @@ class ToolRunner:
                     await done[before].wait()
                 async with slots:
                     started_s = self._clock()
-                    result = await self._execute_one(call, run)
+                    result = await self._execute_one(index, call, run)
                     results[index] = (result, self._clock() - started_s)
             finally:
                 done[index].set()
@@ -180,22 +211,31 @@ class ToolRunner:
             predecessors.append(found)
         return predecessors
 
-    async def _execute_one(self, call: ToolCall, run: RunInFlight) -> ToolResult:
+    async def _execute_one(self, index: int, call: ToolCall, run: RunInFlight) -> ToolResult:
         sealed = digestible(call)
+        times = 0
         output = _OutputEvents(self._events, call.id)
+        filters = output_filters(self._hooks.hooks)
+        shown = None if filters is None else LiveOutput(filters, self._heard(output))
 
         async def center(asked: ToolCall) -> ToolResult:
+            nonlocal times
+            times += 1
             if (asked.id, asked.name) != (call.id, call.name) or digestible(asked) != sealed:
                 return ToolResult.error(
                     "refused: a ring around this call changed its arguments after they were judged; "
                     "arguments can be rewritten at before_tool_use only"
                 )
-            live = None if self._hooks.redacts else output
+            if times > 1 and (refusal := await self._refused_again(index, run)) is not None:
+                return refusal
             cancellation = await Cancellation.watch()
             try:
-                return await self._executor.execute(
-                    call.model_copy(update={"arguments": json.loads(sealed)}), ToolContext(call.id, live, run)
+                result = await self._executor.execute(
+                    call.model_copy(update={"arguments": json.loads(sealed)}), ToolContext(call.id, shown, run)
                 )
+                if shown is not None:
+                    shown.end(cut=result.evicted is not None or result.outcome not in _WHOLE)
+                return result
             except asyncio.CancelledError:
                 if cancellation.asked:
                     raise
@@ -208,7 +248,31 @@ class ToolRunner:
         except HookFailed as failure:
             return ToolResult.error(f"The result of this call is withheld: {failure}")
         finally:
+            if shown is not None:
+                shown.end(cut=True)
             output.flush()
+
+    def _heard(self, output: OnOutput) -> OnOutput:
+        listener = self._on_output
+        if listener is None:
+            return output
+
+        def both(stream: OutputStream, data: bytes) -> None:
+            listener(stream, data)
+            output(stream, data)
+
+        return both
+
+    async def _refused_again(self, index: int, run: RunInFlight) -> ToolResult | None:
+        """Return why a ring may not execute the call another time; what was let pass once may be refused by now."""
+        state = run.state.with_current(tool_index=index)
+        first = state.current.tool.verdict
+        if first is not None and first.kind is VerdictKind.ASK:
+            return ToolResult.error("refused: the call was approved once and has executed", outcome="blocked")
+        verdict = await self._hooks.judged_again(state, self._events)
+        if verdict is None or verdict.kind is VerdictKind.PROCEED:
+            return None
+        return blocked_result(verdict)
 
     async def _finish_all(
         self,
@@ -246,9 +310,13 @@ class ToolRunner:
             verdict=verdict.kind.public_name if verdict else "",
             rule=verdict.rule if verdict else "",
             reason=verdict.reason if verdict else "",
+            **_policy(verdict),
+            approval_id=tool.approval_id,
             outcome=shown.outcome,
             exit_code=shown.exit_code,
             is_error=shown.is_error,
+            withheld_by=shown.withheld_by,
+            would_be_withheld_by=shown.would_be_withheld_by,
             content=shown.content.decode("utf-8", "replace"),
             note=shown.note,
             evicted=shown.evicted.model_dump() if shown.evicted else None,
@@ -270,11 +338,21 @@ def _path(call: ToolCall | None) -> str | None:
     return path if isinstance(path, str) else None
 
 
-def _blocked(verdict: Verdict, unfit: ToolResult | None) -> ToolResult:
-    message = f"Blocked by rule {verdict.rule} of {verdict.hook}: {verdict.reason}. The call did not run."
-    if unfit is not None:
-        message = f"{message}\nBesides, {unfit.text()}"
-    return ToolResult.error(message, outcome="blocked")
+def _policy(verdict: Verdict | None) -> dict[str, JsonValue]:
+    """Return what the events say of the policy that judged a call."""
+    policy = verdict.policy if verdict is not None else None
+    would_be: JsonValue = None
+    if policy is not None and policy.would_be:
+        would_be = {"verdict": policy.would_be, "rule": policy.would_be_rule}
+    return {"policy_version": policy.version if policy is not None else "", "would_be": would_be}
+
+
+def _add_notes(results: list[tuple[ToolResult, float] | None], notes: Mapping[int, str]) -> None:
+    for index, note in notes.items():
+        ended = results[index]
+        if note and ended is not None:
+            result, duration_s = ended
+            results[index] = (replace(result, note=f"{result.note}\n{note}" if result.note else note), duration_s)
 
 
 class _OutputEvents:

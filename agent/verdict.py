@@ -20,14 +20,38 @@ class VerdictKind(IntEnum):
         return ("allow", "ask", "deny")[self]
 
 
+class PolicyWord(Value):
+    """What a policy says besides its verdict.
+
+    `asked` are the parts of the call that an approver is asked about. `would_be` is the verdict that rules in shadow
+    would have given, where it is another one, and `would_be_rule` the rule that gave it.
+    """
+
+    version: str
+    asked: tuple[str, ...] = ()
+    would_be: str = ""
+    would_be_rule: str = ""
+
+
 class Verdict(Value):
-    """What a hook said of a tool call."""
+    """What a hook said of a tool call; `policy` is the policy's own word, whichever hook was the strictest."""
 
     kind: VerdictKind
     hook: str
     rule: str
     reason: str
+    policy: PolicyWord | None = None
 
     def strictest(self, other: Verdict) -> Verdict:
         """Return the stricter of two verdicts, this one when they are equal: it was written first."""
-        return other if other.kind > self.kind else self
+        winner, loser = (other, self) if other.kind > self.kind else (self, other)
+        return winner if winner.policy is not None or loser.policy is None else winner.judged_by(loser.policy)
+
+    def judged_by(self, policy: PolicyWord | None) -> Verdict:
+        """Return this verdict with the word of the policy that judged the call."""
+        return self.model_copy(update={"policy": policy})
+
+    @property
+    def policy_version(self) -> str:
+        """The version of the policy that judged the call; empty where none did."""
+        return self.policy.version if self.policy is not None else ""

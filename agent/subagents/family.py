@@ -120,6 +120,7 @@ class Families:
         family = self._families[state.run_id] = Family(state.others)
         # Hooks run in the task of the run. Where it ends without execution_end, cancelled twice say, this is the end.
         family.forget = lambda _: self._drop(state.run_id, family)
+        family.root.step_started_s = self.clock()
         family.root.work = asyncio.current_task()
         if family.root.work is not None:
             family.root.work.add_done_callback(family.forget)
@@ -162,6 +163,8 @@ class FamilyLedger(Hook):
         return self._settled(state)
 
     async def before_tool_use(self, state: AgentState) -> AgentState:
+        if state.steps:  # a run that goes on after an approval begins here; a call that belongs to no run has no family
+            self._families.begin(state)
         return self._settled(state, begun=(state.current.tool_index or 0) + 1)
 
     async def after_step(self, state: AgentState) -> AgentState:

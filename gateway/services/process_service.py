@@ -62,6 +62,8 @@ T = TypeVar("T")
 class ProcessService(grpc_pb.ProcessServiceServicer):
     """Runs programs."""
 
+    scope = "tool"
+
     def __init__(self, tool_calls: ToolCalls, authenticate: Authenticator, ids: MakeId = make_id) -> None:
         self._tool_calls = tool_calls
         self._writes = Shares(_WRITES_OF_A_TENANT, "writes to processes")
@@ -182,10 +184,10 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         """Stream output from an offset: what there is now, or with follow until there can be no more."""
         del context
         process_id = _known_id(request.id)
-        sandbox = await self._tool_calls.sandbox(tenant, request.thread)
+        reader = await self._tool_calls.process_reader(tenant, request.thread)
         offset, stop_at = request.offset, -1
         while True:
-            page = await sandbox.read_process(
+            page = await reader.read(
                 process_id,
                 stderr=request.stderr,
                 offset=offset,
@@ -362,6 +364,7 @@ def _whose(tenant: Tenant, thread: str, process_id: str) -> dict[str, str]:
 
 def _failure(finished: FinishedToolCall, error: Exception | None) -> Exception:
     """Return why a call that started nothing failed."""
+    finished.raise_waiting()
     verdict = finished.execution.verdict
     if finished.execution.blocked and verdict is not None:
         return PermissionDenied(f"{verdict.reason} (rule {verdict.rule})", rule=verdict.rule)

@@ -8,6 +8,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from gateway import runs as hosted
 from gateway.edge import Authenticator, Context, streaming, unary
+from gateway.errors import InvalidArgument
 from gateway.storage.store import Run
 from gateway.tenants import Tenant
 from gateway.v1 import run_service_pb2 as pb
@@ -19,11 +20,19 @@ _STATUS = {
     "stopped": pb.RUN_STATUS_STOPPED,
     "cancelled": pb.RUN_STATUS_CANCELLED,
     "failed": pb.RUN_STATUS_FAILED,
+    "waiting": pb.RUN_STATUS_WAITING,
+}
+_MODES: dict[int, hosted.PolicyMode] = {
+    pb.POLICY_MODE_UNSPECIFIED: "pin",
+    pb.POLICY_MODE_PIN: "pin",
+    pb.POLICY_MODE_FOLLOW: "follow",
 }
 
 
 class RunService(grpc_pb.RunServiceServicer):
     """Starts and follows runs."""
+
+    scope = "run"
 
     def __init__(self, runs: hosted.Runs, authenticate: Authenticator) -> None:
         self._runs = runs
@@ -35,8 +44,11 @@ class RunService(grpc_pb.RunServiceServicer):
     ) -> pb.StartRunResponse:
         """Start a run and return at once."""
         del context
+        mode = _MODES.get(request.policy_mode)
+        if mode is None:
+            raise InvalidArgument("policy_mode: PIN or FOLLOW; not set means PIN")
         return pb.StartRunResponse(
-            run=_run(await self._runs.start(tenant, request.task, request.thread, request.agent))
+            run=_run(await self._runs.start(tenant, request.task, request.thread, request.agent, mode))
         )
 
     @streaming
@@ -80,6 +92,8 @@ def _run(run: Run) -> pb.Run:
         finished_at=None if run.finished_us is None else _time(run.finished_us),
         last_sequence=run.last_sequence,
         task=run.task,
+        policy_mode=pb.POLICY_MODE_FOLLOW if run.policy_mode == "follow" else pb.POLICY_MODE_PIN,
+        policy_version=run.policy_version,
     )
 
 

@@ -18,6 +18,8 @@ from gateway.v1 import tool_service_pb2_grpc as grpc_pb
 class ToolService(grpc_pb.ToolServiceServicer):
     """Calls tools one by one."""
 
+    scope = "tool"
+
     def __init__(self, tool_calls: ToolCalls, authenticate: Authenticator) -> None:
         self._tool_calls = tool_calls
         self.authenticate = authenticate
@@ -88,6 +90,8 @@ def _result(finished: FinishedToolCall, thread: str) -> pb.ToolResult:
         stdout=result.stdout,
         stderr=result.stderr,
         note=result.note,
+        approval_id=execution.approval_id,
+        policy_version=verdict.policy_version if verdict else "",
     )
 
 

@@ -1,4 +1,7 @@
-"""WorkspaceService: files in and out of a thread's sandbox."""
+"""WorkspaceService: files in and out of a thread's sandbox, byte for byte.
+
+Nothing is redacted here: the caller is the tenant's own service, not a model, and a file must come back as it went in.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,8 @@ T = TypeVar("T")
 
 class WorkspaceService(grpc_pb.WorkspaceServiceServicer):
     """Moves files."""
+
+    scope = "files"
 
     def __init__(self, tool_calls: ToolCalls, authenticate: Authenticator) -> None:
         self._tool_calls = tool_calls
@@ -120,6 +125,7 @@ def _arguments(path: str) -> str:
 
 
 def _raise_failure(finished: FinishedToolCall, moved: list[Upload] | list[Download]) -> None:
+    finished.raise_waiting()
     execution = finished.execution
     if execution.blocked and execution.verdict is not None:
         raise PermissionDenied(

@@ -1,0 +1,107 @@
+"""The approvals of one step: every call that is asked about gets its answer before any call of the step executes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from agent.approval import ApprovalSought, Approver, Denied, Granted, Pending, Suspended
+from agent.messages import ToolCall
+from agent.state import AgentState, ToolExecution
+from agent.tool import ToolResult
+from agent.verdict import Verdict, VerdictKind
+
+_log = logging.getLogger(__name__)
+_WAITING = "this call waits for an approval and did not run"
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What became of the calls that were asked about: those with a result do not execute, `notes` are for the others.
+
+    Both are by the call's index.
+    """
+
+    state: AgentState
+    results: Mapping[int, ToolResult]
+    notes: Mapping[int, str]
+
+
+def blocked_result(verdict: Verdict, unfit: ToolResult | None = None) -> ToolResult:
+    """Return what the model is told of a call that was blocked; `unfit` is what was wrong with it besides."""
+    message = f"Blocked by rule {verdict.rule} of {verdict.hook}: {verdict.reason}. The call did not run."
+    if verdict.policy_version:
+        message = f"{message} Policy version: {verdict.policy_version}."
+    if unfit is not None:
+        message = f"{message}\nBesides, {unfit.text()}"
+    return ToolResult.error(message, outcome="blocked")
+
+
+async def answered(
+    approver: Approver, state: AgentState, judged: Sequence[ToolCall | None], *, suspend: bool
+) -> Answered:
+    """Have the calls of a step answered that are asked about; `judged` has None for those that cannot run anyway.
+
+    Raises Suspended, with `suspend`, when one waits. Approvals are used up last, so that nothing waits behind them.
+    """
+    asked = [
+        (index, execution)
+        for index, execution in enumerate(state.current.tool_executions)
+        if judged[index] is not None and execution.verdict is not None and execution.verdict.kind is VerdictKind.ASK
+    ]
+    if not asked:
+        return Answered(state, {}, {})
+    answers = {index: await _answer(approver, state, execution) for index, execution in asked}
+    sought = [
+        _sought(execution, answer.approval_id)
+        for index, execution in asked
+        if isinstance(answer := answers[index], Pending)
+    ]
+    if sought and suspend:
+        raise Suspended(sought, state)
+    executions = list(state.current.tool_executions)
+    results: dict[int, ToolResult] = {}
+    notes: dict[int, str] = {}
+    for index, execution in asked:
+        answer = answers[index]
+        if isinstance(answer, Granted):
+            refusal = await _use(approver, answer)
+            answer = Denied(refusal, answer.approval_id) if refusal else answer
+        executions[index] = replace(execution, approval_id=answer.approval_id)
+        if isinstance(answer, Granted):
+            notes[index] = answer.note
+        elif isinstance(answer, Pending):
+            results[index] = ToolResult.error(f"{_WAITING}: {answer.approval_id}", outcome="waiting")
+        elif execution.verdict is not None:
+            refused = execution.verdict.model_copy(update={"kind": VerdictKind.BLOCK, "reason": answer.message})
+            executions[index] = replace(executions[index], verdict=refused)
+            results[index] = blocked_result(refused)
+    return Answered(state.with_current(tool_executions=tuple(executions)), results, notes)
+
+
+async def _answer(approver: Approver, state: AgentState, execution: ToolExecution) -> Granted | Denied | Pending:
+    try:
+        return await approver.answer(state, execution)
+    except Exception as error:
+        _log.exception("the approver failed")
+        return Denied(f"an approval is needed and could not be asked for: {type(error).__name__}")
+
+
+async def _use(approver: Approver, granted: Granted) -> str:
+    try:
+        return await approver.use(granted)
+    except Exception as error:
+        _log.exception("the approver failed")
+        return f"the approval could not be used: {type(error).__name__}"
+
+
+def _sought(execution: ToolExecution, approval_id: str) -> ApprovalSought:
+    verdict = execution.verdict
+    return ApprovalSought(
+        approval_id=approval_id,
+        call_id=execution.call.id,
+        name=execution.call.name,
+        rule=verdict.rule if verdict is not None else "",
+        reason=verdict.reason if verdict is not None else "",
+    )

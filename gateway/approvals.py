@@ -1,0 +1,239 @@
+"""Approvals as those who answer them see them: listed, watched and resolved. Asking is gateway/approver.py's.
+
+The first answer counts. An answer that allows more than the one call stands for the rule that was proposed with it, and
+is kept as a grant: a narrow allow rule that holds where the policy asks, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import structlog
+
+from agent.intake import bounded
+from agent.messages import ToolCall
+from agent.tool import ToolResult
+from gateway.approver import call_digest
+from gateway.errors import AirlockError, AlreadyResolved, Internal, InvalidArgument, NotFound
+from gateway.policy import Policy
+from gateway.policy.decision import Facts
+from gateway.storage.approval_store import (
+    APPROVED,
+    CANCELLED,
+    DENIED,
+    EXPIRED,
+    PENDING,
+    USED,
+    Approval,
+    ApprovalStore,
+    Resolution,
+)
+from gateway.tenants import Tenant
+
+AnswerName = Literal["allow_once", "allow_run", "allow_thread", "deny", "edit"]
+STATUSES = (PENDING, APPROVED, USED, DENIED, EXPIRED, CANCELLED)
+MESSAGE_LIMIT_CHARS = 2_000
+_ARGUMENTS_LIMIT_CHARS = 1024 * 1024
+_PAGE, _PAGE_LIMIT = 50, 200
+_POLL_S = 0.3
+_CHANGES_LIMIT = 200
+_ANSWERS: Sequence[str] = get_args(AnswerName)
+log = structlog.get_logger(__name__)
+
+# Bring a call into the form that policy judges, or say what is wrong with it.
+Normalise = Callable[[Tenant, ToolCall], ToolCall | ToolResult]
+
+
+class EditRefused(AirlockError):
+    """The arguments an approver gave are denied by the policy; the approval waits on."""
+
+    code = AlreadyResolved.code
+    reason = "EDIT_REFUSED"
+
+
+class Approvals:
+    """The approvals of every tenant."""
+
+    def __init__(
+        self,
+        store: ApprovalStore,
+        normalise: Normalise = lambda _, call: call,
+        resolved: Callable[[Approval], None] = lambda _: None,
+        poll_s: float = _POLL_S,
+    ) -> None:
+        """`resolved` is told of each answer given here, at once."""
+        self._store = store
+        self._normalise = normalise
+        self.resolved = resolved
+        self._poll_s = poll_s
+        self._closing = asyncio.Event()
+
+    async def get(self, tenant: Tenant, approval_id: str) -> Approval:
+        """Return an approval; NotFound also when it is another tenant's."""
+        await self._store.expire(tenant.name)
+        found = await self._store.get(tenant.name, approval_id)
+        if found is None:
+            raise NotFound(f"no approval {approval_id[:64]!r}: `airlock approvals list` shows their ids")
+        return found
+
+    async def page(
+        self, tenant: Tenant, *, status: str | None, thread: str, run_id: str, size: int, token: str
+    ) -> tuple[Sequence[Approval], str]:
+        """Return approvals, the newest first, and the token of the next page, empty at the end."""
+        if not 0 <= size <= _PAGE_LIMIT:
+            raise InvalidArgument(f"page_size: between 1 and {_PAGE_LIMIT}; 0 means {_PAGE}")
+        size = size or _PAGE
+        await self._store.expire(tenant.name)
+        found = await self._store.page(
+            tenant.name,
+            status=status,
+            thread=thread or None,
+            run_id=run_id or None,
+            before=_place(token) if token else None,
+            limit=size + 1,
+        )
+        shown = found[:size]
+        more = len(found) > size
+        return shown, f"{shown[-1].created_us}.{shown[-1].id}" if more else ""
+
+    async def watch(self, tenant: Tenant) -> AsyncIterator[Approval | None]:
+        """Yield the approvals that wait, then None, then each that changes, as it is then; ends with the gateway."""
+        await self._store.expire(tenant.name)
+        seen_us = await self._store.last_change_us()
+        before: tuple[int, str] | None = (2**63 - 1, "")
+        while before is not None:
+            page = await self._store.page(
+                tenant.name, status=PENDING, thread=None, run_id=None, before=before, limit=_PAGE_LIMIT
+            )
+            for approval in page:
+                yield approval
+            before = (page[-1].created_us, page[-1].id) if len(page) == _PAGE_LIMIT else None
+        yield None
+        while not self._closing.is_set():
+            await self._store.expire(tenant.name)
+            changed = await self._store.changed_since(tenant.name, seen_us, _CHANGES_LIMIT)
+            for approval in changed:
+                yield approval
+                seen_us = approval.changed_us
+            if not changed:
+                await _first_of(self._closing, self._poll_s)
+
+    def close(self) -> None:
+        """End those who watch."""
+        self._closing.set()
+
+    async def resolve(
+        self, tenant: Tenant, approval_id: str, answer: str, *, by: str, message: str = "", arguments_json: str = ""
+    ) -> Approval:
+        """Answer; the first one counts. AlreadyResolved says who was first and when."""
+        if answer not in _ANSWERS:
+            raise InvalidArgument(f"answer: one of {', '.join(_ANSWERS)}")
+        if len(message) > MESSAGE_LIMIT_CHARS:
+            raise InvalidArgument(f"message: {MESSAGE_LIMIT_CHARS:,} characters at most")
+        if bool(arguments_json) != (answer == "edit"):
+            raise InvalidArgument("arguments_json: a JSON object with the answer edit, and empty with any other")
+        approval = await self.get(tenant, approval_id)
+        if approval.status != PENDING:
+            raise _already(approval)
+        resolution = self._resolution(tenant, approval, answer, by, message, arguments_json)
+        first = await self._store.resolve(approval, resolution)
+        approval = await self.get(tenant, approval_id)
+        if not first:
+            raise _already(approval)
+        whose = {"tenant": tenant.name, "thread": approval.thread, "run_id": approval.run_id}
+        log.info("approval resolved", approval_id=approval.id, answer=answer, by=by, tool=approval.tool, **whose)
+        self.resolved(approval)
+        return approval
+
+    def _resolution(
+        self, tenant: Tenant, approval: Approval, answer: str, by: str, message: str, arguments_json: str
+    ) -> Resolution:
+        match answer:
+            case "deny":
+                return Resolution(DENIED, answer, by, message)
+            case "allow_run" | "allow_thread":
+                if not approval.proposed_rule:
+                    raise InvalidArgument(
+                        "answer: no rule is narrow enough to stand for this call, so it can be allowed once only"
+                    )
+                if answer == "allow_run" and approval.run_id is None:
+                    raise InvalidArgument("answer: this call belongs to no run; allow it once or for its thread")
+                to_run = answer == "allow_run"
+                return Resolution(APPROVED, answer, by, message, grant=approval.proposed_rule, grant_to_run=to_run)
+            case "edit":
+                return self._edit(tenant, approval, by, message, arguments_json)
+            case _:
+                return Resolution(APPROVED, answer, by, message)
+
+    def _edit(self, tenant: Tenant, approval: Approval, by: str, message: str, arguments_json: str) -> Resolution:
+        """Judge the new arguments at once, for an approver is not above the policy."""
+        call = self._normalise(tenant, _edited_call(approval, arguments_json))
+        if isinstance(call, ToolResult):
+            raise InvalidArgument(f"arguments_json: {call.text()}")
+        arguments = call.arguments or {}
+        facts = Facts(tenant=tenant.name, thread=approval.thread, run_id=approval.run_id or "")
+        policy: Policy = tenant.policy
+        decision = policy.judge(approval.tool, arguments, facts)
+        if decision.verdict == "deny":
+            raise EditRefused(
+                f"with these arguments the policy denies the call (rule {decision.rule}): {decision.reason}",
+                rule=decision.rule,
+            )
+        return Resolution(
+            APPROVED,
+            "edit",
+            by,
+            message,
+            edited_arguments=json.dumps(arguments),
+            edited_digest=call_digest(tenant.name, call, approval.policy_version),
+        )
+
+
+def _edited_call(approval: Approval, arguments_json: str) -> ToolCall:
+    if len(arguments_json) > _ARGUMENTS_LIMIT_CHARS:
+        raise InvalidArgument(f"arguments_json: {_ARGUMENTS_LIMIT_CHARS:,} characters at most")
+    try:
+        arguments: Any = json.loads(arguments_json)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"arguments_json: not JSON: {error}") from error
+    if not isinstance(arguments, dict):
+        raise InvalidArgument("arguments_json: a JSON object is expected")
+    call = bounded(ToolCall(id=approval.call_id, name=approval.tool, arguments=arguments))
+    if call.problem:
+        raise InvalidArgument(f"arguments_json: its values {call.problem}")
+    return call
+
+
+def _already(approval: Approval) -> AirlockError:
+    details: Mapping[str, str] = {"status": approval.status}
+    if approval.status == PENDING:
+        return Internal("the answer was not taken; give it again")
+    if approval.status in (EXPIRED, CANCELLED):
+        why = "nobody answered in time" if approval.status == EXPIRED else "it is not asked any more"
+        return AlreadyResolved(f"the approval {approval.id} is {approval.status}: {why}", **details)
+    seconds = math.floor((approval.resolved_us or 0) / 1_000_000)
+    answered = {"resolved_by": approval.resolved_by or "", "answer": approval.answer or "", "resolved_s": str(seconds)}
+    return AlreadyResolved(
+        f"the approval {approval.id} was answered already: {approval.answer} by {approval.resolved_by}",
+        **details,
+        **answered,
+    )
+
+
+def _place(token: str) -> tuple[int, str]:
+    created, dot, id_ = token.partition(".")
+    if not dot or not created.isdecimal() or len(created) > len(str(2**63)) or not id_ or int(created) >= 2**63:
+        raise InvalidArgument("page_token: not one of ours; leave it out to begin with the newest")
+    return int(created), id_
+
+
+async def _first_of(event: asyncio.Event, timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return

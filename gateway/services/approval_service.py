@@ -1,0 +1,131 @@
+"""ApprovalService over gateway.approvals."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from gateway.approvals import Approvals
+from gateway.edge import Authenticator, Context, caller, streaming, unary
+from gateway.errors import InvalidArgument
+from gateway.storage.approval_store import Approval
+from gateway.tenants import Tenant
+from gateway.v1 import approval_service_pb2 as pb
+from gateway.v1 import approval_service_pb2_grpc as grpc_pb
+
+_STATUS = {
+    "pending": pb.APPROVAL_STATUS_PENDING,
+    "approved": pb.APPROVAL_STATUS_APPROVED,
+    "used": pb.APPROVAL_STATUS_USED,
+    "denied": pb.APPROVAL_STATUS_DENIED,
+    "expired": pb.APPROVAL_STATUS_EXPIRED,
+    "cancelled": pb.APPROVAL_STATUS_CANCELLED,
+}
+_ANSWER = {
+    "allow_once": pb.ANSWER_ALLOW_ONCE,
+    "allow_run": pb.ANSWER_ALLOW_RUN,
+    "allow_thread": pb.ANSWER_ALLOW_THREAD,
+    "deny": pb.ANSWER_DENY,
+    "edit": pb.ANSWER_EDIT,
+}
+_STATUS_NAMES = {number: name for name, number in _STATUS.items()}
+_ANSWER_NAMES = {number: name for name, number in _ANSWER.items()}
+
+
+class ApprovalService(grpc_pb.ApprovalServiceServicer):
+    """Shows approvals and takes answers."""
+
+    scope = "approve"
+
+    def __init__(self, approvals: Approvals, authenticate: Authenticator) -> None:
+        self._approvals = approvals
+        self.authenticate = authenticate
+
+    @unary
+    async def ListApprovals(  # noqa: N802
+        self, tenant: Tenant, request: pb.ListApprovalsRequest, context: Context
+    ) -> pb.ListApprovalsResponse:
+        """List approvals, a page at a time."""
+        del context
+        status = None
+        if request.status:
+            status = _STATUS_NAMES.get(request.status)
+            if status is None:
+                raise InvalidArgument(f"status: {request.status} is none of this version's")
+        found, token = await self._approvals.page(
+            tenant,
+            status=status,
+            thread=request.thread,
+            run_id=request.run_id,
+            size=request.page_size,
+            token=request.page_token,
+        )
+        return pb.ListApprovalsResponse(approvals=[_approval(one) for one in found], next_page_token=token)
+
+    @unary
+    async def GetApproval(  # noqa: N802
+        self, tenant: Tenant, request: pb.GetApprovalRequest, context: Context
+    ) -> pb.GetApprovalResponse:
+        """Return an approval."""
+        del context
+        return pb.GetApprovalResponse(approval=_approval(await self._approvals.get(tenant, request.approval_id)))
+
+    @streaming
+    async def WatchApprovals(  # noqa: N802
+        self, tenant: Tenant, request: pb.WatchApprovalsRequest, context: Context
+    ) -> AsyncIterator[pb.WatchApprovalsResponse]:
+        """Stream what waits, then each change."""
+        del request, context
+        async for approval in self._approvals.watch(tenant):
+            if approval is None:
+                yield pb.WatchApprovalsResponse(caught_up=True)
+            else:
+                yield pb.WatchApprovalsResponse(approval=_approval(approval))
+
+    @unary
+    async def ResolveApproval(  # noqa: N802
+        self, tenant: Tenant, request: pb.ResolveApprovalRequest, context: Context
+    ) -> pb.ResolveApprovalResponse:
+        """Answer."""
+        answer = _ANSWER_NAMES.get(request.answer)
+        if answer is None:
+            raise InvalidArgument("answer: ALLOW_ONCE, ALLOW_RUN, ALLOW_THREAD, DENY or EDIT")
+        resolved = await self._approvals.resolve(
+            tenant,
+            request.approval_id,
+            answer,
+            by=caller(context).shown,
+            message=request.message,
+            arguments_json=request.arguments_json,
+        )
+        return pb.ResolveApprovalResponse(approval=_approval(resolved))
+
+
+def _approval(approval: Approval) -> pb.Approval:
+    return pb.Approval(
+        id=approval.id,
+        thread=approval.thread,
+        run_id=approval.run_id or "",
+        call_id=approval.call_id,
+        tool=approval.tool,
+        arguments_json=approval.arguments,
+        digest=approval.digest,
+        policy_version=approval.policy_version,
+        rule=approval.rule,
+        reason=approval.reason,
+        asked=approval.asked_parts,
+        proposed_rule=approval.proposed_rule or "",
+        status=_STATUS[approval.status],
+        answer=_ANSWER.get(approval.answer or "", pb.ANSWER_UNSPECIFIED),
+        message=approval.message or "",
+        resolved_by=approval.resolved_by or "",
+        edited_arguments_json=approval.edited_arguments or "",
+        created_at=_time(approval.created_us),
+        expires_at=_time(approval.expires_us),
+        resolved_at=None if approval.resolved_us is None else _time(approval.resolved_us),
+    )
+
+
+def _time(us: int) -> Timestamp:
+    return Timestamp(seconds=us // 1_000_000, nanos=us % 1_000_000 * 1000)

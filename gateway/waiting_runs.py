@@ -1,0 +1,92 @@
+"""Runs that wait for an approval: finding those that may go on, on whichever gateway is there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+import structlog
+
+from gateway.errors import AirlockError, Unauthenticated
+from gateway.storage.approval_store import ApprovalStore
+from gateway.storage.waiting_store import WaitingRun, WaitingStore
+from gateway.tenants import Tenant
+
+_POLL_S = 0.5
+# The workspace of a run is where it was hosted: another gateway takes it only when that one does not.
+_OTHERS_AFTER_S = 3.0
+log = structlog.get_logger(__name__)
+
+
+class TenantSource(Protocol):
+    """Knows the tenants; see gateway.tenants.Tenants."""
+
+    async def named(self, name: str) -> Tenant: ...
+    async def at(self, name: str, reference: str) -> Tenant: ...
+
+
+class WaitingRuns:
+    """Looks for runs that may go on, and hands them to who hosts runs."""
+
+    def __init__(
+        self,
+        store: WaitingStore,
+        approvals: ApprovalStore,
+        tenants: TenantSource,
+        *,
+        poll_s: float = _POLL_S,
+        others_after_s: float = _OTHERS_AFTER_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.store = store
+        self.approvals = approvals
+        self._tenants = tenants
+        self._poll_s = poll_s
+        self._others_after_s = others_after_s
+        self._clock = clock
+        self._soon = asyncio.Event()
+        self._seen_s: Mapping[str, float] = {}
+        self._told: frozenset[str] = frozenset()
+
+    async def tenant(self, name: str, policy: str = "") -> Tenant:
+        """Return a tenant, with the policy of that reference when one is given."""
+        return await (self._tenants.at(name, policy) if policy else self._tenants.named(name))
+
+    def look(self) -> None:
+        """Look at once: something was answered."""
+        self._soon.set()
+
+    async def follow(self, resume: Callable[[WaitingRun, WaitingRuns], Awaitable[None]]) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            self._soon.clear()
+            try:
+                await self._look(resume)
+            except AirlockError as error:
+                log.warning("waiting runs are not looked at", error=str(error))
+            except Exception:
+                log.exception("waiting runs are not looked at")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._poll_s):
+                    await self._soon.wait()
+
+    async def _look(self, resume: Callable[[WaitingRun, WaitingRuns], Awaitable[None]]) -> None:
+        now_s = self._clock()
+        found = await self.store.ready()
+        self._seen_s = {run.id: self._seen_s.get(run.id, now_s) for run in found}
+        self._told &= self._seen_s.keys()
+        for run in found:
+            mine = run.gateway is None or run.gateway == self.store.gateway
+            if not mine and now_s - self._seen_s[run.id] < self._others_after_s:
+                continue
+            try:
+                await resume(run, self)
+            except Unauthenticated:
+                continue  # of a tenant that is not configured here
+            except AirlockError as error:  # a quota, say: it is tried again, and told once
+                if run.id not in self._told:
+                    log.warning("a run that waited does not go on yet", run_id=run.id, error=str(error))
+                self._told |= {run.id}
