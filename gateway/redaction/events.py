@@ -1,0 +1,28 @@
+"""Events without secrets: in the arguments of calls, and in whatever else their payloads hold."""
+
+from __future__ import annotations
+
+from agent.events import Event, EventSink
+from gateway.redaction.finders import RedactionFailed
+from gateway.redaction.redactor import Redactor
+
+_WITHHELD = "[withheld: redaction failed]"
+
+
+def redacted_events(redactor: Redactor | None, events: EventSink) -> EventSink:
+    """Return a sink that redacts what it passes on. The pieces of a model's text are each redacted alone."""
+    if redactor is None:
+        return events
+
+    def emit(event: Event) -> None:
+        try:
+            payload = {key: redactor.json(value) for key, value in event.payload.items()}
+        except RedactionFailed:
+            payload = {key: value if _is_plain(value) else _WITHHELD for key, value in event.payload.items()}
+        events(Event(event.type, payload))
+
+    return emit
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, int | float)

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from agent.events import Event
+from agent.hook import Hook, NextToolUse
+from agent.hook_engine import HookEngine
+from agent.messages import ToolCall
+from agent.state import AgentState
+from agent.tool import Evicted, ToolContext, ToolResult, ToolSpec
+from agent.tool_runner import ToolRunner
+from gateway.policy.document import PolicyDocument, RedactedPattern, RedactionSection, ResultRule
+from gateway.redaction import Redactor
+from gateway.redaction.events import redacted_events
+from gateway.redaction.hooks import RedactionHook, redaction_hooks
+from tests.unit.gateway.redaction.secrets import B64
+
+TOKEN = "gh" + "p_" + B64[:36]
+SECRET = B64[:36]
+
+
+class Tools:
+    """A tool that shows pieces of output and gives a result."""
+
+    def __init__(self, result: ToolResult, pieces: Sequence[tuple[Any, bytes]] = ()) -> None:
+        self.result, self.pieces = result, pieces
+
+    def specs(self) -> Sequence[ToolSpec]:
+        return ()
+
+    def check(self, call: ToolCall) -> ToolResult | None:
+        return None
+
+    def normalised(self, call: ToolCall) -> ToolCall:
+        return call
+
+    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        for stream, data in self.pieces:
+            if context.on_output is not None:
+                context.on_output(stream, data)
+        return self.result
+
+
+class Listens(Hook):
+    """Outermost ring and after hook: it must see nothing that was to be taken out."""
+
+    name = "listens"
+    priority = 10
+
+    def __init__(self) -> None:
+        self.seen: list[ToolResult | None] = []
+
+    async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
+        self.seen.append(await next_(call))
+        return self.seen[-1]  # type: ignore[return-value]
+
+    async def after_tool_use(self, state: AgentState) -> AgentState:
+        self.seen.append(state.current.tool.result)
+        return state
+
+
+async def call(
+    hooks: Sequence[Hook], tools: Tools, name: str = "execute", **arguments: Any
+) -> tuple[ToolResult, list[Event], list[tuple[str, bytes]], Listens]:
+    events: list[Event] = []
+    heard: list[tuple[str, bytes]] = []
+    listens = Listens()
+    runner = ToolRunner(
+        HookEngine([*hooks, listens]),
+        tools,
+        redacted_events(Redactor(RedactionSection()), events.append),
+        on_output=lambda stream, data: heard.append((stream, data)),
+    )
+    state = await runner.run(AgentState(run_id="r", thread="t"), [ToolCall(id="c", name=name, arguments=arguments)])
+    result = state.current.tool_executions[0].result
+    assert result is not None
+    return result, events, heard, listens
+
+
+def hooks_of(**sections: Any) -> tuple[Hook, ...]:
+    return redaction_hooks(PolicyDocument(version=1, **sections))
+
+
+async def test_nobody_sees_the_secret() -> None:
+    said = TOKEN.encode()
+    result = ToolResult(said, outcome="exited", exit_code=0, stdout=said, stderr=b"x" + b" " + said, note=f"[{TOKEN}]")
+    pieces = [("stdout", said[:9]), ("stderr", b"plain\n"), ("stdout", said[9:]), ("stderr", said[:20])]
+    shown, events, heard, listens = await call(hooks_of(), Tools(result, pieces), command=f"echo {TOKEN}")
+    for what in (shown, events, heard, listens.seen):
+        assert SECRET not in repr(what)
+        assert "redacted github-token" in repr(what)
+    assert len(shown.content) == len(said)
+    assert ("stderr", b"plain\n") in heard
+    assert b"".join(data for stream, data in heard if stream == "stdout") == shown.stdout
+    assert SECRET[:10] not in repr([event for event in events if event.type != "tool_output"])
+
+
+async def test_a_live_stream_that_was_cut_does_not_show_half_a_secret() -> None:
+    evicted = Evicted(path="/f", size_bytes=9, lines=1, sha256="0" * 64, incomplete=False)
+    tools = Tools(ToolResult(b"", outcome="exited", evicted=evicted), [("stdout", TOKEN[:24].encode())])
+    _, _, heard, _ = await call(hooks_of(), tools)
+    assert SECRET[:5] not in repr(heard)
+    whole = Tools(ToolResult(b"", outcome="exited"), [("stdout", TOKEN[:24].encode())])
+    _, _, heard, _ = await call(hooks_of(), whole)
+    assert b"".join(data for _, data in heard) == TOKEN[:24].encode()
+
+
+class Fails(Redactor):
+    def redact(self, data: bytes, *, cut_start: bool = False, cut_end: bool = False) -> bytes:
+        raise RuntimeError("out of order")
+
+
+async def test_a_redaction_that_raises_withholds_the_result() -> None:
+    hook = RedactionHook(Fails(RedactionSection()))
+    shown, events, _, listens = await call([hook], Tools(ToolResult(TOKEN.encode(), outcome="exited")))
+    assert shown.is_error
+    assert b"withheld" in shown.content
+    for what in (shown, events, listens.seen):
+        assert SECRET not in repr(what)
+    assert "hook_failed" in [event.type for event in events]
+
+
+async def test_a_pattern_that_fails_withholds_live_output_too() -> None:
+    section = RedactionSection(patterns=(RedactedPattern(id="wide", pattern="x.*y", longest_chars=1),))
+    said = b"x" * 3000 + b"_" * 20 + b"y\n"
+    shown, _, heard, _ = await call(
+        hooks_of(redaction=section), Tools(ToolResult(said, outcome="exited"), [("stdout", said)])
+    )
+    assert b"withheld" in shown.content
+    assert heard == []
+
+
+class SlowHook(Hook):
+    name = "slow"
+    redacts = True
+    timeout_s = 0.01
+
+    async def after_tool_use(self, state: AgentState) -> AgentState:
+        await asyncio.Event().wait()
+        return state
+
+
+async def test_a_redaction_that_takes_too_long_withholds_the_result_and_live_output() -> None:
+    tools = Tools(ToolResult(TOKEN.encode(), outcome="exited"), [("stdout", TOKEN.encode())])
+    shown, _, heard, _ = await call([SlowHook()], tools)
+    assert b"withheld" in shown.content
+    assert heard == []
+
+
+async def test_refusals_are_redacted_too() -> None:
+    class Refuses(Tools):
+        def check(self, call: ToolCall) -> ToolResult | None:
+            return ToolResult.error(f"no such path: {TOKEN}")
+
+    shown, events, _, _ = await call(hooks_of(), Refuses(ToolResult(b"")))
+    assert b"no such path" in shown.content
+    assert SECRET not in repr((shown, events))
+
+
+LARGE = ResultRule(id="large", reason="Too much at once.", over_bytes=10)
+INTERNAL = ResultRule(id="internal", reason="Internal papers.", contains="(?i)top secret", tools=("execute",))
+
+
+@pytest.mark.parametrize(
+    "rule, content, withheld_by",
+    [
+        (LARGE, b"x" * 11, "large"),
+        (LARGE, b"x" * 10, ""),
+        (INTERNAL, b"this is Top Secret", "internal"),
+        (INTERNAL, b"this is not", ""),
+    ],
+)
+async def test_a_rule_withholds_a_result(rule: ResultRule, content: bytes, withheld_by: str) -> None:
+    tools = Tools(ToolResult(content, outcome="exited", exit_code=0, stdout=content), [("stdout", content)])
+    shown, events, heard, listens = await call(hooks_of(results=(rule,)), tools)
+    finished = next(event.payload for event in events if event.type == "tool_call_finished")
+    assert (shown.withheld_by, finished["withheld_by"]) == (withheld_by, withheld_by)
+    assert heard == []
+    if withheld_by:
+        assert f"withheld: rule {rule.id}: {rule.reason}".encode() in shown.content
+        assert (shown.outcome, shown.exit_code, shown.stdout) == ("exited", 0, b"")
+        assert content.decode() not in repr((shown, events, listens.seen))
+    else:
+        assert shown.content == content
+
+
+async def test_what_was_evicted_counts_whole() -> None:
+    evicted = Evicted(path="/f", size_bytes=11, lines=1, sha256="0" * 64, incomplete=False)
+    shown, *_ = await call(hooks_of(results=(LARGE,)), Tools(ToolResult(b"x", outcome="exited", evicted=evicted)))
+    assert (shown.withheld_by, shown.evicted) == ("large", None)
+
+
+async def test_a_rule_is_about_its_tools_only() -> None:
+    shown, *_ = await call(hooks_of(results=(INTERNAL,)), Tools(ToolResult(b"top secret")), name="read_file")
+    assert shown.content == b"top secret"
+
+
+async def test_a_rule_in_shadow_only_says_so() -> None:
+    rule = LARGE.model_copy(update={"mode": "shadow"})
+    tools = Tools(ToolResult(b"x" * 11, outcome="exited"), [("stdout", b"x")])
+    shown, events, heard, _ = await call(hooks_of(results=(rule,)), tools)
+    finished = next(event.payload for event in events if event.type == "tool_call_finished")
+    assert (shown.content, finished["would_be_withheld_by"], heard) == (b"x" * 11, "large", [("stdout", b"x")])
+
+
+def test_a_policy_that_asks_for_nothing_has_no_hook() -> None:
+    assert hooks_of(redaction=RedactionSection(well_known=False)) == ()
+    assert [hook.name for hook in hooks_of()] == ["redaction"]

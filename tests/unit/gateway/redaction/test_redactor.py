@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import base64
+import itertools
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.policy.document import RedactedPattern, RedactionSection
+from gateway.redaction import RedactionFailed, Redactor
+from gateway.redaction.patterns import LEAD_LIMIT_BYTES, WELL_KNOWN
+from tests.unit.gateway.redaction.secrets import B64, PEM, SECRETS, after
+
+WELL = Redactor(RedactionSection())
+OWN = Redactor(
+    RedactionSection(
+        patterns=(
+            RedactedPattern(id="badge", pattern=r"\bBADGE-\d{6}\b", longest_chars=12),
+            RedactedPattern(id="word", pattern=r"^pass(word)?: .+$", longest_chars=20),
+            RedactedPattern(id="loose", pattern=r"x[^z]*y", longest_chars=3),
+        )
+    )
+)
+REPOSITORY = Path(__file__).parents[4]
+
+pieces = st.one_of(
+    st.sampled_from([(lead + secret + after(id_)).encode() for id_, lead, secret in SECRETS]),
+    st.sampled_from([(lead + secret[: len(secret) // 2]).encode() for _, lead, secret in SECRETS]),
+    st.sampled_from(
+        [b"BADGE-123456", b"BADGE-12345", b"pass: a b c", b"password: 0123456789abc", b"xay", b"xx", b"xabcy"]
+    ),
+    st.sampled_from(
+        [b"\n", b" ", b"/", b"@", b"://", b":", b"-----END", b"----", b"-", b"\xff", "ü€".encode(), b"eyJ", b"sk-"]
+    ),
+    st.binary(max_size=8),
+)
+texts = st.lists(pieces, max_size=12).map(b"".join)
+
+
+def streamed(redactor: Redactor, data: bytes, cuts: list[int]) -> bytes:
+    stream = redactor.stream()
+    edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    return b"".join(stream.feed(data[a:b]) for a, b in itertools.pairwise(edges)) + stream.flush()
+
+
+@pytest.mark.parametrize("id_, lead, secret", SECRETS)
+def test_a_secret_is_masked_and_what_leads_to_it_stays(id_: str, lead: str, secret: str) -> None:
+    line = f"export X='{lead}{secret}{after(id_)}\nnext line"
+    redacted = WELL.redact(line.encode()).decode()
+    assert len(redacted) == len(line)
+    assert secret not in redacted
+    assert redacted.startswith(f"export X='{lead}{f'[redacted {id_}]'[: len(secret)]}")
+    assert redacted.endswith(f"{after(id_)}\nnext line")
+    assert WELL.redact(redacted.encode()).decode() == redacted
+
+
+@pytest.mark.parametrize("id_, lead, secret", SECRETS)
+def test_a_secret_is_masked_however_it_arrives(id_: str, lead: str, secret: str) -> None:
+    data = f"a {lead}{secret}{after(id_)}\nb".encode()
+    whole = WELL.redact(data)
+    stream = WELL.stream()
+    assert b"".join(stream.feed(data[at : at + 1]) for at in range(len(data))) + stream.flush() == whole
+    for cut in range(len(data)):
+        assert streamed(WELL, data, [cut]) == whole
+
+
+@settings(max_examples=400, deadline=None)
+@given(texts, st.lists(st.integers(0, 4000), max_size=6), st.booleans())
+def test_a_stream_is_redacted_as_the_whole_is(data: bytes, cuts: list[int], own: bool) -> None:
+    redactor = OWN if own else WELL
+    whole = redactor.redact(data)
+    assert len(whole) == len(data)
+    assert streamed(redactor, data, cuts) == whole
+    stream = redactor.stream()
+    assert b"".join(stream.feed(data[at : at + 1]) for at in range(len(data))) + stream.flush() == whole
+
+
+@settings(max_examples=200, deadline=None)
+@given(texts)
+def test_what_was_redacted_stays_as_it_is(data: bytes) -> None:
+    once = WELL.redact(data)
+    assert WELL.redact(once) == once
+
+
+@settings(max_examples=100, deadline=None)
+@given(texts, st.integers(0, 3000), st.integers(1, 40))
+def test_a_page_with_its_surroundings_shows_what_the_whole_shows(data: bytes, at: int, size: int) -> None:
+    at %= len(data) + 1
+    margin = OWN.margin_bytes
+    page = OWN.within(data[max(0, at - margin) : at], data[at : at + size], data[at + size : at + size + margin])
+    assert len(page) == len(data[at : at + size])
+    if len(data) < margin:
+        assert page == OWN.redact(data)[at : at + size]
+
+
+@pytest.mark.parametrize("id_, lead, secret", SECRETS)
+def test_half_a_secret_at_a_cut_is_masked(id_: str, lead: str, secret: str) -> None:
+    for size in (1, 3, len(secret) // 2, len(secret) - 1):
+        head = WELL.redact(f"a {lead}{secret[:size]}".encode(), cut_end=True).decode()
+        assert secret[:size] not in head.removeprefix(f"a {lead}") or size < 3
+        assert head.startswith(f"a {lead}[")
+
+
+def test_the_end_of_a_token_at_a_cut_start_is_masked() -> None:
+    assert WELL.redact(f"{B64[:20]} rest".encode(), cut_start=True) == b"[redacted cut]".ljust(20, b"*") + b" rest"
+    assert WELL.redact(b" plain text", cut_start=True) == b" plain text"
+
+
+def test_a_plain_line_passes_at_once() -> None:
+    stream = WELL.stream()
+    for piece in (
+        b"$ ",
+        b"l",
+        b"s",
+        b"\n",
+        b"progress 50%",
+        b"... g",
+        b"h",
+        b"p",
+        b"AKI",
+        b">>> ",
+        b"Continue? [y/n] ",
+    ):
+        assert stream.feed(piece) == piece
+    assert stream.flush() == b""
+
+
+def test_only_the_possible_secret_is_held_back() -> None:
+    stream = WELL.stream()
+    assert stream.feed(b"see http://localhost:80") == b"see http://localhost:"
+    assert stream.feed(b"80/ ok gh") == b"8080/ ok gh"
+    assert stream.feed(b"p_abc") == b"p_"
+    assert stream.feed(b" not one") == b"abc not one"
+
+
+def test_what_is_held_is_bounded() -> None:
+    stream = WELL.stream()
+    given_back = 0
+    for piece in [b"eyJ" + b"a" * 65_536] * 4 + [PEM[:40].encode() + b"A" * 65_536] * 4 + [b"://" + b"a:" * 5000]:
+        given_back += len(stream.feed(piece))
+        assert len(stream._buffer) < 70_000
+    assert len(stream._spans) <= 2
+
+
+def test_a_key_without_its_end_is_masked_as_far_as_it_goes() -> None:
+    half = PEM[: len(PEM) // 2]
+    redacted = WELL.redact(f"{half}\n(end)".encode()).decode()
+    assert "MIIE" not in redacted
+    assert redacted.endswith("(end)")
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        "https://github.com/a/b/pull/3#x@y",
+        "http://localhost:8080/path@2x",
+        "git clone git@github.com:a/b.git",
+        "postgres://app:${PASSWORD}@db",
+        "postgres://app:<password>@db",
+        "risk-assessment-of-something-long-enough",
+        "sk-folding-cube-and-other-css-classes",
+        "npm_config_registry=https://registry.npmjs.org/some/long/path/here",
+        "gh" + "p_short",
+        "the file begins with -----BEGIN RSA PRIVATE " + "KEY----- and then come lines of base64, says the text",
+        "-----BEGIN CERTIFICATE-----\n" + B64 + "\n-----END CERTIFICATE-----",
+        "secret_key = load(path)",
+        "eyJ" + B64,
+        "sha256:" + "0123456789abcdef" * 4,
+        "AKIA is how they begin",
+    ],
+)
+def test_what_is_no_secret_stays(plain: str) -> None:
+    assert WELL.redact(plain.encode()).decode() == plain
+
+
+def test_bytes_at_random_stay() -> None:
+    source = random.Random(5)
+    for _ in range(40):
+        data = source.randbytes(30_000)
+        for text in (base64.b64encode(data), base64.encodebytes(data), data.hex().encode(), base64.b85encode(data)):
+            assert WELL.redact(text) == text
+
+
+def test_this_repositorys_own_files_stay() -> None:
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, check=True).stdout.split(
+        b"\0"
+    )
+    changed = []
+    for name in filter(None, files):
+        path = REPOSITORY / name.decode()
+        if not path.is_file() or "redact" in path.as_posix():
+            continue
+        data = path.read_bytes()
+        redacted = WELL.redact(data)
+        changed += [
+            (name.decode(), old, new)
+            for old, new in zip(data.split(b"\n"), redacted.split(b"\n"), strict=True)
+            if old != new
+        ]
+    print(changed)
+    assert len(changed) <= 12, changed
+
+
+def test_own_patterns_match_within_a_line_and_are_named() -> None:
+    data = b"id BADGE-123456, BADGE-1234567\npass: hello you\nbypass: x\n"
+    assert OWN.redact(data) == b"id [redacted ba, BADGE-1234567\n[redacted word]\nbypass: x\n"
+
+
+def test_a_pattern_that_says_too_little_of_its_length_withholds() -> None:
+    redactor = Redactor(RedactionSection(patterns=(RedactedPattern(id="wide", pattern="x.*y", longest_chars=1),)))
+    assert redactor.redact(b"x____________y") == b"x____________y"
+    with pytest.raises(RedactionFailed, match="longest_chars"):
+        redactor.redact(b"x" * 2000 + b"_" * 20 + b"y")
+
+
+def test_overlapping_secrets_are_one_span_named_after_the_first() -> None:
+    token = "gh" + "p_" + B64[:36]
+    redacted = WELL.redact(f"https://{token}:x-oauth@github.com".encode()).decode()
+    assert B64[:36] not in redacted
+    assert "x-oauth" not in redacted
+    assert redacted.startswith("https://ghp_[redacted github-token]")
+
+
+def test_text_and_json_are_redacted_in_every_text() -> None:
+    token = "gh" + "p_" + B64[:36]
+    assert WELL.json({"a": [token, 1, None], token: {"b": f"x\n{token}"}}) == {
+        "a": [WELL.text(token), 1, None],
+        WELL.text(token): {"b": f"x\n{WELL.text(token)}"},
+    }
+    assert B64[:36] not in WELL.text(f"ü {token} \udcff")
+    assert WELL.text("ü \udcff") == "ü \udcff"
+
+
+def test_every_lead_in_is_short_enough_to_be_kept() -> None:
+    import re._parser  # type: ignore[import-not-found]
+
+    for secret in WELL_KNOWN:
+        assert re._parser.parse(secret.lead).getwidth()[1] <= LEAD_LIMIT_BYTES, secret.id

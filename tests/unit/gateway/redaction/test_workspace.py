@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.policy.document import RedactionSection
+from gateway.redaction import Redactor
+from gateway.redaction.process_output import ProcessReader
+from gateway.redaction.workspace import RedactedWorkspace
+from gateway.thread_sandbox import ThreadSandbox
+from sandbox.filesystem import ExecResult, OutputPiece, OutputStream, SpilledOutput
+from sandbox.local_fs import LocalFS
+from sandbox.process import ProcessPage
+from tests.unit.gateway.redaction.secrets import B64, PEM
+
+TOKEN = "gh" + "p_" + B64[:36]
+REDACTOR = Redactor(RedactionSection())
+TEXT = f"{'x' * 30} {TOKEN}\n{PEM}end {TOKEN} of it\n{'z' * 300}\n".encode()
+
+
+def workspace(root: Path) -> RedactedWorkspace:
+    return RedactedWorkspace(cast(ThreadSandbox, LocalFS(root)), REDACTOR)
+
+
+@pytest.mark.parametrize("size", range(1, 41))
+async def test_pages_of_bytes_put_together_are_the_file_redacted(tmp_path: Path, size: int) -> None:
+    (tmp_path / "f").write_bytes(TEXT)
+    files = workspace(tmp_path)
+    pages = [
+        b"".join([piece async for piece in files.read("/workspace/f", offset=at, length=size)])
+        for at in range(0, len(TEXT), size)
+    ]
+    assert b"".join(pages) == REDACTOR.redact(TEXT)
+    assert all(len(page) <= size for page in pages)
+    assert b"".join([piece async for piece in files.read("/workspace/f", offset=7)]) == REDACTOR.redact(TEXT)[7:]
+
+
+@pytest.mark.parametrize("limit_bytes", [1, 5, 20, 64, 65_536])
+async def test_pages_of_lines_show_what_the_file_redacted_shows(tmp_path: Path, limit_bytes: int) -> None:
+    (tmp_path / "f").write_bytes(TEXT)
+    redacted = REDACTOR.redact(TEXT)
+    for line in range(TEXT.count(b"\n") + 1):
+        page = await workspace(tmp_path).read_lines("/workspace/f", offset=line, limit=2, limit_bytes=limit_bytes)
+        assert page.data == redacted[page.next_byte - len(page.data) : page.next_byte]
+
+
+async def test_a_file_of_one_long_line_is_read_by_pages_too(tmp_path: Path) -> None:
+    text = (b"a=1;" * 5000 + TOKEN.encode() + b";") * 4
+    (tmp_path / "f").write_bytes(text)
+    pages = [
+        b"".join([piece async for piece in workspace(tmp_path).read("/workspace/f", offset=at, length=20_010)])
+        for at in range(0, len(text), 20_010)
+    ]
+    assert b"".join(pages) == REDACTOR.redact(text)
+
+
+class Says:
+    """A sandbox whose command said something long."""
+
+    def __init__(self, said: bytes) -> None:
+        self.said = said
+
+    async def execute(
+        self, command: str, *, limit_chars: int, head_chars: int, tail_chars: int, **_: Any
+    ) -> ExecResult:
+        assert head_chars + tail_chars <= limit_chars
+        said = self.said
+        spilled = SpilledOutput("/workspace/.airlock/output/c.txt", len(said), 1, "0" * 64, False)
+        tail = said[len(said) - tail_chars :]
+        return ExecResult(
+            "exited",
+            exit_code=0,
+            output=(OutputPiece("stdout", said[:head_chars]),),
+            tail=(OutputPiece("stdout", tail),),
+            evicted=spilled,
+            output_bytes=len(said),
+        )
+
+
+@pytest.mark.parametrize("limit_chars", [100, 110, 1000, 80_000])
+async def test_no_part_of_a_secret_stays_at_the_edges_of_an_excerpt(limit_chars: int) -> None:
+    for place in range(60):
+        middle = b" " * 200_000
+        said = b"a " * (place // 2) + b" " + TOKEN.encode() + middle + TOKEN.encode() + b" b" * (place // 2)
+        files = RedactedWorkspace(cast(ThreadSandbox, Says(said)), REDACTOR)
+        done = await files.execute("x", timeout_s=1, call_id="c", limit_chars=limit_chars, head_chars=50, tail_chars=50)
+        head, tail = (b"".join(piece.data for piece in pieces) for pieces in (done.output, done.tail))
+        assert (len(head), len(tail)) == (50, 50)
+        for at in range(33):
+            assert B64[at : at + 3].encode() not in head + b"|" + tail
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=8))
+def test_pieces_of_streams_come_apart_as_they_were(sizes: Sequence[int]) -> None:
+    data = TOKEN.encode() * 2
+    pieces: list[OutputPiece] = []
+    at = 0
+    streams: tuple[OutputStream, OutputStream] = ("stdout", "stderr")
+    for place, size in enumerate(sizes):
+        pieces.append(OutputPiece(streams[place % 2], data[at // 2 : at // 2 + size]))
+        at += size
+    redacted = RedactedWorkspace(cast(ThreadSandbox, None), REDACTOR)._pieces(pieces)
+    assert [(piece.stream, len(piece.data)) for piece in redacted] == [
+        (piece.stream, len(piece.data)) for piece in pieces
+    ]
+
+
+class Process:
+    """A background process that has said something, and runs or not."""
+
+    def __init__(self, said: bytes, *, end: bool) -> None:
+        self.said, self.end = said, end
+
+    async def read_process(
+        self, process_id: str, *, stderr: bool, offset: int, limit_bytes: int = 10, wait_s: float
+    ) -> ProcessPage:
+        data = self.said[offset : offset + limit_bytes]
+        return ProcessPage(data, offset, self.end and offset + len(data) == len(self.said), len(self.said))
+
+
+async def read_on(reader: ProcessReader) -> bytes:
+    shown = b""
+    while page := await reader.read("p", stderr=False, offset=len(shown), wait_s=0):
+        if not page.data:
+            break
+        shown += page.data
+    return shown
+
+
+async def test_output_of_a_process_is_redacted_across_pages_and_waits_for_the_rest_of_a_token() -> None:
+    said = f"say {TOKEN} x\n$ gh".encode()
+    assert await read_on(ProcessReader(cast(ThreadSandbox, Process(said, end=True)), None)) == said
+    assert await read_on(ProcessReader(cast(ThreadSandbox, Process(said, end=True)), REDACTOR)) == REDACTOR.redact(said)
+    half = f"say {TOKEN[:20]}".encode()
+    assert await read_on(ProcessReader(cast(ThreadSandbox, Process(half, end=False)), REDACTOR)) == half[:8]
