@@ -127,7 +127,7 @@ def _priced(agent: AgentSettings, usual_model: ModelSettings, document: PolicyDo
     """Refuse a limit on money where it is not known what is spent: it would hold nothing."""
     asked = agent.capabilities.subagents
     definitions = asked.definitions if asked is not None else {}
-    limited = document.limits.cost_usd is not None
+    limited = document.limits.cost_usd is not None or document.quotas.cost_usd_per_day is not None
     own = agent.model or usual_model
     models = {"model": (own, limited or any(one.cost_usd is not None for one in definitions.values()))}
     for name, definition in definitions.items():
@@ -136,7 +136,7 @@ def _priced(agent: AgentSettings, usual_model: ModelSettings, document: PolicyDo
     for field, (model, is_limited) in models.items():
         if is_limited and not model.priced:
             raise Misconfigured(
-                f"{field}: cost_usd is limited, by the policy or a subagent's settings, and what the model "
+                f"{field}: money is limited, by the policy or a subagent's settings, and what the model "
                 f"{model.resolved_name()!r} costs is not known: set input_usd_per_mtok and output_usd_per_mtok"
             )
 

@@ -1,17 +1,20 @@
-"""Who calls: the tenant comes from the API key in the metadata, never from the request."""
+"""Who calls: tenant, key and scopes come from the API key in the metadata, never from the request.
+
+gateway/edge.py compares the scopes with what a service needs, and keeps the key for `caller(context)`.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from gateway.edge import Context
+from gateway.edge import Caller, Context, Principal
 from gateway.errors import Unauthenticated
 from gateway.keys import digest_of
-from gateway.storage.store import Store
-from gateway.tenants import Tenant, tenant_named
+from gateway.storage.key_store import KeyStore, StoredKey
+from gateway.tenants import Tenants
 
-# A revoked key stops working within this time; until then its tenant is not looked up again.
+# A revoked key stops working within this time; until then it is not looked up again.
 _CACHE_S = 1.0
 _CACHE_LIMIT = 10_000
 _KEY_LIMIT_CHARS = 256
@@ -20,28 +23,27 @@ _KEY_LIMIT_CHARS = 256
 class KeyAuthenticator:
     """Reads `authorization: Bearer KEY`."""
 
-    def __init__(
-        self, store: Store, tenants: Mapping[str, Tenant], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._store = store
+    def __init__(self, keys: KeyStore, tenants: Tenants, clock: Callable[[], float] = time.monotonic) -> None:
+        self._keys = keys
         self._tenants = tenants
         self._clock = clock
-        self._cache: dict[str, tuple[float, str]] = {}
+        self._cache: dict[str, tuple[float, StoredKey]] = {}
 
-    async def __call__(self, context: Context) -> Tenant:
-        """Return the tenant of a call."""
+    async def __call__(self, context: Context) -> Principal:
+        """Return who calls."""
         digest = digest_of(_key_in(context))
         cached = self._cache.get(digest)
         if cached is None or cached[0] < self._clock():
-            tenant = await self._store.tenant_of_key(digest)
-            if tenant is None:
+            key = await self._keys.find(digest)
+            if key is None:
                 raise Unauthenticated(
                     "this key is not known: make one with `airlock key create --tenant NAME --config FILE`"
                 )
             if len(self._cache) >= _CACHE_LIMIT:
                 self._cache.clear()
-            cached = self._cache[digest] = (self._clock() + _CACHE_S, tenant)
-        return tenant_named(self._tenants, cached[1])
+            cached = self._cache[digest] = (self._clock() + _CACHE_S, key)
+        key = cached[1]
+        return Principal(await self._tenants.named(key.tenant), Caller(key.id, key.shown), key.scopes)
 
 
 def _key_in(context: Context) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, NoReturn, Self, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.any_pb2 import Any as Packed
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
@@ -18,6 +19,7 @@ from gateway.errors import (
     NotFound,
     Overloaded,
     PermissionDenied,
+    QuotaExceeded,
     TooLarge,
     Unauthenticated,
     Unavailable,
@@ -141,11 +143,21 @@ def raise_error(error: grpc.aio.AioRpcError) -> NoReturn:
     """Raise the class of gateway.errors that a status stands for."""
     said = error.details() or error.code().name
     status = rpc_status.from_call(error)  # type: ignore[arg-type]
-    for detail in status.details if status else ():
+    details = status.details if status else ()
+    for detail in details:
         info = error_details_pb2.ErrorInfo()
         if detail.Unpack(info) and info.reason in _ERRORS:
-            raise _ERRORS[info.reason](said, **dict(info.metadata)) from error
+            kind = _ERRORS[info.reason]
+            if issubclass(kind, QuotaExceeded):
+                raise kind(said, _retry_after_s(details), **dict(info.metadata)) from error
+            raise kind(said, **dict(info.metadata)) from error
     kind = _BY_CODE.get(error.code(), AirlockError)
     if kind is Overloaded and "larger than max" in said:
         kind = TooLarge
     raise kind(f"{error.code().name}: {said}") from error
+
+
+def _retry_after_s(details: Iterable[Packed]) -> float | None:
+    retry = error_details_pb2.RetryInfo()
+    found = any(detail.Unpack(retry) for detail in details)
+    return retry.retry_delay.ToMicroseconds() / 1_000_000 if found else None

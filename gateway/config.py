@@ -70,6 +70,7 @@ class Config(Section):
     state_dir: Path = Path("state")
     database_url: str | None = Field(default=None, description="unset means SQLite in state_dir")
     sandbox: SandboxSettings = SandboxSettings()
+    operator_policy: Path | None = Field(default=None, description="rules that apply to every tenant besides its own")
     model: ModelSettings = Field(default=ModelSettings(), examples=[MODEL_EXAMPLE])
     agents: dict[Name, AgentSettings] = Field(default_factory=dict, validate_default=True, examples=[_AGENTS_EXAMPLE])
     tenants: dict[Name, TenantSettings] = Field(

@@ -1,5 +1,7 @@
 """The edge: every RPC goes through one of these wrappers. It authenticates, and it translates errors, once.
 
+A servicer says in `scope` which of a key's scopes its RPCs need; `caller(context)` tells an RPC by which key it came.
+
 An RPC is written as `async def CallTool(self, tenant, request, context)`; what it raises becomes a status with a
 google.rpc.ErrorInfo whose reason a client can branch on.
 """
@@ -9,16 +11,20 @@ from __future__ import annotations
 import functools
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import grpc
 import grpc.aio
 import structlog
 from google.protobuf import any_pb2
+from google.protobuf.message import Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from gateway.errors import AirlockError, Internal, from_sandbox
+from gateway.errors import AirlockError, Internal, QuotaExceeded, ScopeMissing, from_sandbox
+from gateway.keys import SCOPES
 from gateway.shares import Shares
 from gateway.tenants import Tenant
 from sandbox.errors import SandboxError
@@ -31,21 +37,62 @@ _CALLS = Shares(CALLS_OF_A_TENANT, "calls")
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class Authenticator(Protocol):
-    """Tells whose call it is; Unauthenticated when nobody's."""
+@dataclass(frozen=True)
+class Caller:
+    """The key that a call came with; `shown` is what may be shown of it. Both are empty where there are no keys."""
 
-    async def __call__(self, context: Context) -> Tenant: ...
+    key_id: str = ""
+    shown: str = ""
+
+
+@dataclass(frozen=True)
+class Principal:
+    """Who calls: for which tenant, by which key, and what that key is for."""
+
+    tenant: Tenant
+    caller: Caller = Caller()
+    scopes: tuple[str, ...] = SCOPES
+
+
+class Authenticator(Protocol):
+    """Tells whose call it is; Unauthenticated when nobody's. One that knows no keys answers with the tenant alone."""
+
+    async def __call__(self, context: Context) -> Principal | Tenant: ...
 
 
 class Service(Protocol):
     """What a servicer must have for the wrappers."""
 
+    scope: str
     authenticate: Authenticator
 
 
 S = TypeVar("S", bound=Service)
 Q = TypeVar("Q")
 A = TypeVar("A")
+
+
+_CALLER: ContextVar[Caller] = ContextVar("caller")
+
+
+def caller(context: Context) -> Caller:
+    """Return the key that the call under way came with."""
+    del context  # grpc's have no room for it; every RPC has a task of its own, and so a variable of its own
+    return _CALLER.get(Caller())
+
+
+async def _admitted(service: Service, context: Context) -> Tenant:
+    """Return the tenant of a call that may be made; Unauthenticated or ScopeMissing for others."""
+    found = await service.authenticate(context)
+    principal = Principal(found) if isinstance(found, Tenant) else found
+    if service.scope not in principal.scopes:
+        raise ScopeMissing(
+            f"this key is for {', '.join(principal.scopes)}, and the call needs {service.scope}: make a key with "
+            f"`airlock key create --tenant {principal.tenant.name} --scope {service.scope}`",
+            scope=service.scope,
+        )
+    _CALLER.set(principal.caller)
+    return principal.tenant
 
 
 def unary(
@@ -56,7 +103,7 @@ def unary(
     @functools.wraps(method)
     async def rpc(self: S, request: Q, context: Context) -> A:
         try:
-            tenant = await self.authenticate(context)
+            tenant = await _admitted(self, context)
             with _CALLS.hold(tenant.name):
                 return await method(self, tenant, request, context)
         except Exception as error:
@@ -74,7 +121,7 @@ def streaming(
     @functools.wraps(method)
     async def rpc(self: S, request: Q, context: Context) -> AsyncIterator[A]:
         try:
-            tenant = await self.authenticate(context)
+            tenant = await _admitted(self, context)
             with _CALLS.hold(tenant.name):
                 async for answer in method(self, tenant, request, context):
                     yield answer
@@ -101,8 +148,18 @@ async def _abort(context: Context, error: Exception) -> NoReturn:
 
 def status_of(error: AirlockError) -> status_pb2.Status:
     """Return the google.rpc.Status of an error."""
-    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=_DOMAIN, metadata=error.details)
-    detail = any_pb2.Any()
-    detail.Pack(info)
+    told: list[Message] = [error_details_pb2.ErrorInfo(reason=error.reason, domain=_DOMAIN, metadata=error.details)]
+    if isinstance(error, QuotaExceeded):
+        violation = error_details_pb2.QuotaFailure.Violation(
+            subject=error.details.get("rule") or error.details.get("quota", ""), description=str(error)
+        )
+        told.append(error_details_pb2.QuotaFailure(violations=[violation]))
+        if error.retry_after_s is not None:
+            retry = error_details_pb2.RetryInfo()
+            retry.retry_delay.FromMicroseconds(round(error.retry_after_s * 1_000_000))
+            told.append(retry)
+    details = [any_pb2.Any() for _ in told]
+    for detail, message in zip(details, told, strict=True):
+        detail.Pack(message)
     code = code_pb2.Code.Value(error.code.name)
-    return status_pb2.Status(code=code, message=str(error), details=[detail])
+    return status_pb2.Status(code=code, message=str(error), details=details)

@@ -20,6 +20,7 @@ class _Transfer:
 
     def __init__(self, sandbox: ThreadSandbox) -> None:
         self._sandbox = sandbox
+        self.moved_bytes = 0
         self.error: SandboxError | AirlockError | None = None
 
     def specs(self) -> Sequence[ToolSpec]:
@@ -64,6 +65,7 @@ class Upload(_Transfer):
     async def _counted(self) -> AsyncIterator[bytes]:
         async for chunk in self._chunks:
             self.size_bytes += len(chunk)
+            self.moved_bytes = self.size_bytes
             yield chunk
 
 
@@ -79,6 +81,7 @@ class Download(_Transfer):
         size_bytes = 0
         async for chunk in self._sandbox.read(path):
             size_bytes += len(chunk)
+            self.moved_bytes = size_bytes
             try:
                 async with asyncio.timeout(self._stall_limit_s):  # a reader that stalls must not hold a sandbox
                     await self._chunks.put(chunk)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from agent.filesystem import OutputStream
+from agent.hook import OutputFilter
+from agent.live_output import output_filters
 from agent.messages import ToolCall
 from agent.tool import ToolContext, ToolResult, ToolSpec
 from gateway.errors import AirlockError, DeadlineExceeded, PermissionDenied, from_start
@@ -22,6 +24,7 @@ from sandbox.errors import SandboxError
 from sandbox.process import Process, ProgramResult
 
 TOOL = "execute"
+_STREAMS: tuple[OutputStream, ...] = ("stdout", "stderr")
 # Past a program's own time limit: its sandbox may have had to be made first, and its last output is on the way.
 _GRACE_S = 60.0
 
@@ -32,6 +35,7 @@ class _ProgramCall:
     def __init__(self, sandbox: ThreadSandbox, program: Program) -> None:
         self._sandbox = sandbox
         self._program = program
+        self._filters: list[OutputFilter] | None = []
         self.error: Exception | None = None
 
     def specs(self) -> Sequence[ToolSpec]:
@@ -63,9 +67,10 @@ class _ProgramCall:
                 "a hook rewrote the command line, and a program cannot be run as another line than its own: call the "
                 "tool execute with a line instead"
             )
-        if context.run is not None and any(hook.redacts for hook in context.run.hooks):
+        self._filters = output_filters(context.run.hooks) if context.run is not None else []
+        if self._filters is None:
             raise PermissionDenied(
-                "a hook takes things out of results that nobody must see, and a stream would be past it: call the tool "
+                "a hook or a rule on results judges results as a whole, and a stream would be past it: call the tool "
                 "execute, whose result is redacted as a whole"
             )
 
@@ -101,6 +106,7 @@ class ProgramRun(_ProgramCall):
         self._stdin = stdin
         self._deadline_s = 0.0
         self._stdin_error: Exception | None = None
+        self.moved_bytes = 0
         self.ended: EndedProgram | None = None
 
     async def _start(self, call_id: str) -> ToolResult:
@@ -119,6 +125,11 @@ class ProgramRun(_ProgramCall):
             # Whatever the program made of it.
             if self._stdin_error is not None:
                 raise self._stdin_error from None
+        for stream in _STREAMS:
+            rest = b""
+            for filter_ in self._filters or ():
+                rest = filter_.feed(stream, rest) + filter_.flush(stream, cut=result.outcome != "exited")
+            await self._hand_on(stream, rest)
         self.ended = EndedProgram(call_id, result)
         return ToolResult(
             content=_told(result).encode(),
@@ -137,10 +148,19 @@ class ProgramRun(_ProgramCall):
             raise
 
     async def _take(self, stream: OutputStream, data: bytes) -> None:
+        """Redact a piece and hand it on."""
+        for filter_ in self._filters or ():
+            data = filter_.feed(stream, data)
+        await self._hand_on(stream, data)
+
+    async def _hand_on(self, stream: OutputStream, data: bytes) -> None:
         """Hand a piece on; as long as nobody takes it, the program waits, but not past its time limit."""
+        if not data:
+            return
         try:
             async with asyncio.timeout_at(self._deadline_s):
                 await self._pieces.put((stream, data))
+                self.moved_bytes += len(data)
         except TimeoutError:
             raise DeadlineExceeded(
                 "the output was not read before the program's time limit passed; read it as it arrives"

@@ -36,13 +36,15 @@ log = structlog.get_logger(__name__)
 class RunLog:
     """Call `emit` as the run's event sink; `wait` returns when more is stored than `sequence`."""
 
-    def __init__(self, run_id: str, store: Store, clock: NowUs = now_us) -> None:
+    def __init__(self, run_id: str, store: Store, clock: NowUs = now_us, *, last_sequence: int = 0) -> None:
+        """Go on after `last_sequence`, where a run that waited has come back."""
         self._run_id = run_id
         self._store = store
         self._clock = clock
         self._pending: list[tuple[Event, LoggedEvent]] = []
-        self._sequence = 0
-        self._stored = 0
+        self._sequence = last_sequence
+        self._stored = last_sequence
+        self._suspended: str | None = None
         self._changed = asyncio.Event()
         self._wake = asyncio.Event()
         self._done = False
@@ -65,6 +67,14 @@ class RunLog:
         self._done = event.type == "run_finished"
         self._wake.set()
 
+    def suspend(self, event: Event, suspended: str) -> None:
+        """Take the last event for now: with it the run's state is stored, and from then on it waits."""
+        if self._done:
+            return
+        self._suspended = suspended
+        self.emit(event)
+        self._done = True
+
     async def wait(self, sequence: int) -> None:
         """Return once an event after `sequence` is stored, or the log is complete."""
         while self._stored <= sequence and not self._flusher.done():
@@ -74,7 +84,7 @@ class RunLog:
             waiter.cancel()
 
     async def close(self) -> None:
-        """Store what is left; call it after run_finished was emitted."""
+        """Store what is left; call it after run_finished was emitted, or `suspend` was called."""
         self._done = True
         self._wake.set()
         await asyncio.shield(self._flusher)
@@ -108,12 +118,13 @@ class RunLog:
     async def _keep_storing(self, batch: Sequence[LoggedEvent]) -> None:
         """Store a batch, again and again while the database refuses: a full disk must not cost a run its end."""
         last = batch[-1]
+        suspended = self._suspended if last.type == "run_suspended" else None
         # As it is stored, for the run's row is to say the same.
         finished = Event(last.type, json.loads(last.payload)) if last.type == "run_finished" else None
         wait_s = _FIRST_RETRY_S
         while True:
             try:
-                return await self._store.add_events(self._run_id, batch, finished)
+                return await self._store.add_events(self._run_id, batch, finished, suspended)
             except Unavailable as error:
                 log.error("events are not stored yet", run_id=self._run_id, events=len(batch), error=str(error))  # noqa: TRY400 - the database has logged why
             await asyncio.sleep(wait_s)

@@ -1,11 +1,17 @@
-"""Runs: starting them, following them, stopping them. A run is a task here and an event log in the database."""
+"""Runs: starting them, following them, stopping them. A run is a task here and an event log in the database.
+
+A run that waits for an approval is no task anywhere: its state is in the database, and a gateway that finds nothing of
+it asked any more takes it and goes on (gateway/waiting_runs.py).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Literal
 
 import structlog
 from pydantic import JsonValue
@@ -17,20 +23,38 @@ from agent.messages import Message
 from agent.state import AgentState
 from gateway import agents
 from gateway.clock import MakeId, make_id
-from gateway.errors import AirlockError, InvalidArgument, NotFound, Overloaded, ThreadBusy, TooLarge, Unavailable
+from gateway.errors import (
+    AirlockError,
+    InvalidArgument,
+    NotFound,
+    Overloaded,
+    QuotaExceeded,
+    ThreadBusy,
+    TooLarge,
+    Unavailable,
+)
 from gateway.models import Models
+from gateway.quotas import Quotas
+from gateway.redaction.events import redacted_events
 from gateway.run_log import RunLog
 from gateway.storage.store import LoggedEvent, Run, Store, Thread
+from gateway.storage.waiting_store import WaitingRun
+from gateway.suspended_run import SuspendedRun
 from gateway.tenants import Tenant
 from gateway.thread_history import THREAD_LIMIT_CHARS, ThreadHistoryHook
 from gateway.tool_calls import ToolCalls
 from gateway.trace_log import TraceLog
+from gateway.waiting_runs import WaitingRuns
 
 log = structlog.get_logger(__name__)
 _TASK_LIMIT_CHARS = 262_144
 _EVENTS_PAGE = 200
 # Runs at once of one tenant; one run at a time in a thread, for both would write the same history.
 _LIVE_LIMIT = 32
+# How soon those who watch a run that waits, or that another gateway hosts, see what it does.
+_WATCH_POLL_S = 0.3
+PolicyMode = Literal["pin", "follow"]
+_UNDER_WAY = ("running", "waiting")
 _GATEWAY_STOPPED: dict[str, JsonValue] = {
     "hook": "gateway",
     "rule": "gateway_stopped",
@@ -44,6 +68,8 @@ class _Live:
     thread: Thread
     log: RunLog
     cancelled: bool = False
+    suspending: Event | None = None
+    suspended: bool = False
     task: asyncio.Task[None] | None = field(default=None, repr=False)
     ended: asyncio.Task[None] | None = field(default=None, repr=False)
 
@@ -51,56 +77,143 @@ class _Live:
 class Runs:
     """Hosts the runs of every tenant."""
 
-    def __init__(self, store: Store, tool_calls: ToolCalls, ids: MakeId = make_id) -> None:
+    def __init__(
+        self,
+        store: Store,
+        tool_calls: ToolCalls,
+        ids: MakeId = make_id,
+        waiting: WaitingRuns | None = None,
+        quotas: Quotas | None = None,
+    ) -> None:
+        """Without `waiting` nobody can be asked, and no run waits; without `quotas` runs_at_once is not held."""
+        self._quotas = quotas
         self._store = store
         self._tool_calls = tool_calls
         self._ids = ids
         self._live: dict[str, _Live] = {}
         self._models: dict[str, Models] = {}
         self._busy: dict[str, Thread] = {}
-        self._closing = False
+        self._closing = asyncio.Event()
+        self._waiting = waiting
+        self._waker = asyncio.create_task(waiting.follow(self._resume)) if waiting is not None else None
 
-    async def start(self, tenant: Tenant, task: str, thread_name: str, agent_name: str) -> Run:
-        """Start a run and return it; its first event is stored soon after."""
+    async def start(
+        self, tenant: Tenant, task: str, thread_name: str, agent_name: str, policy_mode: PolicyMode = "pin"
+    ) -> Run:
+        """Start a run and return it; its first event is stored soon after.
+
+        One that pins is judged by the policy that is in force now to its end, one that follows by whatever is in force.
+        """
         agent_name = agent_name or "default"
         if not task or len(task) > _TASK_LIMIT_CHARS:
             raise InvalidArgument(f"task: between 1 and {_TASK_LIMIT_CHARS:,} characters")
         if agent_name not in tenant.agents:
             raise InvalidArgument(f"agent: {agent_name[:64]!r} is not one of {', '.join(sorted(tenant.agents))}")
-        thread = await self._tool_calls.thread(tenant, thread_name or self._ids("thread"))
+        run_id = self._ids("run")
+        # The first thing: a run that is refused leaves nothing, not even its thread.
+        if self._quotas is not None:
+            await self._quotas.hold_run(tenant.name, run_id, tenant.policy.document.quotas)
+        try:
+            thread = await self._reserved(tenant, thread_name or self._ids("thread"))
+        except BaseException:
+            await self._release_quotas(run_id)
+            raise
+        tenant = tenant.pinned() if policy_mode == "pin" else tenant
+        # Shielded: a caller that goes away meanwhile must not leave a stored run that nobody hosts.
+        begun = asyncio.create_task(self._begin(run_id, tenant, thread, task, agent_name, policy_mode))
+        return await asyncio.shield(begun)
+
+    async def _reserved(self, tenant: Tenant, thread_name: str) -> Thread:
+        """Return a thread that is busy with a new run from now on."""
+        thread = await self._tool_calls.thread(tenant, thread_name)
         # Between the look and the taking nothing may be awaited, or two would pass at once.
         mine = [busy for busy in self._busy.values() if busy.tenant == tenant.name]
         if len(mine) >= _LIVE_LIMIT:
             raise Overloaded(f"{_LIVE_LIMIT} runs of this tenant are under way; wait for one or cancel one")
         if thread.id in self._busy:
             raise ThreadBusy(f"a run is under way in thread {thread.name!r}: wait for it, cancel it, or use another")
-        if self._closing:
+        if self._closing.is_set():
             raise Unavailable("the gateway is stopping; ask again when it is back")
         self._busy[thread.id] = thread
-        # Shielded: a caller that goes away meanwhile must not leave a stored run that nobody hosts.
-        return await asyncio.shield(asyncio.create_task(self._begin(tenant, thread, task, agent_name)))
+        return thread
 
-    async def _begin(self, tenant: Tenant, thread: Thread, task: str, agent_name: str) -> Run:
+    async def _release_quotas(self, run_id: str) -> None:
+        if self._quotas is not None:
+            await self._quotas.release_run(run_id)
+
+    async def _begin(
+        self, run_id: str, tenant: Tenant, thread: Thread, task: str, agent_name: str, policy_mode: PolicyMode
+    ) -> Run:
         models = self._models.setdefault(tenant.name, Models())
         try:
             for settings in tenant.agents[agent_name].models(tenant.model):
                 models.of(settings)  # one without a key is told to whoever starts the run
+            # The configuration may have changed since the policy was applied, and that has looked at the agents then.
+            agents.check(tenant.agents[agent_name], tenant.model, tenant.policy.document)
             if await self._store.thread_chars(thread) > THREAD_LIMIT_CHARS:
                 raise TooLarge(
                     f"thread: what was said in {thread.name!r} is over {THREAD_LIMIT_CHARS:,} characters; "
                     "start a new thread"
                 )
-            run = await self._store.add_run(thread, agent=agent_name, task=task, policy_version=tenant.policy.version)
+            waiting = await self._waiting.store.in_thread(thread) if self._waiting is not None else None
+            if waiting is not None:
+                raise ThreadBusy(
+                    f"the run {waiting} in thread {thread.name!r} waits for an approval: answer it, cancel the run, or "
+                    "use another thread",
+                    run_id=waiting,
+                )
+            run = await self._store.add_run(
+                thread,
+                agent=agent_name,
+                task=task,
+                policy_version=tenant.policy.version,
+                policy_mode=policy_mode,
+                run_id=run_id,
+            )
         except BaseException:
             del self._busy[thread.id]
+            await self._release_quotas(run_id)
             raise
-        work = _Live(run, thread, RunLog(run.id, self._store))
-        self._live[run.id] = work
-        work.task = asyncio.create_task(self._run_agent(work, tenant), name=f"run {run.id}")
-        work.ended = asyncio.create_task(self._end(work, work.task), name=f"end of run {run.id}")
-        if self._closing:
-            work.task.cancel()
+        self._host(_Live(run, thread, RunLog(run.id, self._store)), tenant)
         return run
+
+    def _host(self, work: _Live, tenant: Tenant, suspended: str | None = None) -> None:
+        run = work.run
+        self._live[run.id] = work
+        work.task = asyncio.create_task(self._run_agent(work, tenant, suspended), name=f"run {run.id}")
+        work.ended = asyncio.create_task(self._end(work, work.task), name=f"end of run {run.id}")
+        if self._closing.is_set():
+            work.task.cancel()
+
+    async def _resume(self, ready: WaitingRun, waiting: WaitingRuns) -> None:
+        """Go on with a run that waited, unless another gateway does."""
+        thread = ready.thread
+        if self._closing.is_set() or thread.id in self._busy:
+            return
+        self._busy[thread.id] = thread
+        try:
+            tenant = await waiting.tenant(thread.tenant)
+            if self._quotas is not None:
+                await self._quotas.hold_run(thread.tenant, ready.id, tenant.policy.document.quotas)
+            text = await waiting.store.claim(ready.id)
+            run = await self._store.run(thread.tenant, ready.id) if text is not None else None
+            if run is None or text is None:
+                self._busy.pop(thread.id, None)
+                await self._release_quotas(ready.id)
+                return
+        except QuotaExceeded:
+            self._busy.pop(thread.id, None)
+            return  # it waits for its turn as well
+        except BaseException:
+            self._busy.pop(thread.id, None)
+            await self._release_quotas(ready.id)
+            raise
+        self._models.setdefault(tenant.name, Models())
+        self._host(
+            _Live(run, thread, RunLog(run.id, self._store, last_sequence=run.last_sequence)),
+            tenant,
+            text,
+        )
 
     async def get(self, tenant: Tenant, run_id: str) -> Run:
         """Return a run; NotFound also when it is another tenant's."""
@@ -113,7 +226,7 @@ class Runs:
         """Yield a run's events from a sequence number on, until the run has finished."""
         if from_sequence < 0:
             raise InvalidArgument("from_sequence: 0 or more")
-        await self.get(tenant, run_id)
+        run = await self.get(tenant, run_id)
         sequence = max(1, from_sequence)
         while True:
             # Looked up before the events are read: what is stored after that is announced.
@@ -126,9 +239,17 @@ class Runs:
                 sequence = event.sequence + 1
             if page:
                 continue
-            if live is None:
+            if live is not None:
+                await live.log.wait(sequence - 1)
+                continue
+            # It waits for an approval, or another gateway has it; or its last event came in between.
+            if run.status not in _UNDER_WAY:
                 return
-            await live.log.wait(sequence - 1)
+            if self._closing.is_set():
+                raise Unavailable(f"the gateway is stopping; watch again from sequence {sequence} when it is back")
+            run = await self.get(tenant, run_id)
+            if run.status in _UNDER_WAY and run_id not in self._live and run.last_sequence < sequence:
+                await self._pause(_WATCH_POLL_S)
 
     async def cancel(self, tenant: Tenant, run_id: str) -> Run:
         """Stop a run, down to its processes; a finished run stays as it is."""
@@ -137,11 +258,31 @@ class Runs:
         if live is not None and live.task is not None and not live.cancelled:
             live.cancelled = True
             live.task.cancel()
+        elif live is None and self._waiting is not None:
+            await self._end_waiting(run.id, self._waiting)
         return run
 
+    async def _end_waiting(self, run_id: str, waiting: WaitingRuns) -> None:
+        """End a run while it waits, and what it asked."""
+        finished = _finished("cancelled", "gateway", "cancelled", "the run was cancelled")
+        if await waiting.store.end(run_id, finished):
+            await waiting.approvals.cancel_pending(run_id)
+            log.info("run finished", run_id=run_id, status="cancelled")
+
+    async def _pause(self, pause_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._closing.wait()
+
     async def close(self) -> None:
-        """Cancel every live run and wait until their last events are stored; no run starts after this."""
-        self._closing = True
+        """Cancel every live run and wait until their last events are stored; no run starts after this.
+
+        A run that waits is left alone: it goes on when a gateway is back.
+        """
+        self._closing.set()
+        if self._waker is not None:
+            self._waker.cancel()
+            await asyncio.gather(self._waker, return_exceptions=True)
         live = list(self._live.values())
         for work in live:
             if work.task is not None:
@@ -164,9 +305,23 @@ class Runs:
             self._log_event(work, _finished("failed", "gateway", "fault", fault))
         try:
             await work.log.close()
+            await self._settle_approvals(work)
+            await self._release_quotas(work.run.id)
         finally:
             self._live.pop(work.run.id, None)
             self._busy.pop(work.thread.id, None)
+
+    async def _settle_approvals(self, work: _Live) -> None:
+        """Take back what a run that is over has asked; end one that was cancelled just as it began to wait."""
+        if self._waiting is None:
+            return
+        try:
+            if not work.suspended:
+                await self._waiting.approvals.cancel_pending(work.run.id)
+            elif work.cancelled:
+                await self._end_waiting(work.run.id, self._waiting)
+        except AirlockError as error:
+            log.warning("approvals of a run are left as they are", run_id=work.run.id, error=str(error))
 
     def _log_event(self, work: _Live, event: Event) -> None:
         """Take an event of a run; one that nobody asked to cancel was cancelled by the gateway's end."""
@@ -180,31 +335,49 @@ class Runs:
                 event = Event(event.type, {**event.payload, "stop": _GATEWAY_STOPPED})
             told = {name: event.payload.get(name) for name in ("status", "stop", "spent")}
             log.info("run finished", **facts, **told)
+        elif event.type == "run_suspended":
+            work.suspending = event  # stored with the run's state, when that is known
+            return
         work.log.emit(event)
 
-    async def _run_agent(self, live: _Live, tenant: Tenant) -> None:
+    async def _run_agent(self, live: _Live, tenant: Tenant, stored: str | None) -> None:
         run, thread = live.run, live.thread
+        suspended = SuspendedRun.model_validate_json(stored) if stored is not None else None
+        if suspended is not None and suspended.policy and self._waiting is not None:
+            tenant = await self._waiting.tenant(tenant.name, suspended.policy)
+        elif run.policy_mode == "pin":
+            tenant = tenant.pinned()
+        if run.agent not in tenant.agents:
+            raise NotFound(f"the agent {run.agent!r} of this run is not configured any more")
         settings = tenant.agents[run.agent]
-        tool_path = self._tool_calls.tool_path(tenant, thread, run.id)
+        tool_path = self._tool_calls.tool_path(tenant, thread, run.id, run.agent)
         model_of = self._models[tenant.name].of
-        kept = AgentState(
-            run_id=run.id,
-            thread=thread.name,
+        state = suspended.state if suspended is not None else AgentState(run_id=run.id, thread=thread.name)
+        kept = state.with_(
             agent=run.agent,
             messages=await self._store.messages_of(thread),
             metadata=await self._store.metadata_of(thread),
         )
+        history = ThreadHistoryHook(self._store, thread, kept)
         recorder = TraceLog(tenant=tenant.name, thread=thread.name, run_id=run.id)
         agent = Agent(
             model=model_of(settings.model or tenant.model),
             name=run.agent,
             capabilities=agents.build(
-                settings, tenant.model, tenant.policy.document, tool_path.sandbox, model_of, recorder
+                settings, tenant.model, tenant.policy.document, tool_path.workspace, model_of, recorder
             ),
-            hooks=(*tool_path.hooks, ThreadHistoryHook(self._store, thread, kept)),
+            hooks=(*tool_path.hooks, history),
             system_prompt=settings.system_prompt,
+            approver=tool_path.approver if self._waiting is not None else None,
         )
-        await agent.run(kept.say(Message(role="user", content=run.task)), partial(self._log_event, live))
+        begin = kept if suspended is not None else kept.say(Message(role="user", content=run.task))
+        state = await agent.run(begin, redacted_events(tool_path.redactor, partial(self._log_event, live)))
+        if state.pending is not None and live.suspending is not None:
+            await history.keep(state)
+            reference = tenant.policy_reference if run.policy_mode == "pin" else ""
+            live.suspended = True
+            live.log.suspend(live.suspending, SuspendedRun.of(state, reference).model_dump_json())
+            log.info("run waits", run_id=run.id, tenant=run.tenant, thread=run.thread)
 
 
 def _finished(status: str, hook: str, rule: str, reason: str) -> Event:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,21 +15,33 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
+from gateway.approvals import Approvals
 from gateway.auth import KeyAuthenticator
 from gateway.clock import make_id
 from gateway.config import Config
 from gateway.errors import Misconfigured
+from gateway.policies import Policies
+from gateway.policy_files import PolicyFiles
+from gateway.quotas import Quotas
 from gateway.runs import Runs
+from gateway.services.approval_service import ApprovalService
 from gateway.services.process_service import ProcessService
 from gateway.services.run_service import RunService
 from gateway.services.tool_service import ToolService
 from gateway.services.workspace_service import WorkspaceService
 from gateway.state_lock import locked_state
+from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.database import Database
+from gateway.storage.key_store import KeyStore
+from gateway.storage.policy_store import PolicyStore
+from gateway.storage.quota_store import QuotaStore
 from gateway.storage.store import Store
-from gateway.tenants import Tenant, load_tenants
+from gateway.storage.waiting_store import WaitingStore
+from gateway.tenants import Tenants
 from gateway.tool_calls import ToolCalls
 from gateway.v1 import (
+    approval_service_pb2,
+    approval_service_pb2_grpc,
     process_service_pb2,
     process_service_pb2_grpc,
     run_service_pb2,
@@ -39,6 +51,7 @@ from gateway.v1 import (
     workspace_service_pb2,
     workspace_service_pb2_grpc,
 )
+from gateway.waiting_runs import WaitingRuns
 from sandbox.docker_engine import DockerEngine
 from sandbox.engine import Engine
 from sandbox.errors import SandboxError
@@ -48,6 +61,7 @@ log = structlog.get_logger(__name__)
 SERVICES = tuple(
     file.DESCRIPTOR.services_by_name[name].full_name
     for file, name in (
+        (approval_service_pb2, "ApprovalService"),
         (process_service_pb2, "ProcessService"),
         (run_service_pb2, "RunService"),
         (tool_service_pb2, "ToolService"),
@@ -75,24 +89,27 @@ class Gateway:
 
     address: str
     store: Store
-    tenants: Mapping[str, Tenant]
+    tenants: Tenants
+    policies: Policies
 
 
 @contextlib.asynccontextmanager
 async def running_gateway(config: Config, listen: str) -> AsyncIterator[Gateway]:
     """Run a gateway until the block ends; then runs are cancelled, sandboxes removed, events stored."""
-    tenants = load_tenants(config)
     state_dir = config.path(config.state_dir)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(locked_state(state_dir))
         database = await Database.open(config.resolved_database_url())
         stack.push_async_callback(database.close)
-        store = Store(database)
+        instance = _instance(state_dir)
+        policies = await stack.enter_async_context(_policies(config, database))
+        tenants = Tenants(config, policies)
+        store = Store(database, gateway=instance)
         interrupted = await store.end_interrupted()
         if interrupted:
             log.warning("ended runs that an earlier process left", runs=interrupted)
         engine: Engine = DockerEngine(
-            instance=_instance(state_dir),
+            instance=instance,
             channel_root=config.resolved_channel_dir(),
             runtime_image=config.sandbox.runtime_image,
             base_url=config.sandbox.engine_url,
@@ -111,17 +128,40 @@ async def running_gateway(config: Config, listen: str) -> AsyncIterator[Gateway]
         )
         await keeper.adopt(left)
         await _say_what_sandboxes_lack(engine)
-        tool_calls = ToolCalls(store, keeper)
-        runs = Runs(store, tool_calls)
+        asked = ApprovalStore(database)
+        quotas = Quotas(QuotaStore(database, instance))
+        await quotas.open()
+        tool_calls = ToolCalls(store, keeper, approvals=asked, quotas=quotas)
+        waiting = WaitingRuns(WaitingStore(database, gateway=instance), asked, tenants)
+        runs = Runs(store, tool_calls, waiting=waiting, quotas=quotas)
+        approvals = Approvals(asked, tool_calls.normalised, lambda _: waiting.look())
         server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_CONCURRENT_RPCS)
-        healthy = await _add_services(server, runs, tool_calls, KeyAuthenticator(store, tenants))
+        healthy = await _add_services(
+            server, runs, tool_calls, approvals, KeyAuthenticator(KeyStore(database), tenants)
+        )
         address = _bind(server, listen)
         await server.start()
         # Watchers end when their run does, so runs are closed first and the server is given time to drain.
         stack.push_async_callback(server.stop, _DRAIN_S)
         stack.push_async_callback(runs.close)
+        stack.callback(approvals.close)
         stack.push_async_callback(healthy.enter_graceful_shutdown)
-        yield Gateway(address, store, tenants)
+        yield Gateway(address, store, tenants, policies)
+
+
+@contextlib.asynccontextmanager
+async def _policies(config: Config, database: Database) -> AsyncIterator[Policies]:
+    """Have the policies in force, and follow their files and the database, until the block ends."""
+    policies = Policies(PolicyStore(database))
+    files = PolicyFiles(config, policies)
+    try:
+        await policies.open()
+        await files.open()
+        async with policies.following(), files.watching():
+            yield policies
+    finally:
+        files.close()
+        policies.close()
 
 
 async def _say_what_sandboxes_lack(engine: Engine) -> None:
@@ -133,7 +173,7 @@ async def _say_what_sandboxes_lack(engine: Engine) -> None:
 
 
 async def _add_services(
-    server: grpc.aio.Server, runs: Runs, tool_calls: ToolCalls, authenticate: KeyAuthenticator
+    server: grpc.aio.Server, runs: Runs, tool_calls: ToolCalls, approvals: Approvals, authenticate: KeyAuthenticator
 ) -> HealthServicer:
     run_service_pb2_grpc.add_RunServiceServicer_to_server(RunService(runs, authenticate), server)
     tool_service_pb2_grpc.add_ToolServiceServicer_to_server(ToolService(tool_calls, authenticate), server)
@@ -141,6 +181,7 @@ async def _add_services(
         WorkspaceService(tool_calls, authenticate), server
     )
     process_service_pb2_grpc.add_ProcessServiceServicer_to_server(ProcessService(tool_calls, authenticate), server)
+    approval_service_pb2_grpc.add_ApprovalServiceServicer_to_server(ApprovalService(approvals, authenticate), server)
     healthy = HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     for name in ("", *SERVICES):

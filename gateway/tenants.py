@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.agent_settings import AgentSettings
-from gateway.agents import check
 from gateway.config import Config
-from gateway.errors import Misconfigured, Unauthenticated
+from gateway.errors import Unauthenticated
 from gateway.model_settings import ModelSettings
-from gateway.policy import Policy, PolicyError, load_policy
+from gateway.policies import InForce, Policies
+from gateway.policy import Policy, PolicyDocument
+from gateway.policy_check import PolicyChecker, read_policy_file
+from gateway.storage.policy_store import OPERATOR
+from gateway.tenant_agents import agents_of_all
 from sandbox.engine import SandboxLimits, SandboxSpec
 
 _MIB = 1024 * 1024
@@ -18,22 +21,40 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True)
 class Tenant:
-    """A tenant with its policy in force, its model, and the agents that it can name; every model in them is whole."""
+    """A tenant with its policy, its model, and the agents that it can name; every model in them is whole.
+
+    `policy` is the one in force at the moment that it is asked for, unless the tenant is pinned to one.
+    """
 
     name: str
-    policy: Policy
+    source: Policy | InForce
     model: ModelSettings
     agents: Mapping[str, AgentSettings]
 
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self.source if isinstance(self.source, Policy) else self.source.policy
+
+    @property
+    def policy_reference(self) -> str:
+        """The texts that the policy is made of, for `Tenants.at`; "" where the policy never changes."""
+        return "" if isinstance(self.source, Policy) else self.source.reference
+
+    def pinned(self) -> Tenant:
+        """Return this tenant with the policy that is in force now, whatever comes."""
+        return self if isinstance(self.source, Policy) else replace(self, source=self.source.fixed())
+
     def sandbox_spec(self, thread: str) -> SandboxSpec:
         """Return what a sandbox of this tenant is made of."""
-        asked = self.policy.document.sandbox
+        policy = self.policy
+        asked = policy.document.sandbox
         return SandboxSpec(
             tenant=self.name,
             thread=thread,
             image=asked.image,
             runtime=asked.runtime,
-            refuse_hard_links=self.policy.tells_paths_apart,
+            refuse_hard_links=policy.tells_paths_apart,
             limits=SandboxLimits(
                 memory_bytes=asked.memory_mib * _MIB,
                 cpus=asked.cpus,
@@ -44,42 +65,49 @@ class Tenant:
         )
 
 
+class Tenants:
+    """The tenants of a gateway. Each has the policy that is in force for it, read when it is first asked for."""
+
+    def __init__(self, config: Config, policies: Policies) -> None:
+        self._policies = policies
+        self._agents = agents_of_all(config)
+        self._models = {name: config.model_of(name) for name in config.tenants}
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    async def named(self, name: str) -> Tenant:
+        """Return a tenant that follows its policy; a key that outlived its tenant's configuration is not known."""
+        self._known(name)
+        return self._with(name, await self._policies.in_force(name))
+
+    async def at(self, name: str, reference: str) -> Tenant:
+        """Return a tenant pinned to a policy that was once in force, by its `policy_reference` of then."""
+        self._known(name)
+        return self._with(name, await self._policies.at(name, reference))
+
+    def _with(self, name: str, source: InForce) -> Tenant:
+        return Tenant(name, source, self._models[name], self._agents[name])
+
+    def _known(self, name: str) -> None:
+        if name not in self._models:
+            raise Unauthenticated("this key's tenant is not configured here: ask the operator")
+
+
 def load_tenants(config: Config) -> Mapping[str, Tenant]:
-    """Load every tenant's policy and look at its agents; Misconfigured lists what is wrong, and in which place."""
+    """Load every tenant's policy from its file, and look at its agents, as a first start would.
+
+    Misconfigured lists what is wrong, and in which place.
+    """
+    checker = PolicyChecker(config, agents_of_all(config))
+    operator: PolicyDocument | None = None
+    if config.operator_policy is not None:
+        path = config.path(config.operator_policy)
+        operator = checker.layer(OPERATOR, read_policy_file(path, "operator_policy"), str(path))
     tenants: dict[str, Tenant] = {}
     for name, settings in config.tenants.items():
         path = config.path(settings.policy)
-        try:
-            policy = load_policy(path.read_text(encoding="utf-8"), str(path))
-        except (OSError, UnicodeDecodeError) as error:
-            raise Misconfigured(f"tenants.{name}.policy: {path}: {error}") from error
-        except PolicyError as error:
-            problems = "\n".join(f"  {path}:{p.line}: {p.field}: {p.message}" for p in error.errors)
-            raise Misconfigured(f"the policy of tenant {name} does not load:\n{problems}") from error
-        model = config.model_of(name)
-        tenants[name] = Tenant(name, policy, model, _agents(config, name, model, policy))
+        document = checker.layer(name, read_policy_file(path, f"tenants.{name}.policy"), str(path))
+        policy = checker.together(name, document, operator)
+        tenants[name] = Tenant(name, policy, config.model_of(name), checker.agents[name])
     return tenants
-
-
-def _agents(config: Config, tenant: str, model: ModelSettings, policy: Policy) -> Mapping[str, AgentSettings]:
-    """Return the agents that a tenant can name. A bad one is found now, not when a run names it."""
-    agents: dict[str, AgentSettings] = {}
-    problems = []
-    for name, agent in config.agents_of(tenant).items():
-        try:
-            agents[name] = agent.within(name, model)
-            check(agents[name], model, policy.document)
-        except Misconfigured as error:
-            own = name in config.tenants[tenant].agents
-            where = f"tenants.{tenant}.agents" if own else f"for tenant {tenant}: agents"
-            problems.append(f"{where}.{name}.{error}")
-    if problems:
-        raise Misconfigured("; ".join(problems))
-    return agents
-
-
-def tenant_named(tenants: Mapping[str, Tenant], name: str) -> Tenant:
-    """Return a tenant; a key that outlived its tenant's configuration is not known any more."""
-    if name not in tenants:
-        raise Unauthenticated("this key's tenant is not configured here: ask the operator")
-    return tenants[name]

@@ -41,7 +41,7 @@ class ThreadHistoryHook(Hook):
     priority = _OUTERMOST_PRIORITY
 
     def __init__(self, store: Store, thread: Thread, kept: AgentState) -> None:
-        """Take the run's state as the thread was kept: without the task, which is new."""
+        """Take the run's state as the thread was kept: without the task, which is new, or as it was suspended."""
         self._store = store
         self._thread = thread
         self._run_id = kept.run_id
@@ -53,7 +53,7 @@ class ThreadHistoryHook(Hook):
 
     async def before_step(self, state: AgentState) -> AgentState:
         """Keep what the last step added; the first step keeps the task. A thread that is too long goes no further."""
-        state = await self._keep(state)
+        state = await self.keep(state)
         if self._chars <= THREAD_LIMIT_CHARS or state.run_id != self._run_id or state.depth:
             return state
         reason = f"this run added about {self._chars:,} characters to its thread, the limit is {THREAD_LIMIT_CHARS:,}"
@@ -61,9 +61,10 @@ class ThreadHistoryHook(Hook):
 
     async def execution_end(self, state: AgentState) -> AgentState:
         """Keep what the last step added."""
-        return await self._keep(state)
+        return await self.keep(state)
 
-    async def _keep(self, state: AgentState) -> AgentState:
+    async def keep(self, state: AgentState) -> AgentState:
+        """Keep what is new; also before a run waits, for its state is then stored without thread and metadata."""
         if state.run_id != self._run_id or state.depth:
             return state
         said = self._said(state.messages)

@@ -8,12 +8,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 from time import perf_counter
 
 from pydantic import JsonValue
 
+from agent.approval import Approver
+from agent.cancellation import to_the_end
 from agent.capability import Capability
 from agent.events import discard
 from agent.filesystem import OnOutput
@@ -22,14 +24,23 @@ from agent.hook_engine import HookEngine
 from agent.messages import ToolCall
 from agent.models.argument_text import ArgumentReader
 from agent.state import AgentState, ToolExecution
-from agent.tool import ToolContext, ToolExecutor, ToolResult, ToolSpec
+from agent.tool import ToolExecutor, ToolResult, ToolSpec
 from agent.tool_runner import ToolRunner
 from agent.toolbox import Toolbox
-from gateway.agents import seven_tools
+from gateway.agents import Workspace, seven_tools
+from gateway.approver import ThreadApprover, load_grants
 from gateway.clock import MakeId, make_id
-from gateway.errors import InvalidArgument
+from gateway.errors import ApprovalPending, InvalidArgument
 from gateway.journal import JournalHook
 from gateway.policy import PolicyHook
+from gateway.policy.decision import Facts
+from gateway.quota_hook import QuotaHook
+from gateway.quotas import Quotas
+from gateway.redaction import Redactor
+from gateway.redaction.hooks import redaction_hooks, redactor_of
+from gateway.redaction.process_output import ProcessReader
+from gateway.redaction.workspace import RedactedWorkspace
+from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.store import Store, Thread
 from gateway.tenants import Tenant
 from gateway.thread_sandbox import ThreadSandbox
@@ -50,8 +61,13 @@ class ToolPath:
 
     thread: Thread
     sandbox: ThreadSandbox
+    workspace: Workspace
     hooks: Sequence[Hook]
     capabilities: Sequence[Capability]
+    policy_version: str = ""
+    approver: Approver | None = None
+    quota: QuotaHook | None = None
+    redactor: Redactor | None = None
 
     @cached_property
     def hook_engine(self) -> HookEngine:
@@ -73,11 +89,35 @@ class FinishedToolCall:
     result: ToolResult
     duration_s: float
 
+    def raise_waiting(self) -> None:
+        """Raise ApprovalPending where the call waits for an approval."""
+        if self.execution.waiting:
+            verdict = self.execution.verdict
+            why = f"{verdict.reason} (rule {verdict.rule})" if verdict else "the policy asks"
+            approval_id = self.execution.approval_id
+            raise ApprovalPending(
+                f"this call needs the approval {approval_id}: {why}. Make it again once it is given",
+                approval_id=approval_id,
+            )
+
 
 class ToolCalls:
     """Lays tool paths and sends calls down them."""
 
-    def __init__(self, store: Store, keeper: SandboxKeeper, ids: MakeId = make_id) -> None:
+    def __init__(
+        self,
+        store: Store,
+        keeper: SandboxKeeper,
+        ids: MakeId = make_id,
+        approvals: ApprovalStore | None = None,
+        quotas: Quotas | None = None,
+    ) -> None:
+        """Without `approvals` nobody can be asked: calls that would have to be approved are blocked.
+
+        Without `quotas` neither the tenants' quotas nor the rates of rules are held.
+        """
+        self._quotas = quotas
+        self._approvals = approvals
         self._store = store
         self._keeper = keeper
         self._ids = ids
@@ -96,17 +136,39 @@ class ToolCalls:
             del self._threads[next(iter(self._threads))]
         return thread
 
-    def tool_path(self, tenant: Tenant, thread: Thread, run_id: str | None = None) -> ToolPath:
+    def tool_path(self, tenant: Tenant, thread: Thread, run_id: str | None = None, agent: str = "") -> ToolPath:
         """Lay the way of a tool call for a thread."""
         sandbox = ThreadSandbox(self._keeper, tenant.sandbox_spec(thread.name))
+        document = tenant.policy.document
+        redactor = redactor_of(document)
+        workspace = sandbox if redactor is None else RedactedWorkspace(sandbox, redactor)
+        approvals = self._approvals
+        facts = Facts(tenant=tenant.name, thread=thread.name, run_id=run_id or "", agent=agent)
+        quota = None
+        if self._quotas is not None:
+            quota = QuotaHook(self._quotas, tenant.name, lambda: tenant.policy.document.quotas, run_id or "")
         return ToolPath(
             thread=thread,
             sandbox=sandbox,
+            workspace=workspace,
+            redactor=redactor,
             hooks=(
-                JournalHook(self._store, thread, tenant.policy.version, run_id),
-                PolicyHook(tenant.policy),
+                *(() if quota is None else (quota,)),
+                JournalHook(self._store, thread, lambda: tenant.policy.version, run_id, redactor),
+                *redaction_hooks(document),
+                PolicyHook(
+                    lambda: tenant.policy,
+                    facts,
+                    None if approvals is None else partial(load_grants, approvals, thread, run_id),
+                    None if quota is None else quota.take,
+                ),
             ),
-            capabilities=seven_tools(tenant.policy.document, sandbox),
+            capabilities=seven_tools(document, workspace),
+            policy_version=tenant.policy.version,
+            approver=None
+            if approvals is None
+            else ThreadApprover(approvals, thread, run_id, lambda: tenant.policy, facts),
+            quota=quota,
         )
 
     async def call(
@@ -122,24 +184,42 @@ class ToolCalls:
         """Send one call down the way; `executor` stands in for the tools when bytes are streamed.
 
         `arguments` are JSON text, which is bounded here, or a mapping that a service made and has bounded itself.
+        Raises QuotaExceeded for a call that waiting would let pass.
         """
         started = perf_counter()
         if not name or len(name) > _NAME_LIMIT_CHARS:
             raise InvalidArgument(f"name: the name of a tool, {_NAME_LIMIT_CHARS} characters at most")
         tool_path = await self._tool_path(tenant, thread_name)
         tools = tool_path.toolbox if executor is None else executor(tool_path.sandbox)
-        if on_output is not None:
-            tools = _Overheard(tools, on_output)
-        runner = ToolRunner(tool_path.hook_engine, tools, discard)
+        runner = ToolRunner(tool_path.hook_engine, tools, discard, approver=tool_path.approver, on_output=on_output)
         id_ = self._ids("call")
         if isinstance(arguments, str):
             call = ArgumentReader().call(id_, name, arguments)
         else:
             call = ToolCall(id=id_, name=name, arguments=dict(arguments))
-        state = await runner.run(AgentState(run_id=call.id, thread=tool_path.thread.name), [call])
+        try:
+            state = await runner.run(AgentState(run_id=call.id, thread=tool_path.thread.name), [call])
+        finally:
+            refused = tool_path.quota.refusal(call.id) if tool_path.quota is not None else None
+            if tool_path.quota is not None and executor is not None:
+                await to_the_end(tool_path.quota.count_moved(tools))
+        if refused is not None:
+            raise refused
         execution = state.current.tool_executions[0]
         result = execution.result or ToolResult.error("the call ended without a result")
         return FinishedToolCall(tool_path.thread.name, execution, result, perf_counter() - started)
+
+    def normalised(self, tenant: Tenant, call: ToolCall) -> ToolCall | ToolResult:
+        """Return a call in the form that policy judges, or what is wrong with it; one of an agent's tools as it is."""
+        tools = self.tool_path(tenant, Thread(id="", tenant=tenant.name, name="")).toolbox
+        if call.name not in {spec.name for spec in tools.specs()}:
+            return call
+        return tools.check(call) or tools.normalised(call)
+
+    async def process_reader(self, tenant: Tenant, thread_name: str) -> ProcessReader:
+        """Return what reads the output of a thread's background processes, redacted."""
+        tool_path = await self._tool_path(tenant, thread_name)
+        return ProcessReader(tool_path.sandbox, tool_path.redactor)
 
     async def sandbox(self, tenant: Tenant, thread_name: str) -> ThreadSandbox:
         """Return a thread's sandbox, for looking after what judged calls have started in it."""
@@ -150,29 +230,12 @@ class ToolCalls:
         return self.tool_path(tenant, Thread(id="", tenant=tenant.name, name="")).toolbox.specs()
 
     async def _tool_path(self, tenant: Tenant, thread_name: str) -> ToolPath:
-        """Return the way for calls that belong to no run, laid once for a thread that is in use."""
+        """Return the way for calls that belong to no run, laid once for a thread in use and a version of the policy."""
         thread = await self.thread(tenant, thread_name)
-        found = self._tool_paths.pop(thread.id, None) or self.tool_path(tenant, thread)
+        found = self._tool_paths.pop(thread.id, None)
+        if found is None or found.policy_version != tenant.policy.version:
+            found = self.tool_path(tenant, thread)
         self._tool_paths[thread.id] = found
         if len(self._tool_paths) > _THREADS_LIMIT:
             del self._tool_paths[next(iter(self._tool_paths))]
         return found
-
-
-class _Overheard:
-    """A ToolExecutor whose output also goes, as bytes, to somebody who listens."""
-
-    def __init__(self, inner: ToolExecutor, on_output: OnOutput) -> None:
-        self._inner = inner
-        self._on_output = on_output
-        self.specs = inner.specs
-        self.check = inner.check
-        self.normalised = inner.normalised
-
-    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
-        """Run the call; the runner's own listener is not needed, for nobody watches its events.
-
-        The runner has none where a hook redacts, and then nobody listens.
-        """
-        heard = None if context.on_output is None else self._on_output
-        return await self._inner.execute(call, replace(context, on_output=heard))

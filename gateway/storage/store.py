@@ -1,4 +1,4 @@
-"""The queries: keys, threads and what is kept of them, runs, events and tool calls. Each names the tenant it serves."""
+"""The queries: threads and what is kept of them, runs, events and tool calls. Each names the tenant it serves."""
 
 from __future__ import annotations
 
@@ -11,16 +11,28 @@ from typing import Any, TypeVar
 
 import structlog
 from pydantic import JsonValue
-from sqlalchemy import Column, Row, Select, bindparam, delete, func, insert, select, update
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Row,
+    Select,
+    bindparam,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from agent.events import Event
 from agent.messages import Message
 from gateway.clock import MakeId, NowUs, make_id, now_us
-from gateway.keys import NewKey
 from gateway.storage.database import Database, Write
 from gateway.storage.stored_message import read_message, stored_text, whole_thread
-from gateway.storage.tables import api_keys, events, messages, runs, thread_metadata, threads, tool_calls
+from gateway.storage.tables import approvals, events, messages, runs, thread_metadata, threads, tool_calls
 
 INTERRUPTED_REASON = "the gateway stopped while this was under way; what it had done by then is not known"
 
@@ -31,7 +43,10 @@ _SLICE_CHARS = 1024 * 1024
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
-_OUTCOME_COLUMNS = ("state", "verdict", "rule", "reason", "outcome", "exit_code", "is_error", "result_bytes")
+_OUTCOME_COLUMNS = (
+    *("state", "verdict", "rule", "reason", "outcome", "exit_code", "is_error", "result_bytes"),
+    *("policy_version", "would_be", "would_be_rule", "approval_id"),
+)
 # On the path of every call, so it is built once: building it costs as much as running it.
 _FINISH_TOOL_CALL = (
     update(tool_calls)
@@ -70,6 +85,7 @@ class Run:
     last_sequence: int
     started_us: int
     finished_us: int | None
+    policy_mode: str = "pin"
 
 
 @dataclass(frozen=True)
@@ -85,23 +101,13 @@ class LoggedEvent:
 class Store:
     """Typed access to the database."""
 
-    def __init__(self, database: Database, *, clock: NowUs = now_us, ids: MakeId = make_id) -> None:
+    def __init__(
+        self, database: Database, *, gateway: str | None = None, clock: NowUs = now_us, ids: MakeId = make_id
+    ) -> None:
         self._database = database
+        self._gateway = gateway
         self._clock = clock
         self._ids = ids
-
-    # --- keys ---
-
-    async def add_key(self, tenant: str, key: NewKey) -> None:
-        """Store a key; its secret is not stored."""
-        row = {"id": key.id, "tenant": tenant, "shown": key.shown, "digest": key.digest, "created_us": self._clock()}
-        await self._database.write((insert(api_keys), row))
-
-    async def tenant_of_key(self, digest: str) -> str | None:
-        """Return the tenant a key speaks for, None when the key is not known or revoked."""
-        query = select(api_keys.c.tenant).where(api_keys.c.digest == digest, api_keys.c.revoked_us.is_(None))
-        found = await self._database.rows(query)
-        return found[0].tenant if found else None
 
     # --- threads ---
 
@@ -199,10 +205,12 @@ class Store:
 
     # --- runs and their events ---
 
-    async def add_run(self, thread: Thread, *, agent: str, task: str, policy_version: str) -> Run:
-        """Store a run that starts now."""
+    async def add_run(
+        self, thread: Thread, *, agent: str, task: str, policy_version: str, policy_mode: str = "pin", run_id: str = ""
+    ) -> Run:
+        """Store a run that starts now; it is given an id unless it has one."""
         run = Run(
-            id=self._ids("run"),
+            id=run_id or self._ids("run"),
             tenant=thread.tenant,
             thread=thread.name,
             agent=agent,
@@ -215,6 +223,7 @@ class Store:
             last_sequence=0,
             started_us=self._clock(),
             finished_us=None,
+            policy_mode=policy_mode,
         )
         row = {
             "id": run.id,
@@ -226,6 +235,8 @@ class Store:
             "status": run.status,
             "last_sequence": 0,
             "started_us": run.started_us,
+            "policy_mode": policy_mode,
+            "gateway": self._gateway,
         }
         await self._database.write((insert(runs), row))
         return run
@@ -240,8 +251,14 @@ class Store:
         found = await self._database.rows(query)
         return Run(**{name: getattr(found[0], name) for name in Run.__dataclass_fields__}) if found else None
 
-    async def add_events(self, run_id: str, batch: Sequence[LoggedEvent], finished: Event | None = None) -> None:
-        """Append events, and end the run in the same transaction when its last event is among them."""
+    async def add_events(
+        self,
+        run_id: str,
+        batch: Sequence[LoggedEvent],
+        finished: Event | None = None,
+        suspended: str | None = None,
+    ) -> None:
+        """Append events, and in the same transaction end the run with its last one, or keep the state it waits in."""
         rows = [
             {"run_id": run_id, "sequence": e.sequence, "type": e.type, "at_us": e.at_us, "payload": e.payload}
             for e in batch
@@ -255,7 +272,10 @@ class Store:
                 "stop_rule": stop.get("rule"),
                 "stop_reason": stop.get("reason"),
                 "finished_us": batch[-1].at_us,
+                "suspended": None,
             }
+        elif suspended is not None:
+            changes |= {"status": "waiting", "suspended": suspended}
         await self._database.write(
             (insert(events), rows), (update(runs).where(runs.c.id == run_id).values(**changes), None)
         )
@@ -276,23 +296,34 @@ class Store:
         return page
 
     async def end_interrupted(self) -> int:
-        """End the runs and tool calls that an earlier process left under way; return how many runs there were."""
-        query = select(runs.c.id, runs.c.last_sequence).where(runs.c.status == "running")
+        """End the runs and tool calls that an earlier process left under way; return how many runs there were.
+
+        Only those of this gateway, where it has a name, and those of none: others may be at work on theirs. A run that
+        waits for an approval is nobody's, and stays.
+        """
+        query = select(runs.c.id, runs.c.last_sequence).where(runs.c.status == "running", self._mine(runs.c.gateway))
         left = await self._database.rows(query)
         for run_id, last_sequence in (tuple(row) for row in left):
             stop: dict[str, JsonValue] = {"hook": "gateway", "rule": "interrupted", "reason": INTERRUPTED_REASON}
             event = Event("run_finished", {"status": "failed", "stop": stop, "answer": ""})
             logged = LoggedEvent(last_sequence + 1, event.type, self._clock(), json.dumps(event.payload))
             await self.add_events(run_id, [logged], event)
+            asked = (approvals.c.run_id == run_id) & (approvals.c.status == "pending")
+            changes = {"status": "cancelled", "changed_us": self._clock()}
+            await self._database.write((update(approvals).where(asked).values(**changes), None))
         done = {"state": "interrupted", "reason": INTERRUPTED_REASON, "finished_us": self._clock()}
-        await self._database.write((update(tool_calls).where(tool_calls.c.state == "executing").values(**done), None))
+        executing = (tool_calls.c.state == "executing") & self._mine(tool_calls.c.gateway)
+        await self._database.write((update(tool_calls).where(executing).values(**done), None))
         return len(left)
+
+    def _mine(self, column: Column[Any]) -> ColumnElement[bool]:
+        return or_(column.is_(None), column == self._gateway) if self._gateway is not None else true()
 
     # --- tool calls ---
 
     async def write_tool_call(self, row: dict[str, Any]) -> None:
         """Journal a tool call: that it is about to execute, or that it was blocked."""
-        write: Write = (insert(tool_calls), {"started_us": self._clock(), **row})
+        write: Write = (insert(tool_calls), {"started_us": self._clock(), "gateway": self._gateway, **row})
         await self._database.write(write)
 
     async def finish_tool_call(self, call_id: str, changes: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ from gateway.errors import Misconfigured
 from gateway.journal import JournalHook
 from gateway.model_settings import ModelSettings
 from gateway.policy import STARTER_POLICY, PolicyDocument, PolicyError, PolicyHook, load_policy
-from gateway.policy.document import TOOLS, AgentTool
+from gateway.policy.document import CONNECT, TOOLS, AgentTool
 from gateway.storage.store import Store, Thread
 from gateway.tenants import Tenant, load_tenants
 from gateway.thread_history import ThreadHistoryHook
@@ -178,7 +178,7 @@ def test_a_rule_about_an_agents_own_tools_is_about_nothing_else(rule: str) -> No
 def test_a_service_is_shown_the_seven_tools_and_no_others() -> None:
     tenant = Tenant("acme", POLICY, ModelSettings(), {"default": _settings(ALL)})
     specs = ToolCalls(NoJournal(), cast(SandboxKeeper, None)).specs(tenant)
-    assert {spec.name for spec in specs} == TOOLS
+    assert {spec.name for spec in specs} == TOOLS - {CONNECT}
     assert len(specs) == 7
 
 

@@ -126,8 +126,8 @@ class HookedToolCalls(ToolCalls):
 
     hook: Hook | None = None
 
-    def tool_path(self, tenant: Tenant, thread: Thread, run_id: str | None = None) -> ToolPath:
-        path = super().tool_path(tenant, thread, run_id)
+    def tool_path(self, tenant: Tenant, thread: Thread, run_id: str | None = None, agent: str = "") -> ToolPath:
+        path = super().tool_path(tenant, thread, run_id, agent)
         return replace(path, hooks=(*path.hooks, self.hook)) if self.hook is not None else path
 
 

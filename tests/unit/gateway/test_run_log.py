@@ -18,10 +18,16 @@ from gateway.storage.store import LoggedEvent, Run, Store
 class Choosy(Store):
     """A real store that refuses what holds the word poison, as a database refuses what it cannot take."""
 
-    async def add_events(self, run_id: str, batch: Sequence[LoggedEvent], finished: Event | None = None) -> None:
+    async def add_events(
+        self,
+        run_id: str,
+        batch: Sequence[LoggedEvent],
+        finished: Event | None = None,
+        suspended: str | None = None,
+    ) -> None:
         if any("poison" in event.payload for event in batch):
             raise OverflowError("too large")
-        await super().add_events(run_id, batch, finished)
+        await super().add_events(run_id, batch, finished, suspended)
 
 
 class Broken(Store):
@@ -29,7 +35,13 @@ class Broken(Store):
 
     asked = 0
 
-    async def add_events(self, run_id: str, batch: Sequence[LoggedEvent], finished: Event | None = None) -> None:
+    async def add_events(
+        self,
+        run_id: str,
+        batch: Sequence[LoggedEvent],
+        finished: Event | None = None,
+        suspended: str | None = None,
+    ) -> None:
         self.asked += 1
         raise OverflowError("too large")
 

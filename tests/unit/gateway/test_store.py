@@ -17,13 +17,12 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config as AlembicConfig
 from alembic.migration import MigrationContext
 from pydantic import JsonValue
-from sqlalchemy import create_engine, insert, inspect, select, text, update
+from sqlalchemy import create_engine, insert, inspect, select, text
 from sqlalchemy.exc import IntegrityError, ProgrammingError
 
 from agent.events import Event
 from agent.messages import Message
 from gateway.errors import Misconfigured, Unavailable
-from gateway.keys import digest_of, make_key
 from gateway.run_log import RunLog
 from gateway.storage import store as store_module
 from gateway.storage.database import _MIGRATIONS, Database
@@ -64,14 +63,6 @@ async def test_a_bad_write_does_not_fail_the_ones_grouped_with_it(database: Data
     assert answers[0] is None
     assert isinstance(answers[1], IntegrityError)
     assert answers[2] is None
-
-
-async def test_a_key_is_found_by_its_digest_only(store: Store) -> None:
-    key = make_key()
-    await store.add_key("default", key)
-    assert await store.tenant_of_key(digest_of(key.secret)) == "default"
-    assert await store.tenant_of_key(digest_of(key.secret + "x")) is None
-    assert key.secret not in (key.digest, key.shown)
 
 
 async def test_two_calls_that_make_a_thread_at_once_get_the_same_one(store: Store) -> None:
@@ -218,13 +209,6 @@ async def test_a_database_damaged_while_open_is_unavailable_to_readers(tmp_path:
     await opened.close()
     with pytest.raises(Unavailable, match="stopping"):
         await opened.rows(select(api_keys.c.id))
-
-
-async def test_a_revoked_key_is_not_known(database: Database, store: Store) -> None:
-    key = make_key()
-    await store.add_key("default", key)
-    await database.write((update(api_keys).values(revoked_us=1), None))
-    assert await store.tenant_of_key(digest_of(key.secret)) is None
 
 
 async def test_a_restart_ends_what_was_under_way(store: Store) -> None:

@@ -1,0 +1,138 @@
+"""Quotas as a hook: mandatory, and outermost, so that it sees the usage that all others add and the final results.
+
+The taking for a tool call is the policy hook's last act (`take`): what is denied uses nothing, and what is refused here
+is a block like the policy's own, so it is journaled as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+from agent.hook import Hook, NextToolUse
+from agent.messages import ToolCall
+from agent.state import AgentState
+from agent.tool import ToolResult
+from gateway.errors import QuotaExceeded
+from gateway.policy.decision import Decision
+from gateway.policy.document import QuotasSection
+from gateway.quotas import Quotas, micro_usd
+
+QUOTA = "quota"
+"""The rule that is named where a quota of the tenant refuses a call."""
+
+COUNTED = "quota.counted"
+"""The note that says what of the usage of this run, or of this subagent, is counted: {"tokens", "micro_usd"}."""
+
+# Outside of all that adds to the usage, and of the ledger that subagents share.
+OUTERMOST_PRIORITY = 950_000
+
+
+@runtime_checkable
+class MovesBytes(Protocol):
+    """What stands in for tools and moves bytes past their results: `moved_bytes` of them by now."""
+
+    moved_bytes: int
+
+
+class QuotaHook(Hook):
+    """Holds the quotas of one tenant, in one run or for the calls of services."""
+
+    name = "quota"
+    mandatory = True
+    priority = OUTERMOST_PRIORITY
+
+    def __init__(self, quotas: Quotas, tenant: str, limits: Callable[[], QuotasSection], run_id: str = "") -> None:
+        """Take what tells the quotas in force; `run_id` is "" for calls that belong to no run."""
+        self._quotas = quotas
+        self._tenant = tenant
+        self._limits = limits
+        self._run_id = run_id
+        self._refusals: dict[str, QuotaExceeded] = {}
+
+    # --- tool calls ---
+
+    async def take(self, decision: Decision, call_id: str) -> tuple[str, str] | None:
+        """Take what a call that the policy allows is about to use; return the rule and the reason of a refusal."""
+        limits = self._limits()
+        try:
+            await self._quotas.take_call(self._tenant, call_id, decision.limits, limits, self._run_id)
+        except QuotaExceeded as refused:
+            if not self._run_id:
+                self._refusals[call_id] = refused
+            return refused.details.get("rule", QUOTA), str(refused)
+        return None
+
+    def refusal(self, call_id: str) -> QuotaExceeded | None:
+        """Return, once, why a service's call was refused."""
+        return self._refusals.pop(call_id, None)
+
+    async def count_moved(self, tools: object) -> None:
+        """Count the bytes that a service moved past a call's result."""
+        limits = self._limits()
+        if limits.bytes_per_day is not None and isinstance(tools, MovesBytes):
+            await self._quotas.add_bytes(self._tenant, limits, tools.moved_bytes)
+
+    async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
+        """Take for a call that runs because somebody approved it: the policy asked, and did not let it pass itself."""
+        limits = self._limits()
+        if limits.tool_calls_per_minute is None and limits.bytes_per_day is None:
+            return await next_(call)
+        if not self._quotas.took(call.id):
+            try:
+                await self._quotas.take_call(self._tenant, call.id, (), limits, self._run_id)
+            except QuotaExceeded as refused:
+                if not self._run_id:
+                    self._refusals[call.id] = refused
+                return ToolResult.error(f"Blocked by rule {QUOTA}: {refused}. The call did not run.", outcome="blocked")
+        return await next_(call)
+
+    async def after_tool_use(self, state: AgentState) -> AgentState:
+        """Release what the call held and count what it brought."""
+        tool = state.current.tool
+        await self._quotas.end_call(tool.call.id)
+        limits = self._limits()
+        if limits.bytes_per_day is not None and tool.result is not None and not tool.blocked:
+            await self._quotas.add_bytes(self._tenant, limits, len(tool.result.content))
+        return state
+
+    # --- tokens and money ---
+
+    async def before_inference(self, state: AgentState) -> AgentState:
+        """End the run before it asks a model that the tenant may not ask any more today."""
+        state = await self._settled(state)
+        refused = await self._quotas.check_inference(self._tenant, self._limits())
+        if refused is None:
+            return state
+        return state.forbid_continuation(self.name, f"quota_{refused.details['quota']}", str(refused))
+
+    async def after_inference(self, state: AgentState) -> AgentState:
+        """Count what the answer has used."""
+        return await self._settled(state)
+
+    async def on_error(self, state: AgentState) -> AgentState:
+        """Count what attempts that failed have used."""
+        return await self._settled(state)
+
+    async def execution_end(self, state: AgentState) -> AgentState:
+        """Count what came after the last answer: an inference that was cancelled, a critique."""
+        return await self._settled(state)
+
+    async def _settled(self, state: AgentState) -> AgentState:
+        """Count what the usage has grown by: a subagent's is in its own state, and its hooks count it."""
+        limits = self._limits()
+        if limits.tokens_per_day is None and limits.cost_usd_per_day is None:
+            return state
+        usage = state.usage
+        tokens, spent = usage.input_tokens + usage.output_tokens, micro_usd(usage.cost_usd)
+        noted = state.notes.get(COUNTED)
+        counted = noted if isinstance(noted, dict) else {}
+        tokens_before, spent_before = counted.get("tokens", 0), counted.get("micro_usd", 0)
+        if not isinstance(tokens_before, int) or not isinstance(spent_before, int):
+            raise TypeError(f"{COUNTED} holds no numbers")
+        if (tokens, spent) == (tokens_before, spent_before):
+            return state
+        await self._quotas.add_inference(
+            self._tenant, limits, tokens=tokens - tokens_before, micro_usd=spent - spent_before
+        )
+        return state.with_note(COUNTED, {"tokens": tokens, "micro_usd": spent})

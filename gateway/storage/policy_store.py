@@ -1,0 +1,124 @@
+"""The versions of policies, and what was applied when and by whom. Only what has loaded is ever stored here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from sqlalchemy import Connection, Row, Select, func, insert, select
+
+from gateway.clock import NowUs, now_us
+from gateway.errors import NotFound
+from gateway.storage.database import Database
+from gateway.storage.tables import policies, policy_changes
+
+OPERATOR = ""
+"""Stands in a tenant's place for the operator's layer, which is about all tenants."""
+
+Kind = Literal["file", "apply", "rollback"]
+_CHANGES = policy_changes.c
+# Two transactions may become visible in another order than their ids have; none is this far behind.
+_LATE_CHANGES = 64
+
+
+@dataclass(frozen=True)
+class Change:
+    """One act: from then on the text with this digest was in force. `at_us` is UTC microseconds since 1970."""
+
+    id: int
+    tenant: str
+    digest: str
+    kind: Kind
+    by: str
+    comment: str
+    at_us: int
+
+
+def digest_of_text(text: str) -> str:
+    """Return the SHA-256 of a policy's text, in hex."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class PolicyStore:
+    """What was applied to which tenant."""
+
+    def __init__(self, database: Database, clock: NowUs = now_us) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def apply(self, tenant: str, text: str, kind: Kind, by: str, comment: str = "") -> Change:
+        """Put a text in force, in one transaction; nothing is said of whether it loads.
+
+        A file's text that is the last that came from a file already, because another gateway was faster, changes
+        nothing: the change of that time is returned.
+        """
+        row = {
+            "tenant": tenant,
+            "digest": digest_of_text(text),
+            "kind": kind,
+            "by": by,
+            "comment": comment,
+            "at_us": self._clock(),
+        }
+        return await self._database.transact(partial(_apply, text=text, row=row))
+
+    async def current(self, tenant: str) -> Change | None:
+        """Return the change that is in force for a tenant, None where there never was one."""
+        found = await self.history(tenant, 1)
+        return found[0] if found else None
+
+    async def history(self, tenant: str, limit: int) -> Sequence[Change]:
+        """Return a tenant's last changes, newest first."""
+        query = select(policy_changes).where(_CHANGES.tenant == tenant).order_by(_CHANGES.id.desc()).limit(limit)
+        return [_change(row) for row in await self._database.rows(query)]
+
+    async def last_of_each(self, kind: Kind | None = None) -> dict[str, Change]:
+        """Return each tenant's last change, of one kind or of any."""
+        last = select(func.max(_CHANGES.id)).group_by(_CHANGES.tenant)
+        if kind is not None:
+            last = last.where(_CHANGES.kind == kind)
+        found = await self._database.rows(select(policy_changes).where(_CHANGES.id.in_(last)))
+        return {row.tenant: _change(row) for row in found}
+
+    async def changes_since(self, id_: int) -> Sequence[Change]:
+        """Return the changes after one, oldest first; a few before it come again, in case they became visible late."""
+        query = select(policy_changes).where(_CHANGES.id > id_ - _LATE_CHANGES).order_by(_CHANGES.id)
+        return [_change(row) for row in await self._database.rows(query)]
+
+    async def has(self, digest: str) -> bool:
+        """Return whether a text was ever in force, and so has loaded."""
+        return bool(await self._database.rows(select(policies.c.digest).where(policies.c.digest == digest)))
+
+    async def text(self, digest: str) -> str:
+        """Return a version's text; NotFound when there is none with that digest."""
+        found = await self._database.rows(select(policies.c.text).where(policies.c.digest == digest))
+        if not found:
+            raise NotFound(f"no policy has the digest {digest[:64]!r}: `airlock policy history` lists those there are")
+        return str(found[0].text)
+
+
+def _apply(connection: Connection, *, text: str, row: dict[str, Any]) -> Change:
+    if row["kind"] == "file":
+        from_file = _last(connection, (_CHANGES.tenant == row["tenant"]) & (_CHANGES.kind == "file"))
+        if from_file is not None and from_file.digest == row["digest"]:
+            return from_file
+    known = select(policies.c.digest).where(policies.c.digest == row["digest"])
+    if connection.execute(known).first() is None:
+        version = {"digest": row["digest"], "text": text, "created_us": row["at_us"]}
+        connection.execute(insert(policies), version)
+    made = connection.execute(insert(policy_changes).values(row))
+    key: Any = made.inserted_primary_key
+    return Change(id=key[0], **row)
+
+
+def _last(connection: Connection, which: Any) -> Change | None:
+    query: Select[Any] = select(policy_changes).where(which).order_by(_CHANGES.id.desc()).limit(1)
+    found = connection.execute(query).first()
+    return None if found is None else _change(found)
+
+
+def _change(row: Row[Any]) -> Change:
+    return Change(**{name: getattr(row, name) for name in Change.__dataclass_fields__})

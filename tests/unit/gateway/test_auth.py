@@ -1,0 +1,137 @@
+"""Who may call what: keys with scopes against services that need one, over a real channel."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import grpc
+import pytest
+
+from gateway.auth import KeyAuthenticator
+from gateway.edge import Authenticator, Caller, Context, caller, streaming, unary
+from gateway.errors import AirlockError, ScopeMissing, Unauthenticated
+from gateway.keys import make_key
+from gateway.model_settings import ModelSettings
+from gateway.policy import Policy, PolicyDocument
+from gateway.services.process_service import ProcessService
+from gateway.services.run_service import RunService
+from gateway.services.tool_service import ToolService
+from gateway.services.workspace_service import WorkspaceService
+from gateway.storage.database import Database
+from gateway.storage.key_store import KeyStore
+from gateway.tenants import Tenant, Tenants
+
+TENANT = Tenant("acme", Policy(PolicyDocument(version=1)), ModelSettings(), {})
+
+
+class OneTenant:
+    async def named(self, name: str) -> Tenant:
+        assert name == "acme"
+        return TENANT
+
+
+class FakeContext:
+    """What a servicer sees of a call; an abort is raised as the status's message."""
+
+    def __init__(self, key: str | None) -> None:
+        self.key = key
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {self.key}"),) if self.key is not None else ()
+
+    async def abort_with_status(self, status: grpc.Status) -> None:
+        raise PermissionError(status.code, status.details)
+
+
+class Echo:
+    """Answers with who called."""
+
+    def __init__(self, scope: str, authenticate: Authenticator) -> None:
+        self.scope = scope
+        self.authenticate = authenticate
+
+    @unary
+    async def Once(self, tenant: Tenant, request: str, context: Context) -> tuple[str, Caller]:  # noqa: N802
+        return tenant.name + request, caller(context)
+
+    @streaming
+    async def Many(self, tenant: Tenant, request: str, context: Context) -> AsyncIterator[tuple[str, Caller]]:  # noqa: N802
+        for _ in range(2):
+            yield tenant.name + request, caller(context)
+
+
+@pytest.fixture
+async def keys(tmp_path: Path) -> AsyncIterator[KeyStore]:
+    database = await Database.open(f"sqlite:///{tmp_path}/airlock.db")
+    yield KeyStore(database)
+    await database.close()
+
+
+def _authenticator(keys: KeyStore) -> KeyAuthenticator:
+    return KeyAuthenticator(keys, cast(Tenants, OneTenant()))
+
+
+async def test_an_rpc_learns_by_which_key_it_was_called(keys: KeyStore) -> None:
+    key = make_key(["approve"])
+    await keys.add("acme", key)
+    echo = Echo("approve", _authenticator(keys))
+    context = cast(Context, FakeContext(key.secret))
+    mine = Caller(key.id, key.shown)
+    assert await echo.Once("!", context) == ("acme!", mine)
+    assert [answer async for answer in echo.Many("?", context)] == [("acme?", mine)] * 2
+
+
+@pytest.mark.parametrize(
+    "scopes, needed", [(["run"], "tool"), (["run", "tool", "files"], "approve"), (["approve"], "run")]
+)
+async def test_a_key_for_something_else_is_refused_and_told_what_it_would_need(
+    keys: KeyStore, scopes: list[str], needed: str
+) -> None:
+    key = make_key(scopes)
+    await keys.add("acme", key)
+    echo = Echo(needed, _authenticator(keys))
+    context = cast(Context, FakeContext(key.secret))
+    said = f"the call needs {needed}: .*--tenant acme --scope {needed}"
+    with pytest.raises(PermissionError, match=said) as refused:
+        await echo.Once("", context)
+    assert refused.value.args[0] is grpc.StatusCode.PERMISSION_DENIED
+    with pytest.raises(PermissionError, match=said):
+        _ = [answer async for answer in echo.Many("", context)]
+
+
+@pytest.mark.parametrize("key", [None, "alk_guess", "x" * 300])
+async def test_without_a_known_key_nothing_is_said(keys: KeyStore, key: str | None) -> None:
+    with pytest.raises(Unauthenticated):
+        await _authenticator(keys)(cast(Context, FakeContext(key)))
+
+
+async def test_a_revoked_key_is_looked_up_again_after_a_second(keys: KeyStore) -> None:
+    now = [0.0]
+    key = make_key()
+    await keys.add("acme", key)
+    authenticate = KeyAuthenticator(keys, cast(Tenants, OneTenant()), lambda: now[0])
+    context = cast(Context, FakeContext(key.secret))
+    await authenticate(context)
+    found: dict[str, Any] = {"asked": 0}
+
+    async def gone(digest: str) -> None:
+        found["asked"] += 1
+
+    authenticate._keys = cast(KeyStore, SimpleNamespace(find=gone))
+    assert (await authenticate(context)).tenant is TENANT
+    now[0] = 1.1
+    with pytest.raises(Unauthenticated):
+        await authenticate(context)
+    assert found["asked"] == 1
+
+
+@pytest.mark.parametrize(
+    "service, scope",
+    [(RunService, "run"), (ToolService, "tool"), (ProcessService, "tool"), (WorkspaceService, "files")],
+)
+def test_each_service_says_its_scope(service: type[Any], scope: str) -> None:
+    assert service.scope == scope
+    assert issubclass(ScopeMissing, AirlockError)

@@ -1,0 +1,64 @@
+"""Keys and their scopes: what is stored of one, and that none can both act and approve."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+
+from gateway.errors import InvalidArgument
+from gateway.keys import ACTING_SCOPES, SCOPES, checked_scopes, digest_of, make_key
+from gateway.storage.database import Database
+from gateway.storage.key_store import KeyStore
+from gateway.storage.tables import api_keys
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    opened = await Database.open(f"sqlite:///{tmp_path}/airlock.db")
+    yield opened
+    await opened.close()
+
+
+async def test_a_key_is_found_by_its_digest_only(database: Database) -> None:
+    keys, key = KeyStore(database), make_key()
+    await keys.add("default", key)
+    found = await keys.find(digest_of(key.secret))
+    assert found is not None
+    assert (found.id, found.tenant, found.shown, found.scopes) == (key.id, "default", key.shown, ACTING_SCOPES)
+    assert await keys.find(digest_of(key.secret + "x")) is None
+    assert key.secret not in (key.digest, key.shown)
+
+
+async def test_a_revoked_key_is_not_known(database: Database) -> None:
+    keys, key = KeyStore(database), make_key()
+    await keys.add("default", key)
+    await database.write((update(api_keys).values(revoked_us=1), None))
+    assert await keys.find(digest_of(key.secret)) is None
+
+
+async def test_a_key_keeps_its_scopes(database: Database) -> None:
+    keys = KeyStore(database)
+    made = [make_key(scopes) for scopes in (["files", "run"], ["approve"])]
+    await keys.add("default", *made)
+    found = [await keys.find(key.digest) for key in made]
+    assert [key.scopes for key in found if key is not None] == [("run", "files"), ("approve",)]
+
+
+@pytest.mark.parametrize("other", ACTING_SCOPES)
+def test_no_key_can_act_and_approve(other: str) -> None:
+    with pytest.raises(InvalidArgument, match="make two keys"):
+        make_key(["approve", other])
+
+
+@pytest.mark.parametrize("scopes", [[], ["root"], ["run", "Approve"], ["run,approve"]])
+def test_scopes_that_there_are_not_are_refused_with_those_that_there_are(scopes: list[str]) -> None:
+    with pytest.raises(InvalidArgument, match=r"there are run, tool, files, approve"):
+        checked_scopes(scopes)
+
+
+def test_scopes_come_in_one_order() -> None:
+    assert checked_scopes(reversed(ACTING_SCOPES)) == ACTING_SCOPES
+    assert (*ACTING_SCOPES, "approve") == SCOPES
