@@ -12,15 +12,17 @@ Access = Literal["read", "write", "list"]
 class FileUse:
     """A file that a command opens by what is written in it.
 
-    `path` is absolute and normalised. With `below` it is a directory and the command may touch anything in it, itself
-    too (`cp -r src`, `src/*.py`, `git add .`). None: which file it is cannot be told from the line. `possible`: it is
-    this file only if another one turns out to be a directory, so rules may forbid it and none has to allow it.
+    `path` is absolute and normalised. With `glob`, a path glob as rules have them, it is whatever that matches and
+    `path` is None. With `below` it is a directory and the command may touch anything in it, itself too (`cp -r src`,
+    `git add .`). Neither of both: which file it is cannot be told from the line. `possible`: it is this file only if
+    another one turns out to be a directory, so rules may forbid it and none has to allow it.
     """
 
     path: str | None
     access: Access
     below: bool = False
     possible: bool = False
+    glob: str | None = None
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,11 @@ class PathGlob:
         return _may_continue(self.components, tuple(inside[1:].split("/")))
 
 
+def escaped(path: str) -> str:
+    """Return the glob that matches exactly one path."""
+    return "".join(f"[{character}]" if character in _WILDCARD else character for character in path)
+
+
 def _may_continue(components: tuple[str, ...], directories: tuple[str, ...]) -> bool:
     """Return whether `components` can match some path that starts with `directories`."""
     positions = {0}

@@ -26,6 +26,14 @@ def covers(a: PathGlob, b: PathGlob) -> bool:
     return a.needle in b.text and _holds(a.components, b.components, "**", _part_holds)
 
 
+def may_meet(a: PathGlob, b: PathGlob) -> bool:
+    """Return whether some path may match both globs: False only when that is sure."""
+    one, other = a.components, b.components
+    if one and other and one[-1] != "**" and other[-1] != "**" and not _parts_meet(one[-1], other[-1]):
+        return False
+    return _meet(one, other, "**", _parts_meet)
+
+
 def sample_path(glob: PathGlob, filler: str = "sample") -> str | None:
     """Return a path that a glob matches, `filler` where it leaves the name open; None where none was found."""
     parts = ["".join(map(_sample(filler), _tokens(part))) for part in glob.components if part != "**"]
@@ -50,6 +58,42 @@ def _holds(a: Sequence[T], b: Sequence[T], any_number: T, one_holds: Callable[[T
                 longer[place] = held[place + 1] and one_holds(item, b[place])
         held = longer
     return held[0]
+
+
+def _meet(a: Sequence[T], b: Sequence[T], any_number: T, two_meet: Callable[[T, T], bool]) -> bool:
+    """Return whether `a` and `b` may be the same; `any_number` stands for any number of items."""
+    if len(a) * len(b) > _LIMIT_STEPS:
+        return True
+    # met[j]: the rest of `a` may be the rest of `b` from j on; the rests grow from the end.
+    met = [False] * len(b) + [True]
+    for place in range(len(b) - 1, -1, -1):
+        met[place] = b[place] == any_number and met[place + 1]
+    for item in reversed(a):
+        longer = [item == any_number and met[-1]] * (len(b) + 1)
+        for place in range(len(b) - 1, -1, -1):
+            if item == any_number or b[place] == any_number:
+                longer[place] = met[place] or longer[place + 1]
+                # Of two that stand for anything, the one goes or the other; of one and an item, only the one can.
+                if item != any_number:
+                    longer[place] = longer[place + 1] or met[place]
+            else:
+                longer[place] = met[place + 1] and two_meet(item, b[place])
+        met = longer
+    return met[0]
+
+
+@lru_cache(maxsize=4096)
+def _parts_meet(a: str, b: str) -> bool:
+    """Return whether two parts between slashes may be the same text."""
+    if a in (b, "*") or b == "*":
+        return True
+    return _meet(_tokens(a), _tokens(b), "*", _characters_meet)
+
+
+def _characters_meet(a: str, b: str) -> bool:
+    if len(a) == len(b) == 1:
+        return a == b or "?" in (a, b)
+    return len(a) == len(b) or _character_holds(a, b) or _character_holds(b, a) or "?" in (a, b)
 
 
 @lru_cache(maxsize=4096)

@@ -9,6 +9,7 @@ import yaml
 
 from gateway.policy.decision import OPAQUE, Decision
 from gateway.policy.document import Placeholder, Rule
+from gateway.policy.globs import escaped
 from gateway.policy.parts import Part, cut
 from gateway.policy.shell_line import START
 
@@ -51,7 +52,7 @@ def _rule(parts: Sequence[Part], tool: str, asked_by: str) -> Rule | None:
         if None in words or len(words) > _LIMIT_COMMANDS:
             return None
     elif all(part.kind == "path" and part.path is not None and not part.below for part in parts):
-        about = {"paths": tuple(dict.fromkeys(_literal_glob(str(part.path)) for part in parts))}
+        about = {"paths": tuple(dict.fromkeys(escaped(str(part.path)) for part in parts))}
     elif all(part.kind == "host" and part.host is not None and part.port is not None for part in parts):
         about = {"hosts": tuple(dict.fromkeys(_host(part) for part in parts))}
     elif all(part.kind == "tool" for part in parts):
@@ -71,10 +72,6 @@ def _words(part: Part) -> tuple[str | tuple[str, ...] | Placeholder, ...] | None
         return None
     # A list of one is that word and no other, where the word itself would be a pattern.
     return (*((text,) if text == "*" else text for text in known), Placeholder(end=True))
-
-
-def _literal_glob(path: str) -> str:
-    return "".join(f"[{character}]" if character in "*?[" else character for character in path)
 
 
 def _host(part: Part) -> str:

@@ -41,6 +41,11 @@ rules:
     argv: [[ls], [cat], [echo], [python3, -m, unittest]]
     effect: allow
     reason: Harmless commands.
+  - id: processes
+    tools: [ls]
+    paths: [/proc]
+    effect: allow
+    reason: Whose processes are there to be seen.
 """
 
 

@@ -225,7 +225,7 @@ def test_what_reads_from_a_pipe_is_marked() -> None:
         ("echo a2>x", "split"),
         ("x" * (LIMIT_BYTES + 1), "longer"),
         ("a;" * 300, "more than"),
-        ("a=(" * 9000, "unusual"),
+        ("a=(" * 9000, "array"),
         ("a " * 4000, "words"),
         ("(" + "{ " * 5000, "too deep"),
         ("a $(" * 5000, "too deep"),
