@@ -73,11 +73,19 @@ class Place:
     container: str
 
     def inside(self, script: str) -> str:
-        """Run a script as the tool user, not through the gateway."""
-        return subprocess.run(
-            ["docker", "exec", "--user", "10001", "--workdir", "/workspace", self.container, "sh", "-c", script],
-            capture_output=True, text=True, check=True,
-        ).stdout  # fmt: skip
+        """Run a script as the tool user, whose workspace it is, not through the gateway."""
+        whose = self._exec("0", "stat", "-c", "%u:%g", "/workspace").strip()
+        return self._exec(whose, "sh", "-c", script)
+
+    def _exec(self, user: str, *argv: str) -> str:
+        done = subprocess.run(
+            ["docker", "exec", "--user", user, "--workdir", "/workspace", self.container, *argv],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -121,7 +129,7 @@ async def test_the_attempts_do_harm_where_nothing_forbids_it(places: tuple[Place
     for line in chosen:
         result = await control.client.call_tool("execute", {"command": line, "timeout_s": 5})
         after = await control.client.run_program(["sh", "-c", LOOK])
-        if CANARY in result.content or after.stdout.decode(errors="replace") != before:
+        if CANARY in result.content or after.stdout != before:
             harmful.append(line)
         again = "find /workspace -mindepth 1 -delete; tar xf /tmp/base.tar -C /workspace"
         restored = await control.client.run_program(["sh", "-c", again])
