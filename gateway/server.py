@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -146,6 +147,8 @@ async def running_gateway(config: Config, listen: str) -> AsyncIterator[Gateway]
         stack.push_async_callback(runs.close)
         stack.callback(approvals.close)
         stack.push_async_callback(healthy.enter_graceful_shutdown)
+        # What is there now stays: without this the collector looks at all of it again and again, in the midst of calls.
+        gc.freeze()
         yield Gateway(address, store, tenants, policies)
 
 

@@ -62,7 +62,7 @@ cksum .git/config; ls .git/hooks | wc -l
 true
 """
 
-_CONTROL_SAMPLE = 150
+_CONTROL_SAMPLE = 300
 
 
 @dataclass(frozen=True)
@@ -134,4 +134,4 @@ async def test_the_attempts_do_harm_where_nothing_forbids_it(places: tuple[Place
         again = "find /workspace -mindepth 1 -delete; tar xf /tmp/base.tar -C /workspace"
         restored = await control.client.run_program(["sh", "-c", again])
         assert restored.exit_code == 0, restored
-    assert len(harmful) >= _CONTROL_SAMPLE // 2, sorted(set(chosen) - set(harmful))
+    assert len(harmful) >= 0.6 * _CONTROL_SAMPLE, sorted(set(chosen) - set(harmful))
