@@ -34,10 +34,14 @@ class Granted:
 
 @dataclass(frozen=True)
 class Denied:
-    """Somebody refused, or nobody answered in time; `message` is told to the model."""
+    """Somebody refused, or nobody answered in time; `message` is told to the model.
+
+    `rule` is named as what blocks the call where it is not the one that asked.
+    """
 
     message: str
     approval_id: str = ""
+    rule: str = ""
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,9 @@ async def answered(
         elif isinstance(answer, Pending):
             results[index] = ToolResult.error(f"{_WAITING}: {answer.approval_id}", outcome="waiting")
         elif execution.verdict is not None:
-            refused = execution.verdict.model_copy(update={"kind": VerdictKind.BLOCK, "reason": answer.message})
+            rule = answer.rule or execution.verdict.rule
+            said = {"kind": VerdictKind.BLOCK, "rule": rule, "reason": answer.message}
+            refused = execution.verdict.model_copy(update=said)
             executions[index] = replace(executions[index], verdict=refused)
             results[index] = blocked_result(refused)
     return Answered(state.with_current(tool_executions=tuple(executions)), results, notes)

@@ -34,7 +34,7 @@ class ModelResponse(Value):
 class ToolExecution:
     """One tool call on its way: what was asked, what the hooks made of it, and what came back.
 
-    `approval_id` names the approval that it waits for, ran by, or was refused by.
+    `approval_id` names the approval that it waits for, ran by (also by its grant), or was refused by.
     """
 
     requested: ToolCall

@@ -109,7 +109,8 @@ class ToolRunner:
         state = await self._hooks.run("before_tool_use", state, self._events, finalise=self._executor.normalised)
         tool = state.current.tool
         verdict = self._settled(tool.verdict, state.depth)
-        state = state.with_(current=state.current.with_tool(replace(tool, verdict=verdict)))
+        tool = replace(tool, verdict=verdict, approval_id=_passes_by(verdict))
+        state = state.with_(current=state.current.with_tool(tool))
         emit(
             self._events,
             "hook_verdict",
@@ -131,7 +132,7 @@ class ToolRunner:
             frozen = tool.call.model_copy(update={"arguments": json.loads(digestible(tool.call))})
         except (TypeError, ValueError) as error:
             return state, None, ToolResult.error(f"a hook made the arguments something else than JSON: {error}")
-        return state.with_(current=state.current.with_tool(replace(tool, call=frozen, verdict=verdict))), frozen, None
+        return state.with_(current=state.current.with_tool(replace(tool, call=frozen))), frozen, None
 
     def _settled(self, verdict: Verdict | None, depth: int) -> Verdict:
         """Return the verdict that counts: nobody's silence lets a call pass where there is a policy."""
@@ -345,6 +346,12 @@ def _policy(verdict: Verdict | None) -> dict[str, JsonValue]:
     if policy is not None and policy.would_be:
         would_be = {"verdict": policy.would_be, "rule": policy.would_be_rule}
     return {"policy_version": policy.version if policy is not None else "", "would_be": would_be}
+
+
+def _passes_by(verdict: Verdict) -> str:
+    """Return the approval by whose grant a call passes."""
+    granted = verdict.kind is VerdictKind.PROCEED and verdict.policy is not None
+    return verdict.policy.approval_id if granted and verdict.policy is not None else ""
 
 
 def _add_notes(results: list[tuple[ToolResult, float] | None], notes: Mapping[int, str]) -> None:

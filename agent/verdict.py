@@ -24,13 +24,15 @@ class PolicyWord(Value):
     """What a policy says besides its verdict.
 
     `asked` are the parts of the call that an approver is asked about. `would_be` is the verdict that rules in shadow
-    would have given, where it is another one, and `would_be_rule` the rule that gave it.
+    would have given, where it is another one, and `would_be_rule` the rule that gave it. `approval_id` names the
+    approval whose grant let the call pass.
     """
 
     version: str
     asked: tuple[str, ...] = ()
     would_be: str = ""
     would_be_rule: str = ""
+    approval_id: str = ""
 
 
 class Verdict(Value):

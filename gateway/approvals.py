@@ -10,7 +10,7 @@ import asyncio
 import json
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import structlog
 
@@ -18,7 +18,7 @@ from agent.intake import bounded
 from agent.messages import ToolCall
 from agent.tool import ToolResult
 from gateway.approver import call_digest
-from gateway.errors import AirlockError, AlreadyResolved, Internal, InvalidArgument, NotFound
+from gateway.errors import AirlockError, AlreadyResolved, EditRefused, Internal, InvalidArgument, NotFound
 from gateway.policy import Policy
 from gateway.policy.decision import Facts
 from gateway.storage.approval_store import (
@@ -30,6 +30,8 @@ from gateway.storage.approval_store import (
     USED,
     Approval,
     ApprovalStore,
+    Grant,
+    NewGrant,
     Resolution,
 )
 from gateway.tenants import Tenant
@@ -42,17 +44,11 @@ _PAGE, _PAGE_LIMIT = 50, 200
 _POLL_S = 0.3
 _CHANGES_LIMIT = 200
 _ANSWERS: Sequence[str] = get_args(AnswerName)
+_Row = TypeVar("_Row", Approval, Grant)
 log = structlog.get_logger(__name__)
 
 # Bring a call into the form that policy judges, or say what is wrong with it.
 Normalise = Callable[[Tenant, ToolCall], ToolCall | ToolResult]
-
-
-class EditRefused(AirlockError):
-    """The arguments an approver gave are denied by the policy; the approval waits on."""
-
-    code = AlreadyResolved.code
-    reason = "EDIT_REFUSED"
 
 
 class Approvals:
@@ -84,9 +80,7 @@ class Approvals:
         self, tenant: Tenant, *, status: str | None, thread: str, run_id: str, size: int, token: str
     ) -> tuple[Sequence[Approval], str]:
         """Return approvals, the newest first, and the token of the next page, empty at the end."""
-        if not 0 <= size <= _PAGE_LIMIT:
-            raise InvalidArgument(f"page_size: between 1 and {_PAGE_LIMIT}; 0 means {_PAGE}")
-        size = size or _PAGE
+        size = _page_size(size)
         await self._store.expire(tenant.name)
         found = await self._store.page(
             tenant.name,
@@ -96,12 +90,37 @@ class Approvals:
             before=_place(token) if token else None,
             limit=size + 1,
         )
-        shown = found[:size]
-        more = len(found) > size
-        return shown, f"{shown[-1].created_us}.{shown[-1].id}" if more else ""
+        return _paged(found, size)
+
+    async def grants(
+        self, tenant: Tenant, *, thread: str, include_ended: bool, size: int, token: str
+    ) -> tuple[Sequence[Grant], str]:
+        """Return what was granted, the newest first, and the token of the next page, empty at the end."""
+        size = _page_size(size)
+        found = await self._store.grants(
+            tenant.name,
+            thread=thread or None,
+            include_ended=include_ended,
+            before=_place(token) if token else None,
+            limit=size + 1,
+        )
+        return _paged(found, size)
+
+    async def revoke(self, tenant: Tenant, grant_id: str, *, by: str) -> Grant:
+        """Take a grant back; NotFound also when it is another tenant's. One that was revoked stays as it is."""
+        first = await self._store.revoke(tenant.name, grant_id)
+        found = await self._store.grant(tenant.name, grant_id)
+        if found is None:
+            raise NotFound(f"no grant {grant_id[:64]!r}: `airlock approvals grants` shows their ids")
+        if first:
+            whose = {"tenant": tenant.name, "thread": found.thread, "run_id": found.run_id}
+            log.info("grant revoked", grant_id=found.id, approval_id=found.approval_id, by=by, **whose)
+        return found
 
     async def watch(self, tenant: Tenant) -> AsyncIterator[Approval | None]:
         """Yield the approvals that wait, then None, then each that changes, as it is then; ends with the gateway."""
+        if self._closing.is_set():
+            return
         await self._store.expire(tenant.name)
         seen_us = await self._store.last_change_us()
         before: tuple[int, str] | None = (2**63 - 1, "")
@@ -145,7 +164,10 @@ class Approvals:
         if not first:
             raise _already(approval)
         whose = {"tenant": tenant.name, "thread": approval.thread, "run_id": approval.run_id}
-        log.info("approval resolved", approval_id=approval.id, answer=answer, by=by, tool=approval.tool, **whose)
+        granted = {"grant_id": resolution.grant.id} if resolution.grant is not None else {}
+        log.info(
+            "approval resolved", approval_id=approval.id, answer=answer, by=by, tool=approval.tool, **whose, **granted
+        )
         self.resolved(approval)
         return approval
 
@@ -162,8 +184,9 @@ class Approvals:
                     )
                 if answer == "allow_run" and approval.run_id is None:
                     raise InvalidArgument("answer: this call belongs to no run; allow it once or for its thread")
-                to_run = answer == "allow_run"
-                return Resolution(APPROVED, answer, by, message, grant=approval.proposed_rule, grant_to_run=to_run)
+                to_run = approval.run_id if answer == "allow_run" else None
+                grant = NewGrant(self._store.ids("grant"), approval.proposed_rule, to_run)
+                return Resolution(APPROVED, answer, by, message, grant=grant)
             case "edit":
                 return self._edit(tenant, approval, by, message, arguments_json)
             case _:
@@ -222,6 +245,18 @@ def _already(approval: Approval) -> AirlockError:
         **details,
         **answered,
     )
+
+
+def _page_size(size: int) -> int:
+    if not 0 <= size <= _PAGE_LIMIT:
+        raise InvalidArgument(f"page_size: between 1 and {_PAGE_LIMIT}; 0 means {_PAGE}")
+    return size or _PAGE
+
+
+def _paged(found: Sequence[_Row], size: int) -> tuple[Sequence[_Row], str]:
+    """Return a page, and the token of the next where one more was found than it holds."""
+    shown = found[:size]
+    return shown, f"{shown[-1].created_us}.{shown[-1].id}" if len(found) > size else ""
 
 
 def _place(token: str) -> tuple[int, str]:

@@ -10,19 +10,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import partial
 
 import structlog
-import yaml
 from pydantic import JsonValue
 
 from agent.approval import Denied, Granted, Pending
 from agent.messages import ToolCall
 from agent.state import AgentState, ToolExecution
 from agent.tool_runner import digestible
+from gateway.patience import patiently
 from gateway.policy.decision import Facts
-from gateway.policy.document import Rule
-from gateway.policy.judge import Grants, Policy, compile_grants
+from gateway.policy.judge import Policy
 from gateway.policy.narrow import narrow_rule, rule_as_yaml
 from gateway.storage.approval_store import (
     APPROVED,
@@ -34,8 +33,12 @@ from gateway.storage.approval_store import (
     Approval,
     ApprovalStore,
     Asked,
+    TooManyPending,
 )
 from gateway.storage.store import Thread
+
+APPROVAL = "approval"
+"""The rule that is named where nobody can be asked about a call."""
 
 # Arguments past this are not kept to be shown, and nobody can approve what cannot be shown.
 _ARGUMENTS_LIMIT_CHARS = 1024 * 1024
@@ -46,18 +49,6 @@ def call_digest(tenant: str, call: ToolCall, policy_version: str) -> str:
     """Return what is approved, as SHA-256 in hex."""
     told = json.dumps([tenant, call.name, digestible(call), policy_version])
     return hashlib.sha256(told.encode()).hexdigest()
-
-
-@lru_cache(256)
-def _compiled(rules: tuple[str, ...]) -> Grants:
-    # By JSON, for the models are strict of Python's types: a list is no tuple.
-    found = (Rule.model_validate_json(json.dumps(rule)) for text in rules for rule in yaml.safe_load(text))
-    return compile_grants(found)
-
-
-async def load_grants(store: ApprovalStore, thread: Thread, run_id: str | None) -> Grants:
-    """Return what approvers granted to a thread, and to this run of it."""
-    return _compiled(tuple(await store.granted_rules(thread, run_id)))
 
 
 class ThreadApprover:
@@ -84,7 +75,8 @@ class ThreadApprover:
         if self._run_id is None:
             return {}
         edits: dict[str, dict[str, JsonValue]] = {}
-        for approval in await self._store.of_calls(self._run_id, call_ids):
+        # The run has been taken out of its wait: what cannot be read now must not be its end.
+        for approval in await patiently(partial(self._store.of_calls, self._run_id, call_ids), self._run_id):
             if approval.edited_arguments is not None:
                 edits.setdefault(approval.call_id, json.loads(approval.edited_arguments))
         return edits
@@ -130,7 +122,7 @@ class ThreadApprover:
             await self._store.cancel(approval.id)
             return await self._ask(execution, digest)
         if approval.status == APPROVED and _approved_digest(approval) != digest:
-            said = f"an approver changed the arguments; make the call with these: {approval.edited_arguments}"
+            said = f"an approver changed the arguments; make the call with these, once: {approval.edited_arguments}"
             return Denied(said, approval.id)
         return self._said(approval, approval.edited_arguments)
 
@@ -159,7 +151,8 @@ class ThreadApprover:
         if len(text) > _ARGUMENTS_LIMIT_CHARS:
             return Denied(
                 f"an approval is needed, and arguments of {len(text):,} characters are too many for anybody to judge; "
-                f"the limit is {_ARGUMENTS_LIMIT_CHARS:,}"
+                f"the limit is {_ARGUMENTS_LIMIT_CHARS:,}",
+                rule=APPROVAL,
             )
         asked = Asked(
             call_id=call.id,
@@ -173,7 +166,11 @@ class ThreadApprover:
             proposed_rule=self._proposed(call.name, arguments),
             expires_us=self._store.clock() + int(self._policy().document.limits.approval_s * 1_000_000),
         )
-        approval_id = await self._store.ask(self._thread, self._run_id, asked)
+        try:
+            approval_id = await self._store.ask(self._thread, self._run_id, asked)
+        except TooManyPending as many:
+            said = f"an approval is needed, and nobody can be asked now: {many}. Try again when some are answered"
+            return Denied(said, rule=APPROVAL)
         whose = {"tenant": self._thread.tenant, "thread": self._thread.name, "run_id": self._run_id}
         log.info("approval sought", approval_id=approval_id, call_id=call.id, tool=call.name, rule=asked.rule, **whose)
         return Pending(approval_id)

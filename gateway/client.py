@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import grpc.aio
 
-from gateway.client_approvals import Approval, ApprovalCalls
+from gateway.client_approvals import Approval, ApprovalCalls, Grant
 from gateway.client_processes import Process, ProcessCalls, Processes, ProcessOutput, ProgramResult
 from gateway.client_wire import Input, check_input, message, pieces, raise_error
 from gateway.errors import (
@@ -32,6 +32,7 @@ from gateway.errors import (
     Cancelled,
     Conflict,
     DeadlineExceeded,
+    EditRefused,
     Exhausted,
     InputNotTaken,
     Internal,
@@ -47,6 +48,7 @@ from gateway.errors import (
     QuotaExceeded,
     ScopeMissing,
     StartFailed,
+    ThreadBusy,
     TooLarge,
     Unauthenticated,
     Unavailable,
@@ -69,9 +71,11 @@ __all__ = [
     "Client",
     "Conflict",
     "DeadlineExceeded",
+    "EditRefused",
     "Event",
     "Evicted",
     "Exhausted",
+    "Grant",
     "Input",
     "InputNotTaken",
     "Internal",
@@ -92,6 +96,7 @@ __all__ = [
     "Run",
     "ScopeMissing",
     "StartFailed",
+    "ThreadBusy",
     "TooLarge",
     "ToolResult",
     "Unauthenticated",
@@ -99,6 +104,8 @@ __all__ = [
 ]
 
 OnOutput = Callable[[str, bytes], None]
+PolicyMode = Literal["pin", "follow"]
+_POLICY_MODES = {"pin": run_service_pb2.POLICY_MODE_PIN, "follow": run_service_pb2.POLICY_MODE_FOLLOW}
 
 
 @dataclass(frozen=True)
@@ -117,7 +124,8 @@ class ToolResult:
     """A tool call's result. `content` is text (bytes that are not UTF-8 are replaced); `content_bytes` is exact.
 
     `note` is what a model is told besides: how a page goes on, a bad exit code, a timeout. With the verdict ask and the
-    outcome waiting the call did not run: make it again once the approval `approval_id` is given.
+    outcome waiting the call did not run: make it again once the approval `approval_id` is given. Where the approver
+    changed the arguments, the call is refused and `edited_arguments` are those to make it with, once.
     """
 
     call_id: str
@@ -136,6 +144,7 @@ class ToolResult:
     note: str = ""
     approval_id: str = ""
     policy_version: str = ""
+    edited_arguments: Mapping[str, Any] | None = None
 
     @property
     def content(self) -> str:
@@ -265,11 +274,11 @@ class Client(ProcessCalls, ApprovalCalls):
 
     # --- runs ---
 
-    async def start_run(
-        self, task: str, *, thread: str = "", agent: str = "", policy_mode: Literal["pin", "follow"] = "pin"
-    ) -> Run:
+    async def start_run(self, task: str, *, thread: str = "", agent: str = "", policy_mode: PolicyMode = "pin") -> Run:
         """Start a run; an empty thread means a new one. `follow`: a policy applied meanwhile judges its next calls."""
-        mode = run_service_pb2.POLICY_MODE_FOLLOW if policy_mode == "follow" else run_service_pb2.POLICY_MODE_PIN
+        mode = _POLICY_MODES.get(policy_mode)
+        if mode is None:
+            raise InvalidArgument(f"policy_mode: {policy_mode!r} is not one of {', '.join(_POLICY_MODES)}")
         request = message(run_service_pb2.StartRunRequest, task=task, thread=thread, agent=agent, policy_mode=mode)
         return _run((await self._unary(self._runs.StartRun, request)).run)
 
@@ -280,9 +289,11 @@ class Client(ProcessCalls, ApprovalCalls):
             event = said.event
             yield Event(event.sequence, event.type, json.loads(event.payload_json), event.at.ToDatetime(UTC))
 
-    async def run(self, task: str, *, thread: str = "", agent: str = "") -> AsyncIterator[Event]:
-        """Start a run and yield its events; the last one is run_finished."""
-        started = await self.start_run(task, thread=thread, agent=agent)
+    async def run(
+        self, task: str, *, thread: str = "", agent: str = "", policy_mode: PolicyMode = "pin"
+    ) -> AsyncIterator[Event]:
+        """Start a run and yield its events; the last one is run_finished. `policy_mode` is as for start_run."""
+        started = await self.start_run(task, thread=thread, agent=agent, policy_mode=policy_mode)
         async for event in self.watch_run(started.id):
             yield event
 
@@ -325,6 +336,7 @@ def _result(result: tool_service_pb2.ToolResult) -> ToolResult:
         note=result.note,
         approval_id=result.approval_id,
         policy_version=result.policy_version,
+        edited_arguments=json.loads(result.edited_arguments_json) if result.edited_arguments_json else None,
     )
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from gateway.client_wire import Wire, message
-from gateway.errors import InvalidArgument
+from gateway.errors import InvalidArgument, Unavailable
 from gateway.v1 import approval_service_pb2 as pb
 from gateway.v1 import approval_service_pb2_grpc as grpc_pb
 
@@ -31,6 +31,8 @@ class Approval:
     """A tool call that waits, or waited, for an answer. `asked` are the parts it is about, `proposed_rule` is YAML.
 
     Of one that was edited, `edited_arguments` are what it was approved with. `answer` is empty until there is one.
+    With `arguments_cut`, as lists and watches give it, what is longer than 4 KiB was left out: `arguments` are empty
+    then, or another field is. `approval(id)` returns all of it.
     """
 
     id: str
@@ -53,6 +55,26 @@ class Approval:
     created_at: datetime
     expires_at: datetime
     resolved_at: datetime | None
+    arguments_size_bytes: int = 0
+    arguments_cut: bool = False
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A rule (YAML) that an answer made: where the policy asks, calls of the thread that it matches pass.
+
+    It is `in_force` until it is revoked, or the run that it is for, `run_id`, is over.
+    """
+
+    id: str
+    thread: str
+    run_id: str
+    rule: str
+    approval_id: str
+    granted_by: str
+    created_at: datetime
+    revoked_at: datetime | None
+    in_force: bool
 
 
 class ApprovalCalls(Wire):
@@ -95,11 +117,17 @@ class ApprovalCalls(Wire):
         request = message(pb.GetApprovalRequest, approval_id=approval_id)
         return _approval((await self._unary(self._approvals.GetApproval, request)).approval)
 
-    async def watch_approvals(self) -> AsyncIterator[Approval]:
-        """Yield the approvals that wait, then each one that changes, without end."""
+    async def watch_approvals(self, caught_up: Callable[[], None] = lambda: None) -> AsyncIterator[Approval]:
+        """Yield the approvals that wait, then each one that changes, without end; in between `caught_up` is called.
+
+        Unavailable when the gateway stops or does not answer: whoever watches again is told anew what waits.
+        """
         async for said in self._stream(self._approvals.WatchApprovals, pb.WatchApprovalsRequest()):
             if said.HasField("approval"):
                 yield _approval(said.approval)
+            elif said.caught_up:
+                caught_up()
+        raise Unavailable("the gateway ended the stream; watch again when it is back")
 
     async def resolve_approval(
         self, approval_id: str, answer: Answer, *, text: str = "", arguments: Mapping[str, Any] | None = None
@@ -116,9 +144,47 @@ class ApprovalCalls(Wire):
         )
         return _approval((await self._unary(self._approvals.ResolveApproval, request)).approval)
 
+    async def grants(self, *, thread: str = "", include_ended: bool = False, limit: int = 50) -> Sequence[Grant]:
+        """Return what answers have granted, the newest first; `include_ended`: also what does not count any more."""
+        found: list[Grant] = []
+        token = ""
+        while len(found) < limit:
+            request = message(
+                pb.ListGrantsRequest,
+                thread=thread,
+                include_ended=include_ended,
+                page_size=min(200, limit - len(found)),
+                page_token=token,
+            )
+            page = await self._unary(self._approvals.ListGrants, request)
+            found += [_grant(one) for one in page.grants]
+            token = page.next_page_token
+            if not token:
+                break
+        return found
+
+    async def revoke_grant(self, grant_id: str) -> Grant:
+        """Take a grant back: from the next call on it does not count. One that was revoked stays as it is."""
+        request = message(pb.RevokeGrantRequest, grant_id=grant_id)
+        return _grant((await self._unary(self._approvals.RevokeGrant, request)).grant)
+
 
 def _statuses() -> list[str]:
     return [name.removeprefix("APPROVAL_STATUS_").lower() for name in pb.ApprovalStatus.keys()][1:]  # noqa: SIM118 - as above
+
+
+def _grant(one: pb.Grant) -> Grant:
+    return Grant(
+        id=one.id,
+        thread=one.thread,
+        run_id=one.run_id,
+        rule=one.rule,
+        approval_id=one.approval_id,
+        granted_by=one.granted_by,
+        created_at=one.created_at.ToDatetime(UTC),
+        revoked_at=one.revoked_at.ToDatetime(UTC) if one.HasField("revoked_at") else None,
+        in_force=one.in_force,
+    )
 
 
 def _approval(one: pb.Approval) -> Approval:
@@ -143,4 +209,6 @@ def _approval(one: pb.Approval) -> Approval:
         created_at=one.created_at.ToDatetime(UTC),
         expires_at=one.expires_at.ToDatetime(UTC),
         resolved_at=one.resolved_at.ToDatetime(UTC) if one.HasField("resolved_at") else None,
+        arguments_size_bytes=one.arguments_size_bytes,
+        arguments_cut=one.arguments_cut,
     )

@@ -28,7 +28,12 @@ from gateway.errors import (
 
 _CHUNK_BYTES = 512 * 1024
 _ANSWER_LIMIT_BYTES = 64 * 1024 * 1024
-_OPTIONS = (("grpc.max_receive_message_length", _ANSWER_LIMIT_BYTES),)
+# A gateway that is back is found within seconds; grpc itself would come to wait for two minutes.
+_RECONNECT_LIMIT_MS = 5000
+_OPTIONS = (
+    ("grpc.max_receive_message_length", _ANSWER_LIMIT_BYTES),
+    ("grpc.max_reconnect_backoff_ms", _RECONNECT_LIMIT_MS),
+)
 _ERRORS = all_errors()
 # For a status that grpc itself made and that therefore carries no reason; other codes stand for several classes.
 _BY_CODE: Mapping[grpc.StatusCode, type[AirlockError]] = {

@@ -9,6 +9,7 @@
     |   +-- ScopeMissing                          the key is not for such calls; details: scope
     +-- ApprovalPending      FAILED_PRECONDITION  the call waits for an approval; details: approval_id
     +-- AlreadyResolved      FAILED_PRECONDITION  somebody answered first; details: status
+    +-- EditRefused          FAILED_PRECONDITION  the policy denies an approver's arguments; details: rule
     +-- IsADirectory         FAILED_PRECONDITION  a file was expected
     +-- NotADirectory        FAILED_PRECONDITION  a directory was expected
     +-- Conflict             ALREADY_EXISTS       it is there already
@@ -107,6 +108,13 @@ class AlreadyResolved(AirlockError):
     reason = "ALREADY_RESOLVED"
 
 
+class EditRefused(AirlockError):
+    """The arguments an approver gave are denied by the policy, `rule` of `details`; the approval waits on."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "EDIT_REFUSED"
+
+
 class IsADirectory(AirlockError):
     """A file was expected."""
 
@@ -178,7 +186,7 @@ class Overloaded(AirlockError):
 
 
 class QuotaExceeded(Overloaded):
-    """A quota of the tenant is used up: `quota` of `details` names it. `retry_after_s` is None where waiting is no help."""
+    """A quota of the tenant is used up, `quota` of `details`. `retry_after_s` is None where waiting is no help."""
 
     reason = "QUOTA_EXCEEDED"
 

@@ -18,6 +18,9 @@ from agent.state import AgentState, ToolExecution
 from agent.tool import ToolResult
 from agent.tool_runner import digestible
 from agent.verdict import VerdictKind
+from gateway.policy.decision import DEFAULT_DENY, INVALID_ARGUMENTS, OPAQUE
+from gateway.policy.hook import PolicyHook
+from gateway.quota_hook import QUOTA
 from gateway.redaction import Redactor
 from gateway.storage.store import Store, Thread
 
@@ -26,6 +29,9 @@ INNERMOST_PRIORITY = -1_000_000
 # What is kept of the arguments themselves; the digest covers all of them.
 _ARGUMENTS_LIMIT_CHARS = 16_384
 _LOGGED = ("verdict", "rule", "outcome", "exit_code")
+_REASON_LIMIT_CHARS = 200
+# These reasons are the policy's own words about a call, and quote what it was to do.
+_QUOTES_ARGUMENTS = (DEFAULT_DENY, OPAQUE, INVALID_ARGUMENTS)
 log = structlog.get_logger(__name__)
 
 
@@ -78,7 +84,8 @@ class JournalHook(Hook):
             "approval_id": tool.approval_id or None,
             "policy_version": version,
         }
-        log.info("tool call", **self._facts(tool, version), **{name: ended[name] for name in _LOGGED})
+        told = {name: ended[name] for name in _LOGGED} | self._why(tool)
+        log.info("tool call", **self._facts(tool, version), **told)
         if tool.call.id in self._executing:
             self._executing.discard(tool.call.id)
             await self._store.finish_tool_call(tool.call.id, ended)
@@ -91,6 +98,22 @@ class JournalHook(Hook):
         whose = {"tenant": self._thread.tenant, "thread": self._thread.name, "run_id": self._run_id}
         facts = {"call_id": tool.call.id, "tool": tool.call.name[:128], **whose, "policy": version}
         return facts | {"approval_id": tool.approval_id} if tool.approval_id else facts
+
+    def _why(self, tool: ToolExecution) -> dict[str, str]:
+        """Return what else the log says of a verdict: the operator's own reason, none that quotes the arguments."""
+        verdict = tool.verdict
+        policy = verdict.policy if verdict is not None else None
+        if verdict is None or policy is None:
+            return {}
+        told = {}
+        if verdict.hook == PolicyHook.name and verdict.rule not in _QUOTES_ARGUMENTS:
+            reason = verdict.reason if self._redactor is None else self._redactor.text(verdict.reason)
+            told["reason"] = reason[:_REASON_LIMIT_CHARS]
+            if verdict.rule == QUOTA:
+                told["quota"] = verdict.reason.partition(":")[0]  # it begins with the quota's name
+        if policy.would_be:
+            told |= {"would_be": policy.would_be, "would_be_rule": policy.would_be_rule}
+        return told
 
     def _row(self, call: ToolCall, version: str) -> dict[str, str | None]:
         arguments = self._shown_arguments(call)

@@ -20,6 +20,7 @@ import structlog
 
 from gateway.errors import AirlockError, Misconfigured, Unavailable
 from gateway.policy import Policy, PolicyDocument, PolicyError
+from gateway.policy.versions import digest_of
 from gateway.policy.yaml_lines import read_yaml
 from gateway.storage.policy_store import OPERATOR, Change, PolicyStore
 
@@ -131,10 +132,21 @@ class Policies:
             if _is_later(change, self._last.get(change.tenant)):
                 self._last[change.tenant] = change
                 touched.add(change.tenant)
-                log.info("policy in force", tenant=change.tenant, digest=change.digest, kind=change.kind, by=change.by)
         for tenant, seat in list(self._in_force.items()):
             if OPERATOR in touched or tenant in touched:
                 await self._follow(tenant, seat)
+        # Last, for to name a version is to read it, and nothing in force waits for a log.
+        for tenant in sorted(touched):
+            change = self._last[tenant]
+            version = await self.named(change)
+            log.info("policy in force", tenant=tenant, version=version, kind=change.kind, by=change.by)
+
+    async def named(self, change: Change) -> str:
+        """Return the version of a change as `airlock policy history` has it; a digest where its text does not load."""
+        try:
+            return version_of((await self._layer(change.tenant, change.digest)).document)
+        except AirlockError:
+            return change.digest
 
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
@@ -167,6 +179,7 @@ class Policies:
                 made = await self._made(tenant, reference)
                 if reference == self._reference(tenant):
                     seat.replace(made)
+                    log.info("calls are judged by another policy", tenant=tenant, policy=made.policy.version)
         except AirlockError as error:
             log.error("the last good policy holds", tenant=tenant, error=str(error))  # noqa: TRY400 - it says why
 
@@ -234,6 +247,11 @@ def stored_document(text: str) -> PolicyDocument:
 def layered(tenant: PolicyDocument, operator: PolicyDocument | None = None) -> Policy:
     """Return the policy that two layers make together."""
     return Policy(tenant) if operator is None else Policy(tenant, operator)
+
+
+def version_of(document: PolicyDocument) -> str:
+    """Return the version of one layer by itself; nothing is compiled for that."""
+    return f"policy_{digest_of(document)[:12]}"
 
 
 def _compiled(tenant: PolicyDocument, operator: PolicyDocument | None = None) -> Policy:

@@ -30,8 +30,10 @@ def read_policy_file(path: Path, field: str) -> str:
         if len(data) > LIMIT_BYTES:
             raise Misconfigured(f"{field}: {path}: larger than {LIMIT_BYTES} bytes")
         return data.decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise Misconfigured(f"{field}: {path}: {error}") from error
+    except OSError as error:
+        raise Misconfigured(f"{field}: {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise Misconfigured(f"{field}: {path}: not UTF-8 text") from error
 
 
 class PolicyChecker:
@@ -51,7 +53,7 @@ class PolicyChecker:
                 self._documents[digest] = load_policy(text, source).tenant_document
             except PolicyError as error:
                 whose = f"policy of tenant {tenant}" if tenant != OPERATOR else "operator's policy"
-                problems = "\n".join(f"  {source}:{p.line}: {p.field}: {p.message}" for p in error.errors)
+                problems = "\n".join(f"  {source}:{p.line}: {p.text}" for p in error.errors)
                 raise Misconfigured(f"the {whose} does not load:\n{problems}") from error
         return self._documents[digest]
 

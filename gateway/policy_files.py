@@ -18,6 +18,7 @@ import structlog
 from gateway.config import Config
 from gateway.errors import Misconfigured, Unavailable
 from gateway.policies import Policies
+from gateway.policy import PolicyError
 from gateway.policy_check import PolicyChecker, read_policy_file
 from gateway.storage.policy_store import OPERATOR, Change, digest_of_text
 from gateway.tenant_agents import agents_of_all
@@ -39,6 +40,7 @@ class _File:
     stamp: _Stamp = None
     settled: bool = False
     digest: str = ""
+    refused: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,22 +105,27 @@ class PolicyFiles:
 
     async def _take(self, read: _Read, checker: PolicyChecker) -> dict[str, str]:
         """Put what was read in force where it is new and good; return what was refused, by tenant."""
-        refused: dict[str, str] = {}
+        refused: dict[str, Misconfigured] = {}
+        mended, read.file.refused = read.file.refused, False
         taken: list[tuple[str, str]] = []
         for tenant in read.file.tenants:
             known = self._policies.change_from_file(tenant)
             if not read.problem and known is not None and known.digest == read.file.digest:
+                if mended:
+                    await self._tell_mended(tenant, read.file)
                 continue
             try:
                 if read.problem:
                     raise Misconfigured(read.problem)
                 await checker.check(tenant, read.text, str(read.file.path), self._policies, self._thread)
             except Misconfigured as error:
-                refused[tenant] = str(error)
+                refused[tenant] = error
             else:
                 taken.append((tenant, read.text))
-        for problem in dict.fromkeys(refused.values()):
-            log.error("a policy file is refused; the last good policy holds", path=str(read.file.path), problem=problem)
+        read.file.refused = bool(refused)
+        for tenant, why in refused.items():
+            facts = {"tenant": tenant, "path": str(read.file.path), "problems": _problems(why)}
+            log.error("a policy file is refused; the last good policy holds", **facts)
         try:
             by = f"file {read.file.path}"
             apply = self._policies.store.apply
@@ -129,7 +136,14 @@ class PolicyFiles:
             read.file.stamp, read.file.digest = None, ""  # it is looked at again
             raise
         await self._policies.take(changes)
-        return refused
+        return {tenant: str(why) for tenant, why in refused.items()}
+
+    async def _tell_mended(self, tenant: str, file: _File) -> None:
+        """Say what a file that was refused has come to: it was taken before, and takes nothing back."""
+        change = self._policies.change_in_force(tenant)
+        version = await self._policies.named(change) if change is not None else ""
+        said = "a policy file loads again, unchanged; the version in force stays"
+        log.info(said, tenant=tenant, path=str(file.path), version=version)
 
     # --- what the thread does ---
 
@@ -189,3 +203,10 @@ def _read(file: _File) -> _Read | None:
 
 def _field(tenant: str) -> str:
     return f"tenants.{tenant}.policy" if tenant != OPERATOR else "operator_policy"
+
+
+def _problems(error: Misconfigured) -> list[str]:
+    cause = error.__cause__
+    if isinstance(cause, PolicyError):
+        return [f"line {problem.line}: {problem.text}" for problem in cause.errors]
+    return [str(error)]

@@ -1,12 +1,12 @@
 """Quotas as a hook: mandatory, and outermost, so that it sees the usage that all others add and the final results.
 
-The taking for a tool call is the policy hook's last act (`take`): what is denied uses nothing, and what is refused here
-is a block like the policy's own, so it is journaled as one.
+The taking for a tool call is the policy hook's last act (`take`): what is denied has used its place in the minute and
+nothing else, and what is refused here is a block like the policy's own, so it is journaled as one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from agent.hook import Hook, NextToolUse
@@ -14,7 +14,7 @@ from agent.messages import ToolCall
 from agent.state import AgentState
 from agent.tool import ToolResult
 from gateway.errors import QuotaExceeded
-from gateway.policy.decision import Decision
+from gateway.policy.decision import Decision, RuleLimit
 from gateway.policy.document import QuotasSection
 from gateway.quotas import Quotas, micro_usd
 
@@ -49,18 +49,28 @@ class QuotaHook(Hook):
         self._limits = limits
         self._run_id = run_id
         self._refusals: dict[str, QuotaExceeded] = {}
+        self._asked: dict[str, Sequence[RuleLimit]] = {}
 
     # --- tool calls ---
 
     async def take(self, decision: Decision, call_id: str) -> tuple[str, str] | None:
-        """Take what a call that the policy allows is about to use; return the rule and the reason of a refusal."""
+        """Take what a call that was judged uses; return the rule and the reason of a refusal.
+
+        It is its place in the minute, and for one that the policy allows what its rules limit. What one that is asked
+        about would take of that is remembered until somebody's approval lets it pass, or it is over.
+        """
         limits = self._limits()
         try:
-            await self._quotas.take_call(self._tenant, call_id, decision.limits, limits, self._run_id)
+            if decision.verdict == "allow":
+                await self._quotas.take_call(self._tenant, call_id, decision.limits, limits, self._run_id)
+            else:
+                await self._quotas.take_place(self._tenant, limits)
         except QuotaExceeded as refused:
             if not self._run_id:
                 self._refusals[call_id] = refused
             return refused.details.get("rule", QUOTA), str(refused)
+        if decision.verdict == "ask":
+            self._asked[call_id] = decision.limits
         return None
 
     def refusal(self, call_id: str) -> QuotaExceeded | None:
@@ -75,21 +85,25 @@ class QuotaHook(Hook):
 
     async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
         """Take for a call that runs because somebody approved it: the policy asked, and did not let it pass itself."""
-        limits = self._limits()
-        if limits.tool_calls_per_minute is None and limits.bytes_per_day is None:
+        limits, of_rules = self._limits(), self._asked.get(call.id, ())
+        if not of_rules and limits.tool_calls_per_minute is None and limits.bytes_per_day is None:
             return await next_(call)
         if not self._quotas.took(call.id):
             try:
-                await self._quotas.take_call(self._tenant, call.id, (), limits, self._run_id)
+                await self._quotas.take_call(
+                    self._tenant, call.id, of_rules, limits, self._run_id, has_place=call.id in self._asked
+                )
             except QuotaExceeded as refused:
                 if not self._run_id:
                     self._refusals[call.id] = refused
-                return ToolResult.error(f"Blocked by rule {QUOTA}: {refused}. The call did not run.", outcome="blocked")
+                rule = refused.details.get("rule", QUOTA)
+                return ToolResult.error(f"Blocked by rule {rule}: {refused}. The call did not run.", outcome="blocked")
         return await next_(call)
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
         """Release what the call held and count what it brought."""
         tool = state.current.tool
+        self._asked.pop(tool.call.id, None)
         await self._quotas.end_call(tool.call.id)
         limits = self._limits()
         if limits.bytes_per_day is not None and tool.result is not None and not tool.blocked:

@@ -1,7 +1,9 @@
 """Quotas and rates: what all runs and calls of a tenant may use together, exact over all gateways of a database.
 
-What can be told before it is used is taken before: a run's place, a tool call. Tokens, money and bytes are known only
-afterwards: they are looked at before and counted after, so that what is under way may come to its end past the limit.
+What can be told before it is used is taken before: a run's place, a tool call's place in its minute. Every call that is
+judged has one: to judge, journal and ask about what is then refused costs as much as what is not. Tokens, money and
+bytes are known only afterwards: they are looked at before and counted after, so that what is under way may come to its
+end past the limit.
 Windows are minutes, hours and days of the clock in UTC. What is not limited is not counted, and costs no query.
 """
 
@@ -107,15 +109,35 @@ class Quotas:
 
     # --- tool calls ---
 
+    async def take_place(self, tenant: str, quotas: QuotasSection) -> None:
+        """Take a place in the minute for a call that is judged and does not run. Raises QuotaExceeded."""
+        if quotas.tool_calls_per_minute is None:
+            return
+        at_us = self._clock()
+        place = _take(TOOL_CALLS, at_us, _MINUTE_S, 1, quotas.tool_calls_per_minute)
+        refused = await self._store.take(tenant, (place,))
+        if refused:
+            raise _used_up(refused, {TOOL_CALLS: place}, {}, at_us)
+
     async def take_call(
-        self, tenant: str, call_id: str, limits: Iterable[RuleLimit], quotas: QuotasSection, run_id: str = ""
+        self,
+        tenant: str,
+        call_id: str,
+        limits: Iterable[RuleLimit],
+        quotas: QuotasSection,
+        run_id: str = "",
+        *,
+        has_place: bool = False,
     ) -> None:
-        """Take what a tool call is about to use, all of it or nothing. Raises QuotaExceeded."""
+        """Take what a tool call is about to use, or its place in the minute only. Raises QuotaExceeded.
+
+        With `has_place` the place was taken when the call was judged.
+        """
         at_us = self._clock()
         asked: dict[str, RuleLimit | None] = {}
         takes: list[Take] = []
         held: list[Hold] = []
-        if quotas.tool_calls_per_minute is not None:
+        if quotas.tool_calls_per_minute is not None and not has_place:
             takes.append(_take(TOOL_CALLS, at_us, _MINUTE_S, 1, quotas.tool_calls_per_minute))
         if quotas.bytes_per_day is not None:
             takes.append(_take(BYTES, at_us, _DAY_S, 0, quotas.bytes_per_day))
@@ -142,6 +164,9 @@ class Quotas:
             del self._calls[call_id]
         else:
             self._calls[call_id] = before
+        place = [take for take in takes if take.name == TOOL_CALLS and take.name not in refused]
+        if place:
+            await self._store.take(tenant, place)
         raise _used_up(refused, {take.name: take for take in takes}, asked, at_us)
 
     def took(self, call_id: str) -> bool:
@@ -244,6 +269,10 @@ def _left_s(at_us: int, length_s: int) -> float:
     return (length_us - at_us % length_us) / _US_PER_S
 
 
+def _calls(number: int | None) -> str:
+    return "1 call" if number == 1 else f"{number} calls"
+
+
 def _used_up(
     refused: Sequence[str], takes: Mapping[str, Take], rules: Mapping[str, RuleLimit | None], at_us: int
 ) -> QuotaExceeded:
@@ -256,7 +285,7 @@ def _used_up(
     rule = rules.get(name)
     if name not in takes and rule is not None:
         return QuotaExceeded(
-            f"rule {rule.rule} lets {rule.at_once} calls pass at once, and so many are under way; try again when one "
+            f"rule {rule.rule} lets {_calls(rule.at_once)} pass at once, and so many are under way; try again when one "
             "has ended",
             quota="at_once",
             rule=rule.rule,
@@ -266,7 +295,7 @@ def _used_up(
     again = f"try again in {wait_s} s"
     if rule is not None:
         return QuotaExceeded(
-            f"rule {rule.rule} lets {rule.calls} calls pass in {rule.per_s} s, and they were made; {again}",
+            f"rule {rule.rule} lets {_calls(rule.calls)} pass in {rule.per_s} s, and so many were made; {again}",
             left_s(name),
             quota="rate",
             rule=rule.rule,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
@@ -34,6 +34,7 @@ from gateway.errors import (
     Unavailable,
 )
 from gateway.models import Models
+from gateway.patience import patiently
 from gateway.quotas import Quotas
 from gateway.redaction.events import redacted_events
 from gateway.run_log import RunLog
@@ -195,9 +196,10 @@ class Runs:
             tenant = await waiting.tenant(thread.tenant)
             if self._quotas is not None:
                 await self._quotas.hold_run(thread.tenant, ready.id, tenant.policy.document.quotas)
-            text = await waiting.store.claim(ready.id)
-            run = await self._store.run(thread.tenant, ready.id) if text is not None else None
-            if run is None or text is None:
+            # Read before it is claimed: once it is, nothing may fail before it is hosted.
+            run = await self._store.run(thread.tenant, ready.id)
+            claimed = await waiting.store.claim(ready.id) if run is not None else None
+            if run is None or claimed is None:
                 self._busy.pop(thread.id, None)
                 await self._release_quotas(ready.id)
                 return
@@ -209,10 +211,15 @@ class Runs:
             await self._release_quotas(ready.id)
             raise
         self._models.setdefault(tenant.name, Models())
+        log.info("run goes on", run_id=run.id, tenant=run.tenant, thread=run.thread)
         self._host(
-            _Live(run, thread, RunLog(run.id, self._store, last_sequence=run.last_sequence)),
+            _Live(
+                replace(run, status="running", last_sequence=claimed.last_sequence),
+                thread,
+                RunLog(run.id, self._store, last_sequence=claimed.last_sequence),
+            ),
             tenant,
-            text,
+            claimed.suspended,
         )
 
     async def get(self, tenant: Tenant, run_id: str) -> Run:
@@ -266,7 +273,7 @@ class Runs:
         """End a run while it waits, and what it asked."""
         finished = _finished("cancelled", "gateway", "cancelled", "the run was cancelled")
         if await waiting.store.end(run_id, finished):
-            await waiting.approvals.cancel_pending(run_id)
+            await waiting.approvals.cancel_open(run_id)
             log.info("run finished", run_id=run_id, status="cancelled")
 
     async def _pause(self, pause_s: float) -> None:
@@ -317,7 +324,7 @@ class Runs:
             return
         try:
             if not work.suspended:
-                await self._waiting.approvals.cancel_pending(work.run.id)
+                await self._waiting.approvals.cancel_open(work.run.id)
             elif work.cancelled:
                 await self._end_waiting(work.run.id, self._waiting)
         except AirlockError as error:
@@ -344,7 +351,8 @@ class Runs:
         run, thread = live.run, live.thread
         suspended = SuspendedRun.model_validate_json(stored) if stored is not None else None
         if suspended is not None and suspended.policy and self._waiting is not None:
-            tenant = await self._waiting.tenant(tenant.name, suspended.policy)
+            pinned = partial(self._waiting.tenant, tenant.name, suspended.policy)
+            tenant = await patiently(pinned, run.id)
         elif run.policy_mode == "pin":
             tenant = tenant.pinned()
         if run.agent not in tenant.agents:
@@ -353,11 +361,13 @@ class Runs:
         tool_path = self._tool_calls.tool_path(tenant, thread, run.id, run.agent)
         model_of = self._models[tenant.name].of
         state = suspended.state if suspended is not None else AgentState(run_id=run.id, thread=thread.name)
-        kept = state.with_(
-            agent=run.agent,
-            messages=await self._store.messages_of(thread),
-            metadata=await self._store.metadata_of(thread),
-        )
+
+        async def as_stored() -> AgentState:
+            messages, metadata = await self._store.messages_of(thread), await self._store.metadata_of(thread)
+            return state.with_(agent=run.agent, messages=messages, metadata=metadata)
+
+        # A run that waited has been taken out of its wait: what cannot be read now must not be its end.
+        kept = await (as_stored() if suspended is None else patiently(as_stored, run.id))
         history = ThreadHistoryHook(self._store, thread, kept)
         recorder = TraceLog(tenant=tenant.name, thread=thread.name, run_id=run.id)
         agent = Agent(

@@ -28,9 +28,10 @@ from agent.tool import ToolExecutor, ToolResult, ToolSpec
 from agent.tool_runner import ToolRunner
 from agent.toolbox import Toolbox
 from gateway.agents import Workspace, seven_tools
-from gateway.approver import ThreadApprover, load_grants
+from gateway.approver import ThreadApprover
 from gateway.clock import MakeId, make_id
 from gateway.errors import ApprovalPending, InvalidArgument
+from gateway.grant_hook import GrantHook, load_grants
 from gateway.journal import JournalHook
 from gateway.policy import PolicyHook
 from gateway.policy.decision import Facts
@@ -40,7 +41,7 @@ from gateway.redaction import Redactor
 from gateway.redaction.hooks import redaction_hooks, redactor_of
 from gateway.redaction.process_output import ProcessReader
 from gateway.redaction.workspace import RedactedWorkspace
-from gateway.storage.approval_store import ApprovalStore
+from gateway.storage.approval_store import APPROVED, ApprovalStore
 from gateway.storage.store import Store, Thread
 from gateway.tenants import Tenant
 from gateway.thread_sandbox import ThreadSandbox
@@ -82,12 +83,13 @@ class ToolPath:
 
 @dataclass(frozen=True)
 class FinishedToolCall:
-    """A tool call that is over."""
+    """A tool call that is over. `edited_arguments`, JSON, are set where an approver wants the call made with these."""
 
     thread: str
     execution: ToolExecution
     result: ToolResult
     duration_s: float
+    edited_arguments: str = ""
 
     def raise_waiting(self) -> None:
         """Raise ApprovalPending where the call waits for an approval."""
@@ -155,7 +157,8 @@ class ToolCalls:
             hooks=(
                 *(() if quota is None else (quota,)),
                 JournalHook(self._store, thread, lambda: tenant.policy.version, run_id, redactor),
-                *redaction_hooks(document),
+                *redaction_hooks(document, sandbox),
+                *(() if approvals is None else (GrantHook(approvals, thread, run_id),)),
                 PolicyHook(
                     lambda: tenant.policy,
                     facts,
@@ -207,7 +210,15 @@ class ToolCalls:
             raise refused
         execution = state.current.tool_executions[0]
         result = execution.result or ToolResult.error("the call ended without a result")
-        return FinishedToolCall(tool_path.thread.name, execution, result, perf_counter() - started)
+        edited = await self._edited(tenant, execution)
+        return FinishedToolCall(tool_path.thread.name, execution, result, perf_counter() - started, edited)
+
+    async def _edited(self, tenant: Tenant, execution: ToolExecution) -> str:
+        """Return the arguments that an approver wants a refused call made with."""
+        if self._approvals is None or not (execution.blocked and execution.approval_id):
+            return ""
+        approval = await self._approvals.get(tenant.name, execution.approval_id)
+        return (approval.edited_arguments or "") if approval is not None and approval.status == APPROVED else ""
 
     def normalised(self, tenant: Tenant, call: ToolCall) -> ToolCall | ToolResult:
         """Return a call in the form that policy judges, or what is wrong with it; one of an agent's tools as it is."""

@@ -20,6 +20,7 @@ from typing import Any, Self
 from rich.console import Console
 
 from gateway.cli import approval_view as view
+from gateway.cli.approval_watch import watched
 from gateway.client import AirlockError, Approval, Client
 
 _SEEN_AT_FIRST = 1000
@@ -104,7 +105,21 @@ class Desk:
             await asyncio.gather(watching, return_exceptions=True)
 
     async def _watch(self) -> None:
-        async for approval in self._airlock.watch_approvals():
+        told: set[str] = set()
+
+        def caught_up() -> None:
+            """Forget what was answered while nobody told: at the start, or while the gateway was gone."""
+            for id_ in self._waiting.keys() - told:
+                del self._waiting[id_]
+            self._changed.set()
+
+        def say(said: str) -> None:
+            told.clear()
+            self._shown = None
+            self._console.print(said, style="yellow", markup=False)
+
+        async for approval in watched(self._airlock, say, caught_up):
+            told.add(approval.id)
             if approval.status == "pending":
                 self._waiting[approval.id] = approval
             elif self._waiting.pop(approval.id, None) is not None:
@@ -117,7 +132,7 @@ class Desk:
             if watching.done():
                 watching.result()
                 return
-            self._show_next()
+            await self._show_next()
             key = await self._key_or_change(keys, watching)
             if key is None:
                 continue
@@ -126,16 +141,33 @@ class Desk:
             if self._shown is not None:
                 await self._heed(self._shown, key, keys)
 
-    def _show_next(self) -> None:
+    async def _show_next(self) -> None:
         if self._shown is not None and self._shown.id in self._waiting:
             return
-        self._shown = next(iter(self._waiting.values()), None)
+        try:
+            self._shown = await self._next_whole()
+        except AirlockError as error:  # it is asked for again with the next key, or when the gateway is back
+            self._shown = None
+            self._console.print(str(error), style="red", markup=False)
         if self._shown is None:
             return
         self._console.print(view.panel(self._shown, waiting=len(self._waiting) - 1))
         if self._shown.proposed_rule:
             self._console.print(view.narrow(self._shown))
         self._console.print(view.choices(self._shown))
+
+    async def _next_whole(self) -> Approval | None:
+        """Return what is to be shown next; nobody answers what lists have cut."""
+        while self._waiting:
+            first = next(iter(self._waiting.values()))
+            if not first.arguments_cut:
+                return first
+            whole = await self._airlock.approval(first.id)
+            if first.id in self._waiting and whole.status == "pending":
+                self._waiting[first.id] = whole
+                return whole
+            self._waiting.pop(first.id, None)
+        return None
 
     async def _key_or_change(self, keys: Keys, watching: asyncio.Task[None]) -> str | None:
         self._changed.clear()

@@ -6,12 +6,15 @@ import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import yaml
+from pydantic import TypeAdapter
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from gateway.cli.printable import one_line, printable, short_arguments
+from gateway.policy.document import WRITING_TOOLS, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from gateway.client import Approval
 
 _SHOWN_CHARS = 4000
+_ALL_COLUMNS_FIT = 120
 _STYLES = {"pending": "yellow", "approved": "green", "used": "green", "denied": "red", "expired": "red"}
 _SAID = {"once": "allowed once", "run": "allowed for the run", "thread": "allowed for the thread", "deny": "refused"}
 KEYS = {"y": "once", "r": "run", "t": "thread", "n": "deny", "e": "edit"}
@@ -26,7 +30,7 @@ KEYS = {"y": "once", "r": "run", "t": "thread", "n": "deny", "e": "edit"}
 
 def panel(approval: Approval, *, waiting: int = 0) -> RenderableType:
     """Return the whole of an approval: the call with what it was asked about highlighted, and who asks for it."""
-    lines: list[RenderableType] = [_call(approval), Text()]
+    lines = [_call(approval), Text()]
     lines.append(Text.assemble(("asked by ", "dim"), one_line(approval.rule), ": ", one_line(approval.reason)))
     rest = {name: value for name, value in approval.arguments.items() if name not in ("command", "path")}
     if rest:
@@ -36,6 +40,9 @@ def panel(approval: Approval, *, waiting: int = 0) -> RenderableType:
     where = f"thread {one_line(approval.thread)}"
     whose = f"run {approval.run_id}" if approval.run_id else "a service"
     lines.append(Text(f"{whose} · {where} · {remaining(approval)} · {approval.policy_version}", style="dim"))
+    for line in lines:
+        # The console does not wrap, and a panel cuts what it does not wrap at its edge, without a word.
+        line.no_wrap, line.overflow = False, "fold"
     title = Text(f"{approval.tool} · {approval.id}" + (f" · {waiting} more wait" if waiting else ""))
     return Panel(Group(*lines), title=title, title_align="left", border_style=_STYLES.get(approval.status, "dim"))
 
@@ -55,24 +62,54 @@ def choices(approval: Approval) -> Text:
 
 
 def narrow(approval: Approval) -> Text:
-    """Return what the answers for a run and a thread would allow."""
-    return Text.assemble(("r and t would allow:\n", "dim"), (printable(approval.proposed_rule.rstrip()), "dim"))
+    """Return what the answers for a run and a thread would allow: in words where it is more than this very call."""
+    wider = one_line(", ".join(filter(None, map(_wider, _rules(approval.proposed_rule)))))
+    said = Text("r and t would allow:", style="dim")
+    if wider:
+        said.append(f" {wider}", style="not dim bold yellow")
+    return said.append("\n").append(printable(approval.proposed_rule.rstrip()))
 
 
-def table(approvals: Sequence[Approval]) -> Table:
-    """Return a table, one line each."""
-    made = Table("id", "status", "asked", "thread", "tool", "call", "rule", box=None, header_style="bold")
+def _rules(text: str) -> Sequence[Rule]:
+    try:
+        rules = TypeAdapter(tuple[Rule, ...]).validate_json(json.dumps(yaml.safe_load(text)))
+    except (ValueError, yaml.YAMLError):  # of a gateway with another language: the text itself is shown all the same
+        return ()
+    return rules
+
+
+def _wider(rule: Rule) -> str:
+    """Say what a proposed rule allows besides the call that is asked about; empty where it is this very call."""
+    if WRITING_TOOLS & set(rule.tools) and rule.paths is not None:
+        return f"writing any content to {', '.join(rule.paths)}"
+    if not rule.given():
+        return f"any call of {', '.join(rule.tools)}, whatever its arguments"
+    return ""
+
+
+def table(approvals: Sequence[Approval], width: int) -> Table:
+    """Return a table for a console so many columns wide. Ids are whole, for they are to be copied."""
+    made = Table(box=None, header_style="bold")
+    wide = width >= _ALL_COLUMNS_FIT
+    for name in ("id", "status", *(("asked", "thread") if wide else ()), "tool", "call", *(("rule",) if wide else ())):
+        made.add_column(name, no_wrap=name in ("id", "status", "asked", "tool"), overflow="fold")
     for one in approvals:
+        when = [f"{one.created_at.astimezone():%m-%d %H:%M}", Text(one_line(one.thread, 24))]
         made.add_row(
             one.id,
             Text(one.status, style=_STYLES.get(one.status, "dim")),
-            f"{one.created_at.astimezone():%m-%d %H:%M}",
-            Text(one_line(one.thread, 24)),
+            *(when if wide else ()),
             one.tool,
-            Text(one_line(short_arguments(one.arguments), 60)),
-            Text(one_line(one.rule, 30)),
+            Text(one_line(_in_a_list(one), 60)),
+            *([Text(one_line(one.rule, 30))] if wide else ()),
         )
     return made
+
+
+def _in_a_list(approval: Approval) -> str:
+    if approval.arguments_cut and not approval.arguments:
+        return f"({approval.arguments_size_bytes:,} bytes of arguments: `show` has them)"
+    return short_arguments(approval.arguments)
 
 
 def outcome(approval: Approval) -> Text:

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.terminal import DEFAULT_ADDRESS, EXIT_USAGE, Address, Json, Key, fail, out, print_json, run_client
+from gateway.cli.grants import grants, revoke
+from gateway.cli.terminal import DEFAULT_ADDRESS, EXIT_USAGE, Address, Json, Key, err, fail, out, print_json, run_client
 
 if TYPE_CHECKING:
     from gateway.client import Approval
     from gateway.client_approvals import Answer, ApprovalStatus
 
 app = typer.Typer(help="Tool calls that wait for somebody's word.", no_args_is_help=True)
+app.command()(grants)
+app.command()(revoke)
 ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="As `airlock approvals list` shows it.")]
 
 
@@ -33,7 +36,7 @@ def list_(
     key: Key = "",
     as_json: Json = False,
 ) -> None:
-    """List approvals, the newest first."""
+    """List approvals, the newest first. Long arguments are left out, and `arguments_cut` says so; `show` has them."""
     wanted: ApprovalStatus | None = None if status == "all" else status  # type: ignore[assignment]
 
     async def work() -> Sequence[Approval]:
@@ -50,7 +53,7 @@ def list_(
     else:
         from gateway.cli.approval_view import table
 
-        out.print(table(found))
+        out.print(table(found, out.width))
 
 
 @app.command()
@@ -118,7 +121,10 @@ def deny(
 
 @app.command()
 def watch(*, address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = False) -> None:
-    """Show what waits as it comes, and answer with one key; not at a terminal, a line for each change."""
+    """Show what waits as it comes, and answer with one key; not at a terminal, a line for each change.
+
+    A gateway that stops is waited for until Ctrl-C.
+    """
 
     async def work() -> None:
         from gateway.client import Client
@@ -129,13 +135,17 @@ def watch(*, address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = 
 
                 await Desk(airlock, out).work()
                 return
-            async for approval in airlock.watch_approvals():
+            from gateway.cli.approval_watch import watched
+
+            async for approval in watched(airlock, lambda said: err.print(said, style="yellow", markup=False)):
                 if as_json:
                     print_json(_as_json(approval))
-                else:
-                    from gateway.cli.approval_view import outcome, panel
+                    continue
+                from gateway.cli.approval_view import outcome, panel
 
-                    out.print(panel(approval) if approval.status == "pending" else outcome(approval))
+                if approval.status == "pending" and approval.arguments_cut:
+                    approval = await airlock.approval(approval.id)  # noqa: PLW2901 - the same, whole
+                out.print(panel(approval) if approval.status == "pending" else outcome(approval))
 
     run_client(work(), as_json=as_json)
 

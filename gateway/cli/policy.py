@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.cli import policy_life, policy_proof, policy_replay, policy_show
-from gateway.cli.policy_files import File, OperatorFile, compiled, read, read_operator
+from gateway.cli.policy_files import File, OperatorFile, compiled, read, read_operator, readable
 from gateway.cli.printable import one_line
 from gateway.cli.terminal import EXIT_BAD_NEWS, EXIT_USAGE, Json, fail, out, print_json
 
@@ -32,13 +32,14 @@ def check(file: File, *, operator: OperatorFile = None, as_json: Json = False) -
     """Say whether a policy file loads, and if not what is wrong in which line."""
     from gateway.policy import check_policy_file
 
+    readable(file, as_json=as_json)
     problems = check_policy_file(file, read_operator(operator, as_json=as_json))
     if as_json:
         errors = [{"line": p.line, "field": p.field, "message": p.message} for p in problems]
         print_json({"ok": not problems, "errors": errors})
     elif problems:
         for p in problems:
-            out.print(f"{file}:{p.line}: {p.field}: {p.message}", style="red", markup=False)
+            out.print(f"{file}:{p.line}: {p.text}", style="red", markup=False)
     else:
         out.print(f"[green]ok[/] {file}")
     if problems:
@@ -70,9 +71,12 @@ def explain(
     policy = compiled(document, above)
     try:
         arguments = json.loads(args)
-        facts = Facts(at=moment(at))
     except (ValueError, RecursionError) as error:
-        fail(str(error), EXIT_USAGE, as_json=as_json)
+        fail(f"--args: not JSON: {error}", EXIT_USAGE, as_json=as_json)
+    try:
+        facts = Facts(at=moment(at))
+    except ValueError as error:
+        fail(f"--at: {error}", EXIT_USAGE, as_json=as_json)
     if not isinstance(arguments, dict):
         fail("--args: a JSON object is expected", EXIT_USAGE, as_json=as_json)
     # Judged as a real call would be: with the path that the tool would open.

@@ -36,6 +36,14 @@ def read(file: Path, operator: PolicyDocument | None = None, *, as_json: bool) -
     return _reading(file, lambda text: read_policy(text, str(file), operator), as_json=as_json)
 
 
+def readable(file: Path, *, as_json: bool) -> None:
+    """End with the same error as other commands where a file is not there."""
+    try:
+        file.open("rb").close()
+    except OSError as error:
+        fail(f"{file}: {error.strerror}", EXIT_USAGE, as_json=as_json)
+
+
 def read_operator(file: Path | None, *, as_json: bool) -> PolicyDocument | None:
     """Read the operator's layer, where a file is named."""
     return None if file is None else read(file, as_json=as_json).document
@@ -74,8 +82,7 @@ def _reading(file: Path, take: Callable[[str], T], *, as_json: bool) -> T:
         first = error.errors[0]
         more = f" (and {len(error.errors) - 1} more)" if len(error.errors) > 1 else ""
         fail(
-            f"{file} does not load: `airlock policy check {file}` says why."
-            f" Line {first.line}: {first.field}: {first.message}{more}",
+            f"{file} does not load: `airlock policy check {file}` says why. Line {first.line}: {first.text}{more}",
             EXIT_USAGE,
             as_json=as_json,
         )

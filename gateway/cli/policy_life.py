@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -63,7 +63,8 @@ def apply(
 
 def rollback(
     version: Annotated[
-        str | None, typer.Argument(metavar="VERSION", help="As history shows it; the one before unless given.")
+        str | None,
+        typer.Argument(metavar="VERSION", help="As history shows it; the one that was in force before unless given."),
     ] = None,
     *,
     tenant: OfTenant = None,
@@ -73,7 +74,10 @@ def rollback(
     config: ConfigFile = _CONFIG,
     as_json: Json = False,
 ) -> None:
-    """Put an earlier version in force again."""
+    """Put an earlier version in force again; done twice, it goes back twice.
+
+    Without VERSION it undoes what was applied last and not undone yet.
+    """
     layer = _layer(tenant, operator_layer=operator_layer, as_json=as_json)
 
     async def work() -> _Applied:
@@ -108,10 +112,12 @@ def history(
     if not found:
         out.print("nothing was ever applied here")
         return
-    table = Table("since", "version", "by", "comment", box=None, header_style="bold")
+    table = Table(box=None, header_style="bold")
+    for name in ("since", "version", "by", "comment"):  # what is to be copied stays whole
+        table.add_column(name, no_wrap=name in ("since", "version"), overflow="fold")
     for change, version in found:
-        how = f"{change.kind} by {change.by}" if change.kind != "file" else change.by
-        table.add_row(_time(change.at_us), version or f"{change.digest[:12]} (does not load)", how, change.comment)
+        named = version or f"{change.digest[:12]} (does not load)"
+        table.add_row(_time(change.at_us), named, _how(change.kind, change.by), change.comment)
     out.print(table, markup=False)
 
 
@@ -137,10 +143,13 @@ def current(
         out.print(found["text"], markup=False, end="")
     else:
         own, operator = found, found["operator"]
-        out.print(f"{own['version']} since {own['at']}, {own['kind']} by {own['by']}", markup=False)
+        out.print(f"{own['version']} since {own['at']}, {_how(own['kind'], own['by'])}", markup=False)
         if operator is not None:
-            out.print(f"operator's layer: {operator['version']} since {operator['at']}, by {operator['by']}")
+            how = _how(operator["kind"], operator["by"])
+            out.print(f"operator's layer: {operator['version']} since {operator['at']}, {how}", markup=False)
         out.print(f"in force: {found['in_force']}")
+        if found["file"] is not None:
+            out.print(f"watched file: {found['file']['path']}: {found['file']['state']}", markup=False)
 
 
 @dataclass(frozen=True)
@@ -150,6 +159,7 @@ class _Applied:
     tenant: str
     version: str = ""
     change: Change | None = None
+    before: str = ""
     unchanged: bool = False
     refused: str = ""
     problems: tuple[PolicyProblem, ...] = ()
@@ -182,23 +192,25 @@ class _Life:
         if before is not None and before.digest == digest_of_text(text):
             return _Applied(self._layer, await self.version(before), before, unchanged=True)
         change = await self.policies.store.apply(self._layer, text, kind, by, comment)
-        return _Applied(self._layer, await self.version(change), change)
+        was = await self.version(before) or before.digest if before is not None else ""
+        return _Applied(self._layer, await self.version(change), change, before=was)
 
     async def earlier(self, version: str | None) -> Change:
-        """Return the newest change whose version is that one; without one, that before the version in force."""
+        """Return the newest change whose version is that one; without one, that before what is not undone yet."""
         from gateway.errors import NotFound
 
         found = await self.policies.store.history(self._layer, 1000)
+        if version is None:
+            standing = _standing(found)
+            if len(standing) > 1:
+                return standing[-2]
+            raise NotFound("there is no version to go back to; `airlock policy history` lists those there are")
         for change in found:
-            if version is None:
-                if change.digest != found[0].digest:
-                    return change
-            elif await self.version(change) == version or (
+            if await self.version(change) == version or (
                 len(version) >= _LEAST_DIGEST_CHARS and change.digest.startswith(version)
             ):
                 return change
-        wanted = "there is no version before the one in force" if version is None else f"no version {version!r}"
-        raise NotFound(f"{wanted}; `airlock policy history` lists those there are")
+        raise NotFound(f"no version {version!r}; `airlock policy history` lists those there are")
 
     async def version(self, change: Change) -> str:
         """Return a version's name, "" where its text does not load any more."""
@@ -220,9 +232,32 @@ class _Life:
         documents = [await self._document(own), *([await self._document(over)] if over is not None else [])]
         loaded = [document for document in documents if document is not None]
         found["in_force"] = layered(*loaded).version if len(loaded) == len(documents) else ""
+        found["file"] = self._file(own)
         if with_text:
             found["text"] = await self.policies.store.text(own.digest)
         return found
+
+    def _file(self, own: Change) -> dict[str, str] | None:
+        """Return the file that the configuration names for the layer, and how it stands to what is in force."""
+        from gateway.errors import Misconfigured
+        from gateway.policy import PolicyError, load_policy
+        from gateway.policy_check import read_policy_file
+        from gateway.storage.policy_store import OPERATOR, digest_of_text
+
+        config = self._config
+        named = config.operator_policy if self._layer == OPERATOR else config.tenants[self._layer].policy
+        if named is None:
+            return None
+        path = config.path(named)
+        try:
+            text = read_policy_file(path, "the file")
+            state = "in force" if digest_of_text(text) == own.digest else "not what is in force"
+            load_policy(text, str(path))
+        except Misconfigured:
+            state = "cannot be read"
+        except PolicyError:
+            state = "does not load, and is not in force"
+        return {"path": str(path), "state": state}
 
     async def _document(self, change: Change) -> PolicyDocument | None:
         from gateway.policies import stored_document
@@ -256,6 +291,8 @@ async def _opened(path: Path, layer: str) -> AsyncIterator[_Life]:
 
 
 def _layer(tenant: str | None, *, operator_layer: bool, as_json: bool) -> str:
+    if tenant is not None and operator_layer:
+        fail("--tenant and --operator-layer: one of them, not both", EXIT_USAGE, as_json=as_json)
     if (tenant is None) is not operator_layer or tenant == "":
         fail("one of --tenant NAME and --operator-layer is needed", EXIT_USAGE, as_json=as_json)
     return tenant or ""
@@ -283,13 +320,19 @@ def _show_applied(applied: _Applied, *, as_json: bool) -> None:
         errors = [{"line": p.line, "field": p.field, "message": p.message} for p in applied.problems]
         if applied.refused and not errors:
             errors = [{"line": 0, "field": "", "message": applied.refused}]
-        told = {} if change is None else {**_as_json(change, applied.version), "unchanged": applied.unchanged}
+        told = (
+            {}
+            if change is None
+            else {**_as_json(change, applied.version), "before": applied.before, "unchanged": applied.unchanged}
+        )
         print_json({"ok": change is not None, "errors": errors, **told})
     elif change is None:
         out.print(applied.refused, style="red", markup=False)
         out.print("nothing was changed")
     elif applied.unchanged:
         out.print(f"{applied.version} is in force already, since {_time(change.at_us)}")
+    elif change.kind == "rollback":
+        out.print(f"[green]rolled back[/] from {applied.before} to {applied.version}: {_LIVE}")
     else:
         out.print(f"[green]applied[/] {applied.version}: {_LIVE}")
     if change is None:
@@ -308,10 +351,29 @@ def _as_json(change: Change, version: str) -> dict[str, Any]:
     }
 
 
-def _named(document: PolicyDocument) -> str:
-    from gateway.policies import layered
+def _standing(newest_first: Sequence[Change]) -> list[Change]:
+    """Return the changes that no rollback has undone, oldest first; the last is in force."""
+    standing: list[Change] = []
+    for change in reversed(newest_first):
+        if change.kind == "rollback":
+            before = [n for n, earlier in enumerate(standing[:-1]) if earlier.digest == change.digest]
+            if before:
+                del standing[before[-1] + 1 :]
+                continue
+        if not standing or standing[-1].digest != change.digest:
+            standing.append(change)
+    return standing
 
-    return layered(document).version
+
+def _how(kind: str, by: str) -> str:
+    """Say how it came into force; of a file, `by` names it already."""
+    return by if kind == "file" else f"{kind} by {by}"
+
+
+def _named(document: PolicyDocument) -> str:
+    from gateway.policies import version_of
+
+    return version_of(document)
 
 
 def _time(at_us: int) -> str:

@@ -9,7 +9,7 @@ import typer
 from gateway.cli.terminal import DEFAULT_ADDRESS, EXIT_BAD_NEWS, Address, Json, Key, out, print_json, run_client
 
 if TYPE_CHECKING:
-    from gateway.client import Event
+    from gateway.client import Event, PolicyMode
 
 
 def run(
@@ -17,17 +17,23 @@ def run(
     *,
     agent: Annotated[str, typer.Option(help="Agent of the gateway's configuration.")] = "default",
     thread: Annotated[str, typer.Option(help="Thread to work in; a new one when not given.")] = "",
+    follow_policy: Annotated[
+        bool, typer.Option("--follow-policy", help="A policy applied meanwhile judges the next calls of the run.")
+    ] = False,
     address: Address = DEFAULT_ADDRESS,
     key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Run an agent on a task; Ctrl-C cancels it. Exits 0 when the agent answered, 1 when the run ended otherwise."""
-    last = run_client(_follow(task, agent, thread, address, key, as_json=as_json), as_json=as_json)
+    mode: PolicyMode = "follow" if follow_policy else "pin"
+    last = run_client(_follow(task, agent, thread, mode, address, key, as_json=as_json), as_json=as_json)
     if last is None or last.payload.get("status") != "completed":
         raise typer.Exit(EXIT_BAD_NEWS)
 
 
-async def _follow(task: str, agent: str, thread: str, address: str, key: str, *, as_json: bool) -> Event | None:
+async def _follow(
+    task: str, agent: str, thread: str, policy_mode: PolicyMode, address: str, key: str, *, as_json: bool
+) -> Event | None:
     import asyncio
 
     from gateway.cli.nested_view import NestedRunView
@@ -36,9 +42,10 @@ async def _follow(task: str, agent: str, thread: str, address: str, key: str, *,
     view = NestedRunView(out)
     last = None
     async with Client(address, key) as airlock:
-        started = await airlock.start_run(task, thread=thread, agent=agent)
+        started = await airlock.start_run(task, thread=thread, agent=agent, policy_mode=policy_mode)
         if not as_json:
-            out.print(f"run {started.id}", style="dim")
+            policy = f" · {started.policy_version}" if started.policy_version else ""
+            out.print(f"run {started.id}{policy}", style="dim", markup=False)
         try:
             async for last in airlock.watch_run(started.id):
                 if as_json:

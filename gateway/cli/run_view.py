@@ -37,6 +37,7 @@ class _Call:
     shown_lines: int = 0
     partial_line: str = ""
     refused: bool = False
+    asked: bool = False
 
 
 class RunView:
@@ -47,6 +48,7 @@ class RunView:
         self._calls: dict[str, _Call] = {}
         self._open: set[str] = set()
         self._headed: str | None = None
+        self._policies: list[str] = []
         self._prose = Prose(self._console)
 
     def feed(self, event_type: str, payload: Mapping[str, Any]) -> None:
@@ -55,6 +57,9 @@ class RunView:
         if show is not None:
             if event_type != "model_delta":
                 self._prose.end()
+            version = one_line(payload.get("policy_version") or "", 80)
+            if version and version not in self._policies:
+                self._policies.append(version)
             show(payload)
 
     def interrupt(self) -> None:
@@ -75,6 +80,7 @@ class RunView:
         self._print(printable(payload.get("task", "")), "bold", wrap=True)
 
     def _on_run_resumed(self, payload: Mapping[str, Any]) -> None:
+        self._headed = None
         self._print(f"run goes on after step {one_line(payload.get('step'))}", "dim")
 
     def _on_run_suspended(self, payload: Mapping[str, Any]) -> None:
@@ -126,6 +132,9 @@ class RunView:
 
     def _on_tool_call_started(self, payload: Mapping[str, Any]) -> None:
         self._know(payload.get("call_id"), payload.get("name"), payload.get("arguments"))
+        call = self._calls.get(str(payload.get("call_id")))
+        if call is not None and call.refused:
+            return  # a run that goes on tells anew of the calls of its step
         self._head(payload)
         self._open.add(str(payload.get("call_id")))
 
@@ -133,13 +142,16 @@ class RunView:
         if payload.get("verdict") == "deny":
             self._refuse(payload)
         elif payload.get("verdict") == "ask":
-            self._head(payload)
+            call = self._head(payload)
+            if call.asked:
+                return  # a run that goes on tells anew that it was asked about
+            call.asked = True
             self._print(f"? waits for an approval, rule {one_line(payload.get('rule'))}", "yellow", 2)
 
     def _refuse(self, payload: Mapping[str, Any]) -> None:
-        call = self._head(payload)
-        if not call.refused:
-            call.refused = True
+        known = self._calls.get(str(payload.get("call_id")))
+        if known is None or not known.refused:
+            self._head(payload).refused = True
             blocked = f"✗ blocked by rule {one_line(payload.get('rule'))}: {one_line(payload.get('reason'))}"
             self._print(blocked, "red", 2, wrap=True)
 
@@ -218,6 +230,8 @@ class RunView:
 
     def _on_run_finished(self, payload: Mapping[str, Any]) -> None:
         self._console.print(Rule(style="dim"))
+        if self._policies:
+            self._print(f"judged by {', then '.join(self._policies)}", "dim", wrap=True)
         completed = payload.get("status") == "completed"
         self._print(
             f"■ {one_line(payload.get('status'))}: {stop_line(payload.get('stop'))}",

@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Coroutine
-from typing import Annotated, Any, NoReturn, TypeVar
+from collections.abc import Coroutine, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from gateway.errors import AirlockError
 
 EXIT_BAD_NEWS = 1
 EXIT_USAGE = 2
@@ -37,10 +40,12 @@ def print_json(value: object) -> None:
     sys.stdout.flush()
 
 
-def fail(message: str, code: int, *, as_json: bool = False) -> NoReturn:
-    """End with one clear error."""
+def fail(
+    message: str, code: int, *, as_json: bool = False, details: Mapping[str, str | float] | None = None
+) -> NoReturn:
+    """End with one clear error; `details` are for programs."""
     if as_json:
-        print_json({"error": message})
+        print_json({"error": message, **(details or {})})
     else:
         err.print("error:", style="bold red", end=" ")
         err.print(message, markup=False)
@@ -54,10 +59,22 @@ def run_client(work: Coroutine[Any, Any, T], *, as_json: bool) -> T:
     try:
         return asyncio.run(work)
     except Unavailable as error:
-        fail(f"{error}. Is a gateway running there? `airlock serve` starts one", EXIT_GATEWAY, as_json=as_json)
+        said = f"{error}. Is a gateway running there? `airlock serve` starts one"
+        fail(said, EXIT_GATEWAY, as_json=as_json, details=error_details(error))
     except Misconfigured as error:
-        fail(str(error), EXIT_USAGE, as_json=as_json)
+        fail(str(error), EXIT_USAGE, as_json=as_json, details=error_details(error))
     except AirlockError as error:
-        fail(str(error), EXIT_GATEWAY, as_json=as_json)
+        fail(str(error), EXIT_GATEWAY, as_json=as_json, details=error_details(error))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def error_details(error: AirlockError) -> dict[str, str | float]:
+    """Return what a program can tell errors apart by: the reason, and the details such as quota or approval_id."""
+    from gateway.errors import QuotaExceeded
+
+    details: dict[str, str | float] = {"reason": error.reason}
+    details |= {name: value for name, value in error.details.items() if name not in ("error", "reason")}
+    if isinstance(error, QuotaExceeded) and error.retry_after_s is not None:
+        details["retry_after_s"] = error.retry_after_s
+    return details

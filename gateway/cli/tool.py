@@ -108,6 +108,7 @@ def _as_json(result: ToolResult) -> dict[str, Any]:
         "note": result.note,
         "approval_id": result.approval_id,
         "policy_version": result.policy_version,
+        "edited_arguments": result.edited_arguments,
     }
     if result.content.encode() != result.content_bytes:
         # JSON has no bytes: what is not UTF-8 comes exact beside the readable text.

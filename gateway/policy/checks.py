@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from gateway.policy.denials import Denials
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.groups import all_rules, group_problems
-from gateway.policy.placed import placed_rules
+from gateway.policy.placed import PlacedRule, placed_rules
 from gateway.policy.yaml_lines import Path, YamlReading
 
 LIMIT_EXAMPLES = 20_000
@@ -22,7 +23,7 @@ def wrong_places(document: PolicyDocument, reading: YamlReading) -> Iterator[tup
     patterns: list[tuple[Path, str]] = [(("redaction", "patterns", place), pattern.id) for place, pattern in own]
     yield from _duplicate_ids(patterns, "pattern", reading)
     yield from group_problems(document)
-    yield from _contradictions(document)
+    yield from _contradictions(document, reading)
     examples = sum(len(rule.examples.match) + len(rule.examples.not_match) for _, rule in all_rules(document))
     if examples > LIMIT_EXAMPLES:
         yield (), f"{examples} examples; a policy has at most {LIMIT_EXAMPLES}"
@@ -37,22 +38,29 @@ def _duplicate_ids(named: list[tuple[Path, str]], what: str, reading: YamlReadin
         first.setdefault(name, reading.line(place))
 
 
-def _contradictions(document: PolicyDocument) -> Iterator[tuple[Path, str]]:
-    """Yield the rules that allow exactly what another one always denies."""
-    denied: dict[str, list[Rule]] = {}
+def _contradictions(document: PolicyDocument, reading: YamlReading) -> Iterator[tuple[Path, str]]:
+    """Yield the rules that allow, or ask about, nothing but what one other rule denies whatever else holds."""
     enforced = [placed for placed in placed_rules(document) if placed.rule.mode == "enforce"]
+    denials = Denials(placed for placed in enforced if placed.rule.effect == "deny")
+    # The same conditions, be they of time or expressions: no need to understand them.
+    same: dict[str, list[PlacedRule]] = {}
     for placed in enforced:
         if placed.rule.effect == "deny":
-            denied.setdefault(_conditions(placed.rule), []).append(placed.rule)
-    for placed in enforced:
+            same.setdefault(_conditions(placed.rule), []).append(placed)
+    for placed in enforced if same else ():
         rule = placed.rule
-        if rule.effect != "allow" or not denied:
+        if rule.effect == "deny":
             continue
-        for other in denied.get(_conditions(rule), ()):
-            if set(rule.tools) <= set(other.tools):
-                message = f"rule {rule.id!r} can never allow anything, {other.id!r} denies the same; keep one"
-                yield (*placed.path, "effect"), message
-                break
+        equal = same.get(_conditions(rule), ())
+        over = next((other for other in equal if set(rule.tools) <= set(other.rule.tools)), None) or denials.over(rule)
+        if over is not None:
+            what = "never allow anything" if rule.effect == "allow" else "never ask about anything"
+            line = reading.line((*over.path, "id"))
+            message = (
+                f"rule {rule.id!r} can {what}: {over.rule.id!r} in line {line} denies all of it; take one of them out, "
+                "or give the deny rule an unless"
+            )
+            yield (*placed.path, "effect"), message
 
 
 def _conditions(rule: Rule) -> str:

@@ -19,7 +19,8 @@ from gateway.policy.argv import ArgvPrefix, compile_argv
 from gateway.policy.decision import Effect, Facts, Layer, RuleLimit
 from gateway.policy.document import Condition, Rule, SizeRange, TimeWindow
 from gateway.policy.expressions import Expression, ExpressionError, compile_expression, context
-from gateway.policy.globs import PathGlob, compile_glob
+from gateway.policy.globs import PathGlob, compile_glob, read_glob
+from gateway.policy.globs_cover import covers, may_meet
 from gateway.policy.hosts import HostPattern, compile_host
 from gateway.policy.parts import Part
 
@@ -35,7 +36,9 @@ class Held:
     maybe: bool
 
     def __and__(self, other: Held) -> Held:
-        return Held(self.surely and other.surely, self.maybe and other.maybe)
+        if self.surely:
+            return other
+        return Held(surely=False, maybe=self.maybe and other.maybe)
 
 
 YES, NO, PERHAPS = Held(surely=True, maybe=True), Held(surely=False, maybe=False), Held(surely=False, maybe=True)
@@ -69,9 +72,11 @@ class Call:
     def _variables(self, part: Part) -> dict[str, object]:
         facts = self.facts
         as_another_tool = part.of_command and part.tool != "execute"
+        # Of all that lies below a directory no one path can be told, and an expression that looks at it cannot hold.
+        path = None if part.below or part.kind == "below" else part.path
         variables: dict[str, object] = {
             "tool": part.tool,
-            "args": {"path": part.path} if as_another_tool else self.arguments,
+            "args": ({} if path is None else {"path": path}) if as_another_tool else self.arguments,
             "tenant": facts.tenant,
             "thread": facts.thread,
             "run": facts.run_id,
@@ -83,7 +88,7 @@ class Call:
             variables["command"] = command
         if part.kind == "command" and all(word.literal is not None for word in part.words):
             variables["argv"] = [word.text for word in part.words]
-        known = {"path": part.path, "host": part.host, "port": part.port, "size_bytes": part.size_bytes}
+        known = {"path": path, "host": part.host, "port": part.port, "size_bytes": part.size_bytes}
         return variables | {name: value for name, value in known.items() if value is not None}
 
 
@@ -143,6 +148,10 @@ def path_held(globs: tuple[PathGlob, ...], part: Part) -> Held:
     if part.kind not in ("path", "below"):
         return PERHAPS if part.kind == "line" else NO
     path = part.path
+    if part.glob is not None:
+        meant = read_glob(f"{part.glob}/**" if part.below else part.glob)
+        surely = any(covers(glob, meant) for glob in globs)
+        return Held(surely, surely or any(may_meet(glob, meant) for glob in globs))
     if path is None:
         return YES if any(glob.text == "/**" for glob in globs) else PERHAPS  # whatever file it is
     if part.kind == "below" or part.below:
@@ -205,6 +214,16 @@ class CompiledRule:
     more: Conditions | None = None
     unless: Conditions | None = None
 
+    @cached_property
+    def hits(self) -> tuple[Hit | None, Hit]:
+        """The hits of this rule where it only might match, and where it does."""
+        return None if self.effect == "allow" else Hit(self, self.effect, surely=False), Hit(self, self.effect)
+
+    @cached_property
+    def by_names(self) -> tuple[Hit | None, Hit] | None:
+        """`hits` of a rule whose names say it all, None of one with more conditions."""
+        return self.hits if self.more is None and self.unless is None else None
+
 
 def compile_rule(rule: Rule, place: int, layer: Layer = "tenant") -> CompiledRule:
     """Compile all of a rule but its names (paths, argv, hosts), which the index holds."""
@@ -242,8 +261,9 @@ class Hit:
 
 def hit(rule: CompiledRule, named: Held, part: Part, call: Call) -> Hit | None:
     """Return the hit of a rule whose names hold as said, None where its other conditions do not hold."""
-    if rule.more is None and rule.unless is None:
-        return _hit(rule, named)
+    by_names = rule.by_names
+    if by_names is not None:
+        return by_names[named.surely] if named.maybe else None
     held = named
     try:
         if rule.more is not None:
@@ -263,4 +283,4 @@ def _counts(rule: CompiledRule, held: Held) -> bool:
 
 
 def _hit(rule: CompiledRule, held: Held) -> Hit | None:
-    return Hit(rule, rule.effect, held.surely) if _counts(rule, held) else None
+    return rule.hits[held.surely] if held.maybe else None

@@ -101,12 +101,13 @@ def _failure(rule: Rule, name: str, part: Part, call: Call) -> _Failure:
 
 
 def _path_failure(globs: tuple[str, ...], part: Part) -> _Failure:
-    if part.path is None:
+    path = part.path or part.glob
+    if path is None:
         return _Failure("paths", "which file it is cannot be told", 1)
-    shared = {glob: _shared(glob.split("/")[1:], part.path.split("/")[1:]) for glob in globs}
+    shared = {glob: _shared(glob.split("/")[1:], path.split("/")[1:]) for glob in globs}
     closest = max(globs, key=lambda glob: shared[glob])
     others = f" (nor do {len(globs) - 1} others)" if len(globs) > 1 else ""
-    return _Failure("paths", f"{closest} does not match {part.path}{others}", shared[closest])
+    return _Failure("paths", f"{closest} does not match {path}{others}", shared[closest])
 
 
 def _shared(first: list[str], second: list[str]) -> int:

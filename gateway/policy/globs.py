@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import Literal
 
 LIMIT_PATH_BYTES = 4096
+_LIMIT_KEPT = 16_384
+"""More globs than most policies have: a document is checked and then compiled."""
 
 _WILDCARD = frozenset("*?[")
 _NOT_LITERAL = re.compile(r"/?\*\*|[*?]|\[[!^]?+.[^]]*\]", re.DOTALL)
@@ -45,18 +48,30 @@ def path_problem(path: object) -> str | None:
 class PathGlob:
     """A compiled glob.
 
-    `root` is its longest leading directory without wildcards ("" for the root itself); `needle` is a text that every
-    path it matches contains, so that most others need no expression.
+    `root` is its longest leading directory without wildcards ("" for the root itself), `depth` how many names that has;
+    `needle` is a text that every path it matches contains, so that most others need no expression. `shape`: it is one
+    path, a directory and all below it (`/a/**`), or neither, and only then an expression is needed.
     """
 
     text: str
     root: str
     needle: str
     components: tuple[str, ...]
-    pattern: re.Pattern[str]
+    expression: str
+    depth: int
+    shape: Literal["path", "tree", "pattern"]
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """The expression made ready: what costs most of a glob, and not each one is ever matched."""
+        return re.compile(self.expression, re.DOTALL)
 
     def matches(self, path: str) -> bool:
         """Return whether an absolute normalised path matches."""
+        if self.shape == "path":
+            return path == self.text
+        if self.shape == "tree":
+            return path.startswith(self.root) and path[len(self.root) : len(self.root) + 1] in ("/", "")
         return self.needle in path and self.pattern.fullmatch(path) is not None
 
     def covers_below(self, directory: str) -> bool:
@@ -95,9 +110,18 @@ def _may_continue(components: tuple[str, ...], directories: tuple[str, ...]) -> 
     return bool(positions)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=_LIMIT_KEPT)
 def compile_glob(text: str) -> PathGlob:
     """Compile a glob. Raises ValueError that says what is wrong and what is allowed."""
+    glob = read_glob(text)
+    if glob.shape == "pattern":
+        _ = glob.pattern  # at load, not in a decision
+    return glob
+
+
+@lru_cache(maxsize=_LIMIT_KEPT)
+def read_glob(text: str) -> PathGlob:
+    """Read a glob that is compared with others and may never be matched. Raises ValueError like compile_glob."""
     if not text.startswith("/"):
         raise ValueError(f"{text!r} is not absolute; a path glob starts with /, for example /workspace/**")
     if "\0" in text or "\\" in text:
@@ -118,9 +142,12 @@ def compile_glob(text: str) -> PathGlob:
     if literal == len(components):
         literal -= 1
     root = "".join("/" + component for component in components[: max(literal, 0)])
-    pattern = re.compile(_path(components), re.DOTALL)
     needle = max(_NOT_LITERAL.split(text[len(root) :]), key=len)
-    return PathGlob(text, root, needle, components, pattern)
+    depth = root.count("/")
+    shape: Literal["path", "tree", "pattern"] = "tree" if components[depth:] == ("**",) else "pattern"
+    if not _WILDCARD & set(text):
+        shape = "path"
+    return PathGlob(text, root, needle, components, _path(components), depth, shape)
 
 
 def _path(components: tuple[str, ...]) -> str:

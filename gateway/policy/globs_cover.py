@@ -1,7 +1,8 @@
-"""Whether one path glob holds all that another does, by their texts: True only when that is sure.
+"""Whether one path glob holds all that another does, or has a path in common with it, by their texts.
 
 What is compared is the shape: `**` holds any parts, `*` any characters of one part. Two globs that mean the same and
-are written very differently may be called different; nothing that one does not hold is ever called held.
+are written very differently may be called different; nothing that one does not hold is ever called held, and globs
+are said to have nothing in common only when that is sure.
 """
 
 from __future__ import annotations
@@ -23,15 +24,27 @@ def covers(a: PathGlob, b: PathGlob) -> bool:
     if a.text == b.text:
         return True
     # What every path of `a` contains stands in `b` too, or `b` has paths without it.
-    return a.needle in b.text and _holds(a.components, b.components, "**", _part_holds)
+    if a.needle not in b.text or _begin_apart(a.components, b.components, _part_holds):
+        return False
+    return _holds(a.components, b.components, "**", _part_holds)
 
 
 def may_meet(a: PathGlob, b: PathGlob) -> bool:
     """Return whether some path may match both globs: False only when that is sure."""
     one, other = a.components, b.components
-    if one and other and one[-1] != "**" and other[-1] != "**" and not _parts_meet(one[-1], other[-1]):
+    if _begin_apart(one, other, _parts_meet) or _begin_apart(one[::-1], other[::-1], _parts_meet):
         return False
     return _meet(one, other, "**", _parts_meet)
+
+
+def _begin_apart(a: Sequence[str], b: Sequence[str], agree: Callable[[str, str], bool]) -> bool:
+    """Return whether two parts at the same place before any `**` do not agree, which most globs do not."""
+    for one, other in zip(a, b, strict=False):
+        if one == "**" or other == "**":
+            return False
+        if one != other and not agree(one, other):
+            return True
+    return False
 
 
 def sample_path(glob: PathGlob, filler: str = "sample") -> str | None:
@@ -72,10 +85,8 @@ def _meet(a: Sequence[T], b: Sequence[T], any_number: T, two_meet: Callable[[T, 
         longer = [item == any_number and met[-1]] * (len(b) + 1)
         for place in range(len(b) - 1, -1, -1):
             if item == any_number or b[place] == any_number:
+                # What stands for anything takes what the other has there, or is over.
                 longer[place] = met[place] or longer[place + 1]
-                # Of two that stand for anything, the one goes or the other; of one and an item, only the one can.
-                if item != any_number:
-                    longer[place] = longer[place + 1] or met[place]
             else:
                 longer[place] = met[place + 1] and two_meet(item, b[place])
         met = longer
@@ -91,9 +102,9 @@ def _parts_meet(a: str, b: str) -> bool:
 
 
 def _characters_meet(a: str, b: str) -> bool:
-    if len(a) == len(b) == 1:
-        return a == b or "?" in (a, b)
-    return len(a) == len(b) or _character_holds(a, b) or _character_holds(b, a) or "?" in (a, b)
+    if "?" in (a, b) or (len(a) > 1 and len(b) > 1):
+        return True
+    return a == b or _character_holds(a, b) or _character_holds(b, a)
 
 
 @lru_cache(maxsize=4096)
@@ -110,6 +121,7 @@ def _character_holds(a: str, b: str) -> bool:
     return len(a) > 1 and len(b) == 1 and b != "?" and compile_glob("/" + a).matches("/" + b)
 
 
+@lru_cache(maxsize=4096)
 def _tokens(part: str) -> tuple[str, ...]:
     """Return a part's characters, with each [...] as one."""
     return tuple(_TOKEN.findall(part))

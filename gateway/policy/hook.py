@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
 
 from agent.hook import Hook
 from agent.state import AgentState
 from agent.verdict import PolicyWord
-from gateway.policy.decision import INVALID_ARGUMENTS, Decision, Facts
+from gateway.policy.decision import INVALID_ARGUMENTS, Decision, Facts, Match
 from gateway.policy.judge import Grants, Policy
 
 POLICY_VERSION = "policy.version"
 RATE = "rate"
 
-LoadGrants = Callable[[], Awaitable[Grants]]
-TakeLimits = Callable[[Decision, str], Awaitable[tuple[str, str] | None]]
-"""Takes what a call is about to use of the limits of the rules that let it pass, and of the tenant's quotas.
 
-It is given the decision and the call's id, and returns the rule and the reason why there is nothing left, or None.
+class HeldGrants(NamedTuple):
+    """The grants of a thread or a run, and the approval that made each, by the id of its rule."""
+
+    grants: Grants
+    approvals: Mapping[str, str]
+
+    def approval_of(self, trace: Iterable[Match]) -> str:
+        """Return the approval by whose grant a part of the call passed, the first; empty where none did."""
+        return next((self.approvals[match.rule] for match in trace if match.rule in self.approvals), "")
+
+
+LoadGrants = Callable[[], Awaitable[HeldGrants]]
+TakeLimits = Callable[[Decision, str], Awaitable[tuple[str, str] | None]]
+"""Takes what a call uses of the tenant's quotas and of the limits of the rules that let it pass.
+
+It is given the decision and the call's id, and returns the rule and the reason why there is nothing left, or None. Each
+call that is judged takes its place in the minute. One that is denied takes no more, and one that is asked about takes
+the rest when it runs, if it does.
 """
 
 
@@ -53,26 +69,37 @@ class PolicyHook(Hook):
         call = tool.call
         if call.arguments is None:
             reason = f"{call.name} was not judged: no JSON object of arguments"
-            return state.block(self.name, INVALID_ARGUMENTS, reason, PolicyWord(version=policy.version))
+            unfit = Decision("deny", INVALID_ARGUMENTS, reason, policy.version)
+            return await self._said(state, unfit, PolicyWord(version=policy.version))
         decision = policy.judge(call.name, call.arguments, self._facts)
+        approval_id = ""
         if decision.verdict == "ask" and self._grants is not None:
-            decision = policy.judge(call.name, call.arguments, self._facts, await self._grants())
-        word = _word(decision)
-        if decision.verdict == "allow" and self._take_limits is not None and not tool.blocked:
-            refused = await self._take_limits(decision, call.id)
+            held = await self._grants()
+            decision = policy.judge(call.name, call.arguments, self._facts, held.grants)
+            approval_id = held.approval_of(decision.trace) if decision.verdict == "allow" else ""
+        return await self._said(state, decision, _word(decision, approval_id))
+
+    async def _said(self, state: AgentState, decision: Decision, word: PolicyWord) -> AgentState:
+        """Return the state with the verdict of a decision; taking comes first, and can be refused."""
+        tool = state.current.tool
+        if self._take_limits is not None:
+            # What an outer hook has blocked will not run, whatever the policy says of it.
+            judged = replace(decision, verdict="deny") if tool.blocked else decision
+            refused = await self._take_limits(judged, tool.call.id)
             if refused is not None:
                 return state.block(self.name, refused[0], _shown(refused[1]), word)
         say = {"allow": state.proceed, "ask": state.ask, "deny": state.block}[decision.verdict]
         return say(self.name, decision.rule, _shown(decision.reason), word)
 
 
-def _word(decision: Decision) -> PolicyWord:
+def _word(decision: Decision, approval_id: str) -> PolicyWord:
     would_be, would_be_rule = decision.would_be or ("", "")
     return PolicyWord(
         version=decision.policy_version,
         asked=tuple(_shown(part) for part in decision.asked),
         would_be=would_be,
         would_be_rule=would_be_rule,
+        approval_id=approval_id,
     )
 
 

@@ -27,7 +27,7 @@ from gateway.policy.globs import PathGlob, compile_glob
 from gateway.policy.layers import effective_document
 from gateway.policy.parts import Part, cut, shown
 from gateway.policy.placed import placed_rules
-from gateway.policy.rules import RuleIndex, compile_rules
+from gateway.policy.rules import RuleIndex, ToolRules, compile_rules
 from gateway.policy.ruling import WHOLE_LINE, Judged, Ruling
 from gateway.policy.shell_line import START
 from gateway.policy.versions import digest_of
@@ -136,10 +136,15 @@ class Policy:
     def _judged(self, part: Part, call: Call, grants: Grants | None) -> Judged:
         hits: dict[tuple[int, str], Hit] = {}
         narrowed: set[bool] = set()
-        for found in self._hits(part, call):
-            if found.effect == "allow" and not part.needs_allow:
+        needs_allow, is_told = part.needs_allow, part.is_told
+        candidates = ((rule, named, seen) for rules, seen in self._about(part) for rule, named in rules.matching(seen))
+        for rule, named, seen in candidates:
+            if not needs_allow and rule.effect == "allow" and rule.by_names is not None:
                 continue
-            if not found.surely and not part.is_told:
+            found = hit(rule, named, seen, call)
+            if found is None or (not needs_allow and found.effect == "allow"):
+                continue
+            if not is_told and not found.surely:
                 narrowed.add(found.rule.shadow)
                 continue
             key = (found.rule.place, found.effect)
@@ -150,11 +155,12 @@ class Policy:
         in_order = sorted(hits.values(), key=lambda found: found.rule.place)
         return Judged(part, tuple(in_order), granted, frozenset(narrowed))
 
-    def _hits(self, part: Part, call: Call) -> Iterator[Hit]:
+    def _about(self, part: Part) -> Iterator[tuple[ToolRules, Part]]:
+        """Yield the rules that could be about a part, and the part as they see it."""
         for layer in self._layers:
-            yield from _hits_of(layer, part, call)
-            if part.of_command and part.tool != "execute":
-                yield from _hits_of(layer, replace(part, tool="execute"), call)
+            yield layer.of(part.tool), part
+            if part.of_command and part.tool != "execute" and layer.of("execute").concerns(part):
+                yield layer.of("execute"), replace(part, tool="execute")
 
     @cached_property
     def _narrows(self) -> frozenset[bool]:
@@ -186,18 +192,12 @@ def _index(document: PolicyDocument, layer: Layer) -> RuleIndex:
     return compile_rules(rules, layer, first=0 if layer == "operator" else _LIMIT_RULES)
 
 
-def _hits_of(index: RuleIndex, part: Part, call: Call) -> Iterator[Hit]:
-    for rule, named in index.of(part.tool).matching(part):
-        found = hit(rule, named, part, call)
-        if found is not None:
-            yield found
-
-
 def _granted(part: Part, call: Call, grants: Grants) -> CompiledRule | None:
     """Return the rule of a grant that surely matches a part. Where a command runs elsewhere it is another command."""
     if part.kind == "command" and part.cwd != START:
         return None
-    return next((found.rule for found in _hits_of(grants.rules, part, call) if found.effect == "allow"), None)
+    found = (hit(rule, named, part, call) for rule, named in grants.rules.of(part.tool).matching(part))
+    return next((one.rule for one in found if one is not None and one.effect == "allow"), None)
 
 
 def _tells_apart(rule: Rule) -> bool:

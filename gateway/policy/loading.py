@@ -25,6 +25,11 @@ class PolicyProblem:
     field: str
     message: str
 
+    @property
+    def text(self) -> str:
+        """The problem in words, with the field where it is about one."""
+        return f"{self.field}: {self.message}" if self.field else self.message
+
 
 class PolicyError(Exception):
     """A policy that cannot be loaded; `errors` has at least one problem, in the order of the file."""
@@ -111,4 +116,4 @@ def _field(path: Path) -> str:
 
 
 def _show(source: str, problem: PolicyProblem) -> str:
-    return f"{source}:{problem.line}: {problem.field + ': ' if problem.field else ''}{problem.message}"
+    return f"{source}:{problem.line}: {problem.text}"

@@ -1,4 +1,8 @@
-"""The narrow rule that an approver may grant with an answer: exactly what was asked about, and nothing near it."""
+"""The narrow rule that an approver may grant with an answer: exactly what was asked about, and nothing near it.
+
+No rule says what is written: one about a file to be written allows any content, and one about an agent's own tool any
+arguments. Its reason says so, for those who grant it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import yaml
 
 from gateway.policy.decision import OPAQUE, Decision
-from gateway.policy.document import Placeholder, Rule
+from gateway.policy.document import WRITING_TOOLS, Placeholder, Rule
 from gateway.policy.globs import escaped
 from gateway.policy.parts import Part, cut
 from gateway.policy.shell_line import START
@@ -60,8 +64,14 @@ def _rule(parts: Sequence[Part], tool: str, asked_by: str) -> Rule | None:
     else:
         return None
     name = hashlib.sha256(repr((tool, about)).encode("utf-8", "backslashreplace")).hexdigest()[:12]
-    reason = f"an approver allowed exactly this, which {asked_by} asks about"
+    reason = f"an approver allowed {_what(tool, about)}, which {asked_by} asks about"
     return Rule.model_validate({"id": f"grant-{name}", "tools": (tool,), "effect": "allow", "reason": reason, **about})
+
+
+def _what(tool: str, about: Mapping[str, object]) -> str:
+    if tool in WRITING_TOOLS:
+        return "writing any content here"
+    return "exactly this" if about else "this tool with any arguments"
 
 
 def _words(part: Part) -> tuple[str | tuple[str, ...] | Placeholder, ...] | None:

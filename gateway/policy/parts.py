@@ -11,12 +11,14 @@ from gateway.policy.document import CONNECT, FILE_TOOLS, WRITING_TOOLS
 from gateway.policy.effects import Access, FileUse, HostUse
 from gateway.policy.globs import path_problem
 from gateway.policy.hosts import canonical_host
+from gateway.policy.recent import Recent
 from gateway.policy.shell_line import START, Directories, Redirect
 from gateway.policy.words import Word
 from gateway.policy.wrappers import Program, read_programs
 
 _SHOWN_CHARS = 200
 _LIMIT_PORT = 65_535
+_LIMIT_KEPT_BYTES = 4 * 1024 * 1024
 _TOOL_OF: dict[Access, str] = {"read": "read_file", "write": "write_file", "list": "ls"}
 
 Kind = Literal["tool", "path", "below", "command", "host", "line"]
@@ -26,11 +28,12 @@ Kind = Literal["tool", "path", "below", "command", "host", "line"]
 class Part:
     """What is judged at once, by the rules of `tool`. `shown` is for people.
 
-    tool: a tool that has nothing but its name. path: a file; `path` is None where it cannot be told, and with `below`
-    everything in that directory too. below: what a search of `path` may meet, which is only ever restricted. command:
-    `words` run in one of the directories `cwd`; a `wrapper` runs another part in its place and is only restricted.
-    host: `host` (canonical, None where it cannot be told) and `port`. line: a whole command line that is opaque.
-    `size_bytes` is what is written, None where it is not known. `of_command`: a command line does this, not a tool.
+    tool: a tool that has nothing but its name. path: a file, or what `glob` matches; both are None where it cannot be
+    told, and with `below` everything in that directory too. below: what a search of `path` may meet, which is only
+    ever restricted. command: `words` run in one of the directories `cwd`; a `wrapper` runs another part in its place
+    and is only restricted. host: `host` (canonical, None where it cannot be told) and `port`. line: a whole command
+    line that is opaque. `size_bytes` is what is written, None where it is not known. `of_command`: a command line does
+    this, not a tool.
     """
 
     kind: Kind
@@ -45,11 +48,14 @@ class Part:
     port: int | None = None
     size_bytes: int | None = None
     of_command: bool = False
+    glob: str | None = None
 
     @property
     def is_told(self) -> bool:
         """Whether it is known which file or host is meant."""
-        return self.path is not None if self.kind == "path" else self.kind != "host" or self.host is not None
+        if self.kind == "path":
+            return self.path is not None or self.glob is not None
+        return self.kind != "host" or self.host is not None
 
     @property
     def needs_allow(self) -> bool:
@@ -127,7 +133,21 @@ def _cut_connection(arguments: Mapping[str, object]) -> Parts:
 def _cut_command(arguments: Mapping[str, object], *, effects: bool) -> Parts:
     command = arguments.get("command")
     if not isinstance(command, str):
-        return Parts(invalid="command must be text")
+        return Parts(invalid="command must be text" if "command" in arguments else "command is missing")
+    return _COMMANDS.get((command, effects), lambda: _read_command(command, effects=effects))
+
+
+def _size_bytes(key: tuple[str, bool], parts: Parts) -> int:
+    """Return about how much memory a command and its parts take."""
+    words = sum(len(part.words) for part in parts.parts)
+    return 1000 + 8 * len(key[0]) + 600 * len(parts.parts) + 200 * words
+
+
+_COMMANDS: Recent[tuple[str, bool], Parts] = Recent(_LIMIT_KEPT_BYTES, _size_bytes)
+"""A command is judged before it runs, explained, and tried again; it says the same every time."""
+
+
+def _read_command(command: str, *, effects: bool) -> Parts:
     programs = read_programs(command)
     parts: list[Part] = []
     opaque = programs.opaque or _device(programs.redirects)
@@ -187,11 +207,22 @@ def _effect_parts(program: Program) -> Iterator[Part]:
 
 def _file_part(name: str, use: FileUse) -> Part:
     path = use.path if use.path is not None and path_problem(use.path) is None else None
-    target = path if path is not None else "a file that cannot be told"
-    text = f"{name}: {use.access} {'below ' if use.below else ''}{target}"
+    target = path or (_as_written(use.glob) if use.glob is not None else "a file that cannot be told")
     return Part(
-        "path", shown(text), _TOOL_OF[use.access], path=path, below=use.below, of_command=True, wrapper=use.possible
+        "path",
+        shown(f"{name}: {use.access} {'below ' if use.below else ''}{target}"),
+        _TOOL_OF[use.access],
+        path=path,
+        below=use.below,
+        of_command=True,
+        wrapper=use.possible,
+        glob=use.glob,
     )
+
+
+def _as_written(glob: str) -> str:
+    """Return the glob of a shell's pattern as people write it, where a wildcard is never a leading dot."""
+    return glob.replace("[!.]*", "*")
 
 
 def _host_part(name: str, use: HostUse) -> Part:

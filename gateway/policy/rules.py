@@ -10,13 +10,15 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 
 from gateway.policy.argv import ArgvPrefix, compile_argv
-from gateway.policy.conditions import YES, CompiledRule, Held, compile_rule, host_held, path_held
+from gateway.policy.conditions import PERHAPS, YES, CompiledRule, Held, compile_rule, host_held, path_held
 from gateway.policy.decision import Layer
 from gateway.policy.document import Rule
-from gateway.policy.globs import PathGlob, compile_glob
+from gateway.policy.globs import LIMIT_PATH_BYTES, PathGlob, compile_glob, read_glob
+from gateway.policy.globs_cover import covers, may_meet
 from gateway.policy.hosts import HostPattern, compile_host
 from gateway.policy.parts import Part
 
@@ -40,8 +42,9 @@ class ToolRules:
     by_domain: dict[str, list[tuple[HostPattern, CompiledRule]]] = field(default_factory=lambda: defaultdict(list))
     narrows: set[bool] = field(default_factory=set)
     """Whether a rule in force (False), or one in shadow (True), tightens for some paths, argv or hosts only."""
+    by_place: list[tuple[PathGlob, CompiledRule]] = field(default_factory=list)
+    """What is in `tightening` in the order of its directories, `roots`, to find those below one."""
     roots: list[str] = field(default_factory=list)
-    """The directories of `tightening` in order, to find those below one."""
 
     def add(self, rule: Rule, compiled: CompiledRule) -> None:
         """Take in a rule of this tool."""
@@ -63,29 +66,47 @@ class ToolRules:
             pattern = compile_host(text)
             self.by_domain[_domain(pattern.name)].append((pattern, compiled))
 
+    def order(self) -> None:
+        """Make what was added ready to be matched."""
+        tightening = (pair for pairs in self.tightening.values() for pair in pairs)
+        self.by_place = sorted(tightening, key=lambda pair: pair[0].root)
+        self.roots = [glob.root for glob, _ in self.by_place]
+
+    def concerns(self, part: Part) -> bool:
+        """Return whether any rule could match a file or a host that a command names."""
+        return bool(self.general) or bool(self.by_root if part.kind == "path" else self.by_domain)
+
     def matching(self, part: Part) -> Found:
-        """Yield the rules whose names hold for a part of this tool; a rule may come more than once."""
-        if part.kind != "below":
-            yield from ((rule, YES) for rule in self.general)
-        if part.kind in ("path", "below"):
-            yield from self._by_path(part)
-        elif part.kind == "command":
-            yield from self._by_argv(part)
-        elif part.kind == "host":
-            yield from self._by_host(part)
+        """Return the rules whose names hold for a part of this tool; a rule may come more than once."""
+        kind = part.kind
+        if kind == "below":
+            return chain(((rule, YES) for rule in self.looking), self._by_path(part))
+        general = ((rule, YES) for rule in self.general)
+        if kind == "path":
+            return chain(general, self._by_path(part))
+        if kind == "command":
+            return chain(general, self._by_argv(part))
+        return chain(general, self._by_host(part)) if kind == "host" else general
+
+    @cached_property
+    def looking(self) -> tuple[CompiledRule, ...]:
+        """The general rules that tighten by an expression: it was told the path of a search, not what that meets."""
+        return tuple(rule for rule in self.general if rule.effect != "allow" and rule.more and rule.more.when)
 
     def _by_path(self, part: Part) -> Found:
         path = part.path
+        if part.glob is not None:
+            return self._by_glob(read_glob(f"{part.glob}/**" if part.below else part.glob))
         if path is None:
             # Only "/**" allows whatever file it is, and its root is the root.
-            yield from self._held(chain(self.covering.get("", ()), *self.tightening.values()), part)
-            return
-        if part.kind == "below" or part.below:
-            yield from self._below(path, part)
-            return
+            untold = chain(self.covering.get("", ()), self.by_place)
+            return ((rule, YES if glob.text == "/**" else PERHAPS) for glob, rule in untold)
+        return self._below(path, part) if part.kind == "below" or part.below else self._at(path)
+
+    def _at(self, path: str) -> Found:
         for root in _ancestors(path):
             for glob, rule in self.by_root.get(root, ()):
-                if glob.needle in path and glob.matches(path):
+                if glob.matches(path):
                     yield rule, YES
 
     def _below(self, path: str, part: Part) -> Found:
@@ -94,11 +115,30 @@ class ToolRules:
             if part.needs_allow:
                 yield from self._held(self.covering.get(root, ()), part)
             yield from self._held(self.tightening.get(root, ()), part)
-        inside = "/" if path == "/" else path + "/"
-        place = bisect_left(self.roots, inside)
-        while place < len(self.roots) and self.roots[place].startswith(inside):
-            yield from self._held(self.tightening[self.roots[place]], part)
-            place += 1
+        # What is rooted inside is met, and never all that is met.
+        first, last = self._inside(path)
+        for _, rule in self.by_place[first:last]:
+            yield rule, PERHAPS
+
+    def _by_glob(self, meant: PathGlob) -> Found:
+        """Yield what allows all that a glob matches, and what tightens any of it."""
+        for root in _ancestors(meant.root or "/"):
+            for glob, rule in self.by_root.get(root, ()):
+                if rule.effect == "allow":
+                    if covers(glob, meant):
+                        yield rule, YES
+                elif may_meet(glob, meant):
+                    yield rule, Held(covers(glob, meant), maybe=True)
+        deepest = LIMIT_PATH_BYTES if "**" in meant.components else len(meant.components)
+        first, last = self._inside(meant.root or "/")
+        for glob, rule in self.by_place[first:last]:
+            if glob.depth <= deepest and may_meet(glob, meant):
+                yield rule, Held(covers(glob, meant), maybe=True)
+
+    def _inside(self, directory: str) -> tuple[int, int]:
+        """Return where in `by_place` the globs begin and end whose root is below a directory."""
+        inside = "/" if directory == "/" else directory + "/"
+        return bisect_left(self.roots, inside), bisect_left(self.roots, inside[:-1] + "0")  # 0 comes after /
 
     @staticmethod
     def _held(globs: Iterable[tuple[PathGlob, CompiledRule]], part: Part) -> Found:
@@ -157,7 +197,7 @@ def compile_rules(rules: Iterable[Rule], layer: Layer = "tenant", *, first: int 
         for tool in dict.fromkeys(rule.tools):
             index[tool].add(rule, compiled)
     for tool_rules in index.values():
-        tool_rules.roots = sorted(tool_rules.tightening)
+        tool_rules.order()
     return RuleIndex(dict(index))
 
 

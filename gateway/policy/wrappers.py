@@ -9,14 +9,19 @@ from __future__ import annotations
 import posixpath
 from dataclasses import dataclass, replace
 
-from gateway.policy.effects import NO_EFFECTS, Effects
+from gateway.policy.effects import NO_EFFECTS, Effects, FileUse, HostUse
 from gateway.policy.programs import effects_of
+from gateway.policy.programs.call import LIMIT_USES
 from gateway.policy.programs.wrapping import unwrap
 from gateway.policy.shell import LIMIT_COMMANDS, parse_line
 from gateway.policy.shell_line import START, Directories, Redirect, ShellLine, SimpleCommand
 from gateway.policy.words import Opaque, Word
 
 LIMIT_DEPTH = 4
+LIMIT_WORDS = 12_000
+"""Words of all programs of a line: find can put one command in many places."""
+LIMIT_SCRIPTS_BYTES = 64 * 1024
+"""Bytes of all scripts in a line, each of them as often as it is read."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,9 @@ class _Unwrapping:
         self.programs: list[Program] = []
         self.redirects: list[Redirect] = []
         self.opaque: str | None = None
+        self._words = 0
+        self._uses = 0
+        self._scripts_bytes = 0
 
     def line(self, line: ShellLine, depth: int) -> None:
         self.opaque = self.opaque or line.opaque
@@ -64,7 +72,8 @@ class _Unwrapping:
         """Take in one simple command and what it wraps."""
         if not command.words:
             return
-        if depth > LIMIT_DEPTH or len(self.programs) > LIMIT_COMMANDS:
+        self._words += len(command.words)
+        if depth > LIMIT_DEPTH or len(self.programs) > LIMIT_COMMANDS or self._words > LIMIT_WORDS:
             self._refuse("it wraps commands too deep or has too many")
             return
         if command.words[0].kind != "literal":
@@ -72,7 +81,7 @@ class _Unwrapping:
             self.programs.append(Program(command.words, cwd=command.cwd))
             return
         command = self._placed(command)
-        effects = effects_of(command.words, command.cwd)
+        effects = self._counted(effects_of(command.words, command.cwd) if self._uses <= LIMIT_USES else NO_EFFECTS)
         if effects.opaque is not None:
             self._refuse(effects.opaque)
         program = Program(command.words, cwd=command.cwd, effects=effects)
@@ -88,9 +97,21 @@ class _Unwrapping:
         own = Effects((*effects.files, *inner.effects.files), effects.hosts, effects.opaque)
         self.programs[place] = replace(program, wrapper=inner.replaces, effects=own)
         if inner.script is not None:
+            self._scripts_bytes += len(inner.script.encode(errors="replace"))
+            if self._scripts_bytes > LIMIT_SCRIPTS_BYTES:
+                self._refuse(f"its scripts are longer than {LIMIT_SCRIPTS_BYTES} bytes together")
+                return
             self.line(parse_line(inner.script, command.cwd), depth + 1)
         for wrapped in inner.commands:
             self.command(wrapped, depth + 1)
+
+    def _counted(self, effects: Effects) -> Effects:
+        """Return the effects of the next program, or that anything may be used where a line uses too much."""
+        self._uses += len(effects.files) + len(effects.hosts)
+        if self._uses <= LIMIT_USES:
+            return effects
+        reason = f"it names more files than {LIMIT_USES}; name fewer at a time"
+        return Effects((FileUse(None, "read"), FileUse(None, "write")), (HostUse(None),), reason)
 
     def _refuse(self, reason: str) -> None:
         self.opaque = self.opaque or reason

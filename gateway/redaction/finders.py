@@ -1,4 +1,4 @@
-"""Where the secrets are: one finder for the well-known formats, one for each pattern of a policy.
+"""Where the secrets are: one finder for each group of well-known formats, one for each pattern of a policy.
 
 A finder is given a buffer again and again, each time with more bytes at its end, and adds the spans it is sure of. What
 it finds is the same however the bytes are cut into pieces. Positions are absolute: `base` is where the buffer begins.
@@ -6,7 +6,8 @@ it finds is the same however the bytes are cut into pieces. Positions are absolu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
@@ -14,8 +15,9 @@ from typing import Any, Protocol
 import re2
 
 from gateway.policy.document import RedactedPattern
-from gateway.redaction.patterns import LEAD_LIMIT_BYTES, WELL_KNOWN, SecretFormat, compiled
+from gateway.redaction.patterns import GROUPS, LEAD_LIMIT_BYTES, WELL_KNOWN, SecretFormat, compiled
 
+ORDER = {secret: place for place, secret in enumerate(WELL_KNOWN, start=1)}
 _UTF8_BYTES = 4
 _LIMIT_MEMORY_BYTES = 8 * 1024 * 1024
 # How often one call may look at a match that is longer than its pattern says: each look is linear in the buffer.
@@ -48,39 +50,42 @@ class Finder(Protocol):
         ...
 
 
+class _Group:
+    """The formats of a group as one pattern, and what tells which of them matched."""
+
+    def __init__(self, formats: Sequence[SecretFormat]) -> None:
+        self.formats = tuple(formats)
+        self.whole = compiled("|".join(one.whole for one in formats))
+        # Anchored at the end: RE2 reads it backwards, no further than a run goes.
+        self.unfinished = compiled(f"(?:{'|'.join(one.unfinished for one in formats)})\\z")
+        self.window_bytes = LEAD_LIMIT_BYTES + max(one.within_bytes for one in formats)
+        # Python's own engine tells the groups of a short match at little cost.
+        self._leads = re.compile("|".join(f"({one.lead})" for one in formats).encode("latin-1"))
+
+    def led_by(self, buffer: bytes, start: int) -> tuple[SecretFormat, int]:
+        """Return the format whose lead-in is there, and where the lead-in ends."""
+        found = self._leads.match(buffer, start)
+        if found is None or found.lastindex is None:
+            raise RedactionFailed("a lead-in that no format has")
+        return self.formats[found.lastindex - 1], found.end()
+
+
 @lru_cache(maxsize=1)
-def _leads() -> Any:
-    return compiled("|".join(f"(?:{one.lead})" for one in WELL_KNOWN))
-
-
-def _led_by(buffer: bytes, start: int) -> tuple[int, SecretFormat]:
-    """Return the format whose lead-in is there. Groups in the one large pattern would make each match dear."""
-    first = buffer[start : start + 1].lower()
-    for order, secret in _by_first_byte()[first]:
-        if secret.lead_regex.match(buffer, start) is not None:
-            return order, secret
-    raise RedactionFailed("a lead-in that no format has")
-
-
-@lru_cache(maxsize=1)
-def _by_first_byte() -> Mapping[bytes, Sequence[tuple[int, SecretFormat]]]:
-    table: dict[bytes, list[tuple[int, SecretFormat]]] = {}
-    for order, secret in enumerate(WELL_KNOWN, start=1):
-        for first in secret.first:
-            table.setdefault(first.encode().lower(), []).append((order, secret))
-    return table
+def _groups() -> tuple[_Group, ...]:
+    return tuple(_Group(formats) for formats in GROUPS)
 
 
 class WellKnownFinder:
-    """Finds secrets in well-known formats. A run that goes on with the next bytes is an open span until it ends."""
+    """Finds secrets in the formats of a group. A run that goes on with the next bytes is an open span until it ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: _Group) -> None:
         self.next = 0
         self.safe = 0
+        self._group = group
         self._open: tuple[SecretFormat, Span] | None = None
 
     def scan(self, buffer: bytes, base: int, spans: list[Span], *, final: bool, cut: bool) -> None:
-        """Look for lead-ins, and judge what follows each."""
+        """Look for secrets, up to where one may have begun of which more bytes must tell."""
         end = len(buffer)
         at = self.next - base
         if self._open is not None:
@@ -92,45 +97,50 @@ class WellKnownFinder:
                 return
             span.open = False
             self._open = None
-        leads = _leads()
-        while (lead := leads.search(buffer, at)) is not None:
-            order, secret = _led_by(buffer, lead.start())
-            start = lead.end()
-            if secret.before and _goes_without(secret, buffer, start):
-                at = lead.start() + 1
-                continue
-            # No further than it takes to tell: candidates in one long run must not each walk all of it.
-            run_end, goes_on = _run(secret, buffer, start, final=final, limit=start + secret.within_bytes + 16)
-            is_secret = _is_secret(secret, buffer, start, run_end, goes_on=goes_on)
-            if is_secret:
-                run_end, goes_on = _run(secret, buffer, start, final=final)
-            if is_secret is None and not final:
-                self.next, self.safe = base + lead.start(), base + start
+        whole = self._group.whole
+        half = None if final else self._unfinished(buffer, at)
+        while (found := whole.search(buffer, at)) is not None:
+            if half is not None and half[0] <= found.start():
+                break
+            secret, start = self._group.led_by(buffer, found.start())
+            run_end, goes_on = (found.end() - 1, False) if secret.before else _run(secret, buffer, start, final=final)
+            span = Span(base + start, base + run_end, secret.id, ORDER[secret])
+            spans.append(span)
+            if goes_on:
+                span.open = True
+                self._open = (secret, span)
+                self.next = self.safe = base + run_end
                 return
-            half = cut and run_end == end and end - start <= secret.within_bytes
-            if (is_secret or half) and run_end > start:
-                span = Span(base + start, base + run_end, secret.id, order)
-                spans.append(span)
-                if goes_on:
-                    span.open = True
-                    self._open = (secret, span)
-                    self.next = self.safe = base + run_end
-                    return
-            # What is before a password in a URL may be a token; any other lead-in holds nothing.
-            at = run_end if is_secret and not secret.before else lead.start() + 1
+            at = run_end
+            if half is not None and half[0] < at:
+                half = self._unfinished(buffer, at)
+        if half is not None:
+            self.next, self.safe = base + half[0], base + half[1]
+            return
+        if cut and final:
+            self._mask_half(buffer, base, at, spans)
         self.next = base + max(at, end - LEAD_LIMIT_BYTES)
         self.safe = base + end
 
+    def _unfinished(self, buffer: bytes, at: int) -> tuple[int, int] | None:
+        """Return where a secret may have begun that the buffer ends in, and where its lead-in ends."""
+        found = self._group.unfinished.search(buffer, max(at, len(buffer) - self._group.window_bytes))
+        return None if found is None else (found.start(), self._group.led_by(buffer, found.start())[1])
 
-def _goes_without(secret: SecretFormat, buffer: bytes, start: int) -> bool:
-    """Return whether the byte that must follow is nowhere near: the usual case of a URL, and cheap to tell."""
-    limit = start + secret.within_bytes + 1
-    return limit <= len(buffer) and buffer.find(secret.before, start, limit) < 0
+    def _mask_half(self, buffer: bytes, base: int, at: int, spans: list[Span]) -> None:
+        end = len(buffer)
+        while (half := self._unfinished(buffer, at)) is not None:
+            secret, start = self._group.led_by(buffer, half[0])
+            if start < end <= start + secret.within_bytes:
+                spans.append(Span(base + start, base + end, secret.id, ORDER[secret]))
+                return
+            at = half[0] + 1
 
 
-def _run(secret: SecretFormat, buffer: bytes, start: int, *, final: bool, limit: int | None = None) -> tuple[int, bool]:
-    """Return where the run from `start` ends, at `limit` at the latest, and whether more bytes could make it longer."""
-    end: int = secret.run_regex.match(buffer, start, limit).end()
+def _run(secret: SecretFormat, buffer: bytes, start: int, *, final: bool) -> tuple[int, bool]:
+    """Return where the run from `start` ends, and whether more bytes could make it longer."""
+    run = secret.run_regex.match(buffer, start)
+    end = start if run is None else run.end()
     if secret.stop:
         stop = buffer.find(secret.stop, start, end)
         if stop >= 0:
@@ -141,19 +151,6 @@ def _run(secret: SecretFormat, buffer: bytes, start: int, *, final: bool, limit:
         if buffer.endswith(secret.stop[:length]):
             return end - length, True
     return end, True
-
-
-def _is_secret(secret: SecretFormat, buffer: bytes, start: int, end: int, *, goes_on: bool) -> bool | None:
-    """Return whether the run is a secret; None while more bytes could tell."""
-    size_bytes = end - start
-    begins = secret.check_regex.match(buffer, start, min(end, start + secret.within_bytes)) is not None
-    if secret.before:
-        if size_bytes > secret.within_bytes or (size_bytes and not begins):
-            return False
-        return None if goes_on else begins and buffer.startswith(secret.before, end)
-    if begins:
-        return True
-    return None if goes_on and size_bytes < secret.within_bytes else False
 
 
 class OwnFinder:
@@ -223,5 +220,5 @@ def _own_regex(pattern: str) -> Any:
 
 def finders(*, well_known: bool, own: Sequence[RedactedPattern]) -> list[Finder]:
     """Return new finders, for one stream."""
-    first: list[Finder] = [WellKnownFinder()] if well_known else []
+    first: list[Finder] = [WellKnownFinder(group) for group in _groups()] if well_known else []
     return [*first, *(OwnFinder(one, len(WELL_KNOWN) + 1 + place) for place, one in enumerate(own))]

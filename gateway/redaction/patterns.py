@@ -1,139 +1,155 @@
-"""Secrets in well-known formats, each as what leads to it, what it is made of, and what it must begin with.
+"""Secrets in well-known formats, each as what leads to it, what it must begin with, and what it is made of.
 
 The lead-in (`ghp_`, `://user:`) stays in sight: it is no secret, it tells a reader what was taken out, and a stream
 has to hold nothing back before it has seen all of it. What follows is masked to the end of the run, however long: so
 what is masked depends on few bytes around it, and not on how the bytes arrive.
+
+One RE2 pattern for each of GROUPS finds lead-in and beginning together, so that what only looks like a lead-in costs
+no more than plain text. RE2 stays fast where few candidates can be under way at the same time: that is why most
+beginnings leave out a character that their own lead-in has, and none asks for more than is needed to be sure.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import re2
 
-LEAD_LIMIT_BYTES = 128
+LEAD_LIMIT_BYTES = 400
 """The longest lead-in."""
 
-_WORD = r"[A-Za-z0-9_-]"
-_BASE64 = r"[A-Za-z0-9+/=]"
-
-
-_FIRST = re.compile(r"(?:\\b)?(?:\(\?i?:)?(?:\[(?P<class>\w+)\]|(?P<one>[\w:-]))")
+_REGEX_MEMORY_BYTES = 64 * 1024 * 1024
+_ALNUM = "[A-Za-z0-9]"
+_WORD = "[A-Za-z0-9_-]"
+_BASE64 = "[A-Za-z0-9+/=]"
+_COLOURS = r"\[[0-9;]{0,16}[mK]"
+# What goes before a lead-in that is also a part of words (`risk-`): no letter, save that of an escape or a colour.
+_EDGE = rf"(?:^|[^A-Za-z0-9]|\\[abefnrtv0]|\\u[0-9A-Fa-f]{{4}}|\\x[0-9A-Fa-f]{{2}}|%[0-9A-Fa-f]{{2}}|{_COLOURS})"
+# In capitals and digits alone (base32), four letters are found by chance.
+_EDGE_OF_CAPITALS = r"(?:^|[^A-Z0-9]|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|%[0-9A-Fa-f]{2})"
+# Between a lead-in that grep found and the rest.
+_COLOURED = rf"(?:\x1b{_COLOURS}){{0,2}}"
+_QUOTE = r"""\\{0,4}["']?"""
 
 
 @dataclass(frozen=True)
 class SecretFormat:
-    """One format. `lead`, `run` (one class of characters) and `check` are RE2 over bytes.
+    """One format. `lead`, `check`, `run` (one class of characters) and `pending` are RE2 over bytes.
 
-    A secret is the longest run after the lead-in, if `check` matches at its start, looking at `within_bytes` of it at
-    most. With `before` the run must not be longer than that and must be followed by this byte. A run ends where `stop`
-    begins.
+    A secret is the longest run after the lead-in, if `check`, of `within_bytes` at most, matches at its start. With
+    `before` it is what `check` matches, if this byte follows. A run ends where `stop` begins. `pending` is what
+    `check` may look like before all of it is there, by default a run.
     """
 
     id: str
     lead: str
     run: str
     check: str
-    within_bytes: int = 300
+    within_bytes: int
     before: bytes = b""
     stop: bytes = b""
+    pending: str = ""
+
+    @property
+    def whole(self) -> str:
+        """The lead-in and what shows that a secret follows."""
+        return f"(?:{self.lead})(?:{self.check}){self.before.decode()}"
+
+    @property
+    def unfinished(self) -> str:
+        """The lead-in and what is there of a secret, up to the end of the bytes."""
+        return f"(?:{self.lead})(?:{self.pending or self.run + '*'})"
 
     @cached_property
-    def first(self) -> str:
-        """The characters that the lead-in may begin with, of either case."""
-        found = _FIRST.match(self.lead)
-        if found is None:
-            raise ValueError(f"{self.lead}: begin a lead-in with a letter or a class of letters")
-        return found["class"] or found["one"]
-
-    @cached_property
-    def lead_regex(self) -> Any:
-        """The lead-in."""
-        return compiled(self.lead)
-
-    @cached_property
-    def run_regex(self) -> Any:
-        """The longest run, the empty one too."""
-        return compiled(f"{self.run}*")
-
-    @cached_property
-    def check_regex(self) -> Any:
-        """What the run begins with."""
-        return compiled(self.check)
+    def run_regex(self) -> re.Pattern[bytes]:
+        """The longest run, the empty one too: one class, for which Python's own engine is quick to call."""
+        return re.compile(f"{self.run}*".encode("latin-1"))
 
 
 def compiled(pattern: str) -> Any:
-    """Compile one of this file's own patterns; bytes that are no UTF-8 are characters like any other."""
+    """Compile one of this package's own patterns; bytes that are no UTF-8 are characters like any other."""
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.log_errors = False
-    return re2.compile(pattern.encode(), options)
+    options.max_mem = _REGEX_MEMORY_BYTES
+    return re2.compile(pattern.encode("latin-1"), options)
 
 
-def _token(id_: str, lead: str, least: int, run: str = _WORD) -> SecretFormat:
-    return SecretFormat(id_, lead, run, f"{run}{{{least}}}", within_bytes=least)
+def _token(
+    id_: str, lead: str, least: int, run: str = _WORD, *, of: str = "", edge: str = "", rest: str = ""
+) -> SecretFormat:
+    """Return a format that begins with `least` characters `of` a class, the run's own by default."""
+    check = f"{of or run}{{{least}}}{rest}"
+    return SecretFormat(id_, edge + lead + _COLOURED, run, check, within_bytes=100 if rest else least)
 
 
-WELL_KNOWN = (
-    _token("aws-access-key-id", r"\b(?:AKIA|ASIA)", 16, "[A-Z0-9]"),
+_TOKENS = (
+    _token("aws-access-key-id", "(?:AKIA|ASIA)", 16, "[A-Z0-9]", of="[A-Z2-7]", edge=_EDGE_OF_CAPITALS),
     SecretFormat(
         "aws-secret-key",
-        r"""(?i:secret_?(?:access_?)?key)["']?[ \t]{0,4}(?:=>|[:=])[ \t]{0,4}["']?""",
+        rf"(?i:secret[_-]?(?:access[_-]?)?key){_QUOTE}[ \t]{{0,4}}(?:=>|[:=])[ \t]{{0,4}}{_QUOTE}",
         _BASE64,
         "[A-Za-z0-9+/]{40}",
         within_bytes=40,
     ),
-    _token("github-token", r"\bgh[oprsu]_", 36, "[A-Za-z0-9_]"),
-    _token("github-token", r"\bgithub_pat_", 60, "[A-Za-z0-9_]"),
-    _token("gitlab-token", r"\bgl(?:pat|dt|rt|ptt|cbt|oas|soat|ft|imt|agent)-", 20, "[A-Za-z0-9_.-]"),
-    _token("slack-token", r"\bxox[abcdeoprs]-", 16, "[A-Za-z0-9-]"),
-    _token("slack-token", r"\bxapp-", 16, "[A-Za-z0-9-]"),
-    _token("google-api-key", r"\bAIza", 35),
-    SecretFormat(
-        "api-key",  # OpenAI, Anthropic, OpenRouter; a name such as sk-some-css-class has no twenty letters in a row
-        r"\bsk-",
-        _WORD,
-        r"(?:[A-Za-z0-9]{20}|(?:proj|svcacct|admin|ant|or|lf)-[A-Za-z0-9_-]{20})",
-        within_bytes=32,
-    ),
-    _token("stripe-key", r"\b[rs]k_(?:live|test)_", 16, "[A-Za-z0-9]"),
-    _token("stripe-key", r"\bwhsec_", 24, "[A-Za-z0-9+/=]"),
-    _token("npm-token", r"\bnpm_", 36, "[A-Za-z0-9]"),
-    SecretFormat("pypi-token", r"\bpypi-", _WORD, f"AgE{_WORD}{{50}}", within_bytes=64),
-    _token("docker-token", r"\bdckr_(?:pat|oat)_", 20),
-    _token("hugging-face-token", r"\bhf_", 34, "[A-Za-z0-9]"),
-    _token("digitalocean-token", r"\bdo[opr]_v1_", 64, "[a-f0-9]"),
-    _token("vault-token", r"\bhv[bs]\.", 24),
-    SecretFormat("sendgrid-key", r"\bSG\.", "[A-Za-z0-9_.-]", f"{_WORD}{{16,32}}\\.{_WORD}{{32}}", within_bytes=80),
-    _token("age-secret-key", r"\bAGE-SECRET-KEY-1", 58, "[A-Z0-9]"),
-    SecretFormat(
-        "jwt",
-        r"\beyJ",
-        "[A-Za-z0-9_.-]",
-        rf"{_WORD}{{8,1000}}\.eyJ{_WORD}{{4}}",
-        within_bytes=1100,
-    ),
-    SecretFormat("azure-storage-key", r"(?i:AccountKey)=", _BASE64, "[A-Za-z0-9+/]{80}", within_bytes=80),
-    _token("airlock-key", r"\balk_", 43),
+    _token("github-token", "gh[oprsu]_", 36, "[A-Za-z0-9_]", of=_ALNUM),
+    _token("github-token", "github_pat_", 22, "[A-Za-z0-9_]", of=_ALNUM, rest="_[A-Za-z0-9]{36}"),
+    _token("gitlab-token", "gl(?:pat|dt|rt|ptt|cbt|oas|soat|ft|imt|agent)-", 20, "[A-Za-z0-9_.-]"),
+    _token("slack-token", "xox[abcdeoprs]-", 16, "[A-Za-z0-9-]"),
+    _token("slack-token", "xapp-", 16, "[A-Za-z0-9-]"),
+    _token("google-api-key", "AIza", 24, edge=_EDGE),
+    # OpenAI, Anthropic, OpenRouter; a name such as sk-some-css-class has no twenty letters in a row.
+    _token("api-key", "sk-(?:proj|svcacct|admin|ant|or|lf)-", 20),
+    _token("api-key", "sk-", 20, of=_ALNUM, edge=_EDGE),
+    _token("stripe-key", "[rs]k_live_", 16, _ALNUM),
+    _token("stripe-key", "[rs]k_test_", 16, _ALNUM, edge=_EDGE),
+    _token("stripe-key", "whsec_", 24, _BASE64),
+    _token("npm-token", "npm_", 36, _ALNUM),
+    _token("pypi-token", "pypi-AgE", 24),
+    _token("docker-token", "dckr_(?:pat|oat)_", 20),
+    _token("hugging-face-token", "hf_", 34, _ALNUM, edge=_EDGE),
+    _token("digitalocean-token", "do[opr]_v1_", 64, "[a-f0-9]"),
+    _token("vault-token", r"hv[bs]\.", 24, edge=_EDGE),
+    SecretFormat("sendgrid-key", rf"{_EDGE}SG\.", "[A-Za-z0-9_.-]", rf"{_WORD}{{16,32}}\.{_WORD}{{24}}", 80),
+    _token("age-secret-key", "AGE-SECRET-KEY-1", 58, "[A-Z0-9]"),
+    # The header says which algorithm it is; what it guards is in what follows.
+    _token("jwt", rf"{_WORD}{{2}}\.eyJ", 8, "[A-Za-z0-9_.-]", of=_WORD),
+    SecretFormat("azure-storage-key", "(?i:AccountKey)=", _BASE64, "[A-Za-z0-9+/]{80}", within_bytes=80),
+    # With an edge: walk_ and talk_ begin many a name.
+    _token("airlock-key", "alk_", 24, edge=_EDGE),
+)
+_URLS = (
     SecretFormat(
         "url-password",
-        r"""://[^\x00-\x20:/@?#"'<>\[]{0,64}:""",
+        r"""://[^\x00-\x20:/@?#"'<>\[]{0,256}:""",
         r"""[^\x00-\x20/@"'<>`]""",
-        r"""[^$<{%*(\[]""",  # not ${PASSWORD}, <password>, %s and the like
+        r"""[^\x00-\x20/@"'<>`${%*(\[][^\x00-\x20/@"'<>`]{0,255}""",  # not ${PASSWORD}, <password>, %s and the like
         within_bytes=256,
         before=b"@",
     ),
+)
+# Wide: a key also stands in JSON (\n as two characters), behind line numbers, arrows, paths, quotes, colours and + or >
+# marks, and after headers of PGP. The end of a mask, ] and *, is not in it.
+_KEY_TEXT = r"""A-Za-z0-9+/=\s\\"',:;|>._()\x1b\[\x80-\xff"""
+# Two dashes at most: where the next key begins, the candidate ends.
+_KEY_GAP = rf"(?:-{{0,2}}[{_KEY_TEXT}])"
+_KEYS = (
     SecretFormat(
         "private-key",
         "-----BEGIN [A-Z0-9 ]{0,32}PRIVATE KEY(?: BLOCK)?-----",
-        # Wide: a key also stands in JSON (\n as two characters), behind line numbers, paths, quotes and + or > marks.
-        r"""[A-Za-z0-9+/=\s\\"',:|>._-]""",
-        rf"""(?s:.{{0,200}}?){_BASE64}{{32}}""",  # and not the words of a text that speaks of keys
-        within_bytes=300,
+        f"[{_KEY_TEXT}-]",
+        rf"{_KEY_GAP}{{0,200}}?{_BASE64}{{32}}",  # and not the words of a text that speaks of keys
+        within_bytes=640,
         stop=b"-----END",
+        pending=rf"{_KEY_GAP}*-{{0,2}}",
     ),
 )
+GROUPS: tuple[Sequence[SecretFormat], ...] = (_TOKENS, _URLS, _KEYS)
+"""All formats. Each group has one pattern; what two of them find is masked together."""
+
+WELL_KNOWN = (*_TOKENS, *_URLS, *_KEYS)
 """All of them. Where two begin at the same place, the first counts."""

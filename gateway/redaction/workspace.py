@@ -6,6 +6,7 @@ with it, and is cut down to what was asked for.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -180,10 +181,11 @@ class RedactedWorkspace:
             on_output=on_output,
         )
         ended = done.outcome == "exited"
+        # In a thread: the gateway serves others meanwhile, however long the output.
         if done.evicted is None:
-            return replace(done, output=self._pieces(done.output, cut_end=not ended))
-        head = self._pieces(done.output, cut_end=True)
-        tail = self._pieces(done.tail, cut_start=True, cut_end=not ended)
+            return replace(done, output=await asyncio.to_thread(self._pieces, done.output, cut_end=not ended))
+        head = await asyncio.to_thread(self._pieces, done.output, cut_end=True)
+        tail = await asyncio.to_thread(self._pieces, done.tail, cut_start=True, cut_end=not ended)
         return replace(done, output=_first(head, head_chars), tail=_last(tail, tail_chars))
 
     def _pieces(

@@ -8,8 +8,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from gateway.approvals import Approvals
 from gateway.edge import Authenticator, Context, caller, streaming, unary
-from gateway.errors import InvalidArgument
-from gateway.storage.approval_store import Approval
+from gateway.errors import InvalidArgument, Unavailable
+from gateway.storage.approval_store import LISTED_LIMIT_BYTES, Approval, Grant
 from gateway.tenants import Tenant
 from gateway.v1 import approval_service_pb2 as pb
 from gateway.v1 import approval_service_pb2_grpc as grpc_pb
@@ -75,13 +75,14 @@ class ApprovalService(grpc_pb.ApprovalServiceServicer):
     async def WatchApprovals(  # noqa: N802
         self, tenant: Tenant, request: pb.WatchApprovalsRequest, context: Context
     ) -> AsyncIterator[pb.WatchApprovalsResponse]:
-        """Stream what waits, then each change."""
+        """Stream what waits, then each change; it never ends well, for there is always more to come."""
         del request, context
         async for approval in self._approvals.watch(tenant):
             if approval is None:
                 yield pb.WatchApprovalsResponse(caught_up=True)
             else:
                 yield pb.WatchApprovalsResponse(approval=_approval(approval))
+        raise Unavailable("the gateway is stopping; watch again when it is back")
 
     @unary
     async def ResolveApproval(  # noqa: N802
@@ -101,15 +102,41 @@ class ApprovalService(grpc_pb.ApprovalServiceServicer):
         )
         return pb.ResolveApprovalResponse(approval=_approval(resolved))
 
+    @unary
+    async def ListGrants(  # noqa: N802
+        self, tenant: Tenant, request: pb.ListGrantsRequest, context: Context
+    ) -> pb.ListGrantsResponse:
+        """List what was granted, a page at a time."""
+        del context
+        found, token = await self._approvals.grants(
+            tenant,
+            thread=request.thread,
+            include_ended=request.include_ended,
+            size=request.page_size,
+            token=request.page_token,
+        )
+        return pb.ListGrantsResponse(grants=[_grant(one) for one in found], next_page_token=token)
+
+    @unary
+    async def RevokeGrant(  # noqa: N802
+        self, tenant: Tenant, request: pb.RevokeGrantRequest, context: Context
+    ) -> pb.RevokeGrantResponse:
+        """Take a grant back."""
+        revoked = await self._approvals.revoke(tenant, request.grant_id, by=caller(context).shown)
+        return pb.RevokeGrantResponse(grant=_grant(revoked))
+
 
 def _approval(approval: Approval) -> pb.Approval:
+    left_out = approval.cut and approval.arguments_bytes > LISTED_LIMIT_BYTES
     return pb.Approval(
         id=approval.id,
         thread=approval.thread,
         run_id=approval.run_id or "",
         call_id=approval.call_id,
         tool=approval.tool,
-        arguments_json=approval.arguments,
+        arguments_json="" if left_out else approval.arguments,
+        arguments_size_bytes=approval.arguments_bytes,
+        arguments_cut=approval.cut,
         digest=approval.digest,
         policy_version=approval.policy_version,
         rule=approval.rule,
@@ -124,6 +151,20 @@ def _approval(approval: Approval) -> pb.Approval:
         created_at=_time(approval.created_us),
         expires_at=_time(approval.expires_us),
         resolved_at=None if approval.resolved_us is None else _time(approval.resolved_us),
+    )
+
+
+def _grant(grant: Grant) -> pb.Grant:
+    return pb.Grant(
+        id=grant.id,
+        thread=grant.thread,
+        run_id=grant.run_id or "",
+        rule=grant.rule,
+        approval_id=grant.approval_id,
+        granted_by=grant.granted_by or "",
+        created_at=_time(grant.created_us),
+        revoked_at=None if grant.revoked_us is None else _time(grant.revoked_us),
+        in_force=grant.in_force,
     )
 
 

@@ -92,6 +92,7 @@ def _result(finished: FinishedToolCall, thread: str) -> pb.ToolResult:
         note=result.note,
         approval_id=execution.approval_id,
         policy_version=verdict.policy_version if verdict else "",
+        edited_arguments_json=finished.edited_arguments,
     )
 
 

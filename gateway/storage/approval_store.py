@@ -7,12 +7,27 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, func, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Table,
+    and_,
+    case,
+    delete,
+    exists,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
 
 from gateway.clock import MakeId, NowUs, make_id, now_us
 from gateway.storage.database import Database
 from gateway.storage.store import Thread
-from gateway.storage.tables import approvals, grants, threads
+from gateway.storage.tables import approvals, grants, runs, threads
 
 PENDING, APPROVED, USED, DENIED = "pending", "approved", "used", "denied"
 EXPIRED, CANCELLED = "expired", "cancelled"
@@ -20,7 +35,11 @@ EXPIRED, CANCELLED = "expired", "cancelled"
 
 @dataclass(frozen=True)
 class Approval:
-    """An approval as it is stored; `thread` is the thread's name, `arguments` and `asked` are JSON texts."""
+    """An approval as it is stored; `thread` is the thread's name, `arguments` and `asked` are JSON texts.
+
+    `cut`: it is one of many, and what of it is long was left out: `arguments` are "{}", `asked` is "[]",
+    `edited_arguments` and `proposed_rule` are None.
+    """
 
     id: str
     tenant: str
@@ -30,6 +49,7 @@ class Approval:
     call_id: str
     tool: str
     arguments: str
+    arguments_bytes: int
     digest: str
     policy_version: str
     rule: str
@@ -46,6 +66,7 @@ class Approval:
     expires_us: int
     resolved_us: int | None
     changed_us: int
+    cut: bool
 
     @property
     def asked_parts(self) -> Sequence[str]:
@@ -71,8 +92,36 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class NewGrant:
+    """A rule, as YAML, that calls of the thread pass by, or calls of `run_id` alone."""
+
+    id: str
+    rule: str
+    run_id: str | None
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A grant as it is stored; `thread` is the thread's name, `granted_by` who gave the answer that made it.
+
+    It is `in_force` until it is revoked, or the run that it is for is over.
+    """
+
+    id: str
+    tenant: str
+    thread: str
+    run_id: str | None
+    rule: str
+    approval_id: str
+    granted_by: str | None
+    created_us: int
+    revoked_us: int | None
+    in_force: bool
+
+
+@dataclass(frozen=True)
 class Resolution:
-    """What became of a pending approval; `grant` is a rule that calls of the thread, or of the run alone, pass by."""
+    """What became of a pending approval; `grant` is what its answer grants besides this one call."""
 
     status: str
     answer: str
@@ -80,13 +129,50 @@ class Resolution:
     message: str = ""
     edited_arguments: str | None = None
     edited_digest: str | None = None
-    grant: str | None = None
-    grant_to_run: bool = False
+    grant: NewGrant | None = None
 
 
-_COLUMNS = tuple(name for name in Approval.__dataclass_fields__ if name != "thread")
-_QUERY = select(*(approvals.c[name] for name in _COLUMNS), threads.c.name.label("thread")).join(
+class TooManyPending(Exception):
+    """A tenant's approvals that wait are as many, or as large, as may wait; the text says which."""
+
+
+PENDING_LIMIT = 100
+PENDING_LIMIT_BYTES = 16 * 1024 * 1024
+_KEPT_US = 30 * 86_400 * 1_000_000
+_FORGOTTEN_AT_ONCE = 20
+# What a list of many holds of each long text; GetApproval has it whole.
+LISTED_LIMIT_BYTES = 4096
+
+_COLUMNS = tuple(name for name in Approval.__dataclass_fields__ if name not in ("thread", "cut"))
+# What stands for a text that is too long for a list.
+_LONG: Mapping[str, str | None] = {"arguments": "{}", "asked": "[]", "edited_arguments": None, "proposed_rule": None}
+_TOO_LONG = {
+    name: (approvals.c.arguments_bytes if name == "arguments" else func.length(approvals.c[name])) > LISTED_LIMIT_BYTES
+    for name in _LONG
+}
+_THREAD = threads.c.name.label("thread")
+_QUERY = select(*(approvals.c[name] for name in _COLUMNS), literal(0).label("cut"), _THREAD).join(
     threads, approvals.c.thread_id == threads.c.id
+)
+_LISTED = select(
+    *(approvals.c[name] for name in _COLUMNS if name not in _LONG),
+    *(case((_TOO_LONG[name], short), else_=approvals.c[name]).label(name) for name, short in _LONG.items()),
+    case((or_(*_TOO_LONG.values()), 1), else_=0).label("cut"),
+    _THREAD,
+).join(threads, approvals.c.thread_id == threads.c.id)
+_GRANT_COLUMNS = ("id", "tenant", "run_id", "rule", "approval_id", "created_us", "revoked_us")
+_GRANTED_TO_ALL = grants.c.run_id.is_(None)
+_RUN_GOES_ON = exists().where(runs.c.id == grants.c.run_id, runs.c.status.in_(("running", "waiting")))
+_IN_FORCE = grants.c.revoked_us.is_(None) & or_(_GRANTED_TO_ALL, _RUN_GOES_ON)
+_GRANTS = (
+    select(
+        *(grants.c[name] for name in _GRANT_COLUMNS),
+        threads.c.name.label("thread"),
+        approvals.c.resolved_by.label("granted_by"),
+        case((_IN_FORCE, 1), else_=0).label("in_force"),
+    )
+    .join(threads, grants.c.thread_id == threads.c.id)
+    .join(approvals, grants.c.approval_id == approvals.c.id)
 )
 _NEWEST_FIRST = (approvals.c.created_us.desc(), approvals.c.id.desc())
 
@@ -97,18 +183,23 @@ class ApprovalStore:
     def __init__(self, database: Database, *, clock: NowUs = now_us, ids: MakeId = make_id) -> None:
         self._database = database
         self.clock = clock
-        self._ids = ids
+        self.ids = ids
 
     async def ask(self, thread: Thread, run_id: str | None, asked: Asked) -> str:
-        """Return the id of the pending approval of this call, made when there is none."""
+        """Return the id of the pending approval of this call, made when there is none.
+
+        Raises TooManyPending. Old approvals of the tenant are forgotten on the way, a few at a time.
+        """
+        size_bytes = len(asked.arguments.encode())
         row = {
-            "id": self._ids("apr"),
+            "id": self.ids("apr"),
             "tenant": thread.tenant,
             "thread_id": thread.id,
             "run_id": run_id,
             "call_id": asked.call_id,
             "tool": asked.tool[:128],
             "arguments": asked.arguments,
+            "arguments_bytes": size_bytes,
             "digest": asked.digest,
             "policy_version": asked.policy_version,
             "rule": asked.rule[:128],
@@ -130,6 +221,8 @@ class ApprovalStore:
             ).first()
             if found is not None:
                 return str(found.id)
+            self._forget_old(connection, thread.tenant)
+            self._check_room(connection, thread.tenant, size_bytes)
             connection.execute(insert(approvals), {**row, "changed_us": self._next_change(connection)})
             return str(row["id"])
 
@@ -164,7 +257,7 @@ class ApprovalStore:
         before: tuple[int, str] | None,
         limit: int,
     ) -> Sequence[Approval]:
-        """Return approvals, the newest first; `before` is when the last one of the page before was made, and its id."""
+        """Return approvals, cut, the newest first; `before` is when the page before it ended, and the id there."""
         conditions = [approvals.c.tenant == tenant]
         if status is not None:
             conditions.append(approvals.c.status == status)
@@ -173,14 +266,13 @@ class ApprovalStore:
         if run_id is not None:
             conditions.append(approvals.c.run_id == run_id)
         if before is not None:
-            created_us, id_ = before
-            same_time = and_(approvals.c.created_us == created_us, approvals.c.id < id_)
-            conditions.append(or_(approvals.c.created_us < created_us, same_time))
-        return await self._found(*conditions, limit=limit)
+            conditions.append(_before(approvals, *before))
+        query = _LISTED.where(*conditions).order_by(*_NEWEST_FIRST).limit(limit)
+        return [_approval(row) for row in await self._database.rows(query)]
 
     async def changed_since(self, tenant: str, changed_us: int, limit: int) -> Sequence[Approval]:
-        """Return what has changed after that, in the order of the changes."""
-        query = _QUERY.where(approvals.c.tenant == tenant, approvals.c.changed_us > changed_us)
+        """Return what has changed after that, cut, in the order of the changes."""
+        query = _LISTED.where(approvals.c.tenant == tenant, approvals.c.changed_us > changed_us)
         rows = await self._database.rows(query.order_by(approvals.c.changed_us).limit(limit))
         return [_approval(row) for row in rows]
 
@@ -201,22 +293,16 @@ class ApprovalStore:
             "resolved_by": resolution.by[:128],
             "resolved_us": now,
         }
-        grant = {
-            "id": self._ids("grant"),
-            "tenant": approval.tenant,
-            "thread_id": approval.thread_id,
-            "run_id": approval.run_id if resolution.grant_to_run else None,
-            "rule": resolution.grant,
-            "approval_id": approval.id,
-            "created_us": now,
-        }
+        granted = resolution.grant
         still_open = (approvals.c.id == approval.id) & (approvals.c.status == PENDING) & (approvals.c.expires_us > now)
 
         def work(connection: Connection) -> bool:
             if not self._change(connection, still_open, changes):
                 return False
-            if resolution.grant is not None:
-                connection.execute(insert(grants), grant)
+            if granted is not None:
+                row = {"id": granted.id, "run_id": granted.run_id, "rule": granted.rule, "created_us": now}
+                whose = {"tenant": approval.tenant, "thread_id": approval.thread_id, "approval_id": approval.id}
+                connection.execute(insert(grants), row | whose)
             return True
 
         return await self._database.transact(work)
@@ -239,17 +325,55 @@ class ApprovalStore:
         open_ = approvals.c.status.in_((PENDING, APPROVED))
         await self._changed((approvals.c.id == approval_id) & open_, {"status": CANCELLED})
 
-    async def cancel_pending(self, run_id: str) -> None:
-        """Take back what a run that is over has asked."""
-        pending = (approvals.c.run_id == run_id) & (approvals.c.status == PENDING)
-        if await self._database.rows(select(approvals.c.id).where(pending).limit(1)):
-            await self._changed(pending, {"status": CANCELLED})
+    async def cancel_open(self, run_id: str) -> None:
+        """Take back what a run that is over has asked, and the answers that it did not come to use."""
+        open_ = (approvals.c.run_id == run_id) & approvals.c.status.in_((PENDING, APPROVED))
+        if await self._database.rows(select(approvals.c.id).where(open_).limit(1)):
+            await self._changed(open_, {"status": CANCELLED})
 
-    async def granted_rules(self, thread: Thread, run_id: str | None) -> Sequence[str]:
-        """Return the rules, as YAML, that were granted to a thread or to this run of it."""
-        mine = or_(grants.c.run_id.is_(None), grants.c.run_id == (run_id or ""))
-        query = select(grants.c.rule).where(grants.c.thread_id == thread.id, mine).order_by(grants.c.created_us)
-        return [row.rule for row in await self._database.rows(query)]
+    # --- grants ---
+
+    async def granted_rules(self, thread: Thread, run_id: str | None) -> Sequence[tuple[str, str]]:
+        """Return the rules, as YAML, that a thread or this run of it holds by now, each with its approval's id."""
+        mine = or_(_GRANTED_TO_ALL, grants.c.run_id == (run_id or ""))
+        query = select(grants.c.rule, grants.c.approval_id).where(
+            grants.c.thread_id == thread.id, grants.c.revoked_us.is_(None), mine
+        )
+        return [(row.rule, row.approval_id) for row in await self._database.rows(query.order_by(grants.c.created_us))]
+
+    async def grant(self, tenant: str, grant_id: str) -> Grant | None:
+        """Return a grant of a tenant."""
+        rows = await self._database.rows(_GRANTS.where(grants.c.id == grant_id, grants.c.tenant == tenant))
+        return _grant(rows[0]) if rows else None
+
+    async def grants(
+        self, tenant: str, *, thread: str | None, include_ended: bool, before: tuple[int, str] | None, limit: int
+    ) -> Sequence[Grant]:
+        """Return grants, the newest first; `before` is when the last one of the page before was made, and its id."""
+        conditions: list[ColumnElement[bool]] = [grants.c.tenant == tenant]
+        if thread is not None:
+            conditions.append(threads.c.name == thread)
+        if not include_ended:
+            conditions.append(_IN_FORCE)
+        if before is not None:
+            conditions.append(_before(grants, *before))
+        query = _GRANTS.where(*conditions).order_by(grants.c.created_us.desc(), grants.c.id.desc()).limit(limit)
+        return [_grant(row) for row in await self._database.rows(query)]
+
+    async def revoke(self, tenant: str, grant_id: str) -> bool:
+        """Take a grant back, and its approval where the call it is for has not run; return whether anything was."""
+        held = (grants.c.id == grant_id) & (grants.c.tenant == tenant) & grants.c.revoked_us.is_(None)
+        revoked = update(grants).where(held).values(revoked_us=self.clock())
+        approval_id = select(grants.c.approval_id).where(grants.c.id == grant_id).scalar_subquery()
+        unused = (approvals.c.id == approval_id) & (approvals.c.status == APPROVED)
+
+        def work(connection: Connection) -> bool:
+            if not connection.execute(revoked).rowcount:
+                return False
+            self._change(connection, unused, {"status": CANCELLED})
+            return True
+
+        return await self._database.transact(work)
 
     async def _found(self, *conditions: Any, limit: int | None = None) -> Sequence[Approval]:
         query = _QUERY.where(*conditions).order_by(*_NEWEST_FIRST)
@@ -263,11 +387,46 @@ class ApprovalStore:
         changed = {**changes, "changed_us": self._next_change(connection)}
         return connection.execute(update(approvals).where(which).values(**changed)).rowcount
 
+    def _check_room(self, connection: Connection, tenant: str, size_bytes: int) -> None:
+        """Raise TooManyPending where another approval of this size is one too many."""
+        open_ = (approvals.c.tenant == tenant) & (approvals.c.status == PENDING)
+        counted = select(func.count(), func.coalesce(func.sum(approvals.c.arguments_bytes), 0)).where(
+            open_, approvals.c.expires_us > self.clock()
+        )
+        number, taken_bytes = connection.execute(counted).one()
+        if number >= PENDING_LIMIT:
+            raise TooManyPending(f"{number} approvals of this tenant wait, and {PENDING_LIMIT} is the limit")
+        if taken_bytes + size_bytes > PENDING_LIMIT_BYTES:
+            raise TooManyPending(
+                f"the arguments of this tenant's approvals that wait have {taken_bytes:,} bytes, and with the "
+                f"{size_bytes:,} of this call they would be past the limit of {PENDING_LIMIT_BYTES:,}"
+            )
+
+    def _forget_old(self, connection: Connection, tenant: str) -> None:
+        """Delete a few approvals that have long been over; the ones that made grants stay with them."""
+        over = (approvals.c.tenant == tenant) & (approvals.c.status != PENDING)
+        old = approvals.c.changed_us < self.clock() - _KEPT_US
+        made_a_grant = exists().where(grants.c.approval_id == approvals.c.id)
+        few = select(approvals.c.id).where(over, old, ~made_a_grant).limit(_FORGOTTEN_AT_ONCE)
+        connection.execute(delete(approvals).where(approvals.c.id.in_(few)))
+
     def _next_change(self, connection: Connection) -> int:
         """Return a time after every change so far, whatever the clocks of several gateways say."""
         last = connection.execute(select(func.max(approvals.c.changed_us))).scalar() or 0
         return max(self.clock(), last + 1)
 
 
+def _before(table: Table, created_us: int, id_: str) -> ColumnElement[bool]:
+    """Return the condition of rows that come after that one, the newest first."""
+    columns = table.c
+    return or_(columns.created_us < created_us, and_(columns.created_us == created_us, columns.id < id_))
+
+
+def _grant(row: Row[Any]) -> Grant:
+    columns = {name: getattr(row, name) for name in (*_GRANT_COLUMNS, "thread", "granted_by")}
+    return Grant(**columns, in_force=bool(row.in_force))
+
+
 def _approval(row: Row[Any]) -> Approval:
-    return Approval(**{name: getattr(row, name) for name in Approval.__dataclass_fields__})
+    columns = {name: getattr(row, name) for name in (*_COLUMNS, "thread")}
+    return Approval(**columns, cut=bool(row.cut))

@@ -308,7 +308,7 @@ class Store:
             event = Event("run_finished", {"status": "failed", "stop": stop, "answer": ""})
             logged = LoggedEvent(last_sequence + 1, event.type, self._clock(), json.dumps(event.payload))
             await self.add_events(run_id, [logged], event)
-            asked = (approvals.c.run_id == run_id) & (approvals.c.status == "pending")
+            asked = (approvals.c.run_id == run_id) & approvals.c.status.in_(("pending", "approved"))
             changes = {"status": "cancelled", "changed_us": self._clock()}
             await self._database.write((update(approvals).where(asked).values(**changes), None))
         done = {"state": "interrupted", "reason": INTERRUPTED_REASON, "finished_us": self._clock()}

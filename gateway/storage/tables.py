@@ -151,6 +151,7 @@ approvals = Table(
     Column("call_id", String(64), nullable=False),
     Column("tool", String(128), nullable=False),
     Column("arguments", Text, nullable=False),
+    Column("arguments_bytes", Integer, nullable=False),
     Column("digest", String(64), nullable=False),
     Column("policy_version", String(64), nullable=False),
     Column("rule", String(128), nullable=False),
@@ -184,6 +185,7 @@ grants = Table(
     Column("rule", Text, nullable=False),
     Column("approval_id", String(64), ForeignKey("approvals.id"), nullable=False),
     Column("created_us", BigInteger, nullable=False),
+    Column("revoked_us", BigInteger),
 )
 
 # What was used of a quota in one window of the clock, by its start; 0 for what is counted without an end.

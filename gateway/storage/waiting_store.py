@@ -27,6 +27,14 @@ class WaitingRun:
     gateway: str | None
 
 
+@dataclass(frozen=True)
+class ClaimedRun:
+    """A run that was taken out of its wait: the state it waited in, and the number of its last event."""
+
+    suspended: str
+    last_sequence: int
+
+
 class WaitingStore:
     """Typed access to the runs that wait."""
 
@@ -58,14 +66,17 @@ class WaitingStore:
         found = await self._database.rows(query)
         return found[0].id if found else None
 
-    async def claim(self, run_id: str) -> str | None:
-        """Take a waiting run for this gateway; return the state it waited in, None when another was first."""
+    async def claim(self, run_id: str) -> ClaimedRun | None:
+        """Take a waiting run for this gateway; None when another was first."""
 
-        def work(connection: Connection) -> str | None:
-            row = connection.execute(select(runs.c.suspended).where(runs.c.id == run_id)).first()
+        def work(connection: Connection) -> ClaimedRun | None:
+            query = select(runs.c.suspended, runs.c.last_sequence).where(runs.c.id == run_id)
+            row = connection.execute(query).first()
             waiting = (runs.c.id == run_id) & (runs.c.status == "waiting")
             taken = update(runs).where(waiting).values(status="running", gateway=self.gateway, suspended=None)
-            return str(row.suspended) if connection.execute(taken).rowcount and row is not None else None
+            if not connection.execute(taken).rowcount or row is None:
+                return None
+            return ClaimedRun(str(row.suspended), row.last_sequence)
 
         return await self._database.transact(work)
 

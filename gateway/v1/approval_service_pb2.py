@@ -25,35 +25,45 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!gateway/v1/approval_service.proto\x12\ngateway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xff\x03\n\x08\x41pproval\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x0f\n\x07\x63\x61ll_id\x18\x04 \x01(\t\x12\x0c\n\x04tool\x18\x05 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x06 \x01(\t\x12\x0e\n\x06\x64igest\x18\x07 \x01(\t\x12\x16\n\x0epolicy_version\x18\x08 \x01(\t\x12\x0c\n\x04rule\x18\t \x01(\t\x12\x0e\n\x06reason\x18\n \x01(\t\x12\r\n\x05\x61sked\x18\x0b \x03(\t\x12\x15\n\rproposed_rule\x18\x0c \x01(\t\x12*\n\x06status\x18\r \x01(\x0e\x32\x1a.gateway.v1.ApprovalStatus\x12\"\n\x06\x61nswer\x18\x0e \x01(\x0e\x32\x12.gateway.v1.Answer\x12\x0f\n\x07message\x18\x0f \x01(\t\x12\x13\n\x0bresolved_by\x18\x10 \x01(\t\x12\x1d\n\x15\x65\x64ited_arguments_json\x18\x11 \x01(\t\x12.\n\ncreated_at\x18\x12 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x13 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bresolved_at\x18\x14 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x89\x01\n\x14ListApprovalsRequest\x12*\n\x06status\x18\x01 \x01(\x0e\x32\x1a.gateway.v1.ApprovalStatus\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x11\n\tpage_size\x18\x04 \x01(\x05\x12\x12\n\npage_token\x18\x05 \x01(\t\"Y\n\x15ListApprovalsResponse\x12\'\n\tapprovals\x18\x01 \x03(\x0b\x32\x14.gateway.v1.Approval\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\")\n\x12GetApprovalRequest\x12\x13\n\x0b\x61pproval_id\x18\x01 \x01(\t\"=\n\x13GetApprovalResponse\x12&\n\x08\x61pproval\x18\x01 \x01(\x0b\x32\x14.gateway.v1.Approval\"\x17\n\x15WatchApprovalsRequest\"S\n\x16WatchApprovalsResponse\x12&\n\x08\x61pproval\x18\x01 \x01(\x0b\x32\x14.gateway.v1.Approval\x12\x11\n\tcaught_up\x18\x02 \x01(\x08\"z\n\x16ResolveApprovalRequest\x12\x13\n\x0b\x61pproval_id\x18\x01 \x01(\t\x12\"\n\x06\x61nswer\x18\x02 \x01(\x0e\x32\x12.gateway.v1.Answer\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x04 \x01(\t\"A\n\x17ResolveApprovalResponse\x12&\n\x08\x61pproval\x18\x01 \x01(\x0b\x32\x14.gateway.v1.Approval*\xde\x01\n\x0e\x41pprovalStatus\x12\x1f\n\x1b\x41PPROVAL_STATUS_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x41PPROVAL_STATUS_PENDING\x10\x01\x12\x1c\n\x18\x41PPROVAL_STATUS_APPROVED\x10\x02\x12\x18\n\x14\x41PPROVAL_STATUS_USED\x10\x03\x12\x1a\n\x16\x41PPROVAL_STATUS_DENIED\x10\x04\x12\x1b\n\x17\x41PPROVAL_STATUS_EXPIRED\x10\x05\x12\x1d\n\x19\x41PPROVAL_STATUS_CANCELLED\x10\x06*\x88\x01\n\x06\x41nswer\x12\x16\n\x12\x41NSWER_UNSPECIFIED\x10\x00\x12\x15\n\x11\x41NSWER_ALLOW_ONCE\x10\x01\x12\x14\n\x10\x41NSWER_ALLOW_RUN\x10\x02\x12\x17\n\x13\x41NSWER_ALLOW_THREAD\x10\x03\x12\x0f\n\x0b\x41NSWER_DENY\x10\x04\x12\x0f\n\x0b\x41NSWER_EDIT\x10\x05\x32\xee\x02\n\x0f\x41pprovalService\x12T\n\rListApprovals\x12 .gateway.v1.ListApprovalsRequest\x1a!.gateway.v1.ListApprovalsResponse\x12N\n\x0bGetApproval\x12\x1e.gateway.v1.GetApprovalRequest\x1a\x1f.gateway.v1.GetApprovalResponse\x12Y\n\x0eWatchApprovals\x12!.gateway.v1.WatchApprovalsRequest\x1a\".gateway.v1.WatchApprovalsResponse0\x01\x12Z\n\x0fResolveApproval\x12\".gateway.v1.ResolveApprovalRequest\x1a#.gateway.v1.ResolveApprovalResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!gateway/v1/approval_service.proto\x12\ngateway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb4\x04\n\x08\x41pproval\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x0f\n\x07\x63\x61ll_id\x18\x04 \x01(\t\x12\x0c\n\x04tool\x18\x05 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x06 \x01(\t\x12\x0e\n\x06\x64igest\x18\x07 \x01(\t\x12\x16\n\x0epolicy_version\x18\x08 \x01(\t\x12\x0c\n\x04rule\x18\t \x01(\t\x12\x0e\n\x06reason\x18\n \x01(\t\x12\r\n\x05\x61sked\x18\x0b \x03(\t\x12\x15\n\rproposed_rule\x18\x0c \x01(\t\x12*\n\x06status\x18\r \x01(\x0e\x32\x1a.gateway.v1.ApprovalStatus\x12\"\n\x06\x61nswer\x18\x0e \x01(\x0e\x32\x12.gateway.v1.Answer\x12\x0f\n\x07message\x18\x0f \x01(\t\x12\x13\n\x0bresolved_by\x18\x10 \x01(\t\x12\x1d\n\x15\x65\x64ited_arguments_json\x18\x11 \x01(\t\x12.\n\ncreated_at\x18\x12 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x13 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bresolved_at\x18\x14 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1c\n\x14\x61rguments_size_bytes\x18\x15 \x01(\x03\x12\x15\n\rarguments_cut\x18\x16 \x01(\x08\"\x89\x01\n\x14ListApprovalsRequest\x12*\n\x06status\x18\x01 \x01(\x0e\x32\x1a.gateway.v1.ApprovalStatus\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x11\n\tpage_size\x18\x04 \x01(\x05\x12\x12\n\npage_token\x18\x05 \x01(\t\"Y\n\x15ListApprovalsResponse\x12\'\n\tapprovals\x18\x01 \x03(\x0b\x32\x14.gateway.v1.Approval\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\")\n\x12GetApprovalRequest\x12\x13\n\x0b\x61pproval_id\x18\x01 \x01(\t\"=\n\x13GetApprovalResponse\x12&\n\x08\x61pproval\x18\x01 \x01(\x0b\x32\x14.gateway.v1.Approval\"\x17\n\x15WatchApprovalsRequest\"S\n\x16WatchApprovalsResponse\x12&\n\x08\x61pproval\x18\x01 \x01(\x0b\x32\x14.gateway.v1.Approval\x12\x11\n\tcaught_up\x18\x02 \x01(\x08\"z\n\x16ResolveApprovalRequest\x12\x13\n\x0b\x61pproval_id\x18\x01 \x01(\t\x12\"\n\x06\x61nswer\x18\x02 \x01(\x0e\x32\x12.gateway.v1.Answer\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x04 \x01(\t\"A\n\x17ResolveApprovalResponse\x12&\n\x08\x61pproval\x18\x01 \x01(\x0b\x32\x14.gateway.v1.Approval\"\xdc\x01\n\x05Grant\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x0c\n\x04rule\x18\x04 \x01(\t\x12\x13\n\x0b\x61pproval_id\x18\x05 \x01(\t\x12\x12\n\ngranted_by\x18\x06 \x01(\t\x12.\n\ncreated_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nrevoked_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08in_force\x18\t \x01(\x08\"a\n\x11ListGrantsRequest\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\x15\n\rinclude_ended\x18\x02 \x01(\x08\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"P\n\x12ListGrantsResponse\x12!\n\x06grants\x18\x01 \x03(\x0b\x32\x11.gateway.v1.Grant\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"&\n\x12RevokeGrantRequest\x12\x10\n\x08grant_id\x18\x01 \x01(\t\"7\n\x13RevokeGrantResponse\x12 \n\x05grant\x18\x01 \x01(\x0b\x32\x11.gateway.v1.Grant*\xde\x01\n\x0e\x41pprovalStatus\x12\x1f\n\x1b\x41PPROVAL_STATUS_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x41PPROVAL_STATUS_PENDING\x10\x01\x12\x1c\n\x18\x41PPROVAL_STATUS_APPROVED\x10\x02\x12\x18\n\x14\x41PPROVAL_STATUS_USED\x10\x03\x12\x1a\n\x16\x41PPROVAL_STATUS_DENIED\x10\x04\x12\x1b\n\x17\x41PPROVAL_STATUS_EXPIRED\x10\x05\x12\x1d\n\x19\x41PPROVAL_STATUS_CANCELLED\x10\x06*\x88\x01\n\x06\x41nswer\x12\x16\n\x12\x41NSWER_UNSPECIFIED\x10\x00\x12\x15\n\x11\x41NSWER_ALLOW_ONCE\x10\x01\x12\x14\n\x10\x41NSWER_ALLOW_RUN\x10\x02\x12\x17\n\x13\x41NSWER_ALLOW_THREAD\x10\x03\x12\x0f\n\x0b\x41NSWER_DENY\x10\x04\x12\x0f\n\x0b\x41NSWER_EDIT\x10\x05\x32\x8b\x04\n\x0f\x41pprovalService\x12T\n\rListApprovals\x12 .gateway.v1.ListApprovalsRequest\x1a!.gateway.v1.ListApprovalsResponse\x12N\n\x0bGetApproval\x12\x1e.gateway.v1.GetApprovalRequest\x1a\x1f.gateway.v1.GetApprovalResponse\x12Y\n\x0eWatchApprovals\x12!.gateway.v1.WatchApprovalsRequest\x1a\".gateway.v1.WatchApprovalsResponse0\x01\x12Z\n\x0fResolveApproval\x12\".gateway.v1.ResolveApprovalRequest\x1a#.gateway.v1.ResolveApprovalResponse\x12K\n\nListGrants\x12\x1d.gateway.v1.ListGrantsRequest\x1a\x1e.gateway.v1.ListGrantsResponse\x12N\n\x0bRevokeGrant\x12\x1e.gateway.v1.RevokeGrantRequest\x1a\x1f.gateway.v1.RevokeGrantResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gateway.v1.approval_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_APPROVALSTATUS']._serialized_start=1235
-  _globals['_APPROVALSTATUS']._serialized_end=1457
-  _globals['_ANSWER']._serialized_start=1460
-  _globals['_ANSWER']._serialized_end=1596
+  _globals['_APPROVALSTATUS']._serialized_start=1789
+  _globals['_APPROVALSTATUS']._serialized_end=2011
+  _globals['_ANSWER']._serialized_start=2014
+  _globals['_ANSWER']._serialized_end=2150
   _globals['_APPROVAL']._serialized_start=83
-  _globals['_APPROVAL']._serialized_end=594
-  _globals['_LISTAPPROVALSREQUEST']._serialized_start=597
-  _globals['_LISTAPPROVALSREQUEST']._serialized_end=734
-  _globals['_LISTAPPROVALSRESPONSE']._serialized_start=736
-  _globals['_LISTAPPROVALSRESPONSE']._serialized_end=825
-  _globals['_GETAPPROVALREQUEST']._serialized_start=827
-  _globals['_GETAPPROVALREQUEST']._serialized_end=868
-  _globals['_GETAPPROVALRESPONSE']._serialized_start=870
-  _globals['_GETAPPROVALRESPONSE']._serialized_end=931
-  _globals['_WATCHAPPROVALSREQUEST']._serialized_start=933
-  _globals['_WATCHAPPROVALSREQUEST']._serialized_end=956
-  _globals['_WATCHAPPROVALSRESPONSE']._serialized_start=958
-  _globals['_WATCHAPPROVALSRESPONSE']._serialized_end=1041
-  _globals['_RESOLVEAPPROVALREQUEST']._serialized_start=1043
-  _globals['_RESOLVEAPPROVALREQUEST']._serialized_end=1165
-  _globals['_RESOLVEAPPROVALRESPONSE']._serialized_start=1167
-  _globals['_RESOLVEAPPROVALRESPONSE']._serialized_end=1232
-  _globals['_APPROVALSERVICE']._serialized_start=1599
-  _globals['_APPROVALSERVICE']._serialized_end=1965
+  _globals['_APPROVAL']._serialized_end=647
+  _globals['_LISTAPPROVALSREQUEST']._serialized_start=650
+  _globals['_LISTAPPROVALSREQUEST']._serialized_end=787
+  _globals['_LISTAPPROVALSRESPONSE']._serialized_start=789
+  _globals['_LISTAPPROVALSRESPONSE']._serialized_end=878
+  _globals['_GETAPPROVALREQUEST']._serialized_start=880
+  _globals['_GETAPPROVALREQUEST']._serialized_end=921
+  _globals['_GETAPPROVALRESPONSE']._serialized_start=923
+  _globals['_GETAPPROVALRESPONSE']._serialized_end=984
+  _globals['_WATCHAPPROVALSREQUEST']._serialized_start=986
+  _globals['_WATCHAPPROVALSREQUEST']._serialized_end=1009
+  _globals['_WATCHAPPROVALSRESPONSE']._serialized_start=1011
+  _globals['_WATCHAPPROVALSRESPONSE']._serialized_end=1094
+  _globals['_RESOLVEAPPROVALREQUEST']._serialized_start=1096
+  _globals['_RESOLVEAPPROVALREQUEST']._serialized_end=1218
+  _globals['_RESOLVEAPPROVALRESPONSE']._serialized_start=1220
+  _globals['_RESOLVEAPPROVALRESPONSE']._serialized_end=1285
+  _globals['_GRANT']._serialized_start=1288
+  _globals['_GRANT']._serialized_end=1508
+  _globals['_LISTGRANTSREQUEST']._serialized_start=1510
+  _globals['_LISTGRANTSREQUEST']._serialized_end=1607
+  _globals['_LISTGRANTSRESPONSE']._serialized_start=1609
+  _globals['_LISTGRANTSRESPONSE']._serialized_end=1689
+  _globals['_REVOKEGRANTREQUEST']._serialized_start=1691
+  _globals['_REVOKEGRANTREQUEST']._serialized_end=1729
+  _globals['_REVOKEGRANTRESPONSE']._serialized_start=1731
+  _globals['_REVOKEGRANTRESPONSE']._serialized_end=1786
+  _globals['_APPROVALSERVICE']._serialized_start=2153
+  _globals['_APPROVALSERVICE']._serialized_end=2676
 # @@protoc_insertion_point(module_scope)

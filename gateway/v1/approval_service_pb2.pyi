@@ -43,7 +43,7 @@ ANSWER_DENY: Answer
 ANSWER_EDIT: Answer
 
 class Approval(_message.Message):
-    __slots__ = ("id", "thread", "run_id", "call_id", "tool", "arguments_json", "digest", "policy_version", "rule", "reason", "asked", "proposed_rule", "status", "answer", "message", "resolved_by", "edited_arguments_json", "created_at", "expires_at", "resolved_at")
+    __slots__ = ("id", "thread", "run_id", "call_id", "tool", "arguments_json", "digest", "policy_version", "rule", "reason", "asked", "proposed_rule", "status", "answer", "message", "resolved_by", "edited_arguments_json", "created_at", "expires_at", "resolved_at", "arguments_size_bytes", "arguments_cut")
     ID_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +64,8 @@ class Approval(_message.Message):
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
     RESOLVED_AT_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_CUT_FIELD_NUMBER: _ClassVar[int]
     id: str
     thread: str
     run_id: str
@@ -84,7 +86,9 @@ class Approval(_message.Message):
     created_at: _timestamp_pb2.Timestamp
     expires_at: _timestamp_pb2.Timestamp
     resolved_at: _timestamp_pb2.Timestamp
-    def __init__(self, id: _Optional[str] = ..., thread: _Optional[str] = ..., run_id: _Optional[str] = ..., call_id: _Optional[str] = ..., tool: _Optional[str] = ..., arguments_json: _Optional[str] = ..., digest: _Optional[str] = ..., policy_version: _Optional[str] = ..., rule: _Optional[str] = ..., reason: _Optional[str] = ..., asked: _Optional[_Iterable[str]] = ..., proposed_rule: _Optional[str] = ..., status: _Optional[_Union[ApprovalStatus, str]] = ..., answer: _Optional[_Union[Answer, str]] = ..., message: _Optional[str] = ..., resolved_by: _Optional[str] = ..., edited_arguments_json: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., resolved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    arguments_size_bytes: int
+    arguments_cut: bool
+    def __init__(self, id: _Optional[str] = ..., thread: _Optional[str] = ..., run_id: _Optional[str] = ..., call_id: _Optional[str] = ..., tool: _Optional[str] = ..., arguments_json: _Optional[str] = ..., digest: _Optional[str] = ..., policy_version: _Optional[str] = ..., rule: _Optional[str] = ..., reason: _Optional[str] = ..., asked: _Optional[_Iterable[str]] = ..., proposed_rule: _Optional[str] = ..., status: _Optional[_Union[ApprovalStatus, str]] = ..., answer: _Optional[_Union[Answer, str]] = ..., message: _Optional[str] = ..., resolved_by: _Optional[str] = ..., edited_arguments_json: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., resolved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., arguments_size_bytes: _Optional[int] = ..., arguments_cut: _Optional[bool] = ...) -> None: ...
 
 class ListApprovalsRequest(_message.Message):
     __slots__ = ("status", "thread", "run_id", "page_size", "page_token")
@@ -149,3 +153,57 @@ class ResolveApprovalResponse(_message.Message):
     APPROVAL_FIELD_NUMBER: _ClassVar[int]
     approval: Approval
     def __init__(self, approval: _Optional[_Union[Approval, _Mapping]] = ...) -> None: ...
+
+class Grant(_message.Message):
+    __slots__ = ("id", "thread", "run_id", "rule", "approval_id", "granted_by", "created_at", "revoked_at", "in_force")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    APPROVAL_ID_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_BY_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    REVOKED_AT_FIELD_NUMBER: _ClassVar[int]
+    IN_FORCE_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    thread: str
+    run_id: str
+    rule: str
+    approval_id: str
+    granted_by: str
+    created_at: _timestamp_pb2.Timestamp
+    revoked_at: _timestamp_pb2.Timestamp
+    in_force: bool
+    def __init__(self, id: _Optional[str] = ..., thread: _Optional[str] = ..., run_id: _Optional[str] = ..., rule: _Optional[str] = ..., approval_id: _Optional[str] = ..., granted_by: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., revoked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., in_force: _Optional[bool] = ...) -> None: ...
+
+class ListGrantsRequest(_message.Message):
+    __slots__ = ("thread", "include_ended", "page_size", "page_token")
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_ENDED_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    thread: str
+    include_ended: bool
+    page_size: int
+    page_token: str
+    def __init__(self, thread: _Optional[str] = ..., include_ended: _Optional[bool] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListGrantsResponse(_message.Message):
+    __slots__ = ("grants", "next_page_token")
+    GRANTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    grants: _containers.RepeatedCompositeFieldContainer[Grant]
+    next_page_token: str
+    def __init__(self, grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class RevokeGrantRequest(_message.Message):
+    __slots__ = ("grant_id",)
+    GRANT_ID_FIELD_NUMBER: _ClassVar[int]
+    grant_id: str
+    def __init__(self, grant_id: _Optional[str] = ...) -> None: ...
+
+class RevokeGrantResponse(_message.Message):
+    __slots__ = ("grant",)
+    GRANT_FIELD_NUMBER: _ClassVar[int]
+    grant: Grant
+    def __init__(self, grant: _Optional[_Union[Grant, _Mapping]] = ...) -> None: ...

@@ -56,6 +56,16 @@ class ApprovalServiceStub:
                 request_serializer=gateway_dot_v1_dot_approval__service__pb2.ResolveApprovalRequest.SerializeToString,
                 response_deserializer=gateway_dot_v1_dot_approval__service__pb2.ResolveApprovalResponse.FromString,
                 _registered_method=True)
+        self.ListGrants = channel.unary_unary(
+                '/gateway.v1.ApprovalService/ListGrants',
+                request_serializer=gateway_dot_v1_dot_approval__service__pb2.ListGrantsRequest.SerializeToString,
+                response_deserializer=gateway_dot_v1_dot_approval__service__pb2.ListGrantsResponse.FromString,
+                _registered_method=True)
+        self.RevokeGrant = channel.unary_unary(
+                '/gateway.v1.ApprovalService/RevokeGrant',
+                request_serializer=gateway_dot_v1_dot_approval__service__pb2.RevokeGrantRequest.SerializeToString,
+                response_deserializer=gateway_dot_v1_dot_approval__service__pb2.RevokeGrantResponse.FromString,
+                _registered_method=True)
 
 
 class ApprovalServiceServicer:
@@ -91,6 +101,21 @@ class ApprovalServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListGrants(self, request, context):
+        """ListGrants lists what answers have granted to threads and runs, the newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeGrant(self, request, context):
+        """RevokeGrant takes a grant back: from the next call on it does not count, and where the call that was asked about
+        has not run, its approval is CANCELLED. One that was revoked stays as it is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ApprovalServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -113,6 +138,16 @@ def add_ApprovalServiceServicer_to_server(servicer, server):
                     servicer.ResolveApproval,
                     request_deserializer=gateway_dot_v1_dot_approval__service__pb2.ResolveApprovalRequest.FromString,
                     response_serializer=gateway_dot_v1_dot_approval__service__pb2.ResolveApprovalResponse.SerializeToString,
+            ),
+            'ListGrants': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGrants,
+                    request_deserializer=gateway_dot_v1_dot_approval__service__pb2.ListGrantsRequest.FromString,
+                    response_serializer=gateway_dot_v1_dot_approval__service__pb2.ListGrantsResponse.SerializeToString,
+            ),
+            'RevokeGrant': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeGrant,
+                    request_deserializer=gateway_dot_v1_dot_approval__service__pb2.RevokeGrantRequest.FromString,
+                    response_serializer=gateway_dot_v1_dot_approval__service__pb2.RevokeGrantResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -225,6 +260,60 @@ class ApprovalService:
             '/gateway.v1.ApprovalService/ResolveApproval',
             gateway_dot_v1_dot_approval__service__pb2.ResolveApprovalRequest.SerializeToString,
             gateway_dot_v1_dot_approval__service__pb2.ResolveApprovalResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListGrants(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gateway.v1.ApprovalService/ListGrants',
+            gateway_dot_v1_dot_approval__service__pb2.ListGrantsRequest.SerializeToString,
+            gateway_dot_v1_dot_approval__service__pb2.ListGrantsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeGrant(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gateway.v1.ApprovalService/RevokeGrant',
+            gateway_dot_v1_dot_approval__service__pb2.RevokeGrantRequest.SerializeToString,
+            gateway_dot_v1_dot_approval__service__pb2.RevokeGrantResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fnmatch
 import gc
 import json
+import random
 import statistics
 import time
 import tracemalloc
@@ -25,42 +26,70 @@ RULES = 1000
 _CALLS = 3000
 _TENANTS = 300
 
-CASES: tuple[tuple[str, str, dict[str, object]], ...] = (
-    ("read_file", "read_file", {"path": "/workspace/a/b/name4/x.py"}),
-    ("grep of everything", "grep", {"path": "/workspace", "pattern": "x"}),
-    ("execute, one command", "execute", {"command": "make sub4 --flag 'a b'"}),
-    ("execute, its files judged", "execute", {"command": "cat a/b | grep -n x > dir4/out && git diff --stat"}),
-    ("execute, a loop", "execute", {"command": 'for f in src/*.py; do grep -n "$PATTERN" src/a.py; done'}),
-    ("read_file with when", "read_file", {"path": "/workspace/when/x"}),
-)
+Call = tuple[str, dict[str, object]]
+
+CASES: dict[str, Callable[[int], Call]] = {
+    "read_file": lambda n: ("read_file", {"path": f"/workspace/libs/team3/part{n % 900}/src/a{n}.py"}),
+    "write_file": lambda n: ("write_file", {"path": f"/workspace/libs/team3/part{n % 900}/a{n}.py", "content": "x"}),
+    "grep below one team": lambda n: ("grep", {"path": f"/workspace/libs/team{n % 40}", "pattern": "x"}),
+    "grep of everything": lambda n: ("grep", {"path": "/workspace", "pattern": f"x{n}"}),
+    "connect": lambda n: ("connect", {"host": f"api{n % 900}.vendor{n % 100}.com", "port": 443}),
+    "execute, one command": lambda n: ("execute", {"command": f"make target{n % 900} --flag 'a b{n}'"}),
+    "execute, a wildcard": lambda n: ("execute", {"command": f"wc -l src{n}/*.py"}),
+    "execute, three commands": lambda n: ("execute", {"command": f"cat a/b{n} | grep -n x > out{n} && git diff"}),
+    "execute, a loop": lambda n: (
+        "execute",
+        {"command": f'for f in src/*.py; do grep -n "$PATTERN" src/a{n}.py; done'},
+    ),
+    "execute, judged before": lambda _: ("execute", {"command": "cat a | grep -n x > out && wc -l *.py"}),
+    "write_file with when": lambda n: (
+        "write_file",
+        {"path": f"/workspace/secret{19 + 20 * (n % 40)}/a", "content": ""},
+    ),
+}
+"""A call that is another one each time: what was read of a command before is kept, and would hide the parse."""
 
 
 def thousand_rules() -> PolicyDocument:
-    """Return a policy of that many rules, as a large operator's might be: half about paths, half about commands."""
+    """Return a policy of that many rules, as a large operator might have: paths, commands and hosts of many teams."""
+    chosen = random.Random(1)
     rules: list[dict[str, Any]] = [
-        {"id": "read-all", "tools": ["read"], "paths": ["/workspace/**"], "effect": "allow"},
+        {"id": "read", "tools": ["read"], "paths": ["/workspace/**"], "effect": "allow"},
+        {"id": "write", "tools": ["write"], "paths": ["/workspace/**"], "effect": "allow"},
+        {"id": "keys", "tools": ["read", "write"], "paths": ["/workspace/**/*.pem"], "effect": "deny"},
         {
             "id": "look",
             "tools": ["execute"],
-            "argv": [["cat"], ["grep"], ["git", ["status", "diff"]]],
-            "effect": "allow",
-        },
-        {
-            "id": "when",
-            "tools": ["read"],
-            "paths": ["/workspace/when/**"],
-            "when": "path.startsWith('/workspace/') && tenant != 'x'",
+            "argv": [["cat"], ["grep"], ["wc"], ["git", ["status", "diff"]]],
             "effect": "allow",
         },
     ]
-    for place in range((RULES - len(rules)) // 2):
-        paths = [f"/workspace/dir{place}/**", f"/workspace/**/name{place}/*.py"]
-        rules.append({"id": f"p{place}", "tools": ["read", "write"], "paths": paths, "effect": "allow"})
-        argv = [["make", f"sub{place}"], [f"program{place}"]]
-        effect = "deny" if place % 10 == 9 else "allow"
-        rules.append({"id": f"c{place}", "tools": ["execute"], "argv": argv, "effect": effect})
+    for place in range(len(rules), RULES):
+        rule = _rule(place, chosen)
+        if place % 20 == 0:
+            rule["when"] = "tenant != 'x'"
+        rules.append({"id": f"rule{place}", **rule})
     written = [{"reason": "r", **rule} for rule in rules]
     return PolicyDocument.model_validate_json(json.dumps({"version": 1, "rules": written}))
+
+
+def _rule(place: int, chosen: random.Random) -> dict[str, Any]:
+    kind = place % 10
+    effect = chosen.choice(["allow", "allow", "ask", "deny"])
+    if kind < 4:
+        root = f"/workspace/{chosen.choice(['libs', 'apps', 'services'])}/team{chosen.randrange(40)}/part{place}"
+        paths = chosen.choice([[f"{root}/**"], [f"{root}/src/**/*.py", f"{root}/tests/**"], [f"{root}/*.md"]])
+        return {"tools": [chosen.choice(["read", "write"])], "paths": paths, "effect": effect}
+    if kind < 7:
+        program = chosen.choice(["make", "cargo", "npm", "go", "docker", "kubectl", "uv", "mvn"])
+        return {"tools": ["execute"], "argv": [[program, f"target{place}"]], "effect": effect}
+    if kind < 9:
+        hosts = [f"api{place}.vendor{chosen.randrange(100)}.com", f"*.team{place}.internal:443"]
+        return {"tools": ["connect"], "hosts": hosts, "effect": effect}
+    more: dict[str, Any] = {"unless": {"paths": ["/workspace/tests/**"]}}
+    if place % 20 == 19:
+        more = {"when": "path.startsWith('/workspace')"}
+    return {"tools": ["write"], "paths": [f"/workspace/**/secret{place}/**"], "effect": "deny", **more}
 
 
 class _RuleByRule:
@@ -85,35 +114,43 @@ class _RuleByRule:
 
 
 @dataclass(frozen=True)
-class _Percentiles:
-    p50_us: float
-    p99_us: float
+class _Taken:
+    """How long calls took: in CPU time, which other processes do not add to, and by the clock."""
+
+    cpu_us: list[float]
+    clock_us: list[float]
+
+    def shown(self) -> tuple[str, ...]:
+        """Return p50, p99 and the longest in CPU time, and p99 by the clock."""
+        cpu, clock = statistics.quantiles(self.cpu_us, n=100), statistics.quantiles(self.clock_us, n=100)
+        return tuple(f"{number:,.0f}" for number in (cpu[49], cpu[98], max(self.cpu_us), clock[98]))
 
 
-def _percentiles(call: Callable[[], object], calls: int) -> _Percentiles:
-    for _ in range(20):
-        call()
-    taken_us: list[float] = []
-    for _ in range(calls):
-        started_ns = time.perf_counter_ns()
-        call()
-        taken_us.append((time.perf_counter_ns() - started_ns) / 1000)
-    cuts = statistics.quantiles(taken_us, n=100)
-    return _Percentiles(cuts[49], cuts[98])
+def _taken(judge: Callable[[str, dict[str, object]], object], case: Callable[[int], Call], calls: int) -> _Taken:
+    taken = _Taken([], [])
+    for number in range(-20, calls):
+        tool, arguments = case(number % 1_000_000)
+        clock_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
+        judge(tool, arguments)
+        cpu_ns, clock_ns = time.thread_time_ns() - cpu_ns, time.perf_counter_ns() - clock_ns
+        if number >= 0:
+            taken.cpu_us.append(cpu_ns / 1000)
+            taken.clock_us.append(clock_ns / 1000)
+    return taken
 
 
 async def tables() -> list[Table]:
     """Measure, and return what to print."""
     document = thousand_rules()
     policy, plain = Policy(document), _RuleByRule(document)
-    decisions = Table(title=f"one policy decision among {RULES:,} rules, shell parse included")
-    for column in ("call", "p50 us", "p99 us", "rule by rule p50 us", "p99 us", "verdict"):
+    decisions = Table(title=f"one policy decision among {RULES:,} rules, shell parse included; us")
+    columns = ("call", "p50", "p99", "max", "p99 by the clock", "rule by rule p50", "p99", "verdict")
+    for column in columns:
         decisions.add_column(column, justify="left" if column in ("call", "verdict") else "right")
-    for name, tool, arguments in CASES:
-        ours = _percentiles(lambda tool=tool, arguments=arguments: policy.judge(tool, arguments), _CALLS)  # type: ignore[misc]
-        theirs = _percentiles(lambda tool=tool, arguments=arguments: plain.judge(tool, arguments), _CALLS // 10)  # type: ignore[misc]
-        numbers = (ours.p50_us, ours.p99_us, theirs.p50_us, theirs.p99_us)
-        decisions.add_row(name, *(f"{number:,.0f}" for number in numbers), policy.judge(tool, arguments).verdict)
+    for name, case in CASES.items():
+        ours = _taken(policy.judge, case, _CALLS).shown()
+        theirs = _taken(plain.judge, case, _CALLS // 10).shown()
+        decisions.add_row(name, *ours, *theirs[:2], policy.judge(*case(1)).verdict)
     return [decisions, _keeping(document)]
 
 

@@ -8,7 +8,7 @@ import shlex
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -175,6 +175,19 @@ async def test_in_arguments_events_and_journal(tmp_path: Path) -> None:
                 )
                 assert "withheld: rule internal" in result.content
                 assert (result.stdout, heard, result.exit_code) == ("", [], 0)
+                # Long output: what is in its middle, in a file in the sandbox, counts too, and the file is gone.
+                long = 'python3 -c \'print("a\\n" * 60000 + "TOP " + "{}" + "b\\n" * 60000)\''
+                result = await airlock.call_tool("execute", {"command": long.format("SECRET")})
+                assert "withheld: rule internal" in result.content
+                assert (result.evicted, result.stdout) == (None, "")
+                result = await airlock.call_tool("execute", {"command": long.format("PUBLIC")})
+                assert result.evicted is not None
+                assert "withheld" not in result.content
+                kept = PurePosixPath(result.evicted.path)
+                assert (await airlock.call_tool("read_file", {"path": str(kept)})).content.startswith("a\n")
+                listed = await airlock.call_tool("ls", {"path": str(kept.parent)})
+                assert [line for line in listed.content.splitlines() if line] == [listed.content.strip()], listed
+                assert kept.name in listed.content
         log = (home.config.parent / "serve.log").read_text(encoding="utf-8")
         assert not leaks(log)
         database = next((home.config.parent / "state").glob("*.db"))

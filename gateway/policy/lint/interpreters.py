@@ -15,6 +15,13 @@ from gateway.policy.globs import compile_glob
 from gateway.policy.globs_cover import sample_path
 from gateway.policy.lint.findings import Finding, Linted
 
+# Each runs a file by its name, the project's own or any other.
+_RUN_SCRIPTS = """ipython tclsh wish expect guile racket runghc ghci escript erl elixir iex scala groovy pwsh osascript
+    swift ansible ansible-playbook ansible-console terraform rake sbt mvn gradle ant just task invoke fab gdb lldb
+    strace ltrace valgrind perf watch parallel entr sudo doas su chroot nsenter unshare screen tmux script ctest
+    bundle pnpx bunx cscript bpftrace stap gnuplot octave R jshell kotlin dart crystal nim raku m4 tex
+    latex pdflatex gs psql mysql mongosh redis-cli sftp socat mutt vimdiff emacs nano""".split()  # noqa: SIM905 - one name a line would take eighty
+
 # Each runs what stands in its arguments, whatever that is.
 _FREE = (
     *(f"{name} -c pass" for name in ("python", "python3", "pypy3")),
@@ -49,16 +56,43 @@ _FREE = (
     "pipx run sample",
     "npm exec sample",
     "docker run sample",
+    "podman run sample",
+    "kubectl exec sample -- id",
+    *(f"{name} sample" for name in _RUN_SCRIPTS),
+    *(f"{name} run sample" for name in ("uv", "poetry", "pipenv", "pdm", "hatch", "conda", "npm", "pnpm", "yarn")),
+    *(f"{name} exec sample" for name in ("bundle", "pnpm", "mise", "direnv")),
+    *(f"{name} -c '!id'" for name in ("ipython", "nvim", "view")),
+    *(f"{name} -e 0" for name in ("elixir", "ghc", "guile", "racket", "groovy", "bpftrace", "scala", "pry", "emacs")),
+    *(f"{name} -c id" for name in ("zsh", "ksh", "mksh", "csh", "tcsh", "fish", "pwsh", "nu", "su", "script")),
+    "psql -c '\\! id'",
+    "mysql -e '\\! id'",
+    "erl -eval 0",
+    "nmap --script sample host",
+    "tcpdump -z id -G 1 -w /tmp/sample",
+    "ssh host id",
+    "scp -S id a host:b",
+    "man -P id sample",
+    "less +!id /tmp/sample",
+    "go run sample",
+    "cargo run sample",
+    "cmake -P sample",
+    "ctest -S sample",
+    "openssl engine -t /tmp/sample.so",
+    "jshell sample",
+    "java -jar sample",
     "bin/sample",
     "./sample",
 )
 _INTERPRETERS = frozenset(
-    """python python3 pypy3 node deno bun perl ruby lua php julia Rscript awk gawk mawk sh bash dash ash zsh ksh java
-    tclsh expect""".split()  # noqa: SIM905 - one name a line would take twenty
+    """python python3 pypy3 node deno bun perl ruby lua php julia Rscript awk gawk mawk sh bash dash ash zsh ksh mksh
+    csh tcsh fish pwsh java tclsh wish expect ipython guile racket runghc ghci erl escript elixir iex scala groovy
+    bpftrace gdb lldb jshell kotlin swift dart raku""".split()  # noqa: SIM905 - one name a line would take twenty
 )
 _RUNNERS = frozenset(
     """make gmake ninja cmake npm pnpm yarn pytest tox nox cargo go mvn gradle ant rake bundle composer pip pip3 uv
-    poetry just""".split()  # noqa: SIM905 - as above
+    poetry just cmake ctest sbt ansible ansible-playbook terraform docker podman kubectl pipenv pdm hatch conda npx bunx
+    uvx pipx invoke fab dotnet swift bazel buck meson scons cabal stack mix rebar3 lein deno bun jest vitest
+    pre-commit""".split()  # noqa: SIM905 - as above
 )
 _HARMLESS = frozenset({"--version", "-V", "--help", "version"})
 

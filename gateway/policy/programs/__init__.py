@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.policy.effects import NO_EFFECTS, Effects
-from gateway.policy.programs import archives, git, network, running, scripts, search, text, trees
+from gateway.policy.programs import archives, git, network, running, scripts, search, sqlite, text, trees
 from gateway.policy.programs.call import Call, Describe
 from gateway.policy.shell_line import START, Directories
 from gateway.policy.words import Opaque, Word
@@ -20,7 +20,7 @@ SYSTEM_DIRECTORIES = frozenset({"/bin", "/usr/bin", "/sbin", "/usr/sbin", "/usr/
 
 _PROGRAMS: dict[str, Describe] = {
     name: describe
-    for room in (text, trees, scripts, search, archives, git, network, running)
+    for room in (text, trees, scripts, search, archives, git, network, running, sqlite)
     for name, describe in room.PROGRAMS.items()
 }
 

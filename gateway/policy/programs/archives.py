@@ -5,11 +5,11 @@ from __future__ import annotations
 from gateway.policy.programs.call import Call, Describe
 from gateway.policy.programs.options import compile_options, read_options
 from gateway.policy.programs.paths import leads_with_dash
-from gateway.policy.programs.plain import parsed_call, take_values
+from gateway.policy.programs.plain import parsed_call, refuse_response_files, take_values
 from gateway.policy.words import Word
 
 _TAR = (
-    "-AcdrtuxWkOpmUSsvwhljzJZaoPBniMR -# -f: -C: -X:read -T: -g:write -L: -b: -H: -N: -K: -V:"
+    "-AcdrtuxWkOpmUSsvwhljzJZaoPBniR -# -f: -C: -X:read -T: -g:write -b: -H: -N: -K: -V:"
     " --create --extract --get --list --append --update --diff --compare --catenate --concatenate --delete --file="
     " --directory= --exclude= --exclude-from=read --exclude-vcs --exclude-vcs-ignores --exclude-caches --files-from="
     " --gzip --gunzip --ungzip --bzip2 --xz --lzma --zstd --lzip --auto-compress --no-auto-compress --verbose"
@@ -31,7 +31,7 @@ def _tar(call: Call) -> None:
     if words and words[0].kind == "literal" and words[0].text and not words[0].text.startswith("-"):
         words = _old_style(call, words)
     options = compile_options(_TAR)
-    # --to-command, --checkpoint-action, -I, -F and more run programs.
+    # --to-command, --checkpoint-action, -I, -F and more run programs; -M and -L ask for commands at the end of a tape.
     parsed = read_options(call, options, words, runs=True)
     take_values(call, options, parsed)
     if parsed.has("-T", "--files-from"):
@@ -88,22 +88,26 @@ def _members(call: Call, given: list[tuple[str, Word | None]], operands: list[Wo
     roles = ["read_below"]
     if any(name == "--remove-files" for name, _ in given):
         roles.append("write_below")
+    if len(directories) > 1:
+        # -C holds for what follows it, and a second one is seen from the first.
+        for role in roles:
+            call.files(directories, role, dash=False)
+            call.files(operands, role, dash=False)
+            call.unknown(role)
+        return
     for role in roles:
         for word in operands:
             call.file(word, role, dash=False)
-            for directory in directories:
-                # -C holds for what follows it, and a second one is seen from the first: both readings are taken.
+            for directory in directories:  # one at most; the words before it are not seen from there
                 if word.kind == "literal" and not word.text.startswith("/") and directory.kind == "literal":
                     call.file(Word(f"{directory.text}/{word.text}"), role, dash=False)
                 elif not word.text.startswith("/"):
                     call.file(directory, role, dash=False)
                     call.unknown(role)
-    if len(directories) > 1:
-        for role in roles:
-            call.unknown(role)
 
 
 def _zip(call: Call) -> None:
+    call.expands = True
     parsed = parsed_call(
         call,
         "-0123456789DFjJklmoqrSuvXyfxi -b:write_below -n: -t: -P: --recurse-paths --quiet --junk-paths --verbose --move"
@@ -128,6 +132,7 @@ def _zip(call: Call) -> None:
 
 
 def _unzip(call: Call) -> None:
+    call.expands = True
     parsed = parsed_call(call, "-aACcfjKlLMnopqtTuUvVxXzZ12hms -d: -P:")
     archives = parsed.operands[:1]
     for archive in archives:
@@ -211,6 +216,7 @@ def _replaced(call: Call, words: list[Word], recursive: bool, endings: tuple[str
 
 def _ar(call: Call) -> None:
     words = call.words
+    refuse_response_files(call)
     if len(words) < 2 or any(word.kind != "literal" for word in words[:2]):
         call.refuse("ar is used in a form that is not understood")
         return
@@ -222,8 +228,9 @@ def _ar(call: Call) -> None:
         call.file(words[1], "write")
     if "x" in keys:
         call.here("write_below")
+    adds = bool(set(keys) & set("qr"))
     for word in words[2:]:
-        if set(keys) & set("qr"):
+        if adds:
             call.file(word, "read")
         if leads_with_dash(word) and word.kind != "literal":
             call.unknown("read")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gateway.policy.effects import Access, Effects, FileUse, HostUse
+from gateway.policy.globs import escaped
 from gateway.policy.programs.paths import is_no_file, located
 from gateway.policy.shell_line import Directories
-from gateway.policy.words import Word
+from gateway.policy.words import Opaque, Word
 
 _ACCESSES: dict[str, tuple[Access, bool]] = {
     "read": ("read", False),
@@ -17,6 +18,12 @@ _ACCESSES: dict[str, tuple[Access, bool]] = {
     "write_below": ("write", True),
     "list_below": ("list", True),
 }
+
+_WILD = frozenset("*?[")
+
+
+LIMIT_USES = 1024
+"""How many files and hosts a command may name, and all commands of a line together."""
 
 
 class Call:
@@ -28,7 +35,10 @@ class Call:
         self.directories = directories
         self._files: dict[FileUse, None] = {}
         self._hosts: dict[HostUse, None] = {}
+        self._taken: set[tuple[Word, str, bool, bool, Directories]] = set()
         self._opaque: str | None = None
+        self.expands = False
+        """Whether the program takes patterns itself, quoted ones too, and may mean files below directories by them."""
 
     def effects(self) -> Effects:
         """Return all that was found."""
@@ -47,9 +57,16 @@ class Call:
             return
         if word.kind == "literal" and ((dash and word.text == "-") or is_no_file(word.text)):
             return
+        key = (word, role, dash, possible, self.directories)
+        if key in self._taken:
+            return
+        self._taken.add(key)
         access, below = _ACCESSES[role]
-        for path, inside in located(word, self.directories):
-            self._files[FileUse(path, access, path is not None and (below or inside), possible)] = None
+        for place in located(word, self.directories, expands=self.expands):
+            told = place.path is not None or place.glob is not None
+            use = FileUse(place.path, access, told and (below or place.below), possible, place.glob)
+            self._files[use] = None
+        self._check_count()
 
     def files(self, words: Sequence[Word], role: str, *, dash: bool = True) -> None:
         """Take in words that all have one role."""
@@ -59,10 +76,13 @@ class Call:
     def inside(self, directory: Word, word: Word, role: str, *, possible: bool) -> None:
         """Take in what has the name of `word` in a directory, which `possible` says may also be none."""
         name = word.text.rstrip("/").rpartition("/")[2]
-        if directory.kind != "literal" or word.kind != "literal" or name in ("", ".", ".."):
+        kind = word.kind
+        # Of a pattern the last part says the name, unless a bracket goes over slashes.
+        wild = kind == "glob" and "]" not in name and not _WILD & set(directory.text)
+        if directory.kind != "literal" or not (kind == "literal" or wild) or name in ("", ".", ".."):
             self.file(directory, f"{role.removesuffix('_below')}_below", dash=False, possible=possible)
         else:
-            self.file(Word(f"{directory.text}/{name}"), role, dash=False, possible=possible)
+            self.file(Word(f"{directory.text}/{name}", kind), role, dash=False, possible=possible)
 
     def here(self, role: str) -> None:
         """Take in the directory that the command runs in."""
@@ -78,6 +98,25 @@ class Call:
     def host(self, host: str | None, port: int | None = None) -> None:
         """Take in a host that is connected to."""
         self._hosts[HostUse(host, port)] = None
+        self._check_count()
+
+    def backups(self, *suffixes: str) -> None:
+        """Take in what is written in place of the old content of each file that is written so far."""
+        for use in [use for use in self._files if use.access == "write" and not use.below]:
+            if use.glob is not None:
+                self.refuse(f"{self.name} keeps old files under names that are not known")
+            elif use.path is not None:
+                for suffix in suffixes:
+                    self.file(Word(use.path + suffix), "write", dash=False, possible=use.possible)
+                self._files[FileUse(None, "write", False, use.possible, f"{escaped(use.path)}.~*~")] = None
+
+    def _check_count(self) -> None:
+        """Raise Opaque where more is named than is worth judging one by one."""
+        if len(self._files) + len(self._hosts) <= LIMIT_USES:
+            return
+        for role in ("read", "write"):  # what was not looked at may be anything
+            self._files[FileUse(None, _ACCESSES[role][0])] = None
+        raise Opaque(f"{self.name} names more files than {LIMIT_USES}; name fewer at a time")
 
 
 Describe = Callable[[Call], None]

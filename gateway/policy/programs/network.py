@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from gateway.policy.programs.call import Call, Describe
 from gateway.policy.programs.options import Parsed, compile_options, read_options
 from gateway.policy.programs.plain import parsed_call, take_values
@@ -9,22 +11,22 @@ from gateway.policy.programs.urls import plain_host, remote_host, url_host
 from gateway.policy.words import Word
 
 _CURL = (
-    "-0123468aBfgGiIjJkLlMnNOpqRsSvZ# -A: -b: -c:write -C: -d: -D:write -e: -E:read -F: -H: -m: -o:write -P: -Q: -r:"
-    " -t: -T: -u: -U: -w: -x: -X: -y: -Y: -z: --append --anyauth --basic --cacert=read --capath=read_below --cert=read"
+    "-0123468aBfgGiIjJkLlMNOpqRsSvZ# -A: -b: -c:write -C: -d: -D:write -e: -E:read -F: -H: -m: -o:write -r:"
+    " -T: -u: -U: -w: -x: -X: -y: -Y: -z: --append --anyauth --basic --cacert=read --capath=read_below --cert=read"
     " --cert-type= --ciphers= --compressed --connect-timeout= --continue-at= --cookie= --cookie-jar=write"
     " --create-dirs --crlf --crlfile=read --data= --data-ascii= --data-binary= --data-raw= --data-urlencode= --digest"
     " --dump-header=write --etag-compare=read --etag-save=write --expect100-timeout= --fail --fail-early"
     " --fail-with-body --form= --form-string= --get --globoff --head --header= --http1.0 --http1.1 --http2 --http3"
-    " --include --insecure --interface= --ipv4 --ipv6 --json= --keepalive-time= --key=read --key-type= --limit-rate="
+    " --include --insecure --ipv4 --ipv6 --json= --keepalive-time= --key=read --key-type= --limit-rate="
     " --list-only --location --location-trusted --max-filesize= --max-redirs= --max-time= --negotiate"
     " --no-buffer --no-keepalive --no-progress-meter --noproxy= --oauth2-bearer= --output=write"
     " --output-dir=write_below --parallel --parallel-max= --pass= --path-as-is --post301 --post302 --progress-bar"
-    " --proto= --proto-default= --proto-redir= --proxy= --proxy-user= --range= --rate= --referer="
+    " --proto= --proxy= --proxy-user= --range= --rate= --referer="
     " --remote-header-name --remote-name --remote-name-all --remote-time --remove-on-error"
     " --request= --request-target= --retry= --retry-all-errors"
     " --retry-connrefused --retry-delay= --retry-max-time= --show-error --silent --speed-limit= --speed-time= --ssl"
     " --ssl-reqd --stderr=write --styled-output --tcp-nodelay --time-cond= --tls-max= --tlsv1 --tlsv1.2 --tlsv1.3"
-    " --trace=write --trace-ascii=write --trace-time --unix-socket=write --upload-file= --url= --url-query= --user="
+    " --trace=write --trace-ascii=write --trace-time --upload-file= --url= --url-query= --user="
     " --user-agent= --verbose --write-out= --xattr --no-sessionid --no-fail --no-location --use-ascii --version --help"
 )
 _WGET = (
@@ -67,6 +69,9 @@ _SAFE_SSH = frozenset(
 _GUESSED = ("ftp.", "dict.", "ldap.", "imap.", "smtp.", "pop3.")
 
 
+_PLAIN_PROTOCOLS = re.compile(r"=?https?(,https?)*")
+
+
 def _curl(call: Call) -> None:
     options = compile_options(_CURL)
     parsed = read_options(call, options, call.words, runs=True)  # -K takes options out of a file
@@ -75,13 +80,16 @@ def _curl(call: Call) -> None:
         if value is not None:
             _curl_value(call, name, value)
     urls = [*parsed.operands, *parsed.values("--url")]
+    globbed = not parsed.has("-g", "--globoff")
     for url in urls:
-        _curl_url(call, url, globbed=not parsed.has("-g", "--globoff"), plain_scheme=not parsed.has("--proto-default"))
+        _curl_url(call, url, globbed=globbed)
+    if len(parsed.values("--output-dir")) > 1:
+        call.refuse("curl has more than one --output-dir")
     if parsed.has("-O", "--remote-name", "--remote-name-all"):
-        _named_by_host(call, urls, parsed.values("--output-dir"))
+        _named_by_host(call, urls, parsed.values("--output-dir")[:1])
     elif parsed.has("--output-dir"):
         for target in parsed.values("-o", "--output"):
-            for directory in parsed.values("--output-dir"):
+            for directory in parsed.values("--output-dir")[:1]:
                 both = target.kind == directory.kind == "literal"
                 call.file(Word(f"{directory.text}/{target.text}") if both else Word("", "expansion"), "write")
     if parsed.has("-J", "--remote-header-name") and not parsed.has("--output-dir"):
@@ -112,7 +120,10 @@ def _curl_value(call: Call, name: str, value: Word) -> None:
             call.host(None)
         return
     if name in ("-T", "--upload-file"):
-        call.file(Word(text, "glob") if set("{[") & set(text) else value, "read")
+        if set("{[") & set(text):
+            call.unknown("read")  # curl expands these itself
+        else:
+            call.file(value, "read")
     elif name in (
         "-d",
         "--data",
@@ -123,14 +134,12 @@ def _curl_value(call: Call, name: str, value: Word) -> None:
         "--header",
         "-w",
         "--write-out",
-        "--url-query",
-        "--variable",
     ):
         if text.startswith("@"):
             call.file(Word(text[1:]), "read")
         if name in ("-w", "--write-out") and "%output{" in text:
             call.unknown("write")
-    elif name == "--data-urlencode":
+    elif name in ("--data-urlencode", "--url-query"):
         if "@" in text.partition("=")[0]:
             call.file(Word(text.partition("@")[2]), "read")
     elif name in ("-F", "--form"):
@@ -147,11 +156,11 @@ def _curl_value(call: Call, name: str, value: Word) -> None:
         call.host(*(url_host(text, scheme="socks5") or (None, None)))
     elif name in ("-E", "--cert"):
         call.file(Word(text.partition(":")[0]), "read")
-    elif name == "-Q":
-        call.refuse("curl -Q sends commands")
+    elif name == "--proto" and not _PLAIN_PROTOCOLS.fullmatch(text):
+        call.refuse("curl --proto is used with more than http and https")
 
 
-def _curl_url(call: Call, url: Word, *, globbed: bool, plain_scheme: bool) -> None:
+def _curl_url(call: Call, url: Word, *, globbed: bool) -> None:
     if url.kind != "literal":
         call.host(None)
         call.unknown("read")
@@ -172,7 +181,9 @@ def _curl_url(call: Call, url: Word, *, globbed: bool, plain_scheme: bool) -> No
         if set("{[") & set(text.partition(":")[0]):
             call.unknown("read")
         return
-    guessed = "://" not in text and (text.lower().startswith(_GUESSED) or not plain_scheme)
+    if host[0] is None and not text.lower().startswith(("http://", "https://")):
+        call.unknown("read")  # it may be file: in a way of writing that is not known here
+    guessed = "://" not in text and text.lower().startswith(_GUESSED)
     call.host(host[0], None if guessed else host[1])
 
 
@@ -204,8 +215,9 @@ def _wget(call: Call) -> None:
     directories = parsed.values("-P", "--directory-prefix")
     if not parsed.has("-O", "--output-document", "--spider"):
         plain = not parsed.has(
-            "-r", "-m", "--recursive", "--mirror", "-x", "-p", "-E", "--content-disposition", "--trust-server-names"
-        )
+            "-r", "-m", "--recursive", "--mirror", "-x", "-p", "-E", "--content-disposition", "--trust-server-names",
+            "--page-requisites", "--force-directories", "--adjust-extension", "-k", "-K", "--convert-links",
+        )  # fmt: skip
         if plain and not directories:
             for url in parsed.operands:
                 _numbered(call, url)
@@ -215,7 +227,7 @@ def _wget(call: Call) -> None:
 
 def _numbered(call: Call, url: Word) -> None:
     """Take in what wget writes: an existing file is kept, and the new one gets a number."""
-    if url.kind != "literal" or set("%*[]?#\\") & set(url.text):
+    if url.kind != "literal" or set("%*[]?#\\") & set(url.text) or url.text.lower().startswith("ftp"):
         call.here("write_below")
         return
     path = url.text.partition("://")[2] or url.text
@@ -275,6 +287,8 @@ def _copies(call: Call) -> None:
 
 def _to_and_from(call: Call, parsed: Parsed) -> None:
     """Take in operands that are each on this host or another; the last is the destination."""
+    port = None if parsed.has("-P") else 22
+    counted = all(word.one_word for word in parsed.operands)
     for place, word in enumerate(parsed.operands):
         last = place == len(parsed.operands) - 1
         if word.kind == "literal":
@@ -283,12 +297,12 @@ def _to_and_from(call: Call, parsed: Parsed) -> None:
                 continue
             host = remote_host(word.text)
             if host is not None:
-                call.host(host, 873 if "::" in word.text else None if parsed.has("-P") else 22)
+                call.host(host, 873 if "::" in word.text else port)
                 continue
         elif not word.prefix.startswith(("/", "./")):
             call.host(None)
         call.file(word, "write_below" if last else "read_below", dash=False)
-        if not last and any(not other.one_word for other in parsed.operands[place + 1 :]):
+        if not last and not counted:
             call.file(word, "write_below", dash=False)
 
 

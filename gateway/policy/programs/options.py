@@ -152,6 +152,9 @@ def _cluster(call: Call, options: Options, parsed: Parsed, words: Sequence[Word]
     for place in range(1, len(text)):
         name = "-" + text[place]
         option = options.known.get(name)
+        if option is not None and option.takes == "nothing":
+            parsed.given.append((name, None))
+            continue
         rest = text[place + 1 :]
         if option is None:
             call.refuse(f"{call.name} is used with {name}, which is not known here")
@@ -160,10 +163,8 @@ def _cluster(call: Call, options: Options, parsed: Parsed, words: Sequence[Word]
             return position
         if option.takes == "word" and not rest:
             return _apart(call, parsed, name, words, position)
-        if option.takes != "nothing":
-            parsed.given.append((name, Word(rest) if rest else None))
-            return position
-        parsed.given.append((name, None))
+        parsed.given.append((name, Word(rest) if rest else None))
+        return position
     return position
 
 

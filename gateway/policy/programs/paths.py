@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import fnmatch
 import posixpath
+import re
+from typing import NamedTuple
 
+from gateway.policy.globs import escaped, read_glob
 from gateway.policy.shell_line import Directories
 from gateway.policy.words import Word
 
@@ -12,6 +14,8 @@ _NO_FILES = frozenset(
     f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "stdin", "stdout", "stderr", "tty")
 )
 _WILDCARDS = "*?["
+_ANY = re.compile(r"\[.*\]|\?", re.DOTALL)
+_REPEATED = re.compile(r"\*+")
 
 
 def is_no_file(path: str) -> bool:
@@ -30,15 +34,67 @@ def absolute(text: str, directories: Directories) -> tuple[str | None, ...]:
     return tuple(dict.fromkeys(_normal(posixpath.join(directory, text)) for directory in directories))
 
 
-def located(word: Word, directories: Directories) -> tuple[tuple[str | None, bool], ...]:
-    """Return the paths that a word may name, each with whether everything below it is meant too."""
-    if word.kind == "literal":
-        return tuple((path, False) for path in absolute(word.text, directories))
-    if word.kind != "glob" or any(_may_climb(part) for part in word.text.split("/")):
-        return ((None, False),)
+class Place(NamedTuple):
+    """What a word may name: a path, or what a glob matches, or with neither what cannot be told.
+
+    `below`: it is everything below the path.
+    """
+
+    path: str | None
+    glob: str | None = None
+    below: bool = False
+
+
+_UNTOLD = Place(None)
+
+
+def located(word: Word, directories: Directories, *, expands: bool = False) -> tuple[Place, ...]:
+    """Return what a word may name. With `expands` the program takes patterns itself, and goes below directories."""
+    wild = word.kind == "glob" or (expands and word.kind == "literal" and any(map(word.text.__contains__, _WILDCARDS)))
+    if word.kind == "literal" and not wild:
+        return tuple(Place(path) for path in absolute(word.text, directories))
+    if not wild or any(_may_climb(part) for part in word.text.split("/")):
+        return (_UNTOLD,)
     first = next((place for place, character in enumerate(word.text) if character in _WILDCARDS), len(word.text))
-    above = word.text[: word.text.rfind("/", 0, first) + 1]
-    return tuple((path, True) for path in absolute(above or ".", directories))
+    cut = word.text.rfind("/", 0, first) + 1
+    above, rest = absolute(word.text[:cut] or ".", directories), word.text[cut:]
+    inside = None if expands else _as_glob(rest)
+    return tuple(_inside(path, inside) for path in above)
+
+
+def _inside(directory: str | None, glob: str | None) -> Place:
+    """Return what a relative glob matches in a directory, all of the directory where it is none."""
+    if directory is None:
+        return _UNTOLD
+    if glob is not None:
+        text = f"{escaped(directory).rstrip('/')}/{glob}"
+        try:
+            read_glob(text)
+        except ValueError:
+            return Place(directory, below=True)
+        return Place(None, text)
+    return Place(directory, below=True)
+
+
+def _as_glob(pattern: str) -> str | None:
+    """Return a path glob that matches all that shells may make of a pattern, None where they differ or it is unusual.
+
+    Names with a leading dot are not meant by a wildcard. What was quoted is not known here, and a byte is a character
+    to some shells, so `?` and [...] become `*`. A pattern that nothing matches is the name of a file itself.
+    """
+    parts: list[str] = []
+    for part in pattern.split("/"):
+        if part in ("", "."):
+            continue
+        if "**" in part or "\\" in part or part[0] in "!^" or "{" in part or part.rfind("[") > part.rfind("]"):
+            return None
+        wild = _REPEATED.sub("*", _ANY.sub("*", part))
+        if "[" in wild or "]" in wild:
+            return None
+        # At the start `*` is no dot; where it may be nothing, the letter after it says what the name begins with.
+        hides = wild == "*" or wild.startswith("*.")
+        parts.append(f"[!.]{wild}" if hides else wild)
+    return "/".join(parts) or None
 
 
 def leads_with_dash(word: Word) -> bool:
@@ -64,4 +120,5 @@ def _may_climb(part: str) -> bool:
 
 def _matches_parent(part: str) -> bool:
     # Quoting is lost here, so a bracket is taken for whatever it may hold.
-    return "[" in part or fnmatch.fnmatchcase("..", part)
+    rest = part.replace("*", "")
+    return "[" in part or (len(rest) <= len("..") and set(rest) <= set(".?"))

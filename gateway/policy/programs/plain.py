@@ -32,6 +32,14 @@ def take_values(call: Call, options: Options, parsed: Parsed) -> None:
             call.file(value, options.known[name].role)
 
 
+def refuse_response_files(call: Call, *, surely: bool = False) -> None:
+    """Refuse @file, which stands for more arguments that are in the file. `surely`: only where it is written so."""
+    for word in call.words:
+        begins = word.text if word.kind == "literal" else word.prefix
+        if begins.startswith("@") or (not surely and word.kind != "literal" and not begins):
+            call.refuse(f"{call.name} takes more arguments out of the file {word.text}, should it begin with @")
+
+
 def after_text(operands: list[Word], count: int = 1) -> list[Word]:
     """Return the operands after the first ones, which are text (a pattern, a script).
 

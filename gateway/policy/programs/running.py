@@ -5,16 +5,22 @@ from __future__ import annotations
 import re
 
 from gateway.policy.programs.call import Call, Describe
-from gateway.policy.programs.plain import plain
+from gateway.policy.programs.plain import plain, refuse_response_files
 from gateway.policy.words import Word
 
 _EDITORS = frozenset(
     """vi vim view nvim vimdiff nano pico ed ex emacs emacsclient micro joe mg red rvim rview""".split()  # noqa: SIM905 - one name a line would take fifteen
+)  # Of these only that is known: what they read and write is no effect.
+_TAKE_RESPONSE_FILES = frozenset(
+    """gcc g++ cc c++ cpp c89 c99 gfortran gccgo clang clang++ ld ld.bfd ld.gold ld.lld lld gold as nm objdump objcopy
+    readelf size strip ranlib addr2line c++filt gprof elfedit dwp windres dlltool rustc javac java javadoc jar kotlinc
+    swiftc ghc nvcc dmd ldc2 tcc""".split()  # noqa: SIM905 - as above
 )
-_SQL_OPENS = re.compile(r"readfile|writefile|attach|load_extension|edit\s*\(|vacuum\s+into|fts3_tokenizer|zipfile|fsdir"
-                        r"|^\s*\.|\n\s*\.", re.IGNORECASE)  # fmt: skip
 
-_SQL_LOOKS = re.compile(r"\.(tables|schema|headers?|mode|dump|indexes|databases|width|show)( [A-Za-z0-9_%*. -]+)?")
+
+def _response_files(call: Call) -> None:
+    """A compiler or a tool like it: all that is said here is that @file hides more arguments."""
+    refuse_response_files(call, surely=True)
 
 
 def _script(call: Call) -> None:
@@ -48,36 +54,6 @@ def _pager(call: Call) -> None:
             call.file(word, "read")
 
 
-def _sqlite(call: Call) -> None:
-    operands: list[Word] = []
-    plain_options = {"-header", "-noheader", "-csv", "-json", "-column", "-line", "-list", "-markdown", "-table",
-                     "-box", "-html", "-tabs", "-quote", "-ascii", "-bail", "-batch", "-readonly", "-echo", "-stats",
-                     "-safe", "-version", "-help"}  # fmt: skip
-    position = 0
-    while position < len(call.words):
-        word = call.words[position]
-        position += 1
-        text = "-" + word.text.lstrip("-") if word.text.startswith("-") else ""
-        if word.kind == "literal" and text:
-            if text in ("-separator", "-nullvalue", "-newline"):
-                position += 1
-            elif text not in plain_options:
-                call.refuse(f"sqlite3 is used with {word.text}, which may open a file or run a program")
-        else:
-            operands.append(word)
-    for role in ("read", "write"):
-        for word in operands[:1]:
-            if word.text not in ("", ":memory:"):
-                call.file(word, role, dash=False)
-    for word in operands[1:]:
-        if word.kind != "literal" or (_SQL_OPENS.search(word.text) and not _SQL_LOOKS.fullmatch(word.text)):
-            call.refuse("sqlite3 runs SQL that may open a file or run a program")
-    if len(operands) < 2:
-        call.refuse("sqlite3 takes its commands from its input, which can run programs")
-    if any(word.kind == "literal" and word.text.startswith("file:") for word in operands[:1]):
-        call.refuse("sqlite3 opens a file by a URI")
-
-
 def _make(call: Call) -> None:
     """With make and ninja -C is where they work, -f what they read; what they do then is in no line."""
     for place, word in enumerate(call.words):
@@ -98,10 +74,10 @@ def _make_role(option: str) -> str:
 
 PROGRAMS: dict[str, Describe] = {
     **dict.fromkeys(("python", "python3", "python2", "node", "perl", "ruby", "php", "lua", "deno", "bun"), _script),
+    **dict.fromkeys(_TAKE_RESPONSE_FILES, _response_files),
     **dict.fromkeys(_EDITORS, _interactive),
     **dict.fromkeys(("less", "more"), _pager),
     "most": _interactive,
-    "sqlite3": _sqlite,
     **dict.fromkeys(("make", "gmake", "ninja"), _make),
     "cd": plain("-LPe"),
 }

@@ -14,7 +14,7 @@ _SED_SIMPLE = re.compile(r"[{}=dDgGhHnNpPxzF]|[qQlL] *[0-9]*|[btT] *[A-Za-z0-9_]
 _SED_FLAGS = re.compile(r"[gpiIM0-9]*")
 _BETWEEN = re.compile(r"[\s;]*")
 # `print > file` and `print | command`; `>` before any print compares.
-_AWK_WRITES = re.compile(r"print[^\0]*(>|(?<!\|)\|(?!\|))")
+_AWK_WRITES = re.compile(r">|(?<!\|)\|(?!\|)")
 _AWK_RUNS = re.compile(r"system|getline|\|&|@[A-Za-z_/]|ARGV|ARGC|FUNCTAB|PROCINFO|/inet")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 
@@ -34,7 +34,10 @@ def _sed(call: Call) -> None:
     call.files(files, "read")
     if parsed.has("-i", "--in-place"):
         call.files(files, "write", dash=False)
-    for suffix in parsed.values("-i", "--in-place"):
+    suffixes = parsed.values("-i", "--in-place")
+    if len(suffixes) > 1:
+        call.refuse("sed -i is used more than once")
+    for suffix in suffixes[:1]:
         if "/" in suffix.text or "*" in suffix.text:
             call.refuse("sed -i keeps the old file under a name that is not known")
         for file in files:
@@ -102,14 +105,7 @@ def _sed_command(script: str, position: int) -> int:
         if letter == "s":
             end = _SED_FLAGS.match(script, end).end()  # type: ignore[union-attr] # it matches the empty text
     elif letter and letter in "aic":
-        end = position
-        while True:
-            newline = script.find("\n", end)
-            if newline < 0:
-                return len(script)
-            end = newline + 1
-            if script[newline - 1] != "\\":
-                return end
+        return _sed_text(script, position + 1)
     else:
         simple = _SED_SIMPLE.match(script, position)
         if simple is None:
@@ -122,6 +118,25 @@ def _sed_command(script: str, position: int) -> int:
     if end < len(script) and script[end] not in ";}\n#":
         raise Opaque(f"{script[position : position + 20]!r} may open a file or run a program")
     return _BETWEEN.match(script, end).end()  # type: ignore[union-attr] # it matches the empty text
+
+
+def _sed_text(script: str, position: int) -> int:
+    """Return where the text of a, i or c ends, which goes on over a line end behind an odd number of backslashes."""
+    while script[position : position + 1] in (" ", "\t"):
+        position += 1
+    # Of `a\text` the first backslash is dropped or not, and so is not told from one that hides a line end.
+    if script.startswith("\\", position) and not script.startswith("\\\n", position) and "\n" in script[position:]:
+        raise Opaque("its text begins with a backslash")
+    while True:
+        newline = script.find("\n", position)
+        if newline < 0:
+            return len(script)
+        backslashes = 0
+        while newline - backslashes > position and script[newline - backslashes - 1] == "\\":
+            backslashes += 1
+        position = newline + 1
+        if backslashes % 2 == 0:
+            return _BETWEEN.match(script, position).end()  # type: ignore[union-attr] # it matches the empty text
 
 
 def _delimited(script: str, position: int, delimiter: str, *, brackets: bool = True) -> int:
@@ -164,9 +179,10 @@ def awk_problem(program: str) -> str | None:
     runs = _AWK_RUNS.search(program)
     if runs:
         return f"{runs.group()!r} may open a file or run a program"
-    writes = _AWK_WRITES.search(program)
+    prints = program.find("print")
+    writes = _AWK_WRITES.search(program, prints) if prints >= 0 else None
     if writes:
-        return f"a print before {writes.group(1)!r} may write a file or run a program"
+        return f"a print before {writes.group()!r} may write a file or run a program"
     return None
 
 

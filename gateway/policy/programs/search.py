@@ -7,8 +7,8 @@ from gateway.policy.programs.paths import may_be_none
 from gateway.policy.words import Word
 
 _BARE = frozenset(
-    """! ( ) -a -and -o -or -not , -print -print0 -prune -quit -ls -depth -d -mount -xdev -daystart -empty
-    -executable -readable -writable -true -false -nouser -nogroup -follow -warn -nowarn -noleaf
+    """-H -L -P -delete ! ( ) -a -and -o -or -not , -print -print0 -prune -quit -ls -depth -d -mount -xdev -daystart
+    -empty -executable -readable -writable -true -false -nouser -nogroup -follow -warn -nowarn -noleaf
     -ignore_readdir_race -noignore_readdir_race""".split()  # noqa: SIM905 - one name a line would take thirty
 )
 _TEXT = frozenset(
@@ -38,6 +38,8 @@ def _find(call: Call) -> None:
     words = call.words
     starts = starting_points(words)
     call.files(starts, "list_below", dash=False)
+    if any(word.text == "-delete" for word in words):
+        call.files(starts, "write_below", dash=False)
     if all(may_be_none(word) for word in starts):
         call.here("list_below")  # where none is left it starts here
     position = 0
@@ -57,14 +59,12 @@ def _find(call: Call) -> None:
             if position < len(words):
                 call.file(words[position], "write", dash=False)
             position += _WRITES[word.text]
-        elif word.text == "-delete":
-            call.files(starts, "write_below", dash=False)
         elif word.text in _RUNS:
             while position < len(words) and words[position].text != ";":
                 position += 1
                 if words[position - 1].text == "+" and words[position - 2].text == "{}":
                     break
-        elif word.text in ("-H", "-L", "-P") or word.text in _BARE:
+        elif word.text in _BARE:
             continue
         elif word.text.startswith("-"):
             call.refuse(f"find is used with {word.text}, which is not known here")

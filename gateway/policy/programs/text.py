@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from gateway.policy.programs.call import Call, Describe
-from gateway.policy.programs.plain import after_text, parsed_call, plain
+from gateway.policy.programs.plain import after_text, parsed_call, plain, refuse_response_files
 from gateway.policy.words import Word
 
 _HELP = " --help --version"
 _SUMS = "-bctwz -l: --binary --check --length= --quiet --status --strict --tag --text --warn --ignore-missing --zero"
+_LIMIT_COMPARED = 4  # more than the two that diff takes, should some turn out to be nothing
 _ENCODES = "-di -w: --decode --ignore-garbage --wrap="
 
 
@@ -135,6 +136,14 @@ def _jq(call: Call) -> None:
         call.unknown("read")
 
 
+def _strings(call: Call) -> None:
+    refuse_response_files(call)
+    parsed = parsed_call(
+        call, "-adfow -# -n: -t: -e: -T: -s: --all --data --print-file-name --bytes= --radix= --encoding="
+    )
+    call.files(parsed.operands, "read")
+
+
 def _split(call: Call) -> None:
     parsed = parsed_call(
         call,
@@ -156,6 +165,9 @@ def _csplit(call: Call) -> None:
         " --elide-empty-files",
     )
     call.files(parsed.operands[:1], "read")
+    for suffix in parsed.values("-b", "--suffix-format"):
+        if suffix.kind != "literal" or ".." in suffix.text:
+            call.refuse("csplit writes files whose names are not known")
     _prefixed(call, parsed.values("-f", "--prefix") or [Word("xx")])
 
 
@@ -163,7 +175,7 @@ def _prefixed(call: Call, prefixes: list[Word]) -> None:
     """Take in files of which the beginning of the name is known."""
     for prefix in prefixes:
         known = prefix.kind == "literal"
-        call.file(Word(prefix.text + "*", "glob", prefix=prefix.text) if known else prefix, "write")
+        call.file(Word(prefix.text + "**", "glob", prefix=prefix.text) if known else prefix, "write")
 
 
 def _patch(call: Call) -> None:
@@ -177,8 +189,14 @@ def _patch(call: Call) -> None:
     )
     if parsed.has("-d", "-B", "-e"):
         call.refuse("patch is used with -d, -B or -e; change the directory instead")
+    if parsed.has("-z", "-Y", "-V", "--suffix"):
+        call.refuse("patch keeps old files under a name that is not known")
     call.files(parsed.operands[:1], "read")
     call.files(parsed.operands[:1], "write")
+    for word in parsed.operands[:1]:
+        for ending in (".orig", ".rej"):
+            if word.kind == "literal":
+                call.file(Word(word.text + ending), "write")
     call.files(parsed.operands[1:], "read")
     if not parsed.has("--dry-run"):
         call.here("write_below")  # what the patch names
@@ -215,6 +233,9 @@ def _diff(call: Call) -> None:
         call.files(parsed.operands, "read_below")
         return
     call.files(parsed.operands, "read")
+    if len(parsed.operands) > _LIMIT_COMPARED:
+        call.refuse("diff compares two files")
+        return
     for directory in parsed.operands:
         for other in parsed.operands:
             if other is not directory:
@@ -247,9 +268,7 @@ PROGRAMS: dict[str, Describe] = {
     ),
     "hexdump": plain("-bcCdovxX -e: -f:read -n: -s: -L[] --canonical --length= --skip= --no-squeezing", "read"),
     "hd": plain("-bcCdovxX -e: -f:read -n: -s: -L[]", "read"),
-    "strings": plain(
-        "-adfow -# -n: -t: -e: -T: -s: --all --data --print-file-name --bytes= --radix= --encoding=", "read"
-    ),
+    "strings": _strings,
     "cut": plain(
         "-nsz -b: -c: -d: -f: --bytes= --characters= --delimiter= --fields= --complement --only-delimited"
         " --output-delimiter= --zero-terminated",

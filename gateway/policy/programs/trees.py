@@ -63,11 +63,14 @@ def _cp(call: Call) -> None:
         " --keep-directory-symlink --debug --context[=]",
     )
     recursive = parsed.has("-r", "-R", "-a", "--recursive", "--archive")
-    sources = _to_destination(call, parsed, "write_below" if recursive else "write")
+    if parsed.has("--parents"):
+        sources = _with_parents(call, parsed)
+    else:
+        sources = _to_destination(call, parsed, "write_below" if recursive else "write")
     call.files(sources, "read_below" if recursive else "read", dash=False)
     if parsed.has("-l", "--link", "-s", "--symbolic-link"):
         call.files(sources, "write_below" if recursive else "write", dash=False)  # the same file by another name
-    _suffixes(call, parsed.values("-S", "--suffix"))
+    _backups(call, parsed)
 
 
 def _mv(call: Call) -> None:
@@ -80,7 +83,7 @@ def _mv(call: Call) -> None:
     sources = _to_destination(call, parsed, "write_below")
     call.files(sources, "read_below", dash=False)
     call.files(sources, "write_below", dash=False)
-    _suffixes(call, parsed.values("-S", "--suffix"))
+    _backups(call, parsed)
 
 
 def _install(call: Call) -> None:
@@ -95,7 +98,7 @@ def _install(call: Call) -> None:
         return
     sources = _to_destination(call, parsed)
     call.files(sources, "read", dash=False)
-    _suffixes(call, parsed.values("-S", "--suffix"))
+    _backups(call, parsed)
 
 
 def _ln(call: Call) -> None:
@@ -107,7 +110,7 @@ def _ln(call: Call) -> None:
     operands = parsed.operands
     named = parsed.values("-t", "--target-directory")
     if named:
-        places = named
+        places = named[:1]
         targets = _to_destination(call, parsed)
     elif len(operands) == 1 and operands[0].one_word:
         places = [Word(".")]
@@ -122,7 +125,7 @@ def _ln(call: Call) -> None:
             call.file(target, role, dash=False)
             if parsed.has("-s", "--symbolic"):
                 _beside(call, target, places, role)
-    _suffixes(call, parsed.values("-S", "--suffix"))
+    _backups(call, parsed)
 
 
 def _beside(call: Call, target: Word, places: list[Word], role: str) -> None:
@@ -143,6 +146,10 @@ def _to_destination(call: Call, parsed: Parsed, role: str = "write") -> list[Wor
     """Take in where the operands go, and return those that are sources. `role` is what is done there."""
     named = parsed.values("-t", "--target-directory")
     operands = parsed.operands
+    if len(named) > 1:
+        call.refuse(f"{call.name} has more than one target directory")
+        call.files(named, "write_below", dash=False)
+        return operands
     literals = [word.literal for word in call.words]
     before = call.words[: literals.index("--")] if "--" in literals else call.words
     if any(word.kind != "literal" and leads_with_dash(word) for word in before):
@@ -173,10 +180,24 @@ def _to_destination(call: Call, parsed: Parsed, role: str = "write") -> list[Wor
     return sources
 
 
-def _suffixes(call: Call, suffixes: list[Word]) -> None:
-    for suffix in suffixes:
-        if suffix.kind != "literal" or "/" in suffix.text:
-            call.refuse(f"{call.name} keeps old files under a name that is not known")
+def _with_parents(call: Call, parsed: Parsed) -> list[Word]:
+    """Take in where cp --parents puts its sources, with the whole path as it is written, and return them."""
+    named = parsed.values("-t", "--target-directory")
+    targets = named or parsed.operands[-1:]
+    sources = parsed.operands if named else parsed.operands[:-1]
+    call.files(targets, "write_below", dash=False)
+    if any(word.kind != "literal" or ".." in word.text.split("/") for word in parsed.operands):
+        call.unknown("write")
+    return sources
+
+
+def _backups(call: Call, parsed: Parsed) -> None:
+    """Take in the names under which files that are written over are kept. It comes after what is written."""
+    suffixes = parsed.values("-S", "--suffix")
+    if any(suffix.kind != "literal" or "/" in suffix.text for suffix in suffixes) or len(suffixes) > 1:
+        call.refuse(f"{call.name} keeps old files under a name that is not known")
+    elif suffixes or parsed.has("-b", "--backup"):
+        call.backups("~", *(suffix.text for suffix in suffixes if suffix.text))
 
 
 def _rm(call: Call) -> None:
@@ -196,9 +217,9 @@ def _changing(options: str, texts: int, *reference: str) -> Describe:
         words = call.words
         if call.name == "chmod":
             # A mode such as -x looks like an option; to chmod it is the mode.
+            ends = next((place for place, word in enumerate(words) if word.text == "--"), len(words))
             call.words = tuple(
-                Word("u" + word.text) if _is_mode(word) and "--" not in [w.text for w in words[:place]] else word
-                for place, word in enumerate(words)
+                Word("u" + word.text) if place < ends and _is_mode(word) else word for place, word in enumerate(words)
             )
         parsed = parsed_call(call, options)
         operands = parsed.operands
@@ -232,7 +253,7 @@ def _mktemp(call: Call) -> None:
     if not parsed.has("-t", "-p", "--tmpdir"):
         for word in parsed.operands:
             known = word.text.partition("X")[0]
-            call.file(Word(known + "*", "glob", prefix=known) if word.kind == "literal" else word, "write")
+            call.file(Word(known + "**", "glob", prefix=known) if word.kind == "literal" else word, "write")
 
 
 def _dd(call: Call) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from gateway.policy.effects import NO_EFFECTS, Effects
 from gateway.policy.programs.call import Call
@@ -32,6 +31,11 @@ _RUNS_OTHERS = frozenset(
 )
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 _DURATION = re.compile(r"[0-9]+(\.[0-9]+)?[smhd]?")
+# Shells with another language, or with other builtins and special variables than those that lines are read by.
+_OTHER_SHELLS = frozenset(
+    """zsh ksh ksh93 rksh rzsh mksh lksh oksh loksh pdksh posh yash csh tcsh fish pwsh powershell nu elvish xonsh osh
+    ysh rbash""".split()  # noqa: SIM905 - as above
+)
 _SHELL_FLAGS = re.compile(r"-[euxlc]*o?")
 _SHELL_SETTINGS = frozenset({"pipefail", "errexit", "nounset", "xtrace"})
 _NUMBERS = frozenset({"$?", "$#", "$$", "$!"})
@@ -74,18 +78,19 @@ def unwrap(command: SimpleCommand) -> Inner | None:
 def _check_builtin(name: str, words: tuple[Word, ...]) -> None:
     """Raise Opaque for the forms of harmless builtins in which some shells evaluate an argument."""
     flags = {"printf": ("-v",), "test": ("-v", "-R"), "[": ("-v", "-R"), "wait": ("-p",)}.get(name, ())
+    if not flags:
+        return
     place = words[1:2] if name == "printf" else words[1:]
-    for word in place:
+    for word, behind in zip(place, (*words[2:], None), strict=False):
         # An operand that is exactly one word is never taken for an operator where there are enough others, but
         # `test $x a[...]` with x=-v evaluates its index.
-        if flags and not word.one_word and not word.prefix and word.text not in _NUMBERS:
+        if not word.one_word and not word.prefix and word.text not in _NUMBERS:
             raise Opaque(f"{name} with {word.text} may evaluate an argument")
         # `printf "$x" ...`, and `test "$x" 'a[$(rm y)]'`, with x=-v: the word behind it is taken for a variable.
-        behind = next((after for before, after in pairwise(words) if before is word), None)
         named = name == "printf" or (behind is not None and (behind.literal is None or "[" in behind.text))
-        if flags and word.kind == "expansion" and not word.prefix and word.text not in _NUMBERS and named:
+        if word.kind == "expansion" and not word.prefix and word.text not in _NUMBERS and named:
             raise Opaque(f"{name} with {word.text} may evaluate an argument")
-        if flags and word.kind == "literal" and word.text.startswith(flags):
+        if word.kind == "literal" and word.text.startswith(flags):
             raise Opaque(f"{name} with {word.text} may evaluate an argument")
 
 
@@ -151,6 +156,16 @@ def _shell(command: SimpleCommand) -> Inner | None:
     return Inner(script=words[position].text) if has_script else _named_script(command, words[position])
 
 
+def _other_shell(command: SimpleCommand) -> Inner | None:
+    """Some other shell: only that it runs a script by name is understood."""
+    words = command.words
+    if len(words) == 2 and words[1].literal in ("--version", "--help"):
+        return None
+    if len(words) < 2 or words[1].kind != "literal" or words[1].text.startswith(("-", "+", "/c", "/C")):
+        raise Opaque(f"{words[0].text} runs commands in a language that is not read here; use sh or bash")
+    return _named_script(command, words[1])
+
+
 def _named_script(command: SimpleCommand, script: Word) -> Inner:
     call = Call(command.words[0].text, command.words[1:], command.cwd)
     call.file(script, "read", dash=False)
@@ -162,15 +177,15 @@ def _env(command: SimpleCommand) -> Inner | None:
     for value in parsed.values("-u", "--unset"):
         if value.kind != "literal" or not may_assign(value.text):
             raise Opaque(f"env -u {value.text} may change what runs")
-    operands = parsed.operands
-    while operands:
-        begins = operands[0].text if operands[0].kind == "literal" else operands[0].prefix
-        assignment = _ASSIGNMENT.match(begins)
+    place = 0
+    for word in parsed.operands:
+        assignment = _ASSIGNMENT.match(word.text if word.kind == "literal" else word.prefix)
         if assignment is None:
             break
-        if not may_assign(assignment.group(1)) or not operands[0].one_word:
+        if not may_assign(assignment.group(1)) or not word.one_word:
             raise Opaque(f"env sets {assignment.group(1)}, which may change what runs")
-        operands = operands[1:]
+        place += 1
+    operands = parsed.operands[place:]
     return Inner((_rest(command, operands),)) if operands else None
 
 
@@ -223,6 +238,11 @@ def _xargs(command: SimpleCommand) -> Inner | None:
         if not mark or len(marks) < len(replaced) or mark in wrapped.words[0].text:
             raise Opaque("xargs is used in a form that is not understood")
         words = tuple(_with_mark(word, mark) for word in wrapped.words)
+        # Each of these may take back the replacement, and append what is read; -n 1 does not.
+        cancels = parsed.has("-L", "-l", "--max-lines") or any(
+            value.text != "1" for value in parsed.values("-n", "--max-args")
+        )
+        words = (*words, _ANY_WORDS) if cancels else words
     else:
         words = (*wrapped.words, _ANY_WORDS)
     return Inner((replace(wrapped, words=words, piped_from=False),), effects=call.effects())
@@ -241,6 +261,7 @@ def _with_mark(word: Word, mark: str) -> Word:
 def _find(command: SimpleCommand) -> Inner | None:
     words = command.words
     commands: list[SimpleCommand] = []
+    starts = starting_points(words[1:])
     position = 1
     while position < len(words):
         word = words[position]
@@ -256,7 +277,7 @@ def _find(command: SimpleCommand) -> Inner | None:
         if not wrapped or end == len(words) or wrapped[0].kind != "literal" or "{}" in wrapped[0].text:
             raise Opaque(f"find {word.text} is used in a form that is not understood")
         inside = word.text in ("-execdir", "-okdir")
-        found = [Word(".")] if inside else starting_points(words[1:])
+        found = [Word(".")] if inside else starts
         if len(found) > LIMIT_STARTS:
             raise Opaque("find starts at too many places")
         for start in found:
@@ -275,7 +296,7 @@ def _with_found(word: Word, start: Word) -> Word:
     if word.kind != "literal" or start.kind != "literal" or not word.text.startswith("{}"):
         return replace(_ANY_WORD, text=word.text, prefix=word.text.partition("{}")[0])
     root = start.text.rstrip("/") if start.text.strip("/") else ""
-    return Word(f"{root}/*", "glob", prefix=f"{root}/")
+    return Word(f"{root}/**", "glob", prefix=f"{root}/")
 
 
 _WRAPPERS: dict[str, Callable[[SimpleCommand], Inner | None]] = {
@@ -294,5 +315,6 @@ _WRAPPERS: dict[str, Callable[[SimpleCommand], Inner | None]] = {
     "timeout": _timeout,
     "toybox": _prefixing(""),
     "xargs": _xargs,
-    **dict.fromkeys(("sh", "bash", "dash", "ash", "zsh", "ksh", "mksh"), _shell),
+    **dict.fromkeys(("sh", "bash", "dash", "ash"), _shell),
+    **dict.fromkeys(_OTHER_SHELLS, _other_shell),
 }

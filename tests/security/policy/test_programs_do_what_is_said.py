@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway.policy.effects import FileUse
+from gateway.policy.globs import compile_glob
 from gateway.policy.wrappers import read_programs
 
 _CALLS = (
@@ -150,7 +151,14 @@ curl -s file://ROOT/a.txt -o out/curl
 sqlite3 out/db 'create table t(x); insert into t values (1); select * from t'
 cat *.txt
 cat src/*.py
+cat s*/[lm]?py */deep/n.py
+wc -c [[:alpha:]].txt ?.txt
 rm -f *.txt
+cp ./*.txt out
+mv ./*.txt out/
+grep -rn print ./s*
+rm -r ./s*
+touch ./*.none src/[xy]z
 ls src | xargs -I{} cat src/{}
 env LANG=C timeout 5 nice cat a.txt
 cd src && cat m.py && cp m.py ../out/
@@ -267,6 +275,13 @@ def _covers(use: FileUse, access: str, path: str) -> bool:
         return False
     if access == "read" and use.access == "list":
         return False
+    if use.glob is not None:
+        globs = [f"{use.glob}/**" if use.below else use.glob]
+        if access == "list":
+            # The shell looks for the names itself; that is nothing the program does.
+            parts = use.glob.split("/")
+            globs += ["/".join(parts[:place]) for place in range(2, len(parts))]
+        return any(compile_glob(glob).matches(path) for glob in globs)
     if use.path is None or use.path == path:
         return use.path is None or access != "read" or use.access == "read"
     return use.below and path.startswith(use.path.rstrip("/") + "/")

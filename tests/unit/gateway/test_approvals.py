@@ -14,14 +14,16 @@ from structlog.testing import capture_logs
 
 from agent.messages import ToolCall
 from agent.tool import ToolContext, ToolResult, ToolSpec
-from gateway.approvals import Approvals, EditRefused
+from gateway.approvals import Approvals
 from gateway.approver import call_digest
-from gateway.errors import AlreadyResolved, ApprovalPending, InvalidArgument, NotFound
+from gateway.errors import AlreadyResolved, ApprovalPending, EditRefused, InvalidArgument, NotFound, QuotaExceeded
 from gateway.model_settings import ModelSettings
-from gateway.policy.document import LimitsSection, PolicyDocument, Rule
+from gateway.policy.document import LimitsSection, PolicyDocument, QuotasSection, Rate, Rule
 from gateway.policy.judge import Policy
+from gateway.quotas import Quotas
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.database import Database
+from gateway.storage.quota_store import QuotaStore
 from gateway.storage.store import Store
 from gateway.tenants import Tenant
 from gateway.tool_calls import FinishedToolCall, ToolCalls
@@ -77,11 +79,11 @@ class Executions(list[dict[str, Any]]):
 class Desk:
     """All that is under test, on one database."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock, quotas: Quotas | None = None) -> None:
         self.clock = clock
         self.store = ApprovalStore(database, clock=clock)
         self.journal = Store(database, clock=clock)
-        self.tool_calls = ToolCalls(self.journal, cast(SandboxKeeper, None), approvals=self.store)
+        self.tool_calls = ToolCalls(self.journal, cast(SandboxKeeper, None), approvals=self.store, quotas=quotas)
         self.approvals = Approvals(self.store, self.tool_calls.normalised, poll_s=0.01)
         self.ran = Executions()
 
@@ -233,11 +235,15 @@ async def test_edited_arguments_are_judged_and_are_what_may_run(desk: Desk) -> N
     await desk.approvals.resolve(ACME, approval_id, "edit", by="k", arguments_json=json.dumps(edited))
     refused = await desk.call()
     assert "make the call with these" in said(refused)
+    assert json.loads(refused.edited_arguments)["command"] == "git push origin draft"
     assert desk.ran == []
     stored = (await desk.approvals.get(ACME, approval_id)).edited_arguments
     finished = await desk.call(json.loads(stored or ""))
     assert finished.execution.succeeded
     assert desk.ran == [json.loads(stored or "")]
+    assert finished.edited_arguments == ""
+    again = await desk.call()
+    assert (again.execution.waiting, again.edited_arguments) == (True, "")
 
 
 @pytest.mark.parametrize(
@@ -271,6 +277,108 @@ async def test_a_granted_rule_lets_the_same_calls_of_the_thread_pass(desk: Desk)
     assert (await desk.call({"command": "git push origin main --tags"})).execution.waiting
     assert (await desk.call(thread="another")).execution.waiting
     assert (await desk.call({"command": "git push --force"})).execution.blocked
+
+
+async def test_a_granted_call_names_its_approval_which_its_own_call_uses_up(desk: Desk) -> None:
+    approval_id = await desk.ask()
+    await desk.approvals.resolve(ACME, approval_id, "allow_thread", by="k")
+    other = await desk.call({"command": "git push origin main", "timeout_s": 5})
+    assert (other.execution.succeeded, other.execution.approval_id) == (True, approval_id)
+    assert (await desk.approvals.get(ACME, approval_id)).status == "approved"
+    for _ in range(2):
+        with capture_logs() as logged:
+            finished = await desk.call()
+        assert finished.execution.approval_id == approval_id
+        row = await desk.journal.tool_call("acme", finished.execution.call.id)
+        assert row is not None
+        assert (row["verdict"], row["approval_id"]) == ("allow", approval_id)
+        assert [entry["approval_id"] for entry in logged if entry["event"] == "tool call"] == [approval_id]
+        assert (await desk.approvals.get(ACME, approval_id)).status == "used"
+    assert (await desk.call({"command": "git status"})).execution.approval_id == ""
+
+
+async def test_a_granted_call_that_is_refused_all_the_same_leaves_its_approval(desk: Desk, database: Database) -> None:
+    approval_id = await desk.ask()
+    await desk.approvals.resolve(ACME, approval_id, "allow_thread", by="k")
+    document = PolicyDocument(version=1, rules=RULES, quotas=QuotasSection(tool_calls_per_minute=1))
+    limited = Tenant("acme", Policy(document), ModelSettings(), {})
+    held = Desk(database, desk.clock, Quotas(QuotaStore(database, "gw"), clock=desk.clock))
+    assert (await held.call({"command": "git status"}, by=limited)).execution.succeeded
+    with pytest.raises(QuotaExceeded):
+        await held.call(by=limited)
+    assert held.ran == [{"command": "git status"}]
+    assert (await desk.approvals.get(ACME, approval_id)).status == "approved"
+
+
+async def test_a_grant_is_listed_and_holds_until_it_is_revoked(desk: Desk) -> None:
+    approval_id = await desk.ask()
+    with capture_logs() as logged:
+        await desk.approvals.resolve(ACME, approval_id, "allow_thread", by="airlock_ab..")
+    (grant,), token = await desk.approvals.grants(ACME, thread="t", include_ended=False, size=0, token="")
+    assert (grant.approval_id, grant.granted_by, grant.run_id, token) == (approval_id, "airlock_ab..", None, "")
+    assert yaml.safe_load(grant.rule)[0]["argv"] == [["git", "push", "origin", "main", {"end": True}]]
+    assert [entry["grant_id"] for entry in logged if entry["event"] == "approval resolved"] == [grant.id]
+    assert (await desk.call()).execution.succeeded
+    with capture_logs() as logged:
+        revoked = await desk.approvals.revoke(ACME, grant.id, by="airlock_cd..")
+        assert await desk.approvals.revoke(ACME, grant.id, by="airlock_ef..") == revoked
+    assert [entry["by"] for entry in logged if entry["event"] == "grant revoked"] == ["airlock_cd.."]
+    assert revoked.revoked_us is not None
+    assert not revoked.in_force
+    again = await desk.call()
+    assert again.execution.waiting
+    assert again.execution.approval_id != approval_id
+    assert await desk.approvals.grants(ACME, thread="t", include_ended=False, size=0, token="") == ([], "")
+    assert await desk.approvals.grants(ACME, thread="", include_ended=True, size=0, token="") == ([revoked], "")
+
+
+async def test_a_grant_that_is_revoked_first_does_not_let_its_own_call_run(desk: Desk) -> None:
+    approval_id = await desk.ask()
+    await desk.approvals.resolve(ACME, approval_id, "allow_thread", by="k")
+    (grant,), _ = await desk.approvals.grants(ACME, thread="t", include_ended=False, size=0, token="")
+    await desk.approvals.revoke(ACME, grant.id, by="k")
+    assert (await desk.approvals.get(ACME, approval_id)).status == "cancelled"
+    assert (await desk.call()).execution.waiting
+    assert desk.ran == []
+
+
+async def test_grants_come_in_pages_and_another_tenant_has_none_of_them(desk: Desk) -> None:
+    for number in range(5):
+        approval_id = await desk.ask({"command": f"git push {number}"})
+        await desk.approvals.resolve(ACME, approval_id, "allow_thread", by="k")
+    seen, token, pages = [], "", 0
+    while pages == 0 or token:
+        found, token = await desk.approvals.grants(ACME, thread="t", include_ended=False, size=2, token=token)
+        seen += [yaml.safe_load(one.rule)[0]["argv"][0][2] for one in found]
+        pages += 1
+    assert (seen, pages) == (["4", "3", "2", "1", "0"], 3)
+    other = tenant("other")
+    assert await desk.approvals.grants(other, thread="", include_ended=True, size=0, token="") == ([], "")
+    with pytest.raises(NotFound, match="approvals grants"):
+        await desk.approvals.revoke(other, found[0].id, by="k")
+    assert (await desk.call({"command": "git push 0"})).execution.succeeded
+    with pytest.raises(InvalidArgument, match="page_size"):
+        await desk.approvals.grants(ACME, thread="", include_ended=True, size=201, token="")
+
+
+async def test_what_an_asking_rule_limits_is_taken_when_the_approved_call_runs(desk: Desk, database: Database) -> None:
+    asks = RULES[1].model_copy(update={"rate": Rate(calls=1, per="hour")})
+    document = PolicyDocument(version=1, rules=(RULES[0], asks), limits=LimitsSection(approval_s=60))
+    limited = Tenant("acme", Policy(document), ModelSettings(), {})
+    held = Desk(database, desk.clock, Quotas(QuotaStore(database, "gw"), clock=desk.clock))
+
+    async def approved(command: str) -> FinishedToolCall:
+        for _ in range(2):  # to be asked about takes nothing of it
+            waiting = await held.call({"command": command}, by=limited)
+            assert waiting.execution.waiting
+        await held.approvals.resolve(limited, waiting.execution.approval_id, "allow_once", by="k")
+        return await held.call({"command": command}, by=limited)
+
+    assert (await approved("git push one")).execution.succeeded
+    with pytest.raises(QuotaExceeded) as raised:
+        await approved("git push two")
+    assert raised.value.details["rule"] == "close-call"
+    assert held.ran == [{"command": "git push one"}]
 
 
 async def test_another_tenants_approval_is_not_found(desk: Desk) -> None:

@@ -170,3 +170,20 @@ async def test_thousands_of_tenants_cost_nothing_before_they_call(tmp_path: Path
                 assert policies.compiled == 1
     # 300 times the tenants, on a second start: far from 300 times as long.
     assert took[3000] < 30 * took[10] + 1.0
+
+
+async def test_a_file_that_is_mended_to_what_it_was_is_told_and_takes_nothing_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "t.yaml"
+    file.write_text(_text("first"), encoding="utf-8")
+    async with _gateway(tmp_path, _config(tmp_path)) as policies:
+        version = (await policies.current("t0")).version
+        assert version in await _said(capsys, "policy in force")
+        file.write_text(BAD, encoding="utf-8")
+        said = await _said(capsys, "refused")
+        assert "t0" in said
+        assert "line 3: rules[0].effect" in said
+        file.write_text(_text("first"), encoding="utf-8")
+        assert version in await _said(capsys, "loads again, unchanged")
+        assert await _rule(policies) == "first"

@@ -320,7 +320,7 @@ async def test_a_wait_answers_before_the_callers_own_deadline(client: Client, sa
     assert (await client.wait_process("t", "p", timeout_s=0)).running
     (kind, waited_s), *_ = sandbox.asked
     assert kind == "wait"
-    assert 0 <= waited_s <= 0.5
+    assert 0 <= waited_s <= 1.0
 
 
 async def test_a_read_without_follow_ends_where_the_output_ended_when_it_began(

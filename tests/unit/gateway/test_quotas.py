@@ -26,7 +26,7 @@ from agent.tool_runner import ToolRunner
 from agent.toolbox import Toolbox
 from gateway.edge import status_of
 from gateway.errors import QuotaExceeded, Unavailable
-from gateway.policy.decision import Decision, RuleLimit
+from gateway.policy.decision import Decision, Effect, RuleLimit
 from gateway.policy.document import QuotasSection
 from gateway.quota_hook import QuotaHook
 from gateway.quotas import Quotas, QuotaUsage
@@ -107,11 +107,17 @@ async def test_a_rule_lets_so_many_calls_pass_and_other_rules_theirs(quotas: Quo
     await quotas.take_call("t", "c4", [rate], QuotasSection())
 
 
-async def test_a_call_that_one_limit_refuses_uses_nothing_of_the_others(quotas: Quotas) -> None:
+async def test_a_call_that_one_limit_refuses_uses_its_place_in_the_minute_and_nothing_of_the_others(
+    quotas: Quotas,
+) -> None:
     per_minute, once = QuotasSection(tool_calls_per_minute=3), RuleLimit("r", calls=1, per_s=60)
-    await quotas.take_call("t", "c1", [once], per_minute)
-    await _refused(quotas.take_call("t", "c2", [once], per_minute))
-    assert (await quotas.usage("t", per_minute))["tool_calls_per_minute"].used == 1
+    other = RuleLimit("s", calls=2, per_s=60)
+    await quotas.take_call("t", "c1", [once, other], per_minute)
+    refused = await _refused(quotas.take_call("t", "c2", [once, other], per_minute))
+    assert refused.details["rule"] == "r"
+    assert (await quotas.usage("t", per_minute))["tool_calls_per_minute"].used == 2
+    await quotas.take_call("t", "c3", [other], per_minute)
+    assert (await _refused(quotas.take_call("t", "c4", [], per_minute))).details["quota"] == "tool_calls_per_minute"
 
 
 async def test_the_limit_that_is_free_last_is_named(quotas: Quotas) -> None:
@@ -318,6 +324,35 @@ def _allowed(*rule_limits: RuleLimit) -> Decision:
     return Decision("allow", "r", "why", "policy_1", limits=rule_limits)
 
 
+@pytest.mark.parametrize("verdict", ["deny", "ask"])
+async def test_a_call_that_does_not_run_uses_its_place_in_the_minute_only(
+    quotas: Quotas, database: Database, verdict: Effect
+) -> None:
+    two = QuotasSection(tool_calls_per_minute=2)
+    hook = _hook(quotas, two)
+    judged = Decision(verdict, "r", "why", "policy_1", limits=(RuleLimit("r", calls=1, per_s=60, at_once=1),))
+    assert [await hook.take(judged, f"c{number}") for number in range(2)] == [None, None]
+    refused = await hook.take(judged, "c2")
+    assert refused is not None
+    assert refused[0] == "quota"
+    assert (await quotas.usage("t", two))["tool_calls_per_minute"].used == 2
+    await quotas.release_run("r1")
+    assert (await quotas.usage("t", two))["tool_calls_per_minute"].used == 2
+    assert await _rows(database, holds) == 0
+
+
+async def test_a_call_that_was_asked_about_takes_what_its_rule_limits_when_it_runs_and_no_second_place(
+    quotas: Quotas,
+) -> None:
+    one = QuotasSection(tool_calls_per_minute=1)
+    hook = _hook(quotas, one)
+    asked = Decision("ask", "r", "why", "policy_1", limits=(RuleLimit("r", calls=1, per_s=60),))
+    assert await hook.take(asked, "c1") is None
+    state = await _calls(hook, call("go", "c1"))
+    assert [one.result.outcome for one in state.current.tool_executions if one.result] == ["completed"]
+    assert (await _refused(quotas.take_call("t", "c2", asked.limits, QuotasSection()))).details["rule"] == "r"
+
+
 async def test_holds_are_released_when_a_call_failed_or_was_cancelled(quotas: Quotas, database: Database) -> None:
     hook = _hook(quotas, QuotasSection())
     began = asyncio.Event()
@@ -336,7 +371,7 @@ async def test_holds_are_released_when_a_call_failed_or_was_cancelled(quotas: Qu
     assert await hook.take(_allowed(RuleLimit("r", at_once=1)), "c2") is None
     assert await hook.take(_allowed(RuleLimit("r", at_once=1)), "c3") == (
         "r",
-        "rule r lets 1 calls pass at once, and so many are under way; try again when one has ended",
+        "rule r lets 1 call pass at once, and so many are under way; try again when one has ended",
     )
     task = asyncio.create_task(_calls(hook, call("go", "c2"), run=stays))
     await began.wait()

@@ -333,6 +333,87 @@ async def test_a_waiting_run_can_be_cancelled(world: World, host: Callable[..., 
     await gateway.status(await gateway.start(), "completed")
 
 
+async def test_an_answer_that_a_cancelled_run_did_not_use_is_cancelled(world: World, host: Callable[..., Host]) -> None:
+    world.script[0] = says("", writes("/workspace/a"), writes("/workspace/b", id_="y"))
+    gateway = host()
+    run, _ = await gateway.waits()
+    asked = await gateway.pending(run)
+    await gateway.answer(asked[0])
+    acme = await world.named("acme")
+    await gateway.runs.cancel(acme, run.id)
+    await gateway.status(run, "cancelled")
+    assert [(await gateway.approvals.get(acme, one)).status for one in asked] == ["cancelled"] * 2
+    assert world.files.files == {}
+
+
+async def test_an_answer_that_a_run_ended_without_using_is_cancelled(world: World, host: Callable[..., Host]) -> None:
+    gateway = host()
+    run, approval_id = await gateway.waits(policy_mode="follow")
+    world.put_in_force("v2", a_policy("deny"))
+    await gateway.answer(approval_id)
+    await gateway.status(run, "completed")
+    assert (await gateway.approvals.get(await world.named("acme"), approval_id)).status == "cancelled"
+
+
+async def test_an_answer_of_a_run_that_was_interrupted_is_cancelled(world: World, host: Callable[..., Host]) -> None:
+    gateway = host()
+    run, approval_id = await gateway.waits()
+    await gateway.crash()
+    await gateway.answer(approval_id)
+    assert await WaitingStore(world.database, gateway="gw1").claim(run.id) is not None
+    assert await Store(world.database, gateway="gw1").end_interrupted() == 1
+    assert (await gateway.approvals.get(await world.named("acme"), approval_id)).status == "cancelled"
+
+
+async def test_what_is_granted_to_a_run_is_not_in_force_when_it_is_over(
+    world: World, host: Callable[..., Host]
+) -> None:
+    gateway = host()
+    run, approval_id = await gateway.waits()
+    acme = await world.named("acme")
+    world.script = [says("", writes(content="2", id_="y"), writes("/workspace/b", id_="z")), says("done")]
+    await gateway.answer(approval_id, "allow_run")
+    (grant,), _ = await gateway.approvals.grants(acme, thread="", include_ended=False, size=0, token="")
+    assert grant.run_id == run.id
+    async with asyncio.timeout(20):
+        while not (again := await gateway.pending(run)):
+            await asyncio.sleep(0.01)
+    assert (await gateway.approvals.get(acme, approval_id)).status == "used"
+    await gateway.status(run, "waiting")
+    await gateway.answer(again[0])
+    await gateway.status(run, "completed")
+    finished = [json.loads(one.payload) for one in await gateway.events(run) if one.type == "tool_call_finished"]
+    assert [one["approval_id"] for one in finished] == [approval_id, approval_id, again[0]]
+    assert await gateway.approvals.grants(acme, thread="", include_ended=False, size=0, token="") == ([], "")
+    (ended,), _ = await gateway.approvals.grants(acme, thread="", include_ended=True, size=0, token="")
+    assert (ended.id, ended.in_force, ended.revoked_us) == (grant.id, False, None)
+
+
+@pytest.mark.parametrize("read", ["of_calls", "messages_of", "metadata_of", "at", "run"])
+async def test_a_database_that_fails_while_a_run_goes_on_is_not_its_end(
+    world: World, host: Callable[..., Host], monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:
+    gateway = host()
+    run, approval_id = await gateway.waits()
+    owner: Any = next(one for one in (gateway.asked, gateway.store, world) if hasattr(one, read))
+    works, faults = getattr(owner, read), [Unavailable("the database does not answer")] * 2
+
+    async def fails(*given: Any) -> Any:
+        if faults:
+            raise faults.pop()
+        return await works(*given)
+
+    monkeypatch.setattr(owner, read, fails)
+    await gateway.answer(approval_id, "edit", arguments_json='{"path": "/workspace/a", "content": "2"}')
+    async with asyncio.timeout(20):
+        while faults:  # nothing else reads meanwhile
+            await asyncio.sleep(0.01)
+    assert (await gateway.status(run, "completed", "failed")).status == "completed"
+    assert world.files.files == {"/workspace/a": b"2"}
+    types = [one.type for one in await gateway.events(run)]
+    assert types.count("run_resumed") == 1
+
+
 async def test_a_gateway_that_stops_leaves_waiting_runs_alone(world: World, host: Callable[..., Host]) -> None:
     gateway = host()
     run, approval_id = await gateway.waits()

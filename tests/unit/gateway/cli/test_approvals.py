@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -50,9 +51,22 @@ class Service(grpc_pb.ApprovalServiceServicer):
         self.approvals: dict[str, pb.Approval] = {}
         self.answers: list[pb.ResolveApprovalRequest] = []
         self.changes: Queue[pb.Approval] = Queue()
+        self.watched = threading.Event()
+        self.stopping = threading.Event()
+        self.cut = False
+
+    def listed(self, one: pb.Approval) -> pb.Approval:
+        """What lists and watches hold."""
+        if not self.cut:
+            return one
+        made = pb.Approval()
+        made.CopyFrom(one)
+        made.arguments_size_bytes, made.arguments_cut = len(one.arguments_json), True
+        made.arguments_json = made.proposed_rule = ""
+        return made
 
     def ListApprovals(self, request: Any, context: Any) -> Any:  # noqa: N802
-        found = [one for one in reversed(self.approvals.values()) if request.status in (0, one.status)]
+        found = [self.listed(one) for one in reversed(self.approvals.values()) if request.status in (0, one.status)]
         return pb.ListApprovalsResponse(approvals=found)
 
     def GetApproval(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -60,11 +74,14 @@ class Service(grpc_pb.ApprovalServiceServicer):
 
     def WatchApprovals(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
         for one in list(self.approvals.values()):
-            yield pb.WatchApprovalsResponse(approval=one)
+            yield pb.WatchApprovalsResponse(approval=self.listed(one))
         yield pb.WatchApprovalsResponse(caught_up=True)
-        while context.is_active():
+        self.watched.set()
+        while context.is_active() and not self.stopping.is_set():
             with contextlib.suppress(Exception):
                 yield pb.WatchApprovalsResponse(approval=self.changes.get(timeout=0.1))
+        if self.stopping.is_set():
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the gateway is stopping")
 
     def ResolveApproval(self, request: Any, context: Any) -> Any:  # noqa: N802
         self.answers.append(request)
@@ -76,15 +93,38 @@ class Service(grpc_pb.ApprovalServiceServicer):
         return pb.ResolveApprovalResponse(approval=one)
 
 
+def serve(service: Service, address: str = "127.0.0.1:0") -> tuple[grpc.Server, str]:
+    server = grpc.server(futures.ThreadPoolExecutor(8))
+    grpc_pb.add_ApprovalServiceServicer_to_server(service, server)
+    port = server.add_insecure_port(address)
+    server.start()
+    return server, f"127.0.0.1:{port}"
+
+
 @pytest.fixture
 def served() -> Iterator[tuple[Service, str]]:
     service = Service()
-    server = grpc.server(futures.ThreadPoolExecutor(8))
-    grpc_pb.add_ApprovalServiceServicer_to_server(service, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield service, f"127.0.0.1:{port}"
+    server, address = serve(service)
+    yield service, address
     server.stop(0).wait()
+
+
+@contextlib.contextmanager
+def restarted() -> Iterator[tuple[Service, str, Any]]:
+    """Serve; the function that is given drains the gateway and starts another one on its address."""
+    service = Service()
+    server, address = serve(service)
+    servers = [server]
+
+    def restart(other: Service) -> None:
+        assert service.watched.wait(_PATIENCE_S)
+        service.stopping.set()
+        server.stop(2).wait()
+        servers.append(serve(other, address)[0])
+
+    yield service, address, restart
+    for one in servers:
+        one.stop(0).wait()
 
 
 def command(address: str, *arguments: str) -> list[str]:
@@ -239,6 +279,33 @@ def test_what_others_said_moves_no_cursor(served: tuple[Service, str]) -> None:
         assert terminal.close() == 0
 
 
+def test_what_lists_have_cut_is_fetched_whole_before_it_is_shown_for_an_answer(served: tuple[Service, str]) -> None:
+    service, address = served
+    rule = {"id": "g", "tools": ["write_file"], "effect": "allow", "reason": "r", "paths": ["/workspace/big"]}
+    arguments = json.dumps({"path": "/workspace/big", "content": "HEAD" + "x" * 5000})
+    whole = pending("apr_1", tool="write_file", arguments_json=arguments, proposed_rule=json.dumps([rule]))
+    whole.asked[:] = ["/workspace/big"]
+    service.approvals["apr_1"] = whole
+    service.cut = True
+    with Terminal(address) as terminal:
+        shown = terminal.until("once")
+        assert "HEAD" in shown
+        assert shown.count("x") > 3900  # a long line is wrapped, not cut at the edge of the panel
+        assert "r and t would allow: writing any content to /workspace/big" in " ".join(shown.split())
+        assert "more characters: `airlock approvals show apr_1`" in re.sub(r"[│\s]+", " ", shown)
+        terminal.press("q")
+        assert terminal.close() == 0
+    listed = subprocess.run(command(address, "list"), capture_output=True, text=True, check=True).stdout
+    assert f"({len(arguments):,} bytes of arguments" in " ".join(listed.split())
+    watching = subprocess.Popen(command(address, "watch"), stdout=subprocess.PIPE, text=True)
+    try:
+        assert watching.stdout is not None
+        assert any("HEAD" in line for line in watching.stdout)
+    finally:
+        watching.kill()
+        watching.communicate()
+
+
 def test_lists_shows_allows_and_denies_for_programs(served: tuple[Service, str]) -> None:
     service, address = served
     service.approvals = {name: pending(name) for name in ("apr_1", "apr_2", "apr_3")}
@@ -258,3 +325,64 @@ def test_lists_shows_allows_and_denies_for_programs(served: tuple[Service, str])
     )
     assert wrong.returncode == 2
     assert "one of them" in wrong.stderr
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_who_watches_in_a_pipe_is_told_of_a_restart_and_of_what_waits_then(*, as_json: bool) -> None:
+    with restarted() as (service, address, restart):
+        service.approvals["apr_1"] = pending("apr_1")
+        watching = subprocess.Popen(
+            command(address, "watch", *(["--json"] if as_json else [])),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )  # fmt: skip
+        assert watching.stdout is not None
+        try:
+            while "apr_1" not in (line := watching.stdout.readline()):
+                assert line, "it ended"
+            other = Service()
+            other.approvals["apr_2"] = pending("apr_2")
+            restart(other)
+            while "apr_2" not in (line := watching.stdout.readline()):
+                assert line, "it ended"
+        finally:
+            watching.send_signal(signal.SIGINT)
+            _, said = watching.communicate(timeout=_PATIENCE_S)
+        assert said.count("the gateway is gone") == 1
+        assert said.count("the gateway is back") == 1
+        assert watching.returncode == 130
+
+
+def test_at_a_terminal_a_restart_shows_what_waits_then_and_forgets_what_does_not() -> None:
+    with restarted() as (service, address, restart):
+        service.approvals["apr_1"] = pending("apr_1")
+        with Terminal(address) as terminal:
+            terminal.until(" q  quit")
+            other = Service()
+            other.approvals["apr_2"] = pending("apr_2")
+            restart(other)
+            terminal.until("the gateway is gone")
+            terminal.until("the gateway is back")
+            terminal.until("apr_2")
+            terminal.until(" q  quit")
+            terminal.press("y")
+            terminal.until("apr_2 allowed once")
+            terminal.press("q")
+            assert terminal.close() == 0
+        assert service.answers == []
+
+
+def test_a_gateway_that_was_never_there_is_not_waited_for() -> None:
+    done = subprocess.run(command("127.0.0.1:1", "watch"), capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert "Is a gateway running there?" in done.stderr
+
+
+def test_ids_are_whole_however_narrow_the_terminal_is(served: tuple[Service, str]) -> None:
+    service, address = served
+    long = f"apr_{'0123456789abcdef' * 2}"
+    service.approvals[long] = pending(long, thread="a-thread-with-a-long-name-of-its-own", rule="push-" + "x" * 30)
+    done = subprocess.run(
+        command(address, "list"), capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "80"}
+    )
+    assert long in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80

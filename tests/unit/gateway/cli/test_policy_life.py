@@ -125,3 +125,63 @@ def test_a_key_is_made_for_what_was_asked(line: Line) -> None:
     assert line.ask(*make, "--scope", "tool", "--scope", "run")["scopes"] == ["run", "tool"]
     assert "make two keys" in line.ask(*make, "--scope", "approve", "--scope", "run", code=2)["error"]
     assert "there are run" in line.ask(*make, "--scope", "root", code=2)["error"]
+
+
+def test_rollback_goes_back_step_by_step_and_says_from_where(line: Line) -> None:
+    of = ("--tenant", "default")
+    a, b, c = (line.policy("apply", line.file(_text(name)), *of)["version"] for name in ("a", "b", "c"))
+    back = line.policy("rollback", *of)
+    assert (back["before"], back["version"]) == (c, b)
+    code, output = line.run("policy", "rollback", *of, "--config", line.config)
+    assert code == 0
+    assert f"from {b} to {a}" in output
+    assert "no version to go back to" in line.policy("rollback", *of, code=1)["error"]
+    # What was applied since is what is undone next.
+    line.policy("apply", line.file(_text("d")), *of)
+    assert line.policy("rollback", *of)["version"] == a
+    # A version that is named is gone back to, and what came after it is undone with that.
+    assert line.policy("rollback", c, *of)["version"] == c
+    assert line.policy("rollback", *of)["version"] == a
+
+
+def test_current_names_the_file_and_whether_it_is_in_force(line: Line) -> None:
+    of = ("--tenant", "default")
+    watched = line.directory / "policies" / "default.yaml"
+    line.policy("apply", str(watched), *of)
+    assert line.policy("current", *of)["file"] == {"path": str(watched), "state": "in force"}
+    line.policy("apply", line.file(_text("other")), *of)
+    assert line.policy("current", *of)["file"]["state"] == "not what is in force"
+    watched.write_text("version: 2", encoding="utf-8")
+    _, output = line.run("policy", "current", *of, "--config", line.config)
+    assert f"{watched}: does not load" in output
+    watched.unlink()
+    assert line.policy("current", *of)["file"]["state"] == "cannot be read"
+
+
+def test_versions_are_whole_however_much_there_is_to_say(line: Line) -> None:
+    of = ("--tenant", "default")
+    applied = line.policy("apply", line.file(_text("a")), *of, "--by", "x" * 60, "--comment", "why " * 30)
+    _, output = line.run("policy", "history", *of, "--config", line.config)
+    assert applied["version"] in output
+
+
+def test_both_layers_at_once_are_told_apart_from_none(line: Line) -> None:
+    assert "not both" in line.policy("history", "--tenant", "default", "--operator-layer", code=2)["error"]
+
+
+def test_a_file_that_is_not_there_is_wrong_usage_for_every_command(line: Line) -> None:
+    said = line.policy("apply", "/nonexist.yaml", "--tenant", "default", code=2)
+    assert said["error"] == "FILE: /nonexist.yaml: No such file or directory"
+    assert said["reason"] == "MISCONFIGURED"
+    for command in ("check", "test", "lint"):
+        assert "No such file" in line.ask("policy", command, "/nonexist.yaml", code=2)["error"]
+
+
+def test_an_empty_file_is_told_without_an_empty_field(line: Line) -> None:
+    empty = line.file("")
+    _, output = line.run("policy", "check", empty)
+    assert f"{empty}:1: the file is empty" in output
+    _, output = line.run("policy", "lint", empty)
+    assert "Line 1: the file is empty" in output
+    code, output = line.run("policy", "explain", line.file(_text("a")), "--tool", "execute", "--args", "nojson")
+    assert (code, "--args: not JSON" in output) == (2, True)

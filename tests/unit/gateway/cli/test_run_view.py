@@ -150,6 +150,52 @@ def test_a_blocked_call_is_shown_once_with_rule_and_reason() -> None:
     assert "blocked ·" not in text
 
 
+def test_a_blocked_call_among_others_is_shown_once() -> None:
+    denied = {"verdict": "deny", "rule": "no-network", "reason": "there is no network"}
+    lines = shown(
+        started("c1", command="pip install x"),
+        ("hook_verdict", {"call_id": "c1", **denied}),
+        started("c2", command="ls"),
+        finished("c1", **denied, outcome="blocked", is_error=True),
+        finished("c2"),
+    ).splitlines()
+    assert [line for line in lines if "pip install x" in line] == ["→ execute pip install x"]
+    assert sum("blocked by rule" in line for line in lines) == 1
+
+
+def test_a_run_that_goes_on_shows_neither_the_question_nor_a_blocked_call_again() -> None:
+    denied = {"verdict": "deny", "rule": "never", "reason": "no"}
+    asked = ("hook_verdict", {"call_id": "c1", "verdict": "ask", "rule": "push", "reason": "public"})
+    step = (
+        started("c1", command="git push"),
+        started("c2", command="rm x"),
+        asked,
+        ("hook_verdict", {"call_id": "c2", **denied}),
+    )
+    waits = {"approvals": [{"approval_id": "apr_1", "call_id": "c1", "name": "execute", "rule": "push"}]}
+    lines = shown(
+        *step,
+        ("run_suspended", {"step": 1, **waits}),
+        ("run_resumed", {"step": 1}),
+        *step,
+        finished("c1", rule="push"),
+        finished("c2", **denied, outcome="blocked", is_error=True),
+    ).splitlines()
+    after = lines[lines.index("run goes on after step 1") + 1 :]
+    assert after == ["→ execute git push", "  ✓ exited 0 · rule push · 12 ms"]
+    assert sum("? waits for an approval" in line for line in lines) == 1
+
+
+def test_the_last_lines_name_every_policy_that_judged() -> None:
+    lines = shown(
+        finished("c1", policy_version="policy_a"),
+        finished("c2", policy_version="policy_a"),
+        finished("c3", policy_version="policy_b"),
+        ("run_finished", {"status": "completed", "stop": {}}),
+    ).splitlines()
+    assert lines[-2] == "judged by policy_a, then policy_b"
+
+
 def test_an_allowing_verdict_is_not_news() -> None:
     assert shown(("hook_verdict", {"call_id": "c1", "verdict": "allow", "rule": "files"})) == ""
 

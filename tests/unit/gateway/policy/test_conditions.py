@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from gateway.policy import Facts, Policy, PolicyDocument, RuleLimit, compile_grants, narrow_rule, rule_as_yaml
+from gateway.policy import (
+    Facts,
+    Policy,
+    PolicyDocument,
+    RuleLimit,
+    compile_grants,
+    load_policy,
+    narrow_rule,
+    rule_as_yaml,
+)
 from gateway.policy.document import Rule
 
 
@@ -305,6 +314,12 @@ def test_an_error_in_shadow_is_in_the_trace_and_nowhere_else() -> None:
     assert [(match.rule, match.effect, match.shadow) for match in decision.trace][1] == ("r1", "deny", True)
 
 
+@pytest.mark.parametrize("per, seconds", [("minute", 60), ("hour", 3600), ("day", 86_400)])
+def test_a_rate_counts_in_the_period_that_it_names(per: str, seconds: int) -> None:
+    decision = policy({**READ, "rate": {"calls": 3, "per": per}}).judge("read_file", {"path": "/workspace/a"})
+    assert decision.limits == (RuleLimit("r0", 3, seconds),)
+
+
 def test_limits_of_every_rule_by_which_a_call_passes_must_be_taken() -> None:
     judge = policy(
         {**RUN, "rate": {"calls": 10, "per": "minute"}},
@@ -344,6 +359,26 @@ def test_a_path_that_looks_like_a_glob_is_granted_as_that_path_only() -> None:
     assert judge.judge("write_file", {**arguments, "path": "/workspace/axbc"}, grants=grants).verdict == "ask"
 
 
+def test_what_is_granted_besides_the_very_call_is_said_in_the_rule() -> None:
+    asks = {"tools": ["execute"], "argv": [["mytool"]], "effect": "ask"}
+    judge = policy({**WRITE, "effect": "ask"}, asks, {"tools": ["write_todos"], "effect": "ask"})
+    calls = {
+        "write_file": {"path": "/workspace/a", "content": "x"},
+        "execute": {"command": "mytool x"},
+        "write_todos": {"todos": ["x"]},
+    }
+    rules = {tool: narrow_rule(tool, told, judge.judge(tool, told)) for tool, told in calls.items()}
+    said = {tool: rule.reason.partition(",")[0] for tool, rule in rules.items() if rule is not None}
+    assert said == {
+        "write_file": "an approver allowed writing any content here",
+        "execute": "an approver allowed exactly this",
+        "write_todos": "an approver allowed this tool with any arguments",
+    }
+    grants = compile_grants([rule for rule in rules.values() if rule is not None])
+    other = {"path": "/workspace/a", "content": "another"}
+    assert judge.judge("write_file", other, grants=grants).verdict == "allow"
+
+
 @pytest.mark.parametrize("command", ["git push; echo x > a", "cd /x && git push", "git push ''"])
 def test_what_one_rule_cannot_say_is_not_proposed(command: str) -> None:
     judge = policy(PUSH, {**WRITE, "effect": "ask"}, CONNECT, {"tools": ["execute"], "argv": [["cd"], ["echo"]]}, READ)
@@ -353,3 +388,21 @@ def test_what_one_rule_cannot_say_is_not_proposed(command: str) -> None:
     opaque = policy(opaque="ask").judge("execute", {"command": "eval x"})
     assert opaque.verdict == "ask"
     assert narrow_rule("execute", {"command": "eval x"}, opaque) is None
+
+
+@pytest.mark.parametrize("command", ["grep -r x .", "cp -r src out", "cat src/*.py", "cat $f"])
+def test_an_expression_about_a_path_denies_where_many_paths_are_meant(command: str) -> None:
+    policy = load_policy(
+        """
+version: 1
+rules:
+  - {id: any, tools: [execute], effect: allow, reason: all}
+  - {id: files, tools: [read, write], effect: allow, reason: all}
+  - {id: no-keys, tools: [read], when: 'path.endsWith(".key")', effect: deny, reason: keys}
+""",
+        "policy.yaml",
+    )
+    assert policy.judge("execute", {"command": "cat a.txt"}).verdict == "allow"
+    assert policy.judge("execute", {"command": "cat a.key"}).verdict == "deny"
+    assert policy.judge("execute", {"command": command}).verdict == "deny"
+    assert policy.judge("grep", {"path": "/workspace", "pattern": "x"}).verdict == "deny"

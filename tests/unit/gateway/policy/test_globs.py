@@ -123,3 +123,12 @@ def test_no_glob_takes_long_on_a_hostile_path() -> None:
     started_s = time.perf_counter()
     assert not any(glob.matches(path) for glob in globs for path in paths)
     assert time.perf_counter() - started_s < 1
+
+
+_GLOB_PARTS = st.sampled_from(["a", "ab", "a.b", "b", "**"])
+
+
+@given(st.lists(_GLOB_PARTS, max_size=4), st.lists(st.sampled_from(["a", "ab", "a.b", "b", "abc"]), max_size=5))
+def test_a_glob_that_needs_no_expression_matches_what_its_expression_does(parts: list[str], names: list[str]) -> None:
+    glob, path = compile_glob("/" + "/".join(parts)), "/" + "/".join(names)
+    assert glob.matches(path) == (glob.pattern.fullmatch(path) is not None)

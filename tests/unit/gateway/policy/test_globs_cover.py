@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.policy.globs import compile_glob
-from gateway.policy.globs_cover import covers, sample_path
+from gateway.policy.globs_cover import covers, may_meet, sample_path
 
 _PARTS = st.sampled_from(["a", "b", "ab", "*", "?", "a*", "*b", "[ab]", "[!a]", "*a*", "**", "??", "[*]"])
 _GLOBS = st.lists(_PARTS, min_size=1, max_size=5).map(lambda parts: "/" + "/".join(parts))
@@ -58,6 +58,55 @@ def test_what_is_held_is_matched_whatever_the_path(a: str, b: str, paths: list[s
     if covers(first, second):
         for path in [*paths, sample_path(second)]:
             assert path is None or not second.matches(path) or first.matches(path), (a, b, path)
+
+
+@pytest.mark.parametrize(
+    "a, b",
+    [
+        ("/workspace/**", "/workspace"),
+        ("/workspace/**/.env", "/workspace/.en*"),
+        ("/workspace/**/.env", "/workspace/*/.env"),
+        ("/workspace/**/.env", "/workspace/[!.]*/**"),
+        ("/a/*b", "/a/b*"),
+        ("/a/[b-d]", "/a/?"),
+        ("/a/[b-d]", "/a/[c-e]"),
+        ("/**/x/**", "/a/**/y"),
+        ("/**", "/"),
+    ],
+)
+def test_globs_with_a_path_in_common_meet(a: str, b: str) -> None:
+    assert may_meet(compile_glob(a), compile_glob(b))
+    assert may_meet(compile_glob(b), compile_glob(a))
+
+
+@pytest.mark.parametrize(
+    "a, b",
+    [
+        ("/workspace/**/.env", "/workspace/*.py"),
+        ("/workspace/**/.env", "/workspace/[!.]*"),
+        ("/workspace/secret/**", "/workspace/src/**"),
+        ("/workspace/secret/**", "/workspace/*.py"),
+        ("/a/*", "/a/*/*"),
+        ("/a/[b-d]", "/a/e"),
+        ("/a/b*", "/a/c*"),
+        ("/a/**/b", "/a/**/c"),
+        ("/", "/*"),
+    ],
+)
+def test_globs_without_a_path_in_common_do_not_meet(a: str, b: str) -> None:
+    assert not may_meet(compile_glob(a), compile_glob(b))
+    assert not may_meet(compile_glob(b), compile_glob(a))
+
+
+@settings(max_examples=800, deadline=None)
+@given(_GLOBS, _GLOBS, st.lists(_PATHS, min_size=1, max_size=20))
+def test_globs_that_match_one_path_meet(a: str, b: str, paths: list[str]) -> None:
+    first, second = compile_glob(a), compile_glob(b)
+    samples = [path for glob in (first, second) if (path := sample_path(glob)) is not None]
+    if any(first.matches(path) and second.matches(path) for path in (*paths, *samples)):
+        assert may_meet(first, second), (a, b)
+    if covers(first, second):
+        assert may_meet(first, second), (a, b)
 
 
 @given(_GLOBS)

@@ -6,6 +6,7 @@ from agent.messages import ToolCall
 from agent.state import AgentState, CurrentExecution, ToolExecution
 from agent.verdict import VerdictKind
 from gateway.policy import STARTER_POLICY, PolicyHook, load_policy
+from gateway.policy.decision import Decision
 
 POLICY = load_policy(STARTER_POLICY, "starter")
 
@@ -55,6 +56,26 @@ async def test_a_call_without_arguments_is_blocked() -> None:
     nonsense = ToolCall(id="c", name="execute", arguments=None, raw_arguments="{")
     state = await PolicyHook(POLICY).before_tool_use(calling(nonsense))
     assert state.current.tool.blocked
+
+
+async def test_each_judged_call_is_taken_for_the_denied_and_the_unfit_too() -> None:
+    taken: list[tuple[str, str]] = []
+
+    async def take(decision: Decision, call_id: str) -> tuple[str, str] | None:
+        taken.append((decision.verdict, call_id))
+        return ("quota", "all are used") if len(taken) == 5 else None
+
+    hook = PolicyHook(POLICY, take_limits=take)
+    await hook.before_tool_use(calling(call("/workspace/a")))
+    await hook.before_tool_use(calling(call("/etc/passwd")))
+    await hook.before_tool_use(calling(ToolCall(id="c", name="execute", arguments=None, raw_arguments="{")))
+    blocked = calling(call("/workspace/a")).block("limits", "calls", "too many")
+    await hook.before_tool_use(blocked)
+    assert taken == [("allow", "c"), ("deny", "c"), ("deny", "c"), ("deny", "c")]
+    state = await hook.before_tool_use(calling(call("/etc/passwd")))
+    verdict = state.current.tool.verdict
+    assert verdict is not None
+    assert (verdict.kind, verdict.rule, verdict.reason) == (VerdictKind.BLOCK, "quota", "all are used")
 
 
 def test_the_hook_is_mandatory_closed_and_innermost() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -315,16 +316,17 @@ def test_a_decision_among_a_thousand_rules_costs_far_less_than_a_hundred_times_o
         ("read_file", {"path": "/workspace/a/b/name4/x.py"}),
         ("execute", {"command": "make sub4 --flag 'a b'"}),
     ):
-        few_s = min(_p99_s(few, tool, arguments) for _ in range(5))
-        many_s = min(_p99_s(many, tool, arguments) for _ in range(5))
-        print(f"{tool}: p99 {few_s * 1e6:.0f} us among 10 rules, {many_s * 1e6:.0f} us among 1,000")
+        few_s = min(_median_s(few, tool, arguments) for _ in range(5))
+        many_s = min(_median_s(many, tool, arguments) for _ in range(5))
+        print(f"{tool}: {few_s * 1e6:.0f} us among 10 rules, {many_s * 1e6:.0f} us among 1,000")
         assert many_s < 30 * few_s
 
 
-def _p99_s(judge: Policy, tool: str, arguments: Mapping[str, object]) -> float:
+def _median_s(judge: Policy, tool: str, arguments: Mapping[str, object]) -> float:
+    # The processor's time of this thread: what else runs on the machine is not in it.
     taken_s = []
     for _ in range(500):
-        started_s = time.perf_counter()
+        started_s = time.thread_time()
         assert judge.judge(tool, arguments).verdict == "allow"
-        taken_s.append(time.perf_counter() - started_s)
-    return sorted(taken_s)[494]
+        taken_s.append(time.thread_time() - started_s)
+    return statistics.median(taken_s)

@@ -126,7 +126,7 @@ def test_any_tool_that_does_not_page_can_have_sizes_of_its_own_and_they_survive_
             f"version: 1\nrules:\n- {RULE}, argv: [[a], [b]]}}\n- {DENY}, argv: [[b], [a]]}}",
             3,
             "rules[0].effect",
-            "rule 'a' can never allow anything, 'd' denies the same",
+            "rule 'a' can never allow anything: 'd' in line 4 denies all of it",
         ),
         (f"version: 1\nrules:\n- {RULE}, when: 1 +}}", 3, "rules[0].when", "not an expression of CEL"),
         (f"version: 1\nrules:\n- {RULE}, when: foo == 1}}", 3, "rules[0].when", "unknown name 'foo'"),
@@ -260,3 +260,8 @@ def test_the_tutorial_is_true() -> None:
     assert policies
     for text in policies:
         load_policy(text, "docs/policy.md")
+    # What is to be pasted at the end of the tutorial's file.
+    pasted = [block.split("```")[0] for block in pages.split("```yaml fragment\n")[1:]]
+    assert len(pasted) == 1
+    policy = load_policy(policies[0] + pasted[0], "docs/policy.md")
+    assert policy.judge("execute", {"command": "git push origin main"}).verdict == "ask"

@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from gateway.policy.effects import NO_EFFECTS, Effects, FileUse, HostUse
 from gateway.policy.programs import _PROGRAMS, effects_of
+from gateway.policy.programs.git import _SUBCOMMANDS
 from gateway.policy.programs.options import compile_options
+from gateway.policy.programs.scripts import sed_problem
 from gateway.policy.shell import parse_line
 from gateway.policy.words import Word
 
 # A command, and after "=>" what it uses: access and path seen from /workspace, /** for all below it, ? for
-# unknown, ~ for what only rules that forbid are about.
+# unknown, a path with * for what that glob matches, ~ for what only rules that forbid are about.
 ROWS = [row.rsplit(" =>", 1) for row in (Path(__file__).parent / "programs.txt").read_text().splitlines()]
 
 READERS = ["cat", "tac", "head", "tail", "wc", "nl", "od", "sort", "cut", "paste", "comm", "md5sum", "base64", "rev"]
@@ -41,7 +43,9 @@ def use(text: str) -> FileUse | HostUse:
     below = rest.endswith("/**")
     path = rest.removesuffix("/**") or "/"
     full = "/workspace" if path == "." else path if path.startswith("/") else f"/workspace/{path}"
-    return FileUse(None if path == "?" else full, kind, below, text.startswith("~"))  # type: ignore[arg-type]
+    glob = full if "*" in path else None
+    known = None if path == "?" or glob else full
+    return FileUse(known, kind, below, text.startswith("~"), glob)  # type: ignore[arg-type]
 
 
 def effects(line: str) -> Effects:
@@ -79,6 +83,19 @@ def test_git_c_moves_what_comes_after_it() -> None:
 def test_all_of_a_work_tree_may_be_above_the_directory_that_git_runs_in() -> None:
     words = tuple(Word(text) for text in ("git", "reset", "--hard"))
     assert effects_of(words, ("/workspace/sub",)).files == (FileUse("/workspace", "write", below=True),)
+
+
+def test_a_path_in_a_revision_is_seen_from_the_top_of_the_work_tree_which_may_be_any_directory_above() -> None:
+    words = tuple(Word(text) for text in ("git", "show", "HEAD:secret/key"))
+    found = {file.path for file in effects_of(words, ("/workspace/repo/src",)).files}
+    tops = ("/workspace", "/workspace/repo", "/workspace/repo/src")
+    assert {f"{top}/secret/key" for top in tops} <= found
+
+
+@pytest.mark.parametrize("subcommand", sorted(_SUBCOMMANDS))
+def test_an_option_that_a_subcommand_of_git_does_not_know_is_named(subcommand: str) -> None:
+    first = {"bundle": "create ", "worktree": "list ", "notes": "list ", "bisect": "start "}.get(subcommand, "")
+    assert "--weird" in (effects(f"git {subcommand} {first}--weird").opaque or "")
 
 
 def test_a_program_of_that_name_elsewhere_is_unknown() -> None:
@@ -175,3 +192,18 @@ def test_an_operand_is_told_or_the_line_is_opaque(name: str, texts: list[str], p
     words = [Word(text) for text in (name, *texts[:place], "--", *texts[place:], "/etc/x", "/etc/y")]
     found = effects_of(words)
     assert found.opaque is not None or "/etc/x" in {file.path for file in found.files} or "--" in texts[:place]
+
+
+@pytest.mark.parametrize("letter", "aic")
+@pytest.mark.parametrize("command", ["r secret/key", "w out", "e id"])
+def test_text_in_sed_ends_behind_an_even_number_of_backslashes(letter: str, command: str) -> None:
+    for backslashes in range(6):
+        script = f"{letter} foo{chr(92) * backslashes}\n{command}"
+        assert (sed_problem(script) is None) == bool(backslashes % 2), script
+        assert (sed_problem(f"{letter}\\\n{script[1:]}") is None) == bool(backslashes % 2), script
+
+
+def test_text_in_sed_that_begins_with_a_backslash_is_not_understood() -> None:
+    assert sed_problem("a\\\\\ns/x\nr secret/key\n/") is not None
+    assert sed_problem("a\\  indented") is None
+    assert sed_problem("1{a\\\nfoo\n}") is None

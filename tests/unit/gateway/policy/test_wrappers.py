@@ -60,11 +60,11 @@ def reads(line: str) -> set[str | None]:
         ("ls | xargs -I % -d ' ' cat %", ["ls", "cat %"]),
         ("xargs", ["xargs"]),
         ("find . -name x", ["find . -name x"]),
-        ("find a -exec cat {} +", ["find a -exec cat {} +", "cat a/*"]),
-        ("find a b -exec cat {} \\;", ["find a b -exec cat {} ;", "cat a/*", "cat b/*"]),
+        ("find a -exec cat {} +", ["find a -exec cat {} +", "cat a/**"]),
+        ("find a b -exec cat {} \\;", ["find a b -exec cat {} ;", "cat a/**", "cat b/**"]),
         ("find -exec cat x \\;", ["find -exec cat x ;", "cat x"]),
-        ("find / -execdir cat {} \\;", ["find / -execdir cat {} ;", "cat ./*"]),
-        ("find a -exec mv {} {}.old \\;", ["find a -exec mv {} {}.old ;", "mv a/* a/*"]),
+        ("find / -execdir cat {} \\;", ["find / -execdir cat {} ;", "cat ./**"]),
+        ("find a -exec mv {} {}.old \\;", ["find a -exec mv {} {}.old ;", "mv a/** a/**"]),
         ("ssh h rm x", ["ssh h rm x"]),
     ],
 )
@@ -182,3 +182,31 @@ def test_an_opaque_line_still_shows_what_was_seen_in_it() -> None:
     read = read_programs("sudo ls; cat --weird /etc/passwd; vim x")
     assert read.opaque
     assert FileUse("/etc/passwd", "read") in {file for program in read.programs for file in program.effects.files}
+
+
+@pytest.mark.parametrize("also", ["-n 2", "-L 1", "-l", "-l1", "--max-args=3", "--max-lines=2", "-n 1 -n 2"])
+def test_xargs_that_may_take_its_replacement_back_appends_what_it_reads(also: str) -> None:
+    assert run(f"ls | xargs -I Z {also} cat out/a") == ["ls", "cat out/a *"]
+    assert None in reads(f"ls | xargs -I Z {also} cat out/a")
+    assert run("ls | xargs -I Z -n 1 cat Z") == ["ls", "cat Z"]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "ksh", "mksh", "csh", "tcsh", "fish", "pwsh", "yash", "/usr/bin/zsh"])
+def test_a_shell_with_another_language_runs_only_scripts_by_name(shell: str) -> None:
+    assert read_programs(f"{shell} -c ls").opaque
+    assert read_programs(f"{shell} -x build.sh").opaque
+    assert read_programs(shell).opaque
+    assert run(f"{shell} build.sh") == [f"{shell} build.sh"]
+    assert reads(f"{shell} build.sh") == {"/workspace/build.sh"}
+
+
+def test_scripts_that_are_read_again_and_again_have_a_limit() -> None:
+    script = "ls;" + "#" + "x" * 9000
+    assert read_programs(f"sh -c '{script}'").opaque is None
+    assert read_programs(f"find a b c d e f g h -exec sh -c '{script}' {{}} ';'").opaque
+
+
+def test_commands_that_are_put_in_many_places_have_a_limit() -> None:
+    many = " ".join(f"f{place}" for place in range(2500))
+    assert read_programs(f"find a -exec echo {many} {{}} ';'").opaque is None
+    assert read_programs(f"find a b c d e f g h -exec echo {many} {{}} ';'").opaque

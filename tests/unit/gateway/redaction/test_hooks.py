@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import hashlib
+import threading
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from gateway.policy.document import PolicyDocument, RedactedPattern, RedactionSe
 from gateway.redaction import Redactor
 from gateway.redaction.events import redacted_events
 from gateway.redaction.hooks import RedactionHook, redaction_hooks
+from sandbox.errors import SandboxUnavailable
 from tests.unit.gateway.redaction.secrets import B64
 
 TOKEN = "gh" + "p_" + B64[:36]
@@ -81,8 +84,8 @@ async def call(
     return result, events, heard, listens
 
 
-def hooks_of(**sections: Any) -> tuple[Hook, ...]:
-    return redaction_hooks(PolicyDocument(version=1, **sections))
+def hooks_of(files: Any = None, **sections: Any) -> tuple[Hook, ...]:
+    return redaction_hooks(PolicyDocument(version=1, **sections), files)
 
 
 async def test_nobody_sees_the_secret() -> None:
@@ -192,6 +195,106 @@ async def test_what_was_evicted_counts_whole() -> None:
     evicted = Evicted(path="/f", size_bytes=11, lines=1, sha256="0" * 64, incomplete=False)
     shown, *_ = await call(hooks_of(results=(LARGE,)), Tools(ToolResult(b"x", outcome="exited", evicted=evicted)))
     assert (shown.withheld_by, shown.evicted) == ("large", None)
+
+
+class Files:
+    """The file of one evicted output."""
+
+    def __init__(self, data: bytes, *, fails: bool = False) -> None:
+        self.data, self.fails = data, fails
+        self.removed: list[str] = []
+
+    async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        if self.fails:
+            raise SandboxUnavailable("no sandbox")
+        data = self.data[offset:][:length]
+        for at in range(0, len(data), 1000):
+            yield data[at : at + 1000]
+
+    async def remove(self, path: str, *, recursive: bool = False) -> None:
+        self.removed.append(path)
+
+
+def evicted_from(data: bytes, *, incomplete: bool = False) -> ToolResult:
+    evicted = Evicted(
+        path="/f", size_bytes=len(data), lines=1, sha256=hashlib.sha256(data).hexdigest(), incomplete=incomplete
+    )
+    return ToolResult(b"head ... tail", outcome="exited", exit_code=0, evicted=evicted)
+
+
+LONG = b"a\n" * 50_000
+FORBIDDEN = LONG + b"top SECRET" + LONG
+EVICTED_CASES = [
+    (Files(FORBIDDEN), evicted_from(FORBIDDEN), ": Internal papers."),
+    (Files(b"x" + LONG), evicted_from(LONG), "changed meanwhile"),
+    (Files(LONG + b"x"), evicted_from(LONG), "changed meanwhile"),
+    (Files(LONG[:-1]), evicted_from(LONG), "changed meanwhile"),
+    (Files(LONG), evicted_from(LONG, incomplete=True), "a part of the output is lost"),
+    (Files(LONG, fails=True), evicted_from(LONG), "could not be read"),
+    (None, evicted_from(LONG), "out of reach"),
+    (Files(b"a" * 17 * 1024 * 1024), evicted_from(b"a" * 17 * 1024 * 1024), "the output has 17825792 bytes"),
+]
+
+
+@pytest.mark.parametrize("files, result, said", EVICTED_CASES)
+async def test_what_was_evicted_is_searched_whole_or_withheld(
+    files: Files | None, result: ToolResult, said: str
+) -> None:
+    shown, events, *_ = await call(hooks_of(files, results=(INTERNAL,)), Tools(result))
+    assert (shown.withheld_by, shown.evicted) == ("internal", None)
+    assert said in shown.content.decode()
+    assert "head ..." not in repr((shown, events))
+    if files is not None:
+        assert files.removed == ["/f"]
+
+
+async def test_what_was_evicted_and_holds_nothing_is_shown() -> None:
+    files = Files(LONG)
+    shown, *_ = await call(hooks_of(files, results=(INTERNAL,)), Tools(evicted_from(LONG)))
+    assert (shown.withheld_by, shown.evicted is not None, files.removed) == ("", True, [])
+
+
+async def test_what_was_evicted_is_searched_as_it_would_be_shown() -> None:
+    data = LONG + TOKEN.encode() + LONG
+    rule = ResultRule(id="token", reason="A token.", contains=SECRET)
+    shown, *_ = await call(hooks_of(Files(data), results=(rule,)), Tools(evicted_from(data)))
+    assert shown.withheld_by == ""
+    bare = RedactionSection(well_known=False)
+    shown, *_ = await call(hooks_of(Files(data), results=(rule,), redaction=bare), Tools(evicted_from(data)))
+    assert shown.withheld_by == "token"
+
+
+async def test_a_rule_in_shadow_searches_what_was_evicted_and_leaves_it() -> None:
+    files = Files(FORBIDDEN)
+    rule = INTERNAL.model_copy(update={"mode": "shadow"})
+    shown, *_ = await call(hooks_of(files, results=(rule,)), Tools(evicted_from(FORBIDDEN)))
+    assert (shown.withheld_by, shown.would_be_withheld_by, files.removed) == ("", "internal", [])
+    assert shown.evicted is not None
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+async def test_a_stream_is_searched_by_itself_where_the_other_writes_in_between(stream: str) -> None:
+    said = {stream: b"top secret"}
+    result = ToolResult(b"top .secret", outcome="exited", **said)  # type: ignore[arg-type]
+    shown, *_ = await call(hooks_of(results=(INTERNAL,)), Tools(result))
+    assert shown.withheld_by == "internal"
+
+
+async def test_a_long_result_is_redacted_beside_the_event_loop() -> None:
+    threads: list[int] = []
+
+    class Notes(Redactor):
+        def redact(self, data: bytes, *, cut_start: bool = False, cut_end: bool = False) -> bytes:
+            threads.append(threading.get_ident())
+            return super().redact(data, cut_start=cut_start, cut_end=cut_end)
+
+    hook = RedactionHook(Notes(RedactionSection()))
+    await call([hook], Tools(ToolResult(b"short", outcome="exited")))
+    assert set(threads) == {threading.get_ident()}
+    threads.clear()
+    shown, *_ = await call([hook], Tools(ToolResult(LONG + TOKEN.encode(), outcome="exited")))
+    assert threading.get_ident() not in threads
+    assert b"[redacted github-token]" in shown.content
 
 
 async def test_a_rule_is_about_its_tools_only() -> None:

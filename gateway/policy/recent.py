@@ -1,0 +1,47 @@
+"""What was made of the last texts, so that the same one is not read again: bounded in bytes, safe between threads."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from threading import Lock
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Recent(Generic[K, V]):
+    """The values that were asked for last, up to `limit_bytes` in all by what `size_bytes` says of a key and a value.
+
+    A value larger than a sixteenth of that is not kept, so that one call cannot turn out all others.
+    """
+
+    def __init__(self, limit_bytes: int, size_bytes: Callable[[K, V], int]) -> None:
+        self._limit_bytes = limit_bytes
+        self._size_bytes = size_bytes
+        self._kept: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._kept_bytes = 0
+        self._lock = Lock()
+
+    @property
+    def kept_bytes(self) -> int:
+        """How much is kept now."""
+        return self._kept_bytes
+
+    def get(self, key: K, make: Callable[[], V]) -> V:
+        """Return the value of a key, made by `make` if it is not kept."""
+        with self._lock:
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+                return found[0]
+        value = make()
+        size = self._size_bytes(key, value)
+        if size * 16 <= self._limit_bytes:
+            with self._lock:
+                self._kept_bytes += size - self._kept.pop(key, (value, 0))[1]
+                self._kept[key] = value, size
+                while self._kept_bytes > self._limit_bytes:
+                    self._kept_bytes -= self._kept.popitem(last=False)[1][1]
+        return value

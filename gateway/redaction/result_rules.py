@@ -1,0 +1,131 @@
+"""Rules on results: what one is against is withheld. What was evicted is read back and looked through whole."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import structlog
+
+from agent.hook import Hook, NextToolUse
+from agent.hook_engine import withheld
+from agent.messages import ToolCall
+from agent.tool import Evicted, ToolResult
+from gateway.policy.document import ResultRule
+from gateway.policy.regexes import compile_regex
+from gateway.redaction.finders import RedactionFailed
+from gateway.redaction.redactor import Redactor
+from sandbox.errors import SandboxError
+
+# Outside of redaction: what a rule looks for is looked for in what would be shown.
+_RESULTS_PRIORITY = -940_000
+_SEARCH_LIMIT_BYTES = 16 * 1024 * 1024
+_SEARCH_LIMIT_S = 60.0
+log = structlog.get_logger(__name__)
+
+
+class EvictedFiles(Protocol):
+    """Where evicted results lie, as they are."""
+
+    def read(self, path: str, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]: ...
+    async def remove(self, path: str, *, recursive: bool = False) -> None: ...
+
+
+class ResultRulesHook(Hook):
+    """Withholds results that a rule is against. While one could be, no output is shown live."""
+
+    name = "results"
+    priority = _RESULTS_PRIORITY
+    mandatory = True
+
+    def __init__(
+        self, rules: Sequence[ResultRule], files: EvictedFiles | None = None, redactor: Redactor | None = None
+    ) -> None:
+        self._rules = tuple(rules)
+        self._files = files
+        self._redactor = redactor
+        self.redacts = any(rule.mode == "enforce" and _is_about(rule, "execute") for rule in self._rules)
+
+    async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
+        """Judge what came back; the first rule in the file that is against it is the one that is named."""
+        result = await next_(call)
+        rules = [rule for rule in self._rules if _is_about(rule, call.name)]
+        against = {rule.id: "" for rule in rules if _is_against(rule, result)}
+        searched = [rule for rule in rules if rule.contains is not None and rule.id not in against]
+        if result.evicted is not None and searched:
+            against |= await self._against_evicted(result.evicted, searched)
+        for rule in rules:
+            if rule.id in against:
+                log.info("result rule", call_id=call.id, tool=call.name[:128], rule=rule.id, mode=rule.mode)
+        shadow = next((rule.id for rule in rules if rule.id in against and rule.mode == "shadow"), "")
+        enforced = next((rule for rule in rules if rule.id in against and rule.mode == "enforce"), None)
+        if enforced is not None:
+            if result.evicted is not None:
+                await self._remove(result.evicted)
+            kept_back = withheld(result, f"rule {enforced.id}: {enforced.reason}{against[enforced.id]}")
+            return replace(kept_back, withheld_by=enforced.id, would_be_withheld_by=shadow)
+        return replace(result, would_be_withheld_by=shadow) if shadow else result
+
+    async def _against_evicted(self, evicted: Evicted, rules: Sequence[ResultRule]) -> dict[str, str]:
+        """Return the rules that are against the whole of it, with what else there is to say; all, if it is not had."""
+        try:
+            async with asyncio.timeout(_SEARCH_LIMIT_S):
+                data = await self._whole(evicted)
+                found = await asyncio.to_thread(self._found, data, rules)
+        except (_NotWholeError, SandboxError, RedactionFailed, OSError, TimeoutError) as error:
+            said = str(error) if isinstance(error, _NotWholeError) else "its file could not be read"
+            log.info("evicted result not searched", path=evicted.path, error=repr(error)[:500])
+            return {rule.id: f" (not searched: {said})" for rule in rules}
+        return dict.fromkeys(found, "")
+
+    async def _whole(self, evicted: Evicted) -> bytes:
+        """Return what was evicted, all of it and unchanged, or raise."""
+        if self._files is None:
+            raise _NotWholeError("its file is out of reach")
+        if evicted.incomplete:
+            raise _NotWholeError("a part of the output is lost")
+        if evicted.size_bytes > _SEARCH_LIMIT_BYTES:
+            raise _NotWholeError(f"the output has {evicted.size_bytes} bytes, more than {_SEARCH_LIMIT_BYTES}")
+        data = bytearray()
+        async for piece in self._files.read(evicted.path, length=evicted.size_bytes + 1):
+            data += piece
+            if len(data) > evicted.size_bytes:
+                break
+        if hashlib.sha256(data).hexdigest() != evicted.sha256:
+            raise _NotWholeError("its file was changed meanwhile")
+        return bytes(data)
+
+    def _found(self, data: bytes, rules: Sequence[ResultRule]) -> list[str]:
+        """Return the ids of the rules whose pattern is in the data, as it would be shown."""
+        shown = data if self._redactor is None else self._redactor.redact(data)
+        return [rule.id for rule in rules if compile_regex(rule.contains or "").search(shown) is not None]
+
+    async def _remove(self, evicted: Evicted) -> None:
+        """Take away the file of a withheld result, so that no other tool shows it."""
+        if self._files is None:
+            return
+        try:
+            await self._files.remove(evicted.path)
+        except (SandboxError, OSError) as error:
+            log.warning("withheld output not removed", path=evicted.path, error=repr(error)[:500])
+
+
+class _NotWholeError(Exception):
+    """What was evicted cannot be looked through; the text says why."""
+
+
+def _is_about(rule: ResultRule, tool: str) -> bool:
+    return rule.tools is None or tool in rule.tools
+
+
+def _is_against(rule: ResultRule, result: ToolResult) -> bool:
+    if rule.over_bytes is not None:
+        size_bytes = result.evicted.size_bytes if result.evicted is not None else len(result.content)
+        return size_bytes > rule.over_bytes
+    regex = compile_regex(rule.contains or "")
+    # Each stream also by itself: what it says comes apart in the content where the other writes in between.
+    shown = (result.content, result.stdout, result.stderr, result.note.encode("utf-8", "replace"))
+    return any(regex.search(text) is not None for text in shown)
