@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -13,7 +14,8 @@ from gateway.policy.decision import INVALID_ARGUMENTS, Decision, Facts, Match
 from gateway.policy.judge import Grants, Policy
 
 POLICY_VERSION = "policy.version"
-RATE = "rate"
+# Judging a line of this length takes some milliseconds at worst.
+_LONG_COMMAND_CHARS = 2048
 
 
 class HeldGrants(NamedTuple):
@@ -71,13 +73,22 @@ class PolicyHook(Hook):
             reason = f"{call.name} was not judged: no JSON object of arguments"
             unfit = Decision("deny", INVALID_ARGUMENTS, reason, policy.version)
             return await self._said(state, unfit, PolicyWord(version=policy.version))
-        decision = policy.judge(call.name, call.arguments, self._facts)
+        decision = await self._judged(policy, call.name, call.arguments)
         approval_id = ""
         if decision.verdict == "ask" and self._grants is not None:
             held = await self._grants()
-            decision = policy.judge(call.name, call.arguments, self._facts, held.grants)
+            decision = await self._judged(policy, call.name, call.arguments, held.grants)
             approval_id = held.approval_of(decision.trace) if decision.verdict == "allow" else ""
         return await self._said(state, decision, _word(decision, approval_id))
+
+    async def _judged(
+        self, policy: Policy, tool: str, arguments: Mapping[str, object], grants: Grants | None = None
+    ) -> Decision:
+        """Judge a call; a long command line in a thread, for the event loop is everybody's."""
+        command = arguments.get("command")
+        if isinstance(command, str) and len(command) > _LONG_COMMAND_CHARS:
+            return await asyncio.to_thread(policy.judge, tool, arguments, self._facts, grants)
+        return policy.judge(tool, arguments, self._facts, grants)
 
     async def _said(self, state: AgentState, decision: Decision, word: PolicyWord) -> AgentState:
         """Return the state with the verdict of a decision; taking comes first, and can be refused."""

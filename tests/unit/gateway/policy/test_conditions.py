@@ -379,7 +379,7 @@ def test_what_is_granted_besides_the_very_call_is_said_in_the_rule() -> None:
     assert judge.judge("write_file", other, grants=grants).verdict == "allow"
 
 
-@pytest.mark.parametrize("command", ["git push; echo x > a", "cd /x && git push", "git push ''"])
+@pytest.mark.parametrize("command", ["git push; echo x > a", "cd /x && git push", "git push origin ''"])
 def test_what_one_rule_cannot_say_is_not_proposed(command: str) -> None:
     judge = policy(PUSH, {**WRITE, "effect": "ask"}, CONNECT, {"tools": ["execute"], "argv": [["cd"], ["echo"]]}, READ)
     decision = judge.judge("execute", {"command": command})

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 from agent.messages import ToolCall
 from agent.state import AgentState, CurrentExecution, ToolExecution
 from agent.verdict import VerdictKind
-from gateway.policy import STARTER_POLICY, PolicyHook, load_policy
+from gateway.policy import STARTER_POLICY, Policy, PolicyHook, load_policy
 from gateway.policy.decision import Decision
 
 POLICY = load_policy(STARTER_POLICY, "starter")
@@ -81,3 +84,22 @@ async def test_each_judged_call_is_taken_for_the_denied_and_the_unfit_too() -> N
 def test_the_hook_is_mandatory_closed_and_innermost() -> None:
     hook = PolicyHook(POLICY)
     assert (hook.mandatory, hook.innermost, hook.on_failure) == (True, True, "closed")
+
+
+async def test_a_long_command_line_is_judged_beside_the_event_loop() -> None:
+    loops = threading.get_ident()
+    judged_in: list[int] = []
+
+    class Watched(Policy):
+        def judge(self, *args: Any, **kwargs: Any) -> Decision:
+            judged_in.append(threading.get_ident())
+            return super().judge(*args, **kwargs)
+
+    hook = PolicyHook(Watched(POLICY.document))
+    for command in ("echo x", "echo " + "x" * 5000):
+        state = await hook.before_tool_use(calling(ToolCall(id="c", name="execute", arguments={"command": command})))
+        verdict = state.current.tool.verdict
+        assert verdict is not None
+        assert verdict.rule == "any-command"
+    assert judged_in[0] == loops
+    assert judged_in[1] != loops
