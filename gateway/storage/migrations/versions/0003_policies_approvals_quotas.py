@@ -15,9 +15,7 @@ depends_on = None
 
 def upgrade() -> None:
     with op.batch_alter_table("api_keys") as table:
-        table.add_column(
-            sa.Column("scopes", sa.String(length=128), nullable=False, server_default="run,tool,files")
-        )
+        table.add_column(sa.Column("scopes", sa.String(length=128), nullable=False, server_default="run,tool,files"))
     with op.batch_alter_table("runs") as table:
         table.add_column(sa.Column("gateway", sa.String(length=64)))
         table.add_column(sa.Column("policy_mode", sa.String(length=8), nullable=False, server_default="pin"))
