@@ -14,6 +14,7 @@ demo: ## Show one agent run, from an empty machine to the answer
 	@deploy/setup -- .venv/bin/python -m examples.demo
 
 test: ## Run every check and every test, with real containers
+	@deploy/test-tools
 	@deploy/setup runtime sandbox gateway -- sh -c 'deploy/check && .venv/bin/python -m pytest'
 
 check: ## Check format, lint, types, imports, protos and stubs; needs no engine

@@ -19,7 +19,7 @@ _PIECES += ["'é'", "/", ".py", "-", "!", "^", "**", "''"]
 _PATTERNS = 1500
 
 
-@pytest.mark.parametrize("shell", ["bash", "dash", "sh", "zsh", "ksh"])
+@pytest.mark.parametrize("shell", ["bash", "dash", "sh"])
 @pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
 def test_what_a_shell_expands_is_in_the_glob(shell: str, locale: str, tmp_path: Path) -> None:
     if shutil.which(shell) is None:
