@@ -30,7 +30,8 @@ _VARIABLE = re.compile(
 )
 # A name in a sum could hold text that bash evaluates (x='a[$(rm y)]').
 _SUM = re.compile(r"\$\(\([0-9 +*/%-]+\)\)")
-_NUMBERS = frozenset(["$?", "$#", "$$", "$!", "${?}", "${#}"])
+# Each is one word, quoted or not. `$!` is none before anything ran in the background.
+_NUMBERS = frozenset(["$?", "$#", "$$", "${?}", "${#}"])
 _AFTER_DOLLAR = frozenset(["", " ", ".", ",", ";", ":", ")", "/", "%", "|"])
 _TILDE = re.compile(r"~(?=/|[ \t\n;&|<>()]|\Z)")
 
