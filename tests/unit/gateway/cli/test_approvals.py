@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent import futures
+from functools import partial
 from pathlib import Path
 from queue import Queue
 from typing import Any, Self
@@ -334,6 +335,8 @@ def test_who_watches_in_a_pipe_is_told_of_a_restart_and_of_what_waits_then(*, as
         watching = subprocess.Popen(
             command(address, "watch", *(["--json"] if as_json else [])),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            # Whatever started the tests, in the background say, may have told all its children to ignore it.
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - it takes no lock
         )  # fmt: skip
         assert watching.stdout is not None
         try:
