@@ -21,7 +21,7 @@ def test_a_daemon_that_answers_anything_does_not_break_the_gateway() -> None:
     seen = fuzz_gateway_end(1_000, _SEED, _no_progress)
     assert seen.total() >= 1_000
     # The inputs reach past the first check: some are believed, some are refused as what an honest daemon may say.
-    assert min(seen["answered"], seen["failed"], seen["daemon lost"]) > 20, seen
+    assert min(seen["answered"], seen["failed"], seen["daemon lost"]) >= 5, seen
 
 
 def test_a_gateway_that_sends_anything_does_not_break_the_daemon(sandbox: Sandbox) -> None:
