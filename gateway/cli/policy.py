@@ -62,7 +62,7 @@ def explain(
     from agent.toolbox import Toolbox
     from gateway.policy.decision import Facts
     from gateway.policy.explain import near_misses
-    from gateway.policy.proof import moment
+    from gateway.policy.promises import moment
     from sandbox.local_fs import LocalFS
 
     above = read_operator(operator, as_json=as_json)

@@ -36,7 +36,7 @@ def untrue_tests(document: PolicyDocument, policy: Policy) -> Iterator[tuple[Pat
     """Yield the places of tests that are untrue, and why."""
     for number, test in enumerate(document.tests):
         try:
-            facts = Facts(at=moment(test.at) if test.at is not None else None)
+            facts = Facts(at=moment(test.at))
         except ValueError as error:
             yield ("tests", number, "at"), str(error)
             continue
@@ -45,8 +45,10 @@ def untrue_tests(document: PolicyDocument, policy: Policy) -> Iterator[tuple[Pat
             yield ("tests", number), message
 
 
-def moment(text: str) -> datetime:
+def moment(text: str | None) -> datetime | None:
     """Return a moment from ISO 8601, in UTC unless it names a zone. Raises ValueError that says how to write it."""
+    if text is None:
+        return None
     try:
         at = datetime.fromisoformat(text)
     except ValueError as error:

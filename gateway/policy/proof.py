@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal
 
 from gateway.policy.decision import Facts
-from gateway.policy.document import CONNECT, Example, PolicyDocument, PolicyTest, Rule
+from gateway.policy.document import Example, PolicyDocument, PolicyTest, Rule
 from gateway.policy.judge import Policy
+from gateway.policy.promises import example_arguments, moment
 from gateway.policy.reading import PolicyText
 from gateway.policy.yaml_lines import Path
 
@@ -55,29 +56,6 @@ def told_calls(document: PolicyDocument) -> Iterator[ToldCall]:
                 yield ToldCall(tool, example_arguments(tool, example), f"{tool}: {_shown(example)}")
     for test in document.tests:
         yield ToldCall(test.tool, test.args, f"{test.tool}: {_shown(test.args)}", moment(test.at))
-
-
-def example_arguments(tool: str, example: Example) -> dict[str, Any]:
-    """Return the arguments of a call that an example stands for."""
-    if not isinstance(example, str):
-        return dict(example)
-    if tool == "execute":
-        return {"command": example}
-    if tool == CONNECT:
-        host, _, port = example.rpartition(":") if example.rpartition(":")[2].isdigit() else (example, "", "")
-        return {"host": host} | ({"port": int(port)} if port else {})
-    return {"path": example, "pattern": "*"}
-
-
-def moment(text: str | None) -> datetime | None:
-    """Return a moment written as in ISO 8601, in UTC unless it names a zone. Raises ValueError."""
-    if text is None:
-        return None
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ValueError(f"{text!r} is no time; write it as 2026-11-21T03:00:00+00:00") from error
-    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
 def _examples(text: PolicyText) -> Iterator[Outcome]:

@@ -8,7 +8,8 @@ import pytest
 
 from gateway.policy import PolicyError
 from gateway.policy.judge import Policy
-from gateway.policy.proof import Outcome, example_arguments, moment, prove, told_calls
+from gateway.policy.promises import example_arguments, moment
+from gateway.policy.proof import Outcome, prove, told_calls
 from gateway.policy.reading import read_policy
 
 FILE = """\
