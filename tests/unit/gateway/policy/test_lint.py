@@ -274,9 +274,12 @@ def test_the_time_grows_about_as_the_rules_do() -> None:
         rules += [paths(f"p{place}", "deny", ["read"], f"/workspace/{place}/**") for place in range(count)]
         text = yaml.safe_dump({"version": 1, "rules": rules})
         read = read_policy(text, "test")
-        started = time.perf_counter()
-        lint(read.document, read.reading)
-        return time.perf_counter() - started
+        took = []
+        for _ in range(4):  # the best of a few, in processor time: the machine may be busy
+            started = time.process_time()
+            lint(read.document, read.reading)
+            took.append(time.process_time() - started)
+        return min(took)
 
-    seconds(10)
-    assert seconds(400) < 40 * max(seconds(40), 0.02)
+    # Ten times the rules: 10 to 20 times as long, where each rule looked at by each would be 100 times.
+    assert seconds(400) < 50 * seconds(40)
