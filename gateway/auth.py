@@ -8,9 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from gateway.edge import Caller, Context, Principal
+from gateway.edge import Context
 from gateway.errors import Unauthenticated
 from gateway.keys import digest_of
+from gateway.principal import Caller, Principal
 from gateway.storage.key_store import KeyStore, StoredKey
 from gateway.tenants import Tenants
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 import functools
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import grpc
@@ -24,7 +22,7 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from gateway.errors import AirlockError, Internal, QuotaExceeded, ScopeMissing, from_sandbox
-from gateway.keys import SCOPES
+from gateway.principal import CALLER, Caller, Principal
 from gateway.shares import Shares
 from gateway.tenants import Tenant
 from sandbox.errors import SandboxError
@@ -35,23 +33,6 @@ _DOMAIN = "airlock"
 CALLS_OF_A_TENANT = 512
 _CALLS = Shares(CALLS_OF_A_TENANT, "calls")
 Context = grpc.aio.ServicerContext[Any, Any]
-
-
-@dataclass(frozen=True)
-class Caller:
-    """The key that a call came with; `shown` is what may be shown of it. Both are empty where there are no keys."""
-
-    key_id: str = ""
-    shown: str = ""
-
-
-@dataclass(frozen=True)
-class Principal:
-    """Who calls: for which tenant, by which key, and what that key is for."""
-
-    tenant: Tenant
-    caller: Caller = Caller()
-    scopes: tuple[str, ...] = SCOPES
 
 
 class Authenticator(Protocol):
@@ -72,26 +53,25 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 
-_CALLER: ContextVar[Caller] = ContextVar("caller")
-
-
 def caller(context: Context) -> Caller:
     """Return the key that the call under way came with."""
     del context  # grpc's have no room for it; every RPC has a task of its own, and so a variable of its own
-    return _CALLER.get(Caller())
+    return CALLER.get(Caller())
 
 
 async def _admitted(service: Service, context: Context) -> Tenant:
     """Return the tenant of a call that may be made; Unauthenticated or ScopeMissing for others."""
     found = await service.authenticate(context)
     principal = Principal(found) if isinstance(found, Tenant) else found
+    if principal.tenant is None:
+        raise ScopeMissing("an operator's key belongs to no tenant: make one with `airlock key create --tenant NAME`")
     if service.scope not in principal.scopes:
         raise ScopeMissing(
             f"this key is for {', '.join(principal.scopes)}, and the call needs {service.scope}: make a key with "
             f"`airlock key create --tenant {principal.tenant.name} --scope {service.scope}`",
             scope=service.scope,
         )
-    _CALLER.set(principal.caller)
+    CALLER.set(principal.caller)
     return principal.tenant
 
 

@@ -272,10 +272,10 @@ class Store:
                 "stop_rule": stop.get("rule"),
                 "stop_reason": stop.get("reason"),
                 "finished_us": batch[-1].at_us,
-                "suspended": None,
+                "checkpoint": None,
             }
         elif suspended is not None:
-            changes |= {"status": "waiting", "suspended": suspended}
+            changes |= {"status": "waiting", "checkpoint": suspended}
         await self._database.write(
             (insert(events), rows), (update(runs).where(runs.c.id == run_id).values(**changes), None)
         )

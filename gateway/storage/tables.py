@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, MetaData, String, Table, Text, text
 from sqlalchemy import UniqueConstraint as Unique
 
 metadata = MetaData(
@@ -23,8 +23,33 @@ api_keys = Table(
     Column("digest", String(64), nullable=False, unique=True),
     Column("created_us", BigInteger, nullable=False),
     Column("revoked_us", BigInteger),
-    # Names between commas: run, tool, files, approve.
+    # Names between commas: run, tool, files, approve, operate, audit.
     Column("scopes", String(128), nullable=False, server_default="run,tool,files"),
+    # An operator's key has the tenant "".
+    Column("name", String(128), nullable=False, server_default=""),
+    Column("expires_us", BigInteger),
+    Column("replaced_by", String(64)),
+)
+
+# What all gateways on this database have in common, by name: "instance" labels their containers and volumes.
+settings = Table(
+    "settings",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+# The processes that serve, each with a lease: what one hosted whose lease is over belongs to who takes it.
+gateways = Table(
+    "gateways",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    # The Docker engine that its sandboxes are on, and where their sockets are: who shares both can take a run over.
+    Column("engine", String(128), nullable=False),
+    Column("channels", Text, nullable=False),
+    Column("address", String(256), nullable=False, server_default=""),
+    Column("started_us", BigInteger, nullable=False),
+    Column("expires_us", BigInteger, nullable=False),
 )
 
 threads = Table(
@@ -34,6 +59,8 @@ threads = Table(
     Column("tenant", String(64), nullable=False),
     Column("name", String(256), nullable=False),
     Column("created_us", BigInteger, nullable=False),
+    # The engine that its workspace is on, since its first sandbox.
+    Column("engine", String(128)),
     Unique("tenant", "name"),
 )
 
@@ -72,10 +99,27 @@ runs = Table(
     Column("last_sequence", Integer, nullable=False),
     Column("started_us", BigInteger, nullable=False),
     Column("finished_us", BigInteger),
-    # The gateway that hosts it; pin or follow; and, while the run waits, its state as JSON.
+    # The gateway (a process: gateways.id) that hosts it, pin or follow, and the state that it goes on from as JSON: of a
+    # run that waits, or of one whose gateway is lost.
     Column("gateway", String(64)),
     Column("policy_mode", String(8), nullable=False, server_default="pin"),
-    Column("suspended", Text),
+    Column("checkpoint", Text),
+    # Grows whenever a gateway takes the run: what an earlier one still writes is refused.
+    Column("epoch", Integer, nullable=False, server_default="0"),
+    # When somebody asked for its end, on whichever gateway.
+    Column("cancel_us", BigInteger),
+    Column("request_id", String(128)),
+    Column("request_digest", String(64)),
+    Unique("tenant", "request_id", name="uq_runs_request_id"),
+    Index("ix_runs_tenant_started", "tenant", "started_us"),
+    # One run at a time in a thread, for both would write the same history.
+    Index(
+        "uq_runs_under_way",
+        "thread_id",
+        unique=True,
+        sqlite_where=text("status IN ('running', 'waiting')"),
+        postgresql_where=text("status IN ('running', 'waiting')"),
+    ),
 )
 
 events = Table(
@@ -114,6 +158,13 @@ tool_calls = Table(
     Column("would_be", String(16)),
     Column("would_be_rule", String(128)),
     Column("approval_id", String(64)),
+    # Whether it may be run again after a crash; and the result as JSON, of a run's call until its step is kept, of a call
+    # with a request id as long as that is remembered.
+    Column("read_only", Boolean, nullable=False, server_default=text("false")),
+    Column("result", Text),
+    Column("request_id", String(128)),
+    Column("request_digest", String(64)),
+    Unique("tenant", "request_id", name="uq_tool_calls_request_id"),
     Index("ix_tool_calls_run_id", "run_id"),
     Index("ix_tool_calls_tenant", "tenant", "started_us"),
 )
@@ -208,4 +259,42 @@ holds = Table(
     Column("gateway", String(64), nullable=False),
     Column("since_us", BigInteger, nullable=False),
     Index("ix_holds_tenant", "tenant", "name"),
+)
+
+# The audit: a chain of records in each tenant; the operators' own has the tenant "".
+audit_records = Table(
+    "audit_records",
+    metadata,
+    Column("tenant", String(64), primary_key=True),
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("at_us", BigInteger, nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("actor", String(256), nullable=False),
+    Column("thread", String(256), nullable=False),
+    Column("run_id", String(64), nullable=False),
+    Column("call_id", String(64), nullable=False),
+    Column("tool", String(128), nullable=False),
+    Column("arguments_digest", String(64), nullable=False),
+    Column("verdict", String(16), nullable=False),
+    Column("rule", String(128), nullable=False),
+    Column("policy_version", String(64), nullable=False),
+    Column("outcome", String(32), nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("duration_us", BigInteger, nullable=False),
+    Column("details", Text, nullable=False),
+    Column("previous_digest", String(64), nullable=False),
+    Column("digest", String(64), nullable=False),
+    Index("ix_audit_records_tenant", "tenant", "at_us"),
+    Index("ix_audit_records_run_id", "tenant", "run_id"),
+)
+
+# Where each chain ends, and where it begins since older records were pruned.
+audit_heads = Table(
+    "audit_heads",
+    metadata,
+    Column("tenant", String(64), primary_key=True),
+    Column("sequence", BigInteger, nullable=False),
+    Column("digest", String(64), nullable=False),
+    Column("first_sequence", BigInteger, nullable=False, server_default="1"),
+    Column("before_digest", String(64), nullable=False),
 )

@@ -70,13 +70,13 @@ class WaitingStore:
         """Take a waiting run for this gateway; None when another was first."""
 
         def work(connection: Connection) -> ClaimedRun | None:
-            query = select(runs.c.suspended, runs.c.last_sequence).where(runs.c.id == run_id)
+            query = select(runs.c.checkpoint, runs.c.last_sequence).where(runs.c.id == run_id)
             row = connection.execute(query).first()
             waiting = (runs.c.id == run_id) & (runs.c.status == "waiting")
-            taken = update(runs).where(waiting).values(status="running", gateway=self.gateway, suspended=None)
+            taken = update(runs).where(waiting).values(status="running", gateway=self.gateway, checkpoint=None)
             if not connection.execute(taken).rowcount or row is None:
                 return None
-            return ClaimedRun(str(row.suspended), row.last_sequence)
+            return ClaimedRun(str(row.checkpoint), row.last_sequence)
 
         return await self._database.transact(work)
 
@@ -95,7 +95,7 @@ class WaitingStore:
                 "stop_rule": told.get("rule"),
                 "stop_reason": told.get("reason"),
                 "finished_us": now,
-                "suspended": None,
+                "checkpoint": None,
                 "last_sequence": runs.c.last_sequence + 1,
             }
             if not connection.execute(update(runs).where(waiting).values(**changes)).rowcount:

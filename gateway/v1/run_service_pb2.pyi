@@ -1,10 +1,11 @@
 import datetime
 
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -36,16 +37,18 @@ RUN_STATUS_FAILED: RunStatus
 RUN_STATUS_WAITING: RunStatus
 
 class StartRunRequest(_message.Message):
-    __slots__ = ("task", "thread", "agent", "policy_mode")
+    __slots__ = ("task", "thread", "agent", "policy_mode", "request_id")
     TASK_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     AGENT_FIELD_NUMBER: _ClassVar[int]
     POLICY_MODE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     task: str
     thread: str
     agent: str
     policy_mode: PolicyMode
-    def __init__(self, task: _Optional[str] = ..., thread: _Optional[str] = ..., agent: _Optional[str] = ..., policy_mode: _Optional[_Union[PolicyMode, str]] = ...) -> None: ...
+    request_id: str
+    def __init__(self, task: _Optional[str] = ..., thread: _Optional[str] = ..., agent: _Optional[str] = ..., policy_mode: _Optional[_Union[PolicyMode, str]] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class StartRunResponse(_message.Message):
     __slots__ = ("run",)
@@ -78,6 +81,32 @@ class GetRunResponse(_message.Message):
     RUN_FIELD_NUMBER: _ClassVar[int]
     run: Run
     def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ...) -> None: ...
+
+class ListRunsRequest(_message.Message):
+    __slots__ = ("thread", "statuses", "agent", "started_since", "started_until", "page_size", "page_token")
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    STATUSES_FIELD_NUMBER: _ClassVar[int]
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    STARTED_SINCE_FIELD_NUMBER: _ClassVar[int]
+    STARTED_UNTIL_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    thread: str
+    statuses: _containers.RepeatedScalarFieldContainer[RunStatus]
+    agent: str
+    started_since: _timestamp_pb2.Timestamp
+    started_until: _timestamp_pb2.Timestamp
+    page_size: int
+    page_token: str
+    def __init__(self, thread: _Optional[str] = ..., statuses: _Optional[_Iterable[_Union[RunStatus, str]]] = ..., agent: _Optional[str] = ..., started_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListRunsResponse(_message.Message):
+    __slots__ = ("runs", "next_page_token")
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    runs: _containers.RepeatedCompositeFieldContainer[Run]
+    next_page_token: str
+    def __init__(self, runs: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class CancelRunRequest(_message.Message):
     __slots__ = ("run_id",)

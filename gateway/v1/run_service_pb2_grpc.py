@@ -50,6 +50,11 @@ class RunServiceStub:
                 request_serializer=gateway_dot_v1_dot_run__service__pb2.GetRunRequest.SerializeToString,
                 response_deserializer=gateway_dot_v1_dot_run__service__pb2.GetRunResponse.FromString,
                 _registered_method=True)
+        self.ListRuns = channel.unary_unary(
+                '/gateway.v1.RunService/ListRuns',
+                request_serializer=gateway_dot_v1_dot_run__service__pb2.ListRunsRequest.SerializeToString,
+                response_deserializer=gateway_dot_v1_dot_run__service__pb2.ListRunsResponse.FromString,
+                _registered_method=True)
         self.CancelRun = channel.unary_unary(
                 '/gateway.v1.RunService/CancelRun',
                 request_serializer=gateway_dot_v1_dot_run__service__pb2.CancelRunRequest.SerializeToString,
@@ -82,6 +87,13 @@ class RunServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListRuns(self, request, context):
+        """ListRuns lists runs, the newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CancelRun(self, request, context):
         """CancelRun stops a run, down to the processes of its tool call in flight. Cancelling a finished run changes nothing.
         """
@@ -106,6 +118,11 @@ def add_RunServiceServicer_to_server(servicer, server):
                     servicer.GetRun,
                     request_deserializer=gateway_dot_v1_dot_run__service__pb2.GetRunRequest.FromString,
                     response_serializer=gateway_dot_v1_dot_run__service__pb2.GetRunResponse.SerializeToString,
+            ),
+            'ListRuns': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRuns,
+                    request_deserializer=gateway_dot_v1_dot_run__service__pb2.ListRunsRequest.FromString,
+                    response_serializer=gateway_dot_v1_dot_run__service__pb2.ListRunsResponse.SerializeToString,
             ),
             'CancelRun': grpc.unary_unary_rpc_method_handler(
                     servicer.CancelRun,
@@ -195,6 +212,33 @@ class RunService:
             '/gateway.v1.RunService/GetRun',
             gateway_dot_v1_dot_run__service__pb2.GetRunRequest.SerializeToString,
             gateway_dot_v1_dot_run__service__pb2.GetRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRuns(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gateway.v1.RunService/ListRuns',
+            gateway_dot_v1_dot_run__service__pb2.ListRunsRequest.SerializeToString,
+            gateway_dot_v1_dot_run__service__pb2.ListRunsResponse.FromString,
             options,
             channel_credentials,
             insecure,

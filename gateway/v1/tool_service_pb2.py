@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dgateway/v1/tool_service.proto\x12\ngateway.v1\"\x12\n\x10ListToolsRequest\"4\n\x11ListToolsResponse\x12\x1f\n\x05tools\x18\x01 \x03(\x0b\x32\x10.gateway.v1.Tool\"B\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x17\n\x0fparameters_json\x18\x03 \x01(\t\"G\n\x0f\x43\x61llToolRequest\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\"B\n\x15StreamToolCallRequest\x12)\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x1b.gateway.v1.CallToolRequest\":\n\x10\x43\x61llToolResponse\x12&\n\x06result\x18\x01 \x01(\x0b\x32\x16.gateway.v1.ToolResult\"u\n\x16StreamToolCallResponse\x12(\n\x06output\x18\x01 \x01(\x0b\x32\x16.gateway.v1.ToolOutputH\x00\x12(\n\x06result\x18\x02 \x01(\x0b\x32\x16.gateway.v1.ToolResultH\x00\x42\x07\n\x05\x65vent\"*\n\nToolOutput\x12\x0e\n\x06stderr\x18\x01 \x01(\x08\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"^\n\x07\x45victed\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\r\n\x05lines\x18\x03 \x01(\x03\x12\x0e\n\x06sha256\x18\x04 \x01(\t\x12\x12\n\nincomplete\x18\x05 \x01(\x08\"\x80\x03\n\nToolResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12$\n\x07verdict\x18\x03 \x01(\x0e\x32\x13.gateway.v1.Verdict\x12\x0c\n\x04rule\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0f\n\x07outcome\x18\x06 \x01(\t\x12\x16\n\texit_code\x18\x07 \x01(\x05H\x00\x88\x01\x01\x12\x0f\n\x07\x63ontent\x18\x08 \x01(\x0c\x12\x10\n\x08is_error\x18\t \x01(\x08\x12$\n\x07\x65victed\x18\n \x01(\x0b\x32\x13.gateway.v1.Evicted\x12\x13\n\x0b\x64uration_ms\x18\x0b \x01(\x01\x12\x0e\n\x06stdout\x18\x0c \x01(\x0c\x12\x0e\n\x06stderr\x18\r \x01(\x0c\x12\x0c\n\x04note\x18\x0e \x01(\t\x12\x13\n\x0b\x61pproval_id\x18\x0f \x01(\t\x12\x16\n\x0epolicy_version\x18\x10 \x01(\t\x12\x1d\n\x15\x65\x64ited_arguments_json\x18\x11 \x01(\tB\x0c\n\n_exit_code*X\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n\rVERDICT_ALLOW\x10\x01\x12\x0f\n\x0bVERDICT_ASK\x10\x02\x12\x10\n\x0cVERDICT_DENY\x10\x03\x32\xf9\x01\n\x0bToolService\x12H\n\tListTools\x12\x1c.gateway.v1.ListToolsRequest\x1a\x1d.gateway.v1.ListToolsResponse\x12\x45\n\x08\x43\x61llTool\x12\x1b.gateway.v1.CallToolRequest\x1a\x1c.gateway.v1.CallToolResponse\x12Y\n\x0eStreamToolCall\x12!.gateway.v1.StreamToolCallRequest\x1a\".gateway.v1.StreamToolCallResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dgateway/v1/tool_service.proto\x12\ngateway.v1\"\x12\n\x10ListToolsRequest\"4\n\x11ListToolsResponse\x12\x1f\n\x05tools\x18\x01 \x03(\x0b\x32\x10.gateway.v1.Tool\"B\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x17\n\x0fparameters_json\x18\x03 \x01(\t\"[\n\x0f\x43\x61llToolRequest\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"B\n\x15StreamToolCallRequest\x12)\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x1b.gateway.v1.CallToolRequest\":\n\x10\x43\x61llToolResponse\x12&\n\x06result\x18\x01 \x01(\x0b\x32\x16.gateway.v1.ToolResult\"u\n\x16StreamToolCallResponse\x12(\n\x06output\x18\x01 \x01(\x0b\x32\x16.gateway.v1.ToolOutputH\x00\x12(\n\x06result\x18\x02 \x01(\x0b\x32\x16.gateway.v1.ToolResultH\x00\x42\x07\n\x05\x65vent\"*\n\nToolOutput\x12\x0e\n\x06stderr\x18\x01 \x01(\x08\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"^\n\x07\x45victed\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\r\n\x05lines\x18\x03 \x01(\x03\x12\x0e\n\x06sha256\x18\x04 \x01(\t\x12\x12\n\nincomplete\x18\x05 \x01(\x08\"\x80\x03\n\nToolResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12$\n\x07verdict\x18\x03 \x01(\x0e\x32\x13.gateway.v1.Verdict\x12\x0c\n\x04rule\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0f\n\x07outcome\x18\x06 \x01(\t\x12\x16\n\texit_code\x18\x07 \x01(\x05H\x00\x88\x01\x01\x12\x0f\n\x07\x63ontent\x18\x08 \x01(\x0c\x12\x10\n\x08is_error\x18\t \x01(\x08\x12$\n\x07\x65victed\x18\n \x01(\x0b\x32\x13.gateway.v1.Evicted\x12\x13\n\x0b\x64uration_ms\x18\x0b \x01(\x01\x12\x0e\n\x06stdout\x18\x0c \x01(\x0c\x12\x0e\n\x06stderr\x18\r \x01(\x0c\x12\x0c\n\x04note\x18\x0e \x01(\t\x12\x13\n\x0b\x61pproval_id\x18\x0f \x01(\t\x12\x16\n\x0epolicy_version\x18\x10 \x01(\t\x12\x1d\n\x15\x65\x64ited_arguments_json\x18\x11 \x01(\tB\x0c\n\n_exit_code*X\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n\rVERDICT_ALLOW\x10\x01\x12\x0f\n\x0bVERDICT_ASK\x10\x02\x12\x10\n\x0cVERDICT_DENY\x10\x03\x32\xf9\x01\n\x0bToolService\x12H\n\tListTools\x12\x1c.gateway.v1.ListToolsRequest\x1a\x1d.gateway.v1.ListToolsResponse\x12\x45\n\x08\x43\x61llTool\x12\x1b.gateway.v1.CallToolRequest\x1a\x1c.gateway.v1.CallToolResponse\x12Y\n\x0eStreamToolCall\x12!.gateway.v1.StreamToolCallRequest\x1a\".gateway.v1.StreamToolCallResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gateway.v1.tool_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_VERDICT']._serialized_start=1034
-  _globals['_VERDICT']._serialized_end=1122
+  _globals['_VERDICT']._serialized_start=1054
+  _globals['_VERDICT']._serialized_end=1142
   _globals['_LISTTOOLSREQUEST']._serialized_start=45
   _globals['_LISTTOOLSREQUEST']._serialized_end=63
   _globals['_LISTTOOLSRESPONSE']._serialized_start=65
@@ -40,19 +40,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOOL']._serialized_start=119
   _globals['_TOOL']._serialized_end=185
   _globals['_CALLTOOLREQUEST']._serialized_start=187
-  _globals['_CALLTOOLREQUEST']._serialized_end=258
-  _globals['_STREAMTOOLCALLREQUEST']._serialized_start=260
-  _globals['_STREAMTOOLCALLREQUEST']._serialized_end=326
-  _globals['_CALLTOOLRESPONSE']._serialized_start=328
-  _globals['_CALLTOOLRESPONSE']._serialized_end=386
-  _globals['_STREAMTOOLCALLRESPONSE']._serialized_start=388
-  _globals['_STREAMTOOLCALLRESPONSE']._serialized_end=505
-  _globals['_TOOLOUTPUT']._serialized_start=507
-  _globals['_TOOLOUTPUT']._serialized_end=549
-  _globals['_EVICTED']._serialized_start=551
-  _globals['_EVICTED']._serialized_end=645
-  _globals['_TOOLRESULT']._serialized_start=648
-  _globals['_TOOLRESULT']._serialized_end=1032
-  _globals['_TOOLSERVICE']._serialized_start=1125
-  _globals['_TOOLSERVICE']._serialized_end=1374
+  _globals['_CALLTOOLREQUEST']._serialized_end=278
+  _globals['_STREAMTOOLCALLREQUEST']._serialized_start=280
+  _globals['_STREAMTOOLCALLREQUEST']._serialized_end=346
+  _globals['_CALLTOOLRESPONSE']._serialized_start=348
+  _globals['_CALLTOOLRESPONSE']._serialized_end=406
+  _globals['_STREAMTOOLCALLRESPONSE']._serialized_start=408
+  _globals['_STREAMTOOLCALLRESPONSE']._serialized_end=525
+  _globals['_TOOLOUTPUT']._serialized_start=527
+  _globals['_TOOLOUTPUT']._serialized_end=569
+  _globals['_EVICTED']._serialized_start=571
+  _globals['_EVICTED']._serialized_end=665
+  _globals['_TOOLRESULT']._serialized_start=668
+  _globals['_TOOLRESULT']._serialized_end=1052
+  _globals['_TOOLSERVICE']._serialized_start=1145
+  _globals['_TOOLSERVICE']._serialized_end=1394
 # @@protoc_insertion_point(module_scope)

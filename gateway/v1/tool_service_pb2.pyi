@@ -39,14 +39,16 @@ class Tool(_message.Message):
     def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., parameters_json: _Optional[str] = ...) -> None: ...
 
 class CallToolRequest(_message.Message):
-    __slots__ = ("thread", "name", "arguments_json")
+    __slots__ = ("thread", "name", "arguments_json", "request_id")
     THREAD_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_JSON_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     thread: str
     name: str
     arguments_json: str
-    def __init__(self, thread: _Optional[str] = ..., name: _Optional[str] = ..., arguments_json: _Optional[str] = ...) -> None: ...
+    request_id: str
+    def __init__(self, thread: _Optional[str] = ..., name: _Optional[str] = ..., arguments_json: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class StreamToolCallRequest(_message.Message):
     __slots__ = ("call",)

@@ -12,10 +12,11 @@ import pytest
 
 from gateway.approvals import Approvals
 from gateway.client import Client, EditRefused, InvalidArgument, NotFound
-from gateway.edge import Caller, Context, Principal
+from gateway.edge import Context
 from gateway.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.judge import Policy
+from gateway.principal import Caller, Principal
 from gateway.services.approval_service import ApprovalService
 from gateway.services.tool_service import ToolService
 from gateway.storage.approval_store import ApprovalStore

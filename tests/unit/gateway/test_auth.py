@@ -11,11 +11,12 @@ import grpc
 import pytest
 
 from gateway.auth import KeyAuthenticator
-from gateway.edge import Authenticator, Caller, Context, caller, streaming, unary
+from gateway.edge import Authenticator, Context, caller, streaming, unary
 from gateway.errors import AirlockError, ScopeMissing, Unauthenticated
 from gateway.keys import make_key
 from gateway.model_settings import ModelSettings
 from gateway.policy import Policy, PolicyDocument
+from gateway.principal import Caller
 from gateway.services.process_service import ProcessService
 from gateway.services.run_service import RunService
 from gateway.services.tool_service import ToolService

@@ -206,7 +206,7 @@ async def test_it_survives_two_crashes_and_another_gateway_may_go_on(world: Worl
     await third.answer(approval_id)
     await third.status(run, "completed")
     assert world.files.files == {"/workspace/a": b"1"}
-    rows = await world.database.rows(select(runs_table.c.gateway, runs_table.c.suspended))
+    rows = await world.database.rows(select(runs_table.c.gateway, runs_table.c.checkpoint))
     assert tuple(rows[0]) == ("gw2", None)
 
 
@@ -432,8 +432,8 @@ async def test_the_state_of_a_waiting_run_does_not_hold_its_thread(world: World,
     gateway = host()
     world.script[0] = says("a remark " * 10_000, writes())
     await gateway.waits()
-    rows = await world.database.rows(select(runs_table.c.suspended))
-    stored = json.loads(rows[0].suspended)
+    rows = await world.database.rows(select(runs_table.c.checkpoint))
+    stored = json.loads(rows[0].checkpoint)
     assert stored["state"]["messages"] == []
     assert stored["policy"] == "v1"
 

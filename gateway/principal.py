@@ -1,0 +1,39 @@
+"""Who calls: for which tenant, by which credential, and what that is for. Never taken from a request."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from gateway.keys import SCOPES
+from gateway.tenants import Tenant
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The credential that a call came with.
+
+    `shown` is what lists, logs and the audit show of it: a key's first characters, a certificate's name, a token's
+    subject. Both are empty where there are no credentials.
+    """
+
+    key_id: str = ""
+    shown: str = ""
+
+
+@dataclass(frozen=True)
+class Principal:
+    """Who calls. `tenant` is None for an operator, whose credential belongs to no tenant."""
+
+    tenant: Tenant | None
+    caller: Caller = Caller()
+    scopes: tuple[str, ...] = SCOPES
+
+
+CALLER: ContextVar[Caller] = ContextVar("caller")
+"""Set by gateway/edge.py for each RPC; what an RPC starts, such as a run, inherits it."""
+
+
+def actor() -> str:
+    """Return who called, as the audit names it; "gateway" where nobody did."""
+    return CALLER.get(Caller()).shown or "gateway"
