@@ -99,8 +99,8 @@ runs = Table(
     Column("last_sequence", Integer, nullable=False),
     Column("started_us", BigInteger, nullable=False),
     Column("finished_us", BigInteger),
-    # The gateway (a process: gateways.id) that hosts it, pin or follow, and the state that it goes on from as JSON: of a
-    # run that waits, or of one whose gateway is lost.
+    # The gateway (a process: gateways.id) that hosts it; pin or follow; and the state that it goes on from as JSON: that
+    # of a run that waits, or of one whose gateway is lost.
     Column("gateway", String(64)),
     Column("policy_mode", String(8), nullable=False, server_default="pin"),
     Column("checkpoint", Text),
@@ -158,8 +158,8 @@ tool_calls = Table(
     Column("would_be", String(16)),
     Column("would_be_rule", String(128)),
     Column("approval_id", String(64)),
-    # Whether it may be run again after a crash; and the result as JSON, of a run's call until its step is kept, of a call
-    # with a request id as long as that is remembered.
+    # Whether it may be run again after a crash; and the result as JSON: of a run's call until its step is kept, of a
+    # call with a request id as long as that is remembered.
     Column("read_only", Boolean, nullable=False, server_default=text("false")),
     Column("result", Text),
     Column("request_id", String(128)),
