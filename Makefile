@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench fuzz gateway-image proto lock clean
+.PHONY: help setup demo test check bench fuzz gateway-image proto reference lock clean
 
 # Lines that begin with "changed:" name what a command changes on this machine. An engine that demo, test or bench had
 # to start is stopped at their end, also on failure and Ctrl-C; one that was running is left as it was.
@@ -33,6 +33,10 @@ gateway-image: ## Make the airlock-gateway image that compose.yaml runs
 proto: ## Generate the Python stubs from proto/
 	@deploy/venv
 	@deploy/stubs
+
+reference: ## Write docs/reference/ from what it describes
+	@deploy/venv
+	@.venv/bin/python deploy/reference.py
 
 lock: ## Resolve the newest dependencies into deploy/*.lock
 	@deploy/lock

@@ -1,0 +1,328 @@
+"""Write docs/reference/ from what it describes: protos, command line, configuration, policy schema, errors, events.
+
+.venv/bin/python deploy/reference.py            writes
+.venv/bin/python deploy/reference.py --check    fails when a page is not what it would write
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc_tools
+import typer
+from google.protobuf import descriptor_pb2
+from grpc_tools import protoc
+
+import agent.events
+from gateway.cli import terminal
+from gateway.cli.main import app
+from gateway.config import Config
+from gateway.errors import AirlockError, all_errors
+from gateway.policy.schema import policy_schema
+
+ROOT = Path(__file__).parents[1]
+_KNOWN = Path(grpc_tools.__file__).parent / "_proto"  # google/protobuf/*.proto
+PAGES = ROOT / "docs" / "reference"
+_GENERATED = "<!-- written by deploy/reference.py: change what it describes, then run `make reference` -->"
+_SERVICE, _MESSAGE, _ENUM = 6, 4, 5  # field numbers of FileDescriptorProto, as source paths have them
+_METHOD_OR_FIELD_OR_VALUE = 2
+_REPEATED = descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED
+_TYPES = {
+    number: name.removeprefix("TYPE_").lower()
+    for name, number in descriptor_pb2.FieldDescriptorProto.Type.items()  # type: ignore[attr-defined]
+}
+
+
+_API = (
+    "Package `gateway.v1`. The tenant comes from the credential, never from a request. Errors are a status with a "
+    "`google.rpc.ErrorInfo`: see [errors.md](errors.md)."
+)
+_CLI = (
+    "`AIRLOCK_ADDRESS` and `AIRLOCK_API_KEY` stand in for `--address` and `--key`. `airlock --install-completion` has "
+    "the shell complete commands and options."
+)
+_CONFIGURATION = (
+    "One YAML file, made by `airlock init`. Relative paths are relative to it. A field that is not known is an error."
+)
+_POLICY = (
+    "The fields of a policy. What they mean together is told in the tutorial; `docs/policy.schema.json` is the same as "
+    "JSON Schema, for editors."
+)
+_ERRORS = (
+    "Each error is a gRPC status with a `google.rpc.ErrorInfo` (domain `airlock`) whose `reason` a program can branch "
+    "on; the Python client raises the class of that reason. `RESOURCE_EXHAUSTED` has a `RetryInfo` where waiting helps, "
+    "`INVALID_ARGUMENT` a `BadRequest` with the fields."
+)
+
+
+def main() -> int:
+    """Write the pages, or compare them with `--check`."""
+    pages = {
+        "api.md": _api(),
+        "cli.md": _cli(),
+        "configuration.md": _configuration(),
+        "policy.md": _policy(),
+        "errors.md": _errors(),
+        "events.md": _events(),
+    }
+    if "--check" not in sys.argv:
+        PAGES.mkdir(parents=True, exist_ok=True)
+        for name, text in pages.items():
+            (PAGES / name).write_text(text, encoding="utf-8")
+        return 0
+    stale = [
+        name
+        for name, text in pages.items()
+        if not (PAGES / name).is_file() or (PAGES / name).read_text(encoding="utf-8") != text
+    ]
+    if stale:
+        print(f"not up to date in docs/reference: {', '.join(stale)}; run `make reference` and commit", file=sys.stderr)
+    return 1 if stale else 0
+
+
+# --- the API ---
+
+
+def _api() -> str:
+    parts = [
+        "# The gRPC API",
+        _GENERATED,
+        _API,
+    ]
+    for file in _files():
+        told = {tuple(place.path): place.leading_comments for place in file.source_code_info.location}
+        for index, service in enumerate(file.service):
+            parts += [f"## {service.name}", _prose(told[_SERVICE, index])]
+            parts += [
+                f"### {service.name}.{rpc.name}\n\n"
+                f"`{_stream(rpc.client_streaming)}{_short(rpc.input_type)}` → "
+                f"`{_stream(rpc.server_streaming)}{_short(rpc.output_type)}`\n\n"
+                + _prose(told[_SERVICE, index, _METHOD_OR_FIELD_OR_VALUE, at])
+                for at, rpc in enumerate(service.method)
+            ]
+        for index, enum in enumerate(file.enum_type):
+            rows = [
+                (f"`{value.name}`", _prose(told[_ENUM, index, _METHOD_OR_FIELD_OR_VALUE, at]))
+                for at, value in enumerate(enum.value)
+            ]
+            parts += [f"### {enum.name}", _prose(told[_ENUM, index]), _table(("value", "meaning"), rows)]
+        for index, message in enumerate(file.message_type):
+            rows = [
+                (
+                    f"`{field.name}`",
+                    f"`{_type(field, message)}`",
+                    _prose(told[_MESSAGE, index, _METHOD_OR_FIELD_OR_VALUE, at]),
+                )
+                for at, field in enumerate(message.field)
+            ]
+            parts += [f"### {message.name}", _prose(told[_MESSAGE, index])]
+            parts += [_table(("field", "type", "meaning"), rows)] if rows else []
+    return _page(parts)
+
+
+def _files() -> Sequence[descriptor_pb2.FileDescriptorProto]:
+    with tempfile.NamedTemporaryFile() as found:
+        names = [str(path) for path in sorted((ROOT / "proto/gateway/v1").glob("*.proto"))]
+        arguments = [
+            "protoc",
+            f"-I{ROOT / 'proto'}",
+            f"-I{_KNOWN}",
+            "--include_source_info",
+            f"--descriptor_set_out={found.name}",
+        ]
+        if protoc.main([*arguments, *names]):
+            raise SystemExit("the protos cannot be read")
+        files = descriptor_pb2.FileDescriptorSet.FromString(Path(found.name).read_bytes()).file
+    return [file for file in files if file.package == "gateway.v1"]
+
+
+def _type(field: descriptor_pb2.FieldDescriptorProto, message: descriptor_pb2.DescriptorProto) -> str:
+    name = _short(field.type_name) if field.type_name else _TYPES[field.type]
+    entry = next((nested for nested in message.nested_type if nested.name == name), None)
+    if entry is not None and entry.options.map_entry:
+        return f"map<{', '.join(_type(part, entry) for part in entry.field)}>"
+    if field.label == _REPEATED:
+        return f"repeated {name}"
+    return f"optional {name}" if field.proto3_optional else name
+
+
+def _short(name: str) -> str:
+    return name.removeprefix(".gateway.v1.").removeprefix(".google.protobuf.").rpartition(".")[2]
+
+
+def _stream(streams: bool) -> str:
+    return "stream " if streams else ""
+
+
+# --- the command line ---
+
+
+def _cli() -> str:
+    parts = [
+        "# The command line",
+        _GENERATED,
+        _docstring(terminal).partition("\n\n")[2],
+        _CLI,
+    ]
+    parts += [
+        part for path, command in _commands("airlock", typer.main.get_command(app)) for part in _command(path, command)
+    ]
+    return _page(parts)
+
+
+def _commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+    if not hasattr(command, "commands"):
+        yield path, command
+        return
+    for name, child in command.commands.items():
+        if not child.hidden:
+            yield from _commands(f"{path} {name}", child)
+
+
+def _command(path: str, command: Any) -> Iterator[str]:
+    arguments = [_metavar(part) for part in command.params if part.param_type_name == "argument"]
+    yield f"## {' '.join((path, *arguments))}"
+    yield inspect.cleandoc(command.help or "")
+    options = [
+        (", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts)), _told(option.help or "", option))
+        for option in command.params
+        if option.param_type_name == "option" and not option.hidden and option.name != "help"
+    ]
+    if options:
+        yield _table(("option", "meaning"), options)
+
+
+def _metavar(argument: Any) -> str:
+    name = (argument.metavar or argument.name or "").upper().strip("[]")
+    return name if argument.required else f"[{name}]"
+
+
+def _told(text: str, option: Any) -> str:
+    default = option.default
+    shown = option.show_default and default not in {None, False, True, ""} and not callable(default)
+    return f"{text} Default: `{default}`." if shown else text
+
+
+# --- configuration and policy ---
+
+
+def _configuration() -> str:
+    schema = Config.model_json_schema()
+    parts = [
+        "# The configuration file",
+        _GENERATED,
+        inspect.cleandoc(Config.__doc__ or ""),
+        _CONFIGURATION,
+    ]
+    return _page([*parts, *_schema_parts(schema)])
+
+
+def _schema_parts(schema: Mapping[str, Any]) -> Iterator[str]:
+    yield "## The file"
+    yield _properties(schema)
+    for name, section in sorted(schema.get("$defs", {}).items()):
+        if section.get("properties"):
+            yield f"## {name}"
+            yield " ".join(str(section.get("description", "")).split())
+            yield _properties(section)
+
+
+def _properties(section: Mapping[str, Any]) -> str:
+    required = section.get("required", ())
+    rows = []
+    for name, value in section.get("properties", {}).items():
+        if name == "directory":
+            continue  # the gateway's own: where the file lies
+        default = "required" if name in required else _shown_default(value)
+        rows.append((f"`{name}`", _kind(value), default, " ".join(str(value.get("description", "")).split())))
+    return _table(("field", "type", "default", "meaning"), rows)
+
+
+def _shown_default(value: Mapping[str, Any]) -> str:
+    default = value.get("default")
+    return "" if default in (None, {}, []) or isinstance(default, dict) else f"`{json.dumps(default)}`"
+
+
+def _kind(value: Mapping[str, Any]) -> str:
+    if "$ref" in value:
+        name = value["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in value or "oneOf" in value:
+        kinds = [_kind(one) for one in value.get("anyOf") or value.get("oneOf") or ()]
+        return " or ".join(kind for kind in dict.fromkeys(kinds) if kind != "null")
+    if "enum" in value:
+        return ", ".join(f"`{one}`" for one in value["enum"])
+    if "const" in value:
+        return f"`{value['const']}`"
+    if value.get("type") == "array":
+        return f"list of {_kind(value.get('items', {}))}"
+    if value.get("type") == "object" and isinstance(value.get("additionalProperties"), dict):
+        return f"map to {_kind(value['additionalProperties'])}"
+    return str(value.get("type", "any"))
+
+
+def _policy() -> str:
+    schema = policy_schema()
+    parts = [
+        "# The policy file",
+        _GENERATED,
+        _POLICY,
+        "## The file",
+        _properties(schema),
+    ]
+    for name, section in sorted(schema.get("$defs", {}).items()):
+        if section.get("properties"):
+            parts += [f"## {name}", " ".join(str(section.get("description", "")).split()), _properties(section)]
+    return _page(parts)
+
+
+# --- errors and events ---
+
+
+def _errors() -> str:
+    rows = []
+    for reason, kind in sorted(all_errors(AirlockError).items()):
+        says = " ".join(inspect.cleandoc(kind.__doc__ or "").split())
+        rows.append((f"`{reason}`", f"`{kind.__name__}`", kind.code.name, says))
+    return _page(
+        [
+            "# Errors",
+            _GENERATED,
+            _ERRORS,
+            _table(("reason", "class in gateway.client", "code", "meaning"), rows),
+        ]
+    )
+
+
+def _events() -> str:
+    return _page(["# Events of a run", _GENERATED, f"```\n{_docstring(agent.events)}\n```"])
+
+
+# --- Markdown ---
+
+
+def _docstring(module: object) -> str:
+    return inspect.cleandoc(getattr(module, "__doc__", "") or "")
+
+
+def _prose(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    cells = [heads, ["---"] * len(heads), *[[cell.replace("|", "\\|") for cell in row] for row in rows]]
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+
+def _page(parts: Sequence[str]) -> str:
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""A report service: it puts a table into a sandbox, has Python sum it up there, and fetches the result.
+
+    AIRLOCK_ADDRESS=127.0.0.1:7443 AIRLOCK_API_KEY=alk_... python -m examples.report_service
+
+examples/typescript does the same job with stubs generated from proto/.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import uuid
+
+from gateway.client import AirlockError, Client
+
+SALES = b"region,amount\nnorth,120\nsouth,80\nnorth,40\nwest,15\n"
+PROGRAM = b"""
+import collections, csv, json
+totals = collections.Counter()
+for row in csv.DictReader(open("/workspace/sales.csv")):
+    totals[row["region"]] += int(row["amount"])
+    print("read", row["region"], flush=True)
+json.dump(dict(totals.most_common()), open("/workspace/report.json", "w"))
+"""
+
+
+class NoReport(Exception):
+    """The report could not be made; the text is for whoever asked for it."""
+
+
+async def report(airlock: Client, table: bytes) -> dict[str, int]:
+    """Return the totals by region. Raises NoReport, and AirlockError where the gateway cannot be had."""
+    thread = f"report-{uuid.uuid4()}"
+    await airlock.write_file(thread, "/workspace/sales.csv", table)
+    await airlock.write_file(thread, "/workspace/report.py", PROGRAM)
+    # The client sends a request id with each call: one that did run before a connection broke is not run again.
+    result = await airlock.call_tool(
+        "execute",
+        {"command": "python3 /workspace/report.py", "timeout_s": 20},
+        thread=thread,
+        on_output=lambda _stream, data: print(data.decode(), end="", flush=True),
+        timeout_s=30,
+    )
+    if result.verdict != "allow" or result.exit_code != 0:
+        # A refusal is a result, not an exception: it names the rule.
+        raise NoReport(f"{result.outcome}, rule {result.rule}: {result.reason}{result.note}")
+    totals: dict[str, int] = json.loads(await airlock.read_file(thread, "/workspace/report.json"))
+    return totals
+
+
+async def main() -> None:
+    """Print one report."""
+    address = os.environ.get("AIRLOCK_ADDRESS", "127.0.0.1:7443")
+    try:
+        async with Client(address, os.environ["AIRLOCK_API_KEY"]) as airlock:
+            print(json.dumps(await report(airlock, SALES), separators=(",", ":")))
+    except (NoReport, AirlockError) as error:
+        sys.exit(f"no report: {error}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,90 @@
+// A report service: it puts a table into a sandbox, has Python sum it up there, and fetches the result. The same job as
+// examples/report_service.py, with stubs generated from proto/ and no client library of Airlock.
+//
+//     AIRLOCK_ADDRESS=127.0.0.1:7443 AIRLOCK_API_KEY=alk_... npm start
+
+import { randomUUID } from "node:crypto";
+import { createClient, Code, ConnectError, type Interceptor } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import { ToolService, Verdict, type ToolResult } from "./gen/gateway/v1/tool_service_pb.js";
+import { WorkspaceService } from "./gen/gateway/v1/workspace_service_pb.js";
+
+const SALES = "region,amount\nnorth,120\nsouth,80\nnorth,40\nwest,15\n";
+const PROGRAM = `
+import collections, csv, json
+totals = collections.Counter()
+for row in csv.DictReader(open("/workspace/sales.csv")):
+    totals[row["region"]] += int(row["amount"])
+    print("read", row["region"], flush=True)
+json.dump(dict(totals.most_common()), open("/workspace/report.json", "w"))
+`;
+const CHUNK_BYTES = 512 * 1024;
+const ATTEMPTS = 4;
+
+const thread = `report-${randomUUID()}`;
+const withKey: Interceptor = (next) => (request) => {
+  request.header.set("authorization", `Bearer ${process.env.AIRLOCK_API_KEY ?? ""}`);
+  return next(request);
+};
+const transport = createGrpcTransport({
+  baseUrl: `http://${process.env.AIRLOCK_ADDRESS ?? "127.0.0.1:7443"}`,
+  interceptors: [withKey],
+});
+const tools = createClient(ToolService, transport);
+const workspace = createClient(WorkspaceService, transport);
+
+// The first message names the file, the last one says that it is whole: without it the old file stays.
+async function* upload(path: string, data: Uint8Array) {
+  yield { thread, path };
+  for (let at = 0; at < data.length; at += CHUNK_BYTES) {
+    yield { data: data.subarray(at, at + CHUNK_BYTES) };
+  }
+  yield { end: true };
+}
+
+async function download(path: string): Promise<string> {
+  const pieces: Uint8Array[] = [];
+  for await (const piece of workspace.readFile({ thread, path })) {
+    pieces.push(piece.data);
+  }
+  return Buffer.concat(pieces).toString("utf8");
+}
+
+// One request id for all attempts: a call that did run before the connection broke is answered, not run again.
+async function execute(command: string): Promise<ToolResult> {
+  const call = {
+    thread,
+    name: "execute",
+    argumentsJson: JSON.stringify({ command, timeout_s: 20 }),
+    requestId: randomUUID(),
+  };
+  for (let attempt = 1; ; attempt++) {
+    try {
+      for await (const said of tools.streamToolCall({ call }, { timeoutMs: 30_000 })) {
+        if (said.event.case === "output") {
+          process.stdout.write(said.event.value.data);
+        } else if (said.event.case === "result") {
+          return said.event.value;
+        }
+      }
+      throw new Error("the stream ended without a result");
+    } catch (error) {
+      const again = error instanceof ConnectError && (error.code === Code.Unavailable || error.code === Code.Aborted);
+      if (!again || attempt === ATTEMPTS) {
+        throw error;
+      }
+      await new Promise((done) => setTimeout(done, 200 * 2 ** attempt));
+    }
+  }
+}
+
+await workspace.writeFile(upload("/workspace/sales.csv", Buffer.from(SALES)));
+await workspace.writeFile(upload("/workspace/report.py", Buffer.from(PROGRAM)));
+const result = await execute("python3 /workspace/report.py");
+if (result.verdict !== Verdict.ALLOW || result.exitCode !== 0) {
+  // A refusal is an answer, not an error: it names the rule, and whoever asks for the report can be told.
+  console.error(`no report: ${result.outcome}, rule ${result.rule}: ${result.reason}${result.note}`);
+  process.exitCode = 1;
+} else {
+  console.log(await download("/workspace/report.json"));
+}
