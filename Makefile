@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench fuzz gateway-image proto reference lock clean
+.PHONY: help setup demo test check bench soak fuzz gateway-image proto reference lock clean
 
 # Lines that begin with "changed:" name what a command changes on this machine. An engine that demo, test or bench had
 # to start is stopped at their end, also on failure and Ctrl-C; one that was running is left as it was.
@@ -21,8 +21,11 @@ check: ## Check format, lint, types, imports, protos and stubs; needs no engine
 	@deploy/venv
 	@deploy/check
 
-bench: ## Measure the loop, and the gateway beside docker exec and bare gRPC
+bench: ## Measure the loop, and the gateway beside docker exec, SWE-ReX and bare gRPC
 	@deploy/setup -- .venv/bin/python -m tests.bench
+
+soak: ## Keep the gateway at twice its capacity for 30 minutes; SOAK="--minutes 5" for less
+	@deploy/setup -- .venv/bin/python -m tests.bench.soak $(SOAK)
 
 fuzz: ## Send 110,000 hostile inputs to both ends of the channel
 	@deploy/setup -- .venv/bin/python -m tests.fuzz

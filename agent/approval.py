@@ -97,7 +97,7 @@ class _AskedCall(Value):
 
 
 class PendingStep(Value):
-    """The step of a suspended run, as it was when the model had answered and no call had begun."""
+    """The step of a run that is suspended or was kept, as it was when the model had answered and no call had begun."""
 
     content: str
     calls: tuple[_AskedCall, ...]
@@ -110,8 +110,8 @@ class PendingStep(Value):
     sought: tuple[ApprovalSought, ...] = ()
 
     @classmethod
-    def of(cls, state: AgentState, response: ModelResponse, suspended: Suspended) -> Self:
-        """Return what must be kept of the step in flight."""
+    def of(cls, state: AgentState, response: ModelResponse, suspended: Suspended | None = None) -> Self:
+        """Return what must be kept of the step in flight; `suspended` where calls of it wait for an approval."""
         calls = tuple(
             _AskedCall(
                 id=call.id,
@@ -130,9 +130,9 @@ class PendingStep(Value):
             usage=response.usage,
             system_prompt=current.system_prompt,
             continuation=current.continuation,
-            hooks_s=suspended.state.current.hooks_s,
+            hooks_s=(suspended.state if suspended is not None else state).current.hooks_s,
             model_s=current.model_s,
-            sought=suspended.sought,
+            sought=suspended.sought if suspended is not None else (),
         )
 
     def response(self) -> ModelResponse:

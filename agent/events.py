@@ -3,7 +3,8 @@
 Event types and their payloads (JSON):
 
     run_started          task, agent, thread
-    run_resumed          step, agent, thread                        (instead, when the run goes on from a stored state)
+    run_resumed          step, agent, thread, because               (instead, when the run goes on from a stored state;
+                         where a gateway hosts it, because is approval, gateway_lost or gateway_stopped)
     run_suspended        step, approvals [{approval_id, call_id, name, rule, reason}]    (run_resumed comes next, and
                          tool_call_started and hook_verdict of the step's calls once more)
     step_started         step
@@ -25,6 +26,9 @@ Event types and their payloads (JSON):
     step_finished        step, hooks_ms, model_ms, tools_ms
     run_finished         status, stop {hook, rule, reason}, answer, steps, usage, hooks_ms, model_ms, tools_ms,
                          spent {steps, tool_calls, usage} (with its subagents: what limits look at)
+What was lost with a process is done again or told by another (agent.recovery): after run_resumed because of a gateway
+no event comes a second time for a step or a call that has one, but for pieces of text: a model that is asked again
+writes other deltas than those before, and model_finished, which is kept before it is shown, has the answer that counts.
 An event of a subagent has besides `within`: the call_id of the spawn_subagent call that it belongs to.
 """
 

@@ -68,6 +68,9 @@ class Hook:
         """Return a new filter for the output of one call, where the hook redacts and has one."""
         return None
 
+    def hook_ran(self, point: str, hook: str, state: AgentState, elapsed_s: float) -> None:
+        """Hear how long another hook took at a point. For hooks that tell of others; it must not raise or block."""
+
     async def execution_start(self, state: AgentState) -> AgentState:
         """Once per run; a resumed run does not repeat it."""
         return state

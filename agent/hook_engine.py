@@ -82,6 +82,7 @@ class HookEngine:
             self._points[point] = registered[::-1] if point in _INNERMOST_FIRST else registered
         self._inference_rings = tuple(hook for hook in ordered if overrides(hook, "around_inference"))
         self._tool_rings = tuple(hook for hook in ordered if overrides(hook, "around_tool_use"))
+        self._hearing = tuple(hook.hook_ran for hook in ordered if overrides(hook, "hook_ran"))
 
     async def run(
         self,
@@ -130,6 +131,7 @@ class HookEngine:
     async def _guarded(
         self, point: Point, hook: Hook, handler: _Handler, state: AgentState, events: EventSink
     ) -> AgentState:
+        started_s = self._clock() if self._hearing else 0.0
         try:
             returned = await _bounded(point, hook, handler, state)
             if returned is not state:
@@ -137,6 +139,9 @@ class HookEngine:
         except HookFailed as failure:
             closed = _tell(failure, hook, events)
             return _closed(failure, state) if closed else state
+        finally:
+            for hear in self._hearing:
+                hear(point, hook_name(hook), state, self._clock() - started_s)
         return returned
 
     def around_inference(

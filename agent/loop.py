@@ -7,8 +7,8 @@
 
 After each point the continuation is read: a Forbid ends the run there. At the end of a step a Request asks for another
 one; nothing, or AllowStop, ends the run. Where tool calls wait for an approval the run is suspended: it returns its
-state with `pending`, and goes on with that step when it is given the state again. Nothing here depends on the thread's
-length but the tuple of its messages.
+state with `pending`, and goes on with that step when it is given the state again; so does a run whose process was lost
+(agent.recovery). Nothing here depends on the thread's length but the tuple of its messages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal
 
 from pydantic import JsonValue
@@ -36,6 +37,7 @@ from agent.hook_engine import HOOK_FAILED, HookEngine, Point
 from agent.inference import Inference
 from agent.messages import Message, ToolCall
 from agent.model import Model
+from agent.recovery import EarlierCall, Recovery
 from agent.state import AgentState, CurrentExecution, ModelResponse
 from agent.storable import storable_message
 from agent.tool import ToolExecutor
@@ -63,12 +65,14 @@ class Agent:
         concurrency: int = 8,
         new_call_id: Callable[[], str] = lambda: f"call_{uuid.uuid4().hex}",
         approver: Approver | None = None,
+        recovery: Recovery | None = None,
     ) -> None:
         """Put an agent together; hooks are registered in the order of the capabilities, then `hooks`.
 
         An agent always has limits and a flow: where no capability of that name is among `capabilities`, the usual one
         joins them. `executor` runs the tool calls instead of a Toolbox of the capabilities' tools, which it usually
-        wraps. Without an `approver` nobody can be asked, and calls that would have to be are blocked.
+        wraps. Without an `approver` nobody can be asked, and calls that would have to be are blocked. With a
+        `recovery`, which is of one run, what was under way in a process that is lost can go on in another.
         """
         named = {capability.name for capability in capabilities}
         usual = (capability for capability in (flow(), limits()) if capability.name not in named)
@@ -84,6 +88,7 @@ class Agent:
         self.concurrency = concurrency
         self.new_call_id = new_call_id
         self.approver = approver
+        self.recovery = recovery
 
     async def run(self, state: AgentState, events: EventSink = discard) -> AgentState:
         """Run until something stops it; return the state with `stop` set. The last event is always run_finished.
@@ -207,7 +212,9 @@ class Run:
             ),
         )
         self.deadline_s = started_s + time_left_s(agent.hooks.hooks, self.state)
-        return await self._timed(self._act(response, await self._edited(response)), self.state.steps, started_s)
+        calls = await self._edited(response)
+        earlier = await agent.recovery.earlier(calls) if agent.recovery is not None else {}
+        return await self._timed(self._act(response, calls, earlier), self.state.steps, started_s)
 
     async def _edited(self, response: ModelResponse) -> Sequence[ToolCall]:
         """Return the step's calls with the arguments that an approver put in the place of the model's."""
@@ -241,6 +248,7 @@ class Run:
         return stop
 
     async def _think_and_act(self, number: int) -> ContinuationOutcome | None:
+        agent = self.agent
         stop = await self._at("before_inference")
         if stop is not None:
             return stop
@@ -256,16 +264,31 @@ class Run:
             return None  # before_step, where the limit is looked at, says why the run ends
         stop = await self._at("after_inference")
         response = self.state.current.response or answer  # a hook may replace the response, not do away with it
-        return await self._act(response, response.message.tool_calls if stop is None else ())
+        calls = response.message.tool_calls if stop is None else ()
+        if calls and agent.recovery is not None:
+            await agent.recovery.answered(self._answered(response))
+        return await self._act(response, calls)
 
-    async def _act(self, response: ModelResponse, calls: Sequence[ToolCall]) -> ContinuationOutcome | None:
-        """Run the tool calls and end the step; return what stops the run, or None to go on."""
+    def _answered(self, response: ModelResponse) -> AgentState:
+        """Return the state that this step goes on from when this process is lost."""
+        state = self.state
+        pending = PendingStep.of(state, response).model_dump(mode="json")
+        active_s = state.active_s + self.agent.clock() - state.current.started_at_s
+        return state.with_(pending=pending, active_s=active_s)
+
+    async def _act(
+        self,
+        response: ModelResponse,
+        calls: Sequence[ToolCall],
+        earlier: Mapping[str, EarlierCall] = MappingProxyType({}),
+    ) -> ContinuationOutcome | None:
+        """Run the tool calls, but for the `earlier` ones, and end the step; return what stops the run, or None."""
         agent, before = self.agent, self.state
         if calls:
             tools = ToolsInTime(agent.executor, self._left_s)
             runner = ToolRunner(agent.hooks, tools, self.events, agent.clock, agent.concurrency, agent.approver)
             try:
-                self.state = await runner.run(self.state, calls, keep=self._keep, suspend=True)
+                self.state = await runner.run(self.state, calls, keep=self._keep, suspend=True, earlier=earlier)
             except Suspended as suspended:
                 pending = PendingStep.of(before, response, suspended).model_dump(mode="json")
                 # The before pass will be run again, so that what it wrote is dropped, but not what relatives spent.

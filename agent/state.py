@@ -163,8 +163,17 @@ class AgentState(Value):
         return Spent(steps=self.steps, tool_calls=self.tool_calls, usage=self.usage) + self.others
 
     def with_(self, **changes: object) -> Self:
-        """Return a copy with fields replaced; the values are trusted, as they come from this package and hooks."""
-        return self.model_copy(update=changes)
+        """Return a copy with fields replaced; the values are trusted, as they come from this package and hooks.
+
+        It is model_copy in a fifth of its time: a tool call makes some twenty.
+        """
+        copied = object.__new__(type(self))
+        put = object.__setattr__
+        put(copied, "__dict__", {**self.__dict__, **changes})
+        put(copied, "__pydantic_fields_set__", {*self.__pydantic_fields_set__, *changes})
+        put(copied, "__pydantic_extra__", None)
+        put(copied, "__pydantic_private__", None)
+        return copied
 
     def with_current(self, **changes: object) -> Self:
         """Return a copy with fields of the step in flight replaced."""

@@ -95,7 +95,7 @@ class ToolSpec:
     that touch a path which one of them writes run one after the other. With `writes_anywhere` a call may change any
     file, as a command can: it and calls that write a file run one after the other. `own_state` says that the tool is
     about the state of the run it belongs to, through a hook of its capability: it is not lent to a subagent, whose
-    state is another.
+    state is another. `read_only` says that a call changes nothing, so that one which was interrupted may be made again.
     """
 
     name: str
@@ -104,6 +104,7 @@ class ToolSpec:
     writes: bool = False
     writes_anywhere: bool = False
     own_state: bool = False
+    read_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,7 @@ class Tool:
     writes: bool = False
     writes_anywhere: bool = False
     own_state: bool = False
+    read_only: bool = False
 
 
 class ToolExecutor(Protocol):

@@ -15,6 +15,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from pydantic import JsonValue
 
@@ -28,6 +29,7 @@ from agent.filesystem import OnOutput, OutputStream
 from agent.hook_engine import HookEngine, withheld
 from agent.live_output import LiveOutput, output_filters
 from agent.messages import ToolCall
+from agent.recovery import EarlierCall
 from agent.state import AgentState, ToolExecution
 from agent.tool import RunInFlight, ToolContext, ToolExecutor, ToolResult
 from agent.verdict import Verdict, VerdictKind
@@ -67,11 +69,13 @@ class ToolRunner:
         *,
         keep: Callable[[AgentState], None] | None = None,
         suspend: bool = False,
+        earlier: Mapping[str, EarlierCall] = MappingProxyType({}),
     ) -> AgentState:
         """Return the state with one finished execution per call, in call order, in state.current.tool_executions.
 
         Calls that wait for an approval raise Suspended with `suspend`, before any call of the step has executed;
-        without it they end with the outcome "waiting". Raises nothing else but cancellation: then every call in flight
+        without it they end with the outcome "waiting". A call that is among `earlier` ran in a process that is lost: it
+        is neither judged nor run again. Raises nothing else but cancellation: then every call in flight
         has been cancelled and has ended, after_tool_use has seen all that began, each has its tool_call_finished event,
         and `keep` has been given the state.
         """
@@ -83,6 +87,10 @@ class ToolRunner:
         try:
             for index in range(len(calls)):
                 begun = index + 1
+                known = earlier.get(calls[index].id)
+                if known is not None:
+                    state, results[index] = self._recalled(state, index, known), (known.result, known.duration_s)
+                    continue
                 state, judged[index], refusal = await self._judge(state, index)
                 results[index] = (refusal, 0.0) if refusal is not None else None
             notes: Mapping[int, str] = {}
@@ -104,24 +112,14 @@ class ToolRunner:
         """Run the before pass of one call; return the call to execute, or the result of one that must not."""
         state = state.with_current(tool_index=index)
         call = state.current.tool.call
-        emit(self._events, "tool_call_started", call_id=call.id, name=call.name, arguments=call.arguments)
+        self._tell_started(call)
         unfit = self._executor.check(call)
         state = await self._hooks.run("before_tool_use", state, self._events, finalise=self._executor.normalised)
         tool = state.current.tool
         verdict = self._settled(tool.verdict, state.depth)
         tool = replace(tool, verdict=verdict, approval_id=_passes_by(verdict))
         state = state.with_(current=state.current.with_tool(tool))
-        emit(
-            self._events,
-            "hook_verdict",
-            call_id=call.id,
-            verdict=verdict.kind.public_name,
-            hook=verdict.hook,
-            rule=verdict.rule,
-            reason=verdict.reason,
-            **_policy(verdict),
-            arguments=tool.call.arguments if tool.call.arguments != call.arguments else None,
-        )
+        self._tell_verdict(call, tool.call, verdict)
         unfit = unfit or self._executor.check(tool.call)
         if verdict.kind is VerdictKind.BLOCK:
             return state, None, blocked_result(verdict, unfit)
@@ -133,6 +131,31 @@ class ToolRunner:
         except (TypeError, ValueError) as error:
             return state, None, ToolResult.error(f"a hook made the arguments something else than JSON: {error}")
         return state.with_(current=state.current.with_tool(replace(tool, call=frozen))), frozen, None
+
+    def _recalled(self, state: AgentState, index: int, known: EarlierCall) -> AgentState:
+        """Return the state with what an earlier process made of a call."""
+        state = state.with_current(tool_index=index)
+        tool = state.current.tool
+        self._tell_started(tool.call)
+        self._tell_verdict(tool.call, tool.call, known.verdict)
+        tool = replace(tool, verdict=known.verdict, approval_id=known.approval_id)
+        return state.with_(current=state.current.with_tool(tool))
+
+    def _tell_started(self, call: ToolCall) -> None:
+        emit(self._events, "tool_call_started", call_id=call.id, name=call.name, arguments=call.arguments)
+
+    def _tell_verdict(self, asked: ToolCall, judged: ToolCall, verdict: Verdict) -> None:
+        emit(
+            self._events,
+            "hook_verdict",
+            call_id=asked.id,
+            verdict=verdict.kind.public_name,
+            hook=verdict.hook,
+            rule=verdict.rule,
+            reason=verdict.reason,
+            **_policy(verdict),
+            arguments=judged.arguments if judged.arguments != asked.arguments else None,
+        )
 
     def _settled(self, verdict: Verdict | None, depth: int) -> Verdict:
         """Return the verdict that counts: nobody's silence lets a call pass where there is a policy."""

@@ -42,6 +42,7 @@ class Toolbox:
                 writes=tool.writes,
                 writes_anywhere=tool.writes_anywhere,
                 own_state=tool.own_state,
+                read_only=tool.read_only,
             )
             for tool in self._tools.values()
         )

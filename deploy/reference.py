@@ -56,8 +56,8 @@ _POLICY = (
 )
 _ERRORS = (
     "Each error is a gRPC status with a `google.rpc.ErrorInfo` (domain `airlock`) whose `reason` a program can branch "
-    "on; the Python client raises the class of that reason. `RESOURCE_EXHAUSTED` has a `RetryInfo` where waiting helps, "
-    "`INVALID_ARGUMENT` a `BadRequest` with the fields."
+    "on; the Python client raises the class of that reason. `RESOURCE_EXHAUSTED` has a `RetryInfo` where waiting "
+    "helps, `INVALID_ARGUMENT` a `BadRequest` with the fields."
 )
 
 

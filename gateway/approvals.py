@@ -10,7 +10,7 @@ import asyncio
 import json
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import structlog
 
@@ -19,6 +19,7 @@ from agent.messages import ToolCall
 from agent.tool import ToolResult
 from gateway.approver import call_digest
 from gateway.errors import AirlockError, AlreadyResolved, EditRefused, Internal, InvalidArgument, NotFound
+from gateway.paging import PAGE_LIMIT, Place, page_size, paged, place_of
 from gateway.policy import Policy
 from gateway.policy.decision import Facts
 from gateway.storage.approval_store import (
@@ -40,11 +41,9 @@ AnswerName = Literal["allow_once", "allow_run", "allow_thread", "deny", "edit"]
 STATUSES = (PENDING, APPROVED, USED, DENIED, EXPIRED, CANCELLED)
 MESSAGE_LIMIT_CHARS = 2_000
 _ARGUMENTS_LIMIT_CHARS = 1024 * 1024
-_PAGE, _PAGE_LIMIT = 50, 200
 _POLL_S = 0.3
 _CHANGES_LIMIT = 200
 _ANSWERS: Sequence[str] = get_args(AnswerName)
-_Row = TypeVar("_Row", Approval, Grant)
 log = structlog.get_logger(__name__)
 
 # Bring a call into the form that policy judges, or say what is wrong with it.
@@ -80,31 +79,33 @@ class Approvals:
         self, tenant: Tenant, *, status: str | None, thread: str, run_id: str, size: int, token: str
     ) -> tuple[Sequence[Approval], str]:
         """Return approvals, the newest first, and the token of the next page, empty at the end."""
-        size = _page_size(size)
+        query = ("approvals", status, thread, run_id)
+        size = page_size(size)
         await self._store.expire(tenant.name)
         found = await self._store.page(
             tenant.name,
             status=status,
             thread=thread or None,
             run_id=run_id or None,
-            before=_place(token) if token else None,
+            before=place_of(token, *query),
             limit=size + 1,
         )
-        return _paged(found, size)
+        return paged(found, size, _place, *query)
 
     async def grants(
         self, tenant: Tenant, *, thread: str, include_ended: bool, size: int, token: str
     ) -> tuple[Sequence[Grant], str]:
         """Return what was granted, the newest first, and the token of the next page, empty at the end."""
-        size = _page_size(size)
+        query = ("grants", thread, include_ended)
+        size = page_size(size)
         found = await self._store.grants(
             tenant.name,
             thread=thread or None,
             include_ended=include_ended,
-            before=_place(token) if token else None,
+            before=place_of(token, *query),
             limit=size + 1,
         )
-        return _paged(found, size)
+        return paged(found, size, _place, *query)
 
     async def revoke(self, tenant: Tenant, grant_id: str, *, by: str) -> Grant:
         """Take a grant back; NotFound also when it is another tenant's. One that was revoked stays as it is."""
@@ -126,11 +127,11 @@ class Approvals:
         before: tuple[int, str] | None = (2**63 - 1, "")
         while before is not None:
             page = await self._store.page(
-                tenant.name, status=PENDING, thread=None, run_id=None, before=before, limit=_PAGE_LIMIT
+                tenant.name, status=PENDING, thread=None, run_id=None, before=before, limit=PAGE_LIMIT
             )
             for approval in page:
                 yield approval
-            before = (page[-1].created_us, page[-1].id) if len(page) == _PAGE_LIMIT else None
+            before = (page[-1].created_us, page[-1].id) if len(page) == PAGE_LIMIT else None
         yield None
         while not self._closing.is_set():
             await self._store.expire(tenant.name)
@@ -247,23 +248,8 @@ def _already(approval: Approval) -> AirlockError:
     )
 
 
-def _page_size(size: int) -> int:
-    if not 0 <= size <= _PAGE_LIMIT:
-        raise InvalidArgument(f"page_size: between 1 and {_PAGE_LIMIT}; 0 means {_PAGE}")
-    return size or _PAGE
-
-
-def _paged(found: Sequence[_Row], size: int) -> tuple[Sequence[_Row], str]:
-    """Return a page, and the token of the next where one more was found than it holds."""
-    shown = found[:size]
-    return shown, f"{shown[-1].created_us}.{shown[-1].id}" if len(found) > size else ""
-
-
-def _place(token: str) -> tuple[int, str]:
-    created, dot, id_ = token.partition(".")
-    if not dot or not created.isdecimal() or len(created) > len(str(2**63)) or not id_ or int(created) >= 2**63:
-        raise InvalidArgument("page_token: not one of ours; leave it out to begin with the newest")
-    return int(created), id_
+def _place(one: Approval | Grant) -> Place:
+    return one.created_us, one.id
 
 
 async def _first_of(event: asyncio.Event, timeout_s: float) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -68,6 +69,12 @@ class ThreadApprover:
         self._run_id = run_id
         self._policy = policy
         self._facts = facts
+        self._not_begun: frozenset[str] = frozenset()
+        self._used_before: set[str] = set()
+
+    def not_begun(self, call_ids: Collection[str]) -> None:
+        """Let these calls run by approvals that an earlier process used up for them: it was lost before they began."""
+        self._not_begun = frozenset(call_ids)
 
     async def edited(self, state: AgentState, call_ids: Sequence[str]) -> Mapping[str, dict[str, JsonValue]]:
         """Return the arguments that approvers gave calls of this run."""
@@ -93,7 +100,8 @@ class ThreadApprover:
 
     async def use(self, granted: Granted) -> str:
         """Use an approval up, once whoever else makes the same call."""
-        if await self._store.use(granted.approval_id):
+        if granted.approval_id in self._used_before or await self._store.use(granted.approval_id):
+            self._used_before.discard(granted.approval_id)
             return ""
         return f"the approval {granted.approval_id} was used already: it was for one call"
 
@@ -109,6 +117,10 @@ class ThreadApprover:
         if approval.status == CANCELLED:
             return await self._ask(execution, digest)
         edited = next((one.edited_arguments for one in found if one.edited_arguments is not None), None)
+        if approval.status == USED and execution.call.id in self._not_begun and _approved_digest(approval) == digest:
+            self._not_begun -= {execution.call.id}
+            self._used_before.add(approval.id)
+            return self._said(replace(approval, status=APPROVED), edited)
         return self._said(approval, edited)
 
     async def _answer_service(self, execution: ToolExecution, digest: str) -> Granted | Denied | Pending:

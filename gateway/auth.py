@@ -1,56 +1,97 @@
-"""Who calls: tenant, key and scopes come from the API key in the metadata, never from the request.
+"""Who calls, by the credential of the call, never by the request: an API key, a signed token, or a certificate.
 
-gateway/edge.py compares the scopes with what a service needs, and keeps the key for `caller(context)`.
+`authorization: Bearer ...` goes before the certificate of the connection. gateway/edge.py compares the scopes with what
+an RPC needs.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
+from gateway.certificate_authenticator import CertificateAuthenticator
+from gateway.config import Config
+from gateway.denials import Denials
 from gateway.edge import Context
-from gateway.errors import Unauthenticated
-from gateway.keys import digest_of
-from gateway.principal import Caller, Principal
-from gateway.storage.key_store import KeyStore, StoredKey
+from gateway.errors import Misconfigured, Unauthenticated
+from gateway.identity_settings import JwtSettings
+from gateway.key_authenticator import KeyAuthenticator
+from gateway.key_set import Fetch, KeySet, from_file, from_url
+from gateway.keys import PREFIX
+from gateway.principal import Principal
+from gateway.storage.audit_store import AuditStore
+from gateway.storage.database import Database
+from gateway.storage.key_store import KeyStore
 from gateway.tenants import Tenants
+from gateway.token_authenticator import Issuer, TokenAuthenticator
 
-# A revoked key stops working within this time; until then it is not looked up again.
-_CACHE_S = 1.0
-_CACHE_LIMIT = 10_000
 _KEY_LIMIT_CHARS = 256
+_TOKEN_LIMIT_CHARS = 8192
+# A token is three parts between two dots.
+_DOTS = 2
+OfSecret = Callable[[str], Awaitable[Principal]]
 
 
-class KeyAuthenticator:
-    """Reads `authorization: Bearer KEY`."""
+class Authentication:
+    """Picks the authenticator for a call."""
 
-    def __init__(self, keys: KeyStore, tenants: Tenants, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, keys: OfSecret, tokens: OfSecret | None, certificates: CertificateAuthenticator, denials: Denials
+    ) -> None:
         self._keys = keys
-        self._tenants = tenants
-        self._clock = clock
-        self._cache: dict[str, tuple[float, StoredKey]] = {}
+        self._tokens = tokens
+        self._certificates = certificates
+        self._denials = denials
 
     async def __call__(self, context: Context) -> Principal:
-        """Return who calls."""
-        digest = digest_of(_key_in(context))
-        cached = self._cache.get(digest)
-        if cached is None or cached[0] < self._clock():
-            key = await self._keys.find(digest)
-            if key is None:
+        """Return who calls; Unauthenticated, noted, when it is nobody."""
+        try:
+            return await self._principal(context)
+        except Unauthenticated as error:
+            self._denials.note(context.peer(), str(error))
+            raise
+
+    async def _principal(self, context: Context) -> Principal:
+        secret = _secret_in(context)
+        if secret is None:
+            known = await self._certificates(context)
+            if known is None:
                 raise Unauthenticated(
-                    "this key is not known: make one with `airlock key create --tenant NAME --config FILE`"
+                    "no key: send the metadata `authorization: Bearer KEY` (AIRLOCK_API_KEY for the CLI)"
                 )
-            if len(self._cache) >= _CACHE_LIMIT:
-                self._cache.clear()
-            cached = self._cache[digest] = (self._clock() + _CACHE_S, key)
-        key = cached[1]
-        return Principal(await self._tenants.named(key.tenant), Caller(key.id, key.shown), key.scopes)
+            return known
+        is_token = self._tokens is not None and secret.count(".") == _DOTS and not secret.startswith(PREFIX)
+        if self._tokens is not None and is_token and len(secret) <= _TOKEN_LIMIT_CHARS:
+            return await self._tokens(secret)
+        if len(secret) > _KEY_LIMIT_CHARS:
+            raise Unauthenticated("what was sent as a key is longer than any key")
+        return await self._keys(secret)
 
 
-def _key_in(context: Context) -> str:
+def authentication(config: Config, database: Database, tenants: Tenants) -> Authentication:
+    """Return what a configuration asks for."""
+    issuers = [Issuer(one, KeySet(one.issuer, _fetch(config, one))) for one in config.identity.jwt]
+    return Authentication(
+        KeyAuthenticator(KeyStore(database), tenants),
+        TokenAuthenticator(issuers, tenants) if issuers else None,
+        CertificateAuthenticator(config.identity.certificates, tenants),
+        Denials(AuditStore(database)),
+    )
+
+
+def _fetch(config: Config, issuer: JwtSettings) -> Fetch:
+    if issuer.jwks_url is not None:
+        return from_url(issuer.jwks_url)
+    if issuer.jwks_file is None:
+        raise Misconfigured(f"identity.jwt: {issuer.issuer} has neither jwks_url nor jwks_file")
+    return from_file(config.path(issuer.jwks_file))
+
+
+def _secret_in(context: Context) -> str | None:
+    """Return what the call was sent with, None where it was sent with nothing; Unauthenticated for another scheme."""
     for name, value in context.invocation_metadata() or ():
         if name == "authorization" and isinstance(value, str):
-            scheme, _, key = value.partition(" ")
-            if scheme.lower() == "bearer" and 0 < len(key) <= _KEY_LIMIT_CHARS:
-                return key
-    raise Unauthenticated("no key: send the metadata `authorization: Bearer KEY` (AIRLOCK_API_KEY for the CLI)")
+            scheme, _, secret = value.partition(" ")
+            if scheme.lower() != "bearer" or not secret:
+                raise Unauthenticated("authorization: `Bearer KEY` is expected")
+            return secret
+    return None

@@ -14,17 +14,27 @@ A tool call that was refused or failed is a result, not an exception.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import time
+import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 import grpc.aio
 
+from gateway.audit_record import AuditRecord
+from gateway.client_admin import AdminCalls
 from gateway.client_approvals import Approval, ApprovalCalls, Grant
+from gateway.client_audit import AuditCalls, AuditQuery
 from gateway.client_processes import Process, ProcessCalls, Processes, ProcessOutput, ProgramResult
-from gateway.client_wire import Input, check_input, message, pieces, raise_error
+from gateway.client_retry import DEFAULT_RETRY, Retry
+from gateway.client_runs import Event, PolicyMode, Run, RunCalls, RunStatus, word
+from gateway.client_sandboxes import Sandbox, SandboxCalls
+from gateway.client_threads import Thread, ThreadCalls, ThreadMessage
+from gateway.client_tls import Tls
+from gateway.client_wire import Input, Secret, check_input, message, pause, pieces, raise_error
 from gateway.errors import (
     AirlockError,
     AlreadyResolved,
@@ -34,6 +44,7 @@ from gateway.errors import (
     DeadlineExceeded,
     EditRefused,
     Exhausted,
+    InProgress,
     InputNotTaken,
     Internal,
     InvalidArgument,
@@ -42,10 +53,13 @@ from gateway.errors import (
     NoSpace,
     NotADirectory,
     NotFound,
+    OtherEngine,
     Overloaded,
     PermissionDenied,
     ProcessEnded,
     QuotaExceeded,
+    RequestIdReused,
+    SandboxBusy,
     ScopeMissing,
     StartFailed,
     ThreadBusy,
@@ -54,8 +68,6 @@ from gateway.errors import (
     Unavailable,
 )
 from gateway.v1 import (
-    run_service_pb2,
-    run_service_pb2_grpc,
     tool_service_pb2,
     tool_service_pb2_grpc,
     workspace_service_pb2,
@@ -67,6 +79,8 @@ __all__ = [
     "AlreadyResolved",
     "Approval",
     "ApprovalPending",
+    "AuditQuery",
+    "AuditRecord",
     "Cancelled",
     "Client",
     "Conflict",
@@ -76,6 +90,7 @@ __all__ = [
     "Evicted",
     "Exhausted",
     "Grant",
+    "InProgress",
     "Input",
     "InputNotTaken",
     "Internal",
@@ -85,27 +100,37 @@ __all__ = [
     "NoSpace",
     "NotADirectory",
     "NotFound",
+    "OtherEngine",
     "Overloaded",
     "PermissionDenied",
+    "PolicyMode",
     "Process",
     "ProcessEnded",
     "ProcessOutput",
     "Processes",
     "ProgramResult",
     "QuotaExceeded",
+    "RequestIdReused",
+    "Retry",
     "Run",
+    "RunStatus",
+    "Sandbox",
+    "SandboxBusy",
     "ScopeMissing",
     "StartFailed",
+    "Thread",
     "ThreadBusy",
+    "ThreadMessage",
+    "Tls",
     "TooLarge",
+    "Tool",
     "ToolResult",
     "Unauthenticated",
     "Unavailable",
 ]
 
 OnOutput = Callable[[str, bytes], None]
-PolicyMode = Literal["pin", "follow"]
-_POLICY_MODES = {"pin": run_service_pb2.POLICY_MODE_PIN, "follow": run_service_pb2.POLICY_MODE_FOLLOW}
+_CANCEL_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -163,33 +188,6 @@ class ToolResult:
 
 
 @dataclass(frozen=True)
-class Event:
-    """One event of a run; agent/events.py lists the types and their payloads."""
-
-    sequence: int
-    type: str
-    payload: Mapping[str, Any]
-    at: datetime
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run. `stop` is empty until it has finished, then {hook, rule, reason}."""
-
-    id: str
-    thread: str
-    agent: str
-    status: str
-    stop: Mapping[str, str]
-    last_sequence: int
-    task: str
-    started_at: datetime
-    finished_at: datetime | None
-    policy_mode: str = "pin"
-    policy_version: str = ""
-
-
-@dataclass(frozen=True)
 class Tool:
     """A tool and the JSON Schema of its arguments."""
 
@@ -198,12 +196,17 @@ class Tool:
     parameters: Mapping[str, Any]
 
 
-class Client(ProcessCalls, ApprovalCalls):
-    """A connection to a gateway; use it as an async context manager."""
+class Client(RunCalls, ThreadCalls, ProcessCalls, ApprovalCalls, AuditCalls, SandboxCalls, AdminCalls):
+    """A connection to a gateway; use it as an async context manager.
 
-    def __init__(self, address: str, api_key: str) -> None:
-        super().__init__(address, api_key)
-        self._runs: Any = run_service_pb2_grpc.RunServiceStub(self._channel)
+    `api_key` is a key, or a function that returns a token that is good now; empty where a certificate says who calls.
+    What is safe is tried again, and streams of runs are resumed, as `retry` says; None means never.
+    """
+
+    def __init__(
+        self, address: str, api_key: Secret = "", *, tls: Tls | None = None, retry: Retry | None = DEFAULT_RETRY
+    ) -> None:
+        super().__init__(address, api_key, tls=tls, retry=retry)
         self._tools: Any = tool_service_pb2_grpc.ToolServiceStub(self._channel)
         self._workspaces: Any = workspace_service_pb2_grpc.WorkspaceServiceStub(self._channel)
 
@@ -211,7 +214,7 @@ class Client(ProcessCalls, ApprovalCalls):
 
     async def list_tools(self) -> Sequence[Tool]:
         """Return the tools and their schemas."""
-        response = await self._unary(self._tools.ListTools, tool_service_pb2.ListToolsRequest())
+        response = await self._unary(self._tools.ListTools, tool_service_pb2.ListToolsRequest(), safe=True)
         return [Tool(tool.name, tool.description, json.loads(tool.parameters_json)) for tool in response.tools]
 
     async def call_tool(
@@ -222,29 +225,83 @@ class Client(ProcessCalls, ApprovalCalls):
         thread: str = "default",
         on_output: OnOutput | None = None,
         timeout_s: float | None = None,
+        request_id: str = "",
     ) -> ToolResult:
         """Run one tool call; cancelling the await kills what it started.
 
-        `on_output` gets (stream, bytes) as output arrives.
+        `on_output` gets (stream, bytes) as output arrives. `timeout_s` is for all attempts together: the call runs
+        once, however often a broken connection makes the client ask. With a `request_id` of your own you may ask again
+        yourself, and get the same result; one whose gateway was lost meanwhile has the outcome interrupted. Raises
+        InvalidArgument, RequestIdReused, QuotaExceeded, Overloaded, DeadlineExceeded, Unavailable.
         """
+        id_ = request_id or str(uuid.uuid4())
         request = message(
-            tool_service_pb2.CallToolRequest, thread=thread, name=name, arguments_json=_as_json(arguments)
+            tool_service_pb2.CallToolRequest,
+            thread=thread,
+            name=name,
+            arguments_json=_as_json(arguments),
+            request_id=id_,
         )
-        if on_output is None:
-            response = await self._unary(self._tools.CallTool, request, timeout_s)
-            return _result(response.result)
+        try:
+            if on_output is None:
+                response = await self._unary(self._tools.CallTool, request, timeout_s, safe=True)
+                return _result(response.result)
+            return await self._streamed_call(request, on_output, timeout_s)
+        except asyncio.CancelledError:
+            await self._cancel_call(id_)
+            raise
+
+    async def _streamed_call(
+        self, request: tool_service_pb2.CallToolRequest, on_output: OnOutput, timeout_s: float | None
+    ) -> ToolResult:
+        """Make a call with its output as it arrives. Where it broke off, the result has the rest."""
         streamed = tool_service_pb2.StreamToolCallRequest(call=request)
-        async for said in self._stream(self._tools.StreamToolCall, streamed, timeout_s):
-            if said.WhichOneof("event") == "result":
-                return _result(said.result)
-            on_output("stderr" if said.output.stderr else "stdout", said.output.data)
-        raise Internal("the stream ended without a result")
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        attempts = self._attempts()
+        told = {"stdout": 0, "stderr": 0}
+        broken = False
+        while True:
+            left_s = None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0)
+            try:
+                async for said in self._stream(self._tools.StreamToolCall, streamed, left_s):
+                    if said.WhichOneof("event") == "result":
+                        result = _result(said.result)
+                        if broken:
+                            _tell_rest(result, told, on_output)
+                        return result
+                    stream = "stderr" if said.output.stderr else "stdout"
+                    told[stream] += len(said.output.data)
+                    on_output(stream, said.output.data)
+            except (Unavailable, Overloaded, InProgress) as error:
+                await pause(attempts.pause_s(error), deadline_s, error)
+                broken = True
+            else:
+                raise Internal("the stream ended without a result")
+
+    async def _cancel_call(self, request_id: str) -> None:
+        """End a call whose caller does not wait any more: by its connection alone it would end a little later."""
+        request = tool_service_pb2.CancelToolCallRequest(request_id=request_id)
+        with contextlib.suppress(AirlockError, asyncio.CancelledError):
+            await asyncio.shield(self._unary(self._tools.CancelToolCall, request, _CANCEL_S))
 
     # --- files ---
 
     async def write_file(self, thread: str, path: str, data: Input) -> int:
-        """Replace a file atomically and return its size in bytes; a source that raises leaves the old file."""
+        """Replace a file atomically and return its size in bytes; a source that raises leaves the old file.
+
+        Bytes are sent again where the connection breaks, which leaves the same file; a source that was read cannot be.
+        Raises PermissionDenied, InvalidPath, IsADirectory, NoSpace, Unavailable.
+        """
         check_input(data)
+        attempts = self._attempts()
+        while True:
+            try:
+                return await self._written(thread, path, data)
+            except (Unavailable, Overloaded) as error:
+                again = isinstance(data, bytes | bytearray | memoryview)
+                await pause(attempts.pause_s(error) if again else None, None, error)
+
+    async def _written(self, thread: str, path: str, data: Input) -> int:
         opening = message(workspace_service_pb2.WriteFileRequest, thread=thread, path=path)
         call = self._open(self._workspaces.WriteFile)
         try:
@@ -263,49 +320,27 @@ class Client(ProcessCalls, ApprovalCalls):
             call.cancel()  # one that is over does not mind
 
     async def read_file(self, thread: str, path: str) -> bytes:
-        """Return a file's bytes."""
+        """Return a file's bytes. Raises NotFound, PermissionDenied, IsADirectory, InvalidPath, Unavailable."""
         return b"".join([chunk async for chunk in self.stream_file(thread, path)])
 
     async def stream_file(self, thread: str, path: str) -> AsyncIterator[bytes]:
-        """Yield a file's bytes in pieces; a slow reader slows the sandbox and costs the gateway nothing."""
+        """Yield a file's bytes in pieces; a slow reader slows the sandbox and costs the gateway nothing.
+
+        A connection that breaks before the first byte is made again; after that it is Unavailable, for the file may
+        have changed. Raises as read_file.
+        """
         request = message(workspace_service_pb2.ReadFileRequest, thread=thread, path=path)
-        async for piece in self._stream(self._workspaces.ReadFile, request):
+        async for piece in self._stream(self._workspaces.ReadFile, request, safe=True):
             yield piece.data
 
-    # --- runs ---
 
-    async def start_run(self, task: str, *, thread: str = "", agent: str = "", policy_mode: PolicyMode = "pin") -> Run:
-        """Start a run; an empty thread means a new one. `follow`: a policy applied meanwhile judges its next calls."""
-        mode = _POLICY_MODES.get(policy_mode)
-        if mode is None:
-            raise InvalidArgument(f"policy_mode: {policy_mode!r} is not one of {', '.join(_POLICY_MODES)}")
-        request = message(run_service_pb2.StartRunRequest, task=task, thread=thread, agent=agent, policy_mode=mode)
-        return _run((await self._unary(self._runs.StartRun, request)).run)
-
-    async def watch_run(self, run_id: str, from_sequence: int = 1) -> AsyncIterator[Event]:
-        """Yield a run's events from a sequence number on, until it has finished."""
-        request = message(run_service_pb2.WatchRunRequest, run_id=run_id, from_sequence=from_sequence)
-        async for said in self._stream(self._runs.WatchRun, request):
-            event = said.event
-            yield Event(event.sequence, event.type, json.loads(event.payload_json), event.at.ToDatetime(UTC))
-
-    async def run(
-        self, task: str, *, thread: str = "", agent: str = "", policy_mode: PolicyMode = "pin"
-    ) -> AsyncIterator[Event]:
-        """Start a run and yield its events; the last one is run_finished. `policy_mode` is as for start_run."""
-        started = await self.start_run(task, thread=thread, agent=agent, policy_mode=policy_mode)
-        async for event in self.watch_run(started.id):
-            yield event
-
-    async def get_run(self, run_id: str) -> Run:
-        """Return a run."""
-        request = message(run_service_pb2.GetRunRequest, run_id=run_id)
-        return _run((await self._unary(self._runs.GetRun, request)).run)
-
-    async def cancel_run(self, run_id: str) -> Run:
-        """Stop a run, down to its processes."""
-        request = message(run_service_pb2.CancelRunRequest, run_id=run_id)
-        return _run((await self._unary(self._runs.CancelRun, request)).run)
+def _tell_rest(result: ToolResult, told: Mapping[str, int], on_output: OnOutput) -> None:
+    """Tell what the stream that broke did not; of an evicted result the file has it."""
+    if result.evicted is not None:
+        return
+    for stream, whole in (("stdout", result.stdout_bytes), ("stderr", result.stderr_bytes)):
+        if len(whole) > told[stream]:
+            on_output(stream, whole[told[stream] :])
 
 
 def _as_json(arguments: Mapping[str, Any]) -> str:
@@ -320,7 +355,7 @@ def _result(result: tool_service_pb2.ToolResult) -> ToolResult:
     return ToolResult(
         call_id=result.call_id,
         thread=result.thread,
-        verdict=_word(tool_service_pb2.Verdict.Name(result.verdict)),
+        verdict=word(tool_service_pb2.Verdict.Name(result.verdict)),
         rule=result.rule,
         reason=result.reason,
         outcome=result.outcome,
@@ -338,29 +373,3 @@ def _result(result: tool_service_pb2.ToolResult) -> ToolResult:
         policy_version=result.policy_version,
         edited_arguments=json.loads(result.edited_arguments_json) if result.edited_arguments_json else None,
     )
-
-
-def _run(run: run_service_pb2.Run) -> Run:
-    stop = {"hook": run.stop.hook, "rule": run.stop.rule, "reason": run.stop.reason} if run.HasField("stop") else {}
-    status = _word(run_service_pb2.RunStatus.Name(run.status))
-    finished_at = run.finished_at.ToDatetime(UTC) if run.HasField("finished_at") else None
-    started_at = run.started_at.ToDatetime(UTC)
-    mode = _word(run_service_pb2.PolicyMode.Name(run.policy_mode))
-    return Run(
-        id=run.id,
-        thread=run.thread,
-        agent=run.agent,
-        status=status,
-        stop=stop,
-        last_sequence=run.last_sequence,
-        task=run.task,
-        started_at=started_at,
-        finished_at=finished_at,
-        policy_mode=mode,
-        policy_version=run.policy_version,
-    )
-
-
-def _word(enum_name: str) -> str:
-    """Return the last word of an enum value's name in lower case: VERDICT_DENY is deny."""
-    return enum_name.rpartition("_")[2].lower()

@@ -83,8 +83,8 @@ class ApprovalCalls(Wire):
     ScopeMissing where the key is not an approver's, AlreadyResolved where somebody answered first.
     """
 
-    def __init__(self, address: str, api_key: str) -> None:
-        super().__init__(address, api_key)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._approvals: Any = grpc_pb.ApprovalServiceStub(self._channel)
 
     async def approvals(
@@ -105,7 +105,7 @@ class ApprovalCalls(Wire):
                 page_size=min(200, limit - len(found)),
                 page_token=token,
             )
-            page = await self._unary(self._approvals.ListApprovals, request)
+            page = await self._unary(self._approvals.ListApprovals, request, safe=True)
             found += [_approval(one) for one in page.approvals]
             token = page.next_page_token
             if not token:
@@ -115,19 +115,26 @@ class ApprovalCalls(Wire):
     async def approval(self, approval_id: str) -> Approval:
         """Return an approval."""
         request = message(pb.GetApprovalRequest, approval_id=approval_id)
-        return _approval((await self._unary(self._approvals.GetApproval, request)).approval)
+        return _approval((await self._unary(self._approvals.GetApproval, request, safe=True)).approval)
 
-    async def watch_approvals(self, caught_up: Callable[[], None] = lambda: None) -> AsyncIterator[Approval]:
+    async def watch_approvals(
+        self, caught_up: Callable[[], None] = lambda: None, *, resume: bool = False
+    ) -> AsyncIterator[Approval]:
         """Yield the approvals that wait, then each one that changes, without end; in between `caught_up` is called.
 
-        Unavailable when the gateway stops or does not answer: whoever watches again is told anew what waits.
+        Unavailable when the gateway stops or does not answer: whoever watches again is told anew what waits. With
+        `resume` the client does that itself, as long as its Retry says.
         """
-        async for said in self._stream(self._approvals.WatchApprovals, pb.WatchApprovalsRequest()):
+        watch = self._resumed if resume else self._watched_once
+        async for said in watch(self._approvals.WatchApprovals, pb.WatchApprovalsRequest):
             if said.HasField("approval"):
                 yield _approval(said.approval)
             elif said.caught_up:
                 caught_up()
         raise Unavailable("the gateway ended the stream; watch again when it is back")
+
+    def _watched_once(self, method: Any, request_now: Callable[[], Any]) -> AsyncIterator[Any]:
+        return self._stream(method, request_now())
 
     async def resolve_approval(
         self, approval_id: str, answer: Answer, *, text: str = "", arguments: Mapping[str, Any] | None = None
@@ -156,7 +163,7 @@ class ApprovalCalls(Wire):
                 page_size=min(200, limit - len(found)),
                 page_token=token,
             )
-            page = await self._unary(self._approvals.ListGrants, request)
+            page = await self._unary(self._approvals.ListGrants, request, safe=True)
             found += [_grant(one) for one in page.grants]
             token = page.next_page_token
             if not token:
@@ -166,7 +173,7 @@ class ApprovalCalls(Wire):
     async def revoke_grant(self, grant_id: str) -> Grant:
         """Take a grant back: from the next call on it does not count. One that was revoked stays as it is."""
         request = message(pb.RevokeGrantRequest, grant_id=grant_id)
-        return _grant((await self._unary(self._approvals.RevokeGrant, request)).grant)
+        return _grant((await self._unary(self._approvals.RevokeGrant, request, safe=True)).grant)
 
 
 def _statuses() -> list[str]:

@@ -120,8 +120,8 @@ class ProcessOutput:
 class ProcessCalls(Wire):
     """The calls of ProcessService. Failures are classes of gateway.errors; a refusal by policy is PermissionDenied."""
 
-    def __init__(self, address: str, api_key: str) -> None:
-        super().__init__(address, api_key)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._processes: Any = grpc_pb.ProcessServiceStub(self._channel)
 
     async def run_program(
@@ -208,7 +208,9 @@ class ProcessCalls(Wire):
 
     async def processes(self, thread: str = "default") -> Processes:
         """Return a thread's background processes."""
-        response = await self._unary(self._processes.ListProcesses, message(pb.ListProcessesRequest, thread=thread))
+        response = await self._unary(
+            self._processes.ListProcesses, message(pb.ListProcessesRequest, thread=thread), safe=True
+        )
         return Processes(tuple(_process(process) for process in response.processes), response.strays)
 
     async def process_output(
@@ -244,7 +246,7 @@ class ProcessCalls(Wire):
         """Change the size of a process' terminal."""
         size = message(pb.WindowSize, rows=rows, columns=columns)
         request = message(pb.ResizeProcessRequest, thread=thread, id=process_id, size=size)
-        return _process((await self._unary(self._processes.ResizeProcess, request)).process)
+        return _process((await self._unary(self._processes.ResizeProcess, request, safe=True)).process)
 
     async def signal_process(self, thread: str, process_id: str, signal: int, *, tree: bool = False) -> Process:
         """Send a signal to a process' group, or with `tree` to everything it started.
@@ -271,7 +273,7 @@ class ProcessCalls(Wire):
             left_s = max(deadline_s - time.monotonic(), 0.0)
             # The gateway answers before the call's own deadline; the second is for the way.
             process = _process(
-                (await self._unary(self._processes.WaitProcess, request, min(left_s, _WAIT_S) + 1.0)).process
+                (await self._unary(self._processes.WaitProcess, request, min(left_s, _WAIT_S) + 1.0, safe=True)).process
             )
             if not process.running or time.monotonic() >= deadline_s:
                 return process

@@ -9,11 +9,16 @@ from typing import Any, Literal, Self
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from gateway.admission_settings import AdmissionSettings
 from gateway.agent_settings import AgentSettings
 from gateway.config_section import Name, Section, problems
 from gateway.errors import Misconfigured
+from gateway.identity_settings import IdentitySettings, TlsSettings
 from gateway.model_settings import MODEL_EXAMPLE, ModelSettings
 from gateway.policy.yaml_lines import YamlProblem, written_twice
+from gateway.recovery_settings import RecoverySettings, RunsSettings
+from gateway.retention_settings import RetentionSettings
+from gateway.telemetry.settings import TelemetrySettings
 
 _AGENTS_EXAMPLE = "`agents: {default: {system_prompt: You mend programs.}}`"
 
@@ -69,7 +74,17 @@ class Config(Section):
     directory: Path = Field(default=Path(), exclude=True)
     state_dir: Path = Path("state")
     database_url: str | None = Field(default=None, description="unset means SQLite in state_dir")
+    drain_s: float = Field(
+        default=5.0, ge=0, le=300, description="how long calls that are under way may go on when the gateway stops"
+    )
     sandbox: SandboxSettings = SandboxSettings()
+    admission: AdmissionSettings = AdmissionSettings()
+    recovery: RecoverySettings = RecoverySettings()
+    runs: RunsSettings = RunsSettings()
+    identity: IdentitySettings = IdentitySettings()
+    tls: TlsSettings | None = Field(default=None, examples=["`tls: {certificate: tls.crt, key: tls.key}`"])
+    telemetry: TelemetrySettings = TelemetrySettings()
+    retention: RetentionSettings = RetentionSettings()
     operator_policy: Path | None = Field(default=None, description="rules that apply to every tenant besides its own")
     model: ModelSettings = Field(default=ModelSettings(), examples=[MODEL_EXAMPLE])
     agents: dict[Name, AgentSettings] = Field(default_factory=dict, validate_default=True, examples=[_AGENTS_EXAMPLE])
@@ -88,6 +103,16 @@ class Config(Section):
         if url is not None and url.startswith("sqlite+aiosqlite:"):
             raise ValueError(f"the driver aiosqlite is not used any more: write {url.replace('+aiosqlite', '', 1)}")
         return url
+
+    @model_validator(mode="after")
+    def _knows_whom_credentials_stand_for(self) -> Self:
+        issued = [name for issuer in self.identity.jwt for name in (issuer.tenants or {}).values()]
+        for name in [*issued, *(certificate.tenant for certificate in self.identity.certificates)]:
+            if name not in self.tenants:
+                raise ValueError(f"identity: tenant {name} is not one of {', '.join(sorted(self.tenants))}")
+        if self.identity.certificates and not (self.tls and self.tls.requires_certificates):
+            raise ValueError("identity.certificates: nobody is asked for one without tls.client_ca")
+        return self
 
     @classmethod
     def load(cls, path: Path) -> Self:

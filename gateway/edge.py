@@ -1,6 +1,8 @@
 """The edge: every RPC goes through one of these wrappers. It authenticates, and it translates errors, once.
 
-A servicer says in `scope` which of a key's scopes its RPCs need; `caller(context)` tells an RPC by which key it came.
+A servicer says in `scope` which of a credential's scopes its RPCs need, and in `scopes` what single ones need instead.
+One with `for_operators` admits operators too, for whom the tenant is None. `principal(context)` tells an RPC who calls.
+A stream ends when its caller's credential does.
 
 An RPC is written as `async def CallTool(self, tenant, request, context)`; what it raises becomes a status with a
 google.rpc.ErrorInfo whose reason a client can branch on.
@@ -8,9 +10,10 @@ google.rpc.ErrorInfo whose reason a client can branch on.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import grpc
@@ -21,17 +24,30 @@ from google.protobuf.message import Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from gateway.errors import AirlockError, Internal, QuotaExceeded, ScopeMissing, from_sandbox
-from gateway.principal import CALLER, Caller, Principal
-from gateway.shares import Shares
+from gateway.admission import Admission
+from gateway.errors import (
+    AirlockError,
+    InProgress,
+    Internal,
+    InvalidArgument,
+    Overloaded,
+    QuotaExceeded,
+    ScopeMissing,
+    from_sandbox,
+)
+from gateway.keys import OPERATE
+from gateway.principal import CALLER, PRINCIPAL, Caller, Principal
+from gateway.request_checks import check
+from gateway.storage.audit_store import OPERATORS
+from gateway.stream_guard import StreamGuard
+from gateway.telemetry.rpc import admitted, refused
 from gateway.tenants import Tenant
 from sandbox.errors import SandboxError
 
 log = structlog.get_logger(__name__)
 _DOMAIN = "airlock"
-# A quarter of what the server takes in all (server.py), streams that wait included.
-CALLS_OF_A_TENANT = 512
-_CALLS = Shares(CALLS_OF_A_TENANT, "calls")
+ADMISSION = Admission()
+"""Of this process, as memory and processors are; gateway/server.py gives it the configured bounds."""
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -42,49 +58,93 @@ class Authenticator(Protocol):
 
 
 class Service(Protocol):
-    """What a servicer must have for the wrappers."""
+    """What a servicer must have for the wrappers.
+
+    It may also have `scopes`, what single RPCs need by their names, `for_operators`, `works`: the names of its streams
+    that work, such as a program, and so need a place as calls that answer once do, and `waits`: of those that answer
+    once and only wait for something until then.
+    """
 
     scope: str
     authenticate: Authenticator
 
 
 S = TypeVar("S", bound=Service)
+T = TypeVar("T", Tenant, Tenant | None)
 Q = TypeVar("Q")
 A = TypeVar("A")
 
 
 def caller(context: Context) -> Caller:
-    """Return the key that the call under way came with."""
+    """Return the credential that the call under way came with."""
     del context  # grpc's have no room for it; every RPC has a task of its own, and so a variable of its own
     return CALLER.get(Caller())
 
 
-async def _admitted(service: Service, context: Context) -> Tenant:
+def principal(context: Context) -> Principal:
+    """Return who makes the call under way, which was admitted."""
+    del context  # as above
+    return PRINCIPAL.get()
+
+
+def scope_of(service: Service | type[Service], method: str) -> str:
+    """Return the scope that an RPC needs."""
+    scopes: Mapping[str, str] = getattr(service, "scopes", {})
+    return scopes.get(method, service.scope)
+
+
+async def _admitted(service: Service, method: str, context: Context) -> Tenant | None:
     """Return the tenant of a call that may be made; Unauthenticated or ScopeMissing for others."""
     found = await service.authenticate(context)
-    principal = Principal(found) if isinstance(found, Tenant) else found
-    if principal.tenant is None:
+    who = Principal(found) if isinstance(found, Tenant) else found
+    scope = scope_of(service, method)
+    if scope not in who.scopes:
+        raise _scope_missing(who, scope)
+    if who.tenant is None and not getattr(service, "for_operators", False):
         raise ScopeMissing("an operator's key belongs to no tenant: make one with `airlock key create --tenant NAME`")
-    if service.scope not in principal.scopes:
-        raise ScopeMissing(
-            f"this key is for {', '.join(principal.scopes)}, and the call needs {service.scope}: make a key with "
-            f"`airlock key create --tenant {principal.tenant.name} --scope {service.scope}`",
-            scope=service.scope,
-        )
-    CALLER.set(principal.caller)
-    return principal.tenant
+    CALLER.set(who.caller)
+    PRINCIPAL.set(who)
+    admitted(OPERATORS if who.tenant is None else who.tenant.name)
+    return who.tenant
+
+
+def _scope_missing(who: Principal, scope: str) -> ScopeMissing:
+    if scope == OPERATE:
+        whose = "--operator"
+    elif who.tenant is None:
+        whose = f"--tenant NAME --scope {scope}"
+    else:
+        whose = f"--tenant {who.tenant.name} --scope {scope}"
+    return ScopeMissing(
+        f"this key is for {', '.join(who.scopes) or 'nothing'}, and the call needs {scope}: make a key with "
+        f"`airlock key create {whose}`",
+        scope=scope,
+    )
+
+
+def _at_work(whose: str, request: object, context: Context) -> contextlib.AbstractAsyncContextManager[None]:
+    size_bytes = request.ByteSize() if isinstance(request, Message) else 0
+    return ADMISSION.work(whose, size_bytes=size_bytes, patience_s=context.time_remaining())
 
 
 def unary(
-    method: Callable[[S, Tenant, Q, Context], Awaitable[A]],
+    method: Callable[[S, T, Q, Context], Awaitable[A]],
 ) -> Callable[[S, Q, Context], Awaitable[A]]:
     """Wrap an RPC that answers once."""
 
     @functools.wraps(method)
     async def rpc(self: S, request: Q, context: Context) -> A:
         try:
-            tenant = await _admitted(self, context)
-            with _CALLS.hold(tenant.name):
+            tenant: Any = await _admitted(self, method.__name__, context)
+            check(request)
+            whose = OPERATORS if tenant is None else tenant.name
+            if method.__name__ in getattr(self, "waits", ()):
+                with ADMISSION.stream(whose):
+                    return await method(self, tenant, request, context)
+            if not hasattr(request, "__anext__"):
+                async with _at_work(whose, request, context):
+                    return await method(self, tenant, request, context)
+            with ADMISSION.stream(whose), StreamGuard(functools.partial(self.authenticate, context)):
                 return await method(self, tenant, request, context)
         except Exception as error:
             del request  # grpc keeps the frame for a while, and a refusal must not keep what was refused
@@ -94,17 +154,25 @@ def unary(
 
 
 def streaming(
-    method: Callable[[S, Tenant, Q, Context], AsyncIterator[A]],
+    method: Callable[[S, T, Q, Context], AsyncIterator[A]],
 ) -> Callable[[S, Q, Context], AsyncIterator[A]]:
     """Wrap an RPC that answers with a stream."""
 
     @functools.wraps(method)
     async def rpc(self: S, request: Q, context: Context) -> AsyncIterator[A]:
         try:
-            tenant = await _admitted(self, context)
-            with _CALLS.hold(tenant.name):
+            tenant: Any = await _admitted(self, method.__name__, context)
+            check(request)
+            whose = OPERATORS if tenant is None else tenant.name
+            async with contextlib.AsyncExitStack() as held:
+                held.enter_context(ADMISSION.stream(whose))
+                guard = held.enter_context(StreamGuard(functools.partial(self.authenticate, context)))
+                if method.__name__ in getattr(self, "works", ()):
+                    await held.enter_async_context(_at_work(whose, request, context))
                 async for answer in method(self, tenant, request, context):
+                    guard.send()
                     yield answer
+                    guard.sent()
         except Exception as error:
             del request
             await _abort(context, error)
@@ -121,6 +189,7 @@ async def _abort(context: Context, error: Exception) -> NoReturn:
     if not isinstance(error, AirlockError):
         log.error("fault", exc_info=error)
         error = Internal("a fault of the gateway; its log has the details")
+    refused(error)
     # grpc-stubs do not know this method, nor that it never returns.
     abort: Callable[[grpc.Status], Awaitable[NoReturn]] = context.abort_with_status  # type: ignore[attr-defined]
     await abort(rpc_status.to_status(status_of(error)))
@@ -129,15 +198,21 @@ async def _abort(context: Context, error: Exception) -> NoReturn:
 def status_of(error: AirlockError) -> status_pb2.Status:
     """Return the google.rpc.Status of an error."""
     told: list[Message] = [error_details_pb2.ErrorInfo(reason=error.reason, domain=_DOMAIN, metadata=error.details)]
+    if isinstance(error, InvalidArgument) and error.violations:
+        violations = [
+            error_details_pb2.BadRequest.FieldViolation(field=field, description=said)
+            for field, said in error.violations.items()
+        ]
+        told.append(error_details_pb2.BadRequest(field_violations=violations))
     if isinstance(error, QuotaExceeded):
         violation = error_details_pb2.QuotaFailure.Violation(
             subject=error.details.get("rule") or error.details.get("quota", ""), description=str(error)
         )
         told.append(error_details_pb2.QuotaFailure(violations=[violation]))
-        if error.retry_after_s is not None:
-            retry = error_details_pb2.RetryInfo()
-            retry.retry_delay.FromMicroseconds(round(error.retry_after_s * 1_000_000))
-            told.append(retry)
+    if isinstance(error, Overloaded | InProgress) and error.retry_after_s is not None:
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromMicroseconds(round(error.retry_after_s * 1_000_000))
+        told.append(retry)
     details = [any_pb2.Any() for _ in told]
     for detail, message in zip(details, told, strict=True):
         detail.Pack(message)

@@ -2,11 +2,14 @@
 
     AirlockError
     +-- Unauthenticated      UNAUTHENTICATED      no key, or one that is not known
-    +-- InvalidArgument      INVALID_ARGUMENT     a field of the request is wrong
+    +-- InvalidArgument      INVALID_ARGUMENT     a field of the request is wrong; with BadRequest
+    |   +-- RequestIdReused                       the request id was given to another request before
+    |   +-- PolicyInvalid                         a policy does not load or does not fit; details: problems
     |   +-- InvalidPath                           a path that is malformed or goes through a symbolic link
     +-- NotFound             NOT_FOUND            not there, or another tenant's: no difference in answer
     +-- PermissionDenied     PERMISSION_DENIED    policy, or the file's mode, says no
     |   +-- ScopeMissing                          the key is not for such calls; details: scope
+    +-- StillConfigured      FAILED_PRECONDITION  what is to be deleted is in the configuration yet
     +-- ApprovalPending      FAILED_PRECONDITION  the call waits for an approval; details: approval_id
     +-- AlreadyResolved      FAILED_PRECONDITION  somebody answered first; details: status
     +-- EditRefused          FAILED_PRECONDITION  the policy denies an approver's arguments; details: rule
@@ -19,9 +22,12 @@
     +-- NoSpace              RESOURCE_EXHAUSTED   the workspace is full
     +-- TooLarge             OUT_OF_RANGE         larger than the call takes
     +-- Exhausted            RESOURCE_EXHAUSTED   the sandbox has no process or memory left, or no room for a process
-    +-- Overloaded           RESOURCE_EXHAUSTED   too many sandboxes, runs or calls at once
+    +-- Overloaded           RESOURCE_EXHAUSTED   too many sandboxes, runs or calls at once; with RetryInfo where
+    |   |                                         waiting helps
     |   +-- QuotaExceeded                         a quota of the tenant is used up; details: quota; with QuotaFailure
-                                                  and, where waiting helps, RetryInfo
+    +-- InProgress           ABORTED              the same request, by its id, is under way; with RetryInfo
+    +-- SandboxBusy          FAILED_PRECONDITION  calls are under way in the sandbox that was to be stopped
+    +-- OtherEngine          FAILED_PRECONDITION  the thread's files are on another engine; details: engine
     +-- ThreadBusy           FAILED_PRECONDITION  a run is under way in the thread
     +-- Unavailable          UNAVAILABLE          the engine, a sandbox or the gateway does not answer
     +-- DeadlineExceeded     DEADLINE_EXCEEDED    the caller's own time limit passed first
@@ -36,11 +42,15 @@ class. str() says what is wrong and how to mend it.
 from __future__ import annotations
 
 import errno
-from typing import ClassVar
+import re
+from collections.abc import Mapping
+from typing import ClassVar, Self
 
 import grpc
 
 from sandbox import errors as sandbox_errors
+
+_FIELD = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*): (.+)", re.DOTALL)
 
 
 class AirlockError(Exception):
@@ -62,10 +72,33 @@ class Unauthenticated(AirlockError):
 
 
 class InvalidArgument(AirlockError):
-    """A field of the request is wrong."""
+    """A field of the request is wrong. `violations` say what would be right, by the paths of fields, where known."""
 
     code = grpc.StatusCode.INVALID_ARGUMENT
     reason = "INVALID_ARGUMENT"
+
+    def __init__(self, message: str, **details: str) -> None:
+        super().__init__(message, **details)
+        # Most are raised as "field: what is right".
+        field = _FIELD.match(message)
+        self.violations: Mapping[str, str] = {field[1]: field[2]} if field else {}
+
+    def of_fields(self, violations: Mapping[str, str]) -> Self:
+        """Return this error, about these fields."""
+        self.violations = dict(violations)
+        return self
+
+
+class RequestIdReused(InvalidArgument):
+    """The request id was given to another request before: take a new one for each request."""
+
+    reason = "REQUEST_ID_REUSED"
+
+
+class PolicyInvalid(InvalidArgument):
+    """A policy does not load or does not fit; `problems` of `details` is a JSON list of {line, field, message}."""
+
+    reason = "POLICY_INVALID"
 
 
 class InvalidPath(InvalidArgument):
@@ -92,6 +125,13 @@ class ScopeMissing(PermissionDenied):
     """The key is not for such calls; `scope` of `details` is what it would need."""
 
     reason = "SCOPE_MISSING"
+
+
+class StillConfigured(AirlockError):
+    """What is to be deleted is in the configuration yet, and would be made again."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "STILL_CONFIGURED"
 
 
 class ApprovalPending(AirlockError):
@@ -179,10 +219,14 @@ class Exhausted(AirlockError):
 
 
 class Overloaded(AirlockError):
-    """Too many sandboxes, runs or calls at once."""
+    """Too many sandboxes, runs or calls at once. `retry_after_s` is None where nobody knows when there are fewer."""
 
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
     reason = "OVERLOADED"
+
+    def __init__(self, message: str, retry_after_s: float | None = None, **details: str) -> None:
+        super().__init__(message, **details)
+        self.retry_after_s = retry_after_s
 
 
 class QuotaExceeded(Overloaded):
@@ -190,9 +234,30 @@ class QuotaExceeded(Overloaded):
 
     reason = "QUOTA_EXCEEDED"
 
-    def __init__(self, message: str, retry_after_s: float | None = None, **details: str) -> None:
+
+class InProgress(AirlockError):
+    """The same request, by its request id, is under way: make it again after `retry_after_s`, and have its result."""
+
+    code = grpc.StatusCode.ABORTED
+    reason = "IN_PROGRESS"
+
+    def __init__(self, message: str, retry_after_s: float | None = 0.2, **details: str) -> None:
         super().__init__(message, **details)
         self.retry_after_s = retry_after_s
+
+
+class SandboxBusy(AirlockError):
+    """Calls are under way in the sandbox that was to be stopped, on whichever gateway."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "SANDBOX_BUSY"
+
+
+class OtherEngine(AirlockError):
+    """The thread's files are on another engine, `engine` of `details`, than this gateway's."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "OTHER_ENGINE"
 
 
 class ThreadBusy(AirlockError):
@@ -246,6 +311,7 @@ _FROM_SANDBOX: tuple[tuple[type[sandbox_errors.SandboxError], type[AirlockError]
     (sandbox_errors.Conflict, Conflict),
     (sandbox_errors.InvalidArgument, InvalidArgument),
     (sandbox_errors.Exhausted, Exhausted),
+    (sandbox_errors.SandboxBusy, SandboxBusy),
     (sandbox_errors.PostureTooWeak, Misconfigured),
     (sandbox_errors.ImageMissing, Misconfigured),
     (sandbox_errors.SandboxError, Unavailable),

@@ -53,6 +53,8 @@ class _Transfer:
 class Upload(_Transfer):
     """Writes what a client streams."""
 
+    audit_kind = "file_write"
+
     def __init__(self, sandbox: ThreadSandbox, chunks: AsyncIterator[bytes]) -> None:
         super().__init__(sandbox)
         self._chunks = chunks
@@ -71,6 +73,8 @@ class Upload(_Transfer):
 
 class Download(_Transfer):
     """Streams a file to a client; `chunks` holds a few at most, so a slow client slows the sandbox, not the gateway."""
+
+    audit_kind = "file_read"
 
     def __init__(self, sandbox: ThreadSandbox, chunks: asyncio.Queue[bytes | None], stall_limit_s: float) -> None:
         super().__init__(sandbox)

@@ -1,4 +1,7 @@
-"""The log: one line an event on stderr, JSON, or readable when stderr is a terminal. All modules, one format."""
+"""The log: one line an event on stderr, JSON, or readable when stderr is a terminal. All modules, one format.
+
+Each line has the tenant, run_id, thread, call_id and trace_id where they are known; none has arguments or results.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ import sys
 
 import structlog
 
+from gateway.telemetry.log_processors import add_trace, told_exception
+
 
 def set_up_logging() -> None:
     """Send structlog and the standard library's loggers the same way; AIRLOCK_LOG_LEVEL is the least level shown."""
@@ -16,7 +21,8 @@ def set_up_logging() -> None:
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info,
+        add_trace,
+        told_exception,
     ]
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],

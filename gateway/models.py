@@ -15,6 +15,8 @@ from agent.model import Model, OnDelta
 from agent.models.openai_model import OpenAIModel, Prices
 from agent.state import ModelResponse
 from gateway.model_settings import ModelSettings
+from gateway.telemetry.observed_model import ObservedModel
+from gateway.telemetry.telemetry import Telemetry
 
 log = structlog.get_logger(__name__)
 _REQUESTS_LIMIT = 16
@@ -23,8 +25,9 @@ _REQUESTS_LIMIT = 16
 class Models:
     """Opens models by their settings."""
 
-    def __init__(self, requests_limit: int = _REQUESTS_LIMIT) -> None:
+    def __init__(self, requests_limit: int = _REQUESTS_LIMIT, telemetry: Telemetry | None = None) -> None:
         """Let `requests_limit` requests be under way at once, to all of the models together."""
+        self._telemetry = telemetry
         self._turns = asyncio.Semaphore(requests_limit)
         self._opened: dict[ModelSettings, _InTurn] = {}
 
@@ -32,7 +35,10 @@ class Models:
         """Return the model; nothing is connected yet. Raises Misconfigured when the environment has no key for it."""
         if settings not in self._opened:
             self._opened[settings] = _InTurn(_opened(settings), self._turns)
-        return self._opened[settings]
+        opened = self._opened[settings]
+        if self._telemetry is None or not self._telemetry.on:
+            return opened
+        return ObservedModel(opened, self._telemetry, settings.resolved_base_url())
 
     async def close(self) -> None:
         """Close the connections of all of them."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from gateway.keys import SCOPES
+from gateway.keys import TENANT_SCOPES
 from gateway.tenants import Tenant
+
+# As much as is stored of who answered an approval.
+_SHOWN_CHARS = 128
 
 
 @dataclass(frozen=True)
@@ -21,17 +24,25 @@ class Caller:
     shown: str = ""
 
 
+def shown_of(kind: str, name: str) -> str:
+    """Return what is shown of a credential that is no key: its kind, so that no name looks like a key, and its name."""
+    return "".join(char if char.isprintable() else "?" for char in f"{kind}:{name}")[:_SHOWN_CHARS]
+
+
 @dataclass(frozen=True)
 class Principal:
     """Who calls. `tenant` is None for an operator, whose credential belongs to no tenant."""
 
     tenant: Tenant | None
     caller: Caller = Caller()
-    scopes: tuple[str, ...] = SCOPES
+    scopes: tuple[str, ...] = TENANT_SCOPES
 
 
 CALLER: ContextVar[Caller] = ContextVar("caller")
 """Set by gateway/edge.py for each RPC; what an RPC starts, such as a run, inherits it."""
+
+PRINCIPAL: ContextVar[Principal] = ContextVar("principal")
+"""Set beside it; gateway/edge.py reads it for an RPC."""
 
 
 def actor() -> str:

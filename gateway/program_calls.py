@@ -89,6 +89,8 @@ class EndedProgram:
 class ProgramRun(_ProgramCall):
     """Runs a program to its end. `pieces` holds a few at most, so a slow client slows the program, not the gateway."""
 
+    audit_kind = "program"
+
     def __init__(
         self,
         sandbox: ThreadSandbox,
@@ -169,6 +171,8 @@ class ProgramRun(_ProgramCall):
 
 class ProcessStart(_ProgramCall):
     """Starts a background process; the call is over when it runs."""
+
+    audit_kind = "process"
 
     def __init__(
         self,

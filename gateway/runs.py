@@ -1,7 +1,8 @@
 """Runs: starting them, following them, stopping them. A run is a task here and an event log in the database.
 
 A run that waits for an approval is no task anywhere: its state is in the database, and a gateway that finds nothing of
-it asked any more takes it and goes on (gateway/waiting_runs.py).
+it asked any more takes it and goes on (gateway/waiting_runs.py). So is one whose gateway is lost, or was stopped: it is
+taken over from its last checkpoint (gateway/checkpoints.py), and what its old gateway still writes is refused.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Literal
 
 import structlog
 from pydantic import JsonValue
+from sqlalchemy.exc import IntegrityError
 
 from agent.errors import AgentError
 from agent.events import Event
@@ -22,6 +24,7 @@ from agent.loop import Agent
 from agent.messages import Message
 from agent.state import AgentState
 from gateway import agents
+from gateway.checkpoints import Checkpoints
 from gateway.clock import MakeId, make_id
 from gateway.errors import (
     AirlockError,
@@ -33,16 +36,22 @@ from gateway.errors import (
     TooLarge,
     Unavailable,
 )
+from gateway.journal import JournalHook
 from gateway.models import Models
 from gateway.patience import patiently
 from gateway.quotas import Quotas
 from gateway.redaction.events import redacted_events
 from gateway.run_log import RunLog
+from gateway.storage.lease_store import INTERRUPTED_REASON
+from gateway.storage.run_writes import Claim
 from gateway.storage.store import LoggedEvent, Run, Store, Thread
 from gateway.storage.waiting_store import WaitingRun
 from gateway.suspended_run import SuspendedRun
+from gateway.telemetry.run_span import hosted
+from gateway.telemetry.telemetry import Telemetry
 from gateway.tenants import Tenant
 from gateway.thread_history import THREAD_LIMIT_CHARS, ThreadHistoryHook
+from gateway.told_events import ToldEvents
 from gateway.tool_calls import ToolCalls
 from gateway.trace_log import TraceLog
 from gateway.waiting_runs import WaitingRuns
@@ -54,7 +63,10 @@ _EVENTS_PAGE = 200
 _LIVE_LIMIT = 32
 # How soon those who watch a run that waits, or that another gateway hosts, see what it does.
 _WATCH_POLL_S = 0.3
+# How soon a run ends that was cancelled on another gateway.
+_CANCEL_POLL_S = 0.25
 PolicyMode = Literal["pin", "follow"]
+OnStop = Literal["hand_over", "cancel"]
 _UNDER_WAY = ("running", "waiting")
 _GATEWAY_STOPPED: dict[str, JsonValue] = {
     "hook": "gateway",
@@ -63,12 +75,23 @@ _GATEWAY_STOPPED: dict[str, JsonValue] = {
 }
 
 
+class _Interrupted(Exception):
+    """A run cannot go on after its gateway was lost."""
+
+
 @dataclass
 class _Live:
     run: Run
     thread: Thread
     log: RunLog
     cancelled: bool = False
+    # Why it came here; empty for one that was started here.
+    because: str = ""
+    told: ToldEvents = field(default_factory=ToldEvents)
+    # Where it is another gateway's, or is to become it: nothing more is written of it here.
+    abandoned: bool = False
+    handed_over: bool = False
+    journal: JournalHook | None = None
     suspending: Event | None = None
     suspended: bool = False
     task: asyncio.Task[None] | None = field(default=None, repr=False)
@@ -85,9 +108,16 @@ class Runs:
         ids: MakeId = make_id,
         waiting: WaitingRuns | None = None,
         quotas: Quotas | None = None,
+        telemetry: Telemetry | None = None,
+        on_stop: OnStop = "cancel",
     ) -> None:
-        """Without `waiting` nobody can be asked, and no run waits; without `quotas` runs_at_once is not held."""
+        """Without `waiting` nobody can be asked, and no run waits; without `quotas` runs_at_once is not held.
+
+        `on_stop` says what becomes of live runs when this is closed: they end, or other gateways go on with them.
+        """
+        self._on_stop = on_stop
         self._quotas = quotas
+        self._telemetry = telemetry or Telemetry.off()
         self._store = store
         self._tool_calls = tool_calls
         self._ids = ids
@@ -97,11 +127,18 @@ class Runs:
         self._closing = asyncio.Event()
         self._waiting = waiting
         self._waker = asyncio.create_task(waiting.follow(self._resume)) if waiting is not None else None
+        self._canceller = asyncio.create_task(self._follow_cancels(), name="cancelled elsewhere")
 
     async def start(
-        self, tenant: Tenant, task: str, thread_name: str, agent_name: str, policy_mode: PolicyMode = "pin"
+        self,
+        tenant: Tenant,
+        task: str,
+        thread_name: str,
+        agent_name: str,
+        policy_mode: PolicyMode = "pin",
+        request: tuple[str, str] | None = None,
     ) -> Run:
-        """Start a run and return it; its first event is stored soon after.
+        """Start a run and return it; its first event is stored soon after. `request` is its request id, and a digest.
 
         One that pins is judged by the policy that is in force now to its end, one that follows by whatever is in force.
         """
@@ -121,7 +158,7 @@ class Runs:
             raise
         tenant = tenant.pinned() if policy_mode == "pin" else tenant
         # Shielded: a caller that goes away meanwhile must not leave a stored run that nobody hosts.
-        begun = asyncio.create_task(self._begin(run_id, tenant, thread, task, agent_name, policy_mode))
+        begun = asyncio.create_task(self._begin(run_id, tenant, thread, task, agent_name, policy_mode, request))
         return await asyncio.shield(begun)
 
     async def _reserved(self, tenant: Tenant, thread_name: str) -> Thread:
@@ -143,9 +180,16 @@ class Runs:
             await self._quotas.release_run(run_id)
 
     async def _begin(
-        self, run_id: str, tenant: Tenant, thread: Thread, task: str, agent_name: str, policy_mode: PolicyMode
+        self,
+        run_id: str,
+        tenant: Tenant,
+        thread: Thread,
+        task: str,
+        agent_name: str,
+        policy_mode: PolicyMode,
+        request: tuple[str, str] | None = None,
     ) -> Run:
-        models = self._models.setdefault(tenant.name, Models())
+        models = self._models.setdefault(tenant.name, Models(telemetry=self._telemetry))
         try:
             for settings in tenant.agents[agent_name].models(tenant.model):
                 models.of(settings)  # one without a key is told to whoever starts the run
@@ -170,13 +214,27 @@ class Runs:
                 policy_version=tenant.policy.version,
                 policy_mode=policy_mode,
                 run_id=run_id,
+                request=request,
+                checkpoint=SuspendedRun.of(
+                    AgentState(run_id=run_id, thread=thread.name), _reference(tenant, policy_mode)
+                ).model_dump_json(),
             )
-        except BaseException:
+        except BaseException as error:
             del self._busy[thread.id]
             await self._release_quotas(run_id)
+            if isinstance(error, IntegrityError) and (other := await self._store.under_way(thread)) is not None:
+                raise ThreadBusy(
+                    f"the run {other} is under way in thread {thread.name!r}: wait for it, cancel it, or use another",
+                    run_id=other,
+                ) from None
             raise
-        self._host(_Live(run, thread, RunLog(run.id, self._store)), tenant)
+        self._host(self._live_run(run, thread, Claim(run.id)), tenant)
         return run
+
+    def _live_run(self, run: Run, thread: Thread, claim: Claim, last_sequence: int = 0) -> _Live:
+        log_ = RunLog(claim, self._store, last_sequence=last_sequence, lost=lambda: self._abandon(work))
+        work = _Live(run, thread, log_)
+        return work
 
     def _host(self, work: _Live, tenant: Tenant, suspended: str | None = None) -> None:
         run = work.run
@@ -187,7 +245,7 @@ class Runs:
             work.task.cancel()
 
     async def _resume(self, ready: WaitingRun, waiting: WaitingRuns) -> None:
-        """Go on with a run that waited, unless another gateway does."""
+        """Go on with a run that waited, or whose gateway is lost, unless another gateway does."""
         thread = ready.thread
         if self._closing.is_set() or thread.id in self._busy:
             return
@@ -198,7 +256,7 @@ class Runs:
                 await self._quotas.hold_run(thread.tenant, ready.id, tenant.policy.document.quotas)
             # Read before it is claimed: once it is, nothing may fail before it is hosted.
             run = await self._store.run(thread.tenant, ready.id)
-            claimed = await waiting.store.claim(ready.id) if run is not None else None
+            claimed = await waiting.store.claim(ready) if run is not None else None
             if run is None or claimed is None:
                 self._busy.pop(thread.id, None)
                 await self._release_quotas(ready.id)
@@ -210,17 +268,12 @@ class Runs:
             self._busy.pop(thread.id, None)
             await self._release_quotas(ready.id)
             raise
-        self._models.setdefault(tenant.name, Models())
-        log.info("run goes on", run_id=run.id, tenant=run.tenant, thread=run.thread)
-        self._host(
-            _Live(
-                replace(run, status="running", last_sequence=claimed.last_sequence),
-                thread,
-                RunLog(run.id, self._store, last_sequence=claimed.last_sequence),
-            ),
-            tenant,
-            claimed.suspended,
-        )
+        self._models.setdefault(tenant.name, Models(telemetry=self._telemetry))
+        log.info("run goes on", run_id=run.id, tenant=run.tenant, thread=run.thread, because=ready.because)
+        run = replace(run, status="running", last_sequence=claimed.last_sequence)
+        work = self._live_run(run, thread, claimed.claim, claimed.last_sequence)
+        work.because, work.cancelled = ready.because, ready.cancelled
+        self._host(work, tenant, claimed.checkpoint)
 
     async def get(self, tenant: Tenant, run_id: str) -> Run:
         """Return a run; NotFound also when it is another tenant's."""
@@ -265,16 +318,56 @@ class Runs:
         if live is not None and live.task is not None and not live.cancelled:
             live.cancelled = True
             live.task.cancel()
-        elif live is None and self._waiting is not None:
-            await self._end_waiting(run.id, self._waiting)
+        elif live is None and run.status in _UNDER_WAY:
+            await self._cancel_elsewhere(run.id)
         return run
 
-    async def _end_waiting(self, run_id: str, waiting: WaitingRuns) -> None:
+    async def _cancel_elsewhere(self, run_id: str) -> None:
+        """End a run that waits; of one that another gateway hosts, or nobody, ask for its end."""
+        if self._waiting is not None and await self._end_waiting(run_id, self._waiting):
+            return
+        await self._store.ask_to_cancel(run_id)
+        if self._waiting is not None:
+            self._waiting.look()
+
+    async def _follow_cancels(self) -> None:
+        """Cancel what is hosted here and was asked to end elsewhere, until cancelled."""
+        while True:
+            await asyncio.sleep(_CANCEL_POLL_S)
+            try:
+                asked = await self._store.asked_to_cancel() if self._live else ()
+            except AirlockError as error:
+                log.warning("what was cancelled elsewhere is not known", error=str(error))
+                continue
+            for run_id in asked:
+                live = self._live.get(run_id)
+                if live is not None and live.task is not None and not live.cancelled:
+                    live.cancelled = True
+                    live.task.cancel()
+
+    def abandon_all(self) -> None:
+        """End all that is hosted here without a word: others may have it."""
+        for work in list(self._live.values()):
+            self._abandon(work)
+
+    def _abandon(self, work: _Live) -> None:
+        """End a run here, and leave all that is written of it as it is."""
+        if work.task is None or (work.log.complete and not work.log.abandoned):
+            return  # its end is being written, if it is ours still
+        work.abandoned = True
+        work.log.abandon()
+        if work.journal is not None:
+            work.journal.abandon()
+        work.task.cancel()
+
+    async def _end_waiting(self, run_id: str, waiting: WaitingRuns) -> bool:
         """End a run while it waits, and what it asked."""
         finished = _finished("cancelled", "gateway", "cancelled", "the run was cancelled")
         if await waiting.store.end(run_id, finished):
             await waiting.approvals.cancel_open(run_id)
             log.info("run finished", run_id=run_id, status="cancelled")
+            return True
+        return False
 
     async def _pause(self, pause_s: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -282,7 +375,7 @@ class Runs:
                 await self._closing.wait()
 
     async def close(self) -> None:
-        """Cancel every live run and wait until their last events are stored; no run starts after this.
+        """Cancel every live run, or hand it over, and wait until what is to be stored is; no run starts after this.
 
         A run that waits is left alone: it goes on when a gateway is back.
         """
@@ -290,9 +383,14 @@ class Runs:
         if self._waker is not None:
             self._waker.cancel()
             await asyncio.gather(self._waker, return_exceptions=True)
+        self._canceller.cancel()
+        await asyncio.gather(self._canceller, return_exceptions=True)
         live = list(self._live.values())
         for work in live:
-            if work.task is not None:
+            if self._on_stop == "hand_over" and not work.cancelled:
+                work.handed_over = True
+                self._abandon(work)
+            elif work.task is not None:
                 work.task.cancel()
         await asyncio.gather(*(work.ended for work in live if work.ended is not None))
         await asyncio.gather(*(models.close() for models in self._models.values()))
@@ -304,6 +402,8 @@ class Runs:
             task.result()
         except asyncio.CancelledError:
             self._log_event(work, _finished("cancelled", "gateway", "cancelled", "the run was cancelled"))
+        except _Interrupted:
+            self._log_event(work, _finished("failed", "gateway", "interrupted", INTERRUPTED_REASON))
         except (AgentError, AirlockError) as error:
             self._log_event(work, _finished("failed", "gateway", "error", str(error)))
         except Exception as error:
@@ -312,11 +412,22 @@ class Runs:
             self._log_event(work, _finished("failed", "gateway", "fault", fault))
         try:
             await work.log.close()
-            await self._settle_approvals(work)
+            if not work.abandoned:
+                await self._settle_approvals(work)
+            elif work.handed_over:
+                await self._hand_over(work)
             await self._release_quotas(work.run.id)
         finally:
             self._live.pop(work.run.id, None)
             self._busy.pop(work.thread.id, None)
+
+    async def _hand_over(self, work: _Live) -> None:
+        """Let others take a run, now that nothing of it happens here any more."""
+        try:
+            await self._store.hand_over(work.log.claim)
+            log.info("run is handed over", run_id=work.run.id, tenant=work.run.tenant, thread=work.run.thread)
+        except AirlockError as error:
+            log.warning("a run is found when the lease is over", run_id=work.run.id, error=str(error))
 
     async def _settle_approvals(self, work: _Live) -> None:
         """Take back what a run that is over has asked; end one that was cancelled just as it began to wait."""
@@ -332,6 +443,13 @@ class Runs:
 
     def _log_event(self, work: _Live, event: Event) -> None:
         """Take an event of a run; one that nobody asked to cancel was cancelled by the gateway's end."""
+        if work.abandoned or work.told.has(event):
+            if event.type != "run_started" or work.abandoned:
+                return
+            # It has begun once already, and not come to its first step.
+            event = Event("run_resumed", {"step": 0, "agent": work.run.agent, "thread": work.run.thread})
+        if event.type == "run_resumed":
+            event = Event(event.type, {**event.payload, "because": work.because})
         facts = {"run_id": work.run.id, "tenant": work.run.tenant, "thread": work.run.thread}
         if event.type == "hook_failed":
             # Not the error's text, which may hold what a tenant wrote: the event has it.
@@ -347,8 +465,25 @@ class Runs:
             return
         work.log.emit(event)
 
+    async def _recall(self, live: _Live, stored: str | None) -> None:
+        """Find what an earlier gateway told of a run, and settle its calls that were under way, if none goes on."""
+        run_id, claim = live.run.id, live.log.claim
+        checkpoint = SuspendedRun.model_validate_json(stored) if stored is not None else None
+        since = checkpoint.sequence if checkpoint is not None else 0
+        live.told = ToldEvents(await patiently(partial(self._store.told_since, run_id, since), run_id))
+        if live.because == "approval":
+            return
+        if live.cancelled or checkpoint is None or checkpoint.state.pending is None:
+            await patiently(partial(self._store.take_over_calls, claim, ()), run_id)
+        if live.cancelled:
+            raise asyncio.CancelledError
+        if checkpoint is None:
+            raise _Interrupted  # it was started by a version that kept nothing to go on from
+
     async def _run_agent(self, live: _Live, tenant: Tenant, stored: str | None) -> None:
         run, thread = live.run, live.thread
+        if live.because:
+            await self._recall(live, stored)
         suspended = SuspendedRun.model_validate_json(stored) if stored is not None else None
         if suspended is not None and suspended.policy and self._waiting is not None:
             pinned = partial(self._waiting.tenant, tenant.name, suspended.policy)
@@ -368,7 +503,12 @@ class Runs:
 
         # A run that waited has been taken out of its wait: what cannot be read now must not be its end.
         kept = await (as_stored() if suspended is None else patiently(as_stored, run.id))
-        history = ThreadHistoryHook(self._store, thread, kept)
+        reference = _reference(tenant, run.policy_mode)
+        approver = tool_path.approver if self._waiting is not None else None
+        checkpoints = Checkpoints(
+            live.log, tool_path.journal, reference, *(() if approver is None else (approver.not_begun,))
+        )
+        history = checkpoints.history = ThreadHistoryHook(checkpoints, thread, kept)
         recorder = TraceLog(tenant=tenant.name, thread=thread.name, run_id=run.id)
         agent = Agent(
             model=model_of(settings.model or tenant.model),
@@ -378,16 +518,27 @@ class Runs:
             ),
             hooks=(*tool_path.hooks, history),
             system_prompt=settings.system_prompt,
-            approver=tool_path.approver if self._waiting is not None else None,
+            approver=approver,
+            recovery=checkpoints,
         )
-        begin = kept if suspended is not None else kept.say(Message(role="user", content=run.task))
-        state = await agent.run(begin, redacted_events(tool_path.redactor, partial(self._log_event, live)))
+        live.journal = tool_path.journal
+        live.journal.host(live.log.claim, [spec.name for spec in agent.executor.specs() if spec.read_only])
+        begin = kept if kept.started else kept.say(Message(role="user", content=run.task))
+        structlog.contextvars.bind_contextvars(tenant=run.tenant, run_id=run.id, thread=run.thread)
+        with hosted(
+            self._telemetry, begin, tool_path.hooks, tenant=run.tenant, agent=run.agent, model=agent.model.name
+        ) as seen:
+            events = redacted_events(tool_path.redactor, partial(self._log_event, live))
+            state = await agent.run(begin, seen.hearing(events))
         if state.pending is not None and live.suspending is not None:
-            await history.keep(state)
-            reference = tenant.policy_reference if run.policy_mode == "pin" else ""
             live.suspended = True
-            live.log.suspend(live.suspending, SuspendedRun.of(state, reference).model_dump_json())
+            live.log.suspend(live.suspending, checkpoints.stored(state, 1), history.added(state))
             log.info("run waits", run_id=run.id, tenant=run.tenant, thread=run.thread)
+
+
+def _reference(tenant: Tenant, policy_mode: str) -> str:
+    """Return what names the policy that a run is pinned to."""
+    return tenant.policy_reference if policy_mode == "pin" else ""
 
 
 def _finished(status: str, hook: str, rule: str, reason: str) -> Event:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
-import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -17,70 +16,99 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from gateway.approvals import Approvals
-from gateway.auth import KeyAuthenticator
+from gateway.audit import Audit
+from gateway.auth import authentication
+from gateway.cautions import refuse_known_keys
 from gateway.clock import make_id
 from gateway.config import Config
-from gateway.errors import Misconfigured
+from gateway.edge import ADMISSION, Authenticator
+from gateway.erasure import Erasure, remove_files_of
+from gateway.instance import shared_instance
+from gateway.lease import Lease
+from gateway.listening import CONCURRENT_RPCS, bind, server_options
 from gateway.policies import Policies
+from gateway.policy_admin import PolicyAdmin
 from gateway.policy_files import PolicyFiles
 from gateway.quotas import Quotas
+from gateway.requested_calls import RequestedCalls
+from gateway.requested_runs import RequestedRuns
+from gateway.retention import Retention
 from gateway.runs import Runs
+from gateway.services.admin_service import Administration, AdminService
 from gateway.services.approval_service import ApprovalService
+from gateway.services.audit_service import AuditService
 from gateway.services.process_service import ProcessService
 from gateway.services.run_service import RunService
+from gateway.services.sandbox_service import SandboxService
+from gateway.services.thread_service import ThreadService
 from gateway.services.tool_service import ToolService
 from gateway.services.workspace_service import WorkspaceService
-from gateway.state_lock import locked_state
+from gateway.state_lock import held_slot, locked_state
 from gateway.storage.approval_store import ApprovalStore
+from gateway.storage.audit_reader import AuditReader
 from gateway.storage.database import Database
+from gateway.storage.erasure_store import ErasureStore
 from gateway.storage.key_store import KeyStore
+from gateway.storage.lease_store import LeaseStore
 from gateway.storage.policy_store import PolicyStore
 from gateway.storage.quota_store import QuotaStore
+from gateway.storage.request_store import RequestStore
+from gateway.storage.retention_store import RetentionStore
 from gateway.storage.store import Store
+from gateway.storage.thread_store import ThreadStore
 from gateway.storage.waiting_store import WaitingStore
+from gateway.telemetry.admission import observe_admission
+from gateway.telemetry.observed_sandboxes import observed_engine, observed_keeper
+from gateway.telemetry.providers import opened
+from gateway.telemetry.rpc import RpcInterceptor
+from gateway.telemetry.waiting import counted
+from gateway.tenant_admin import TenantAdmin
 from gateway.tenants import Tenants
+from gateway.thread_engines import ThreadEngines
+from gateway.threads import Threads
 from gateway.tool_calls import ToolCalls
 from gateway.v1 import (
+    admin_service_pb2,
+    admin_service_pb2_grpc,
     approval_service_pb2,
     approval_service_pb2_grpc,
+    audit_service_pb2,
+    audit_service_pb2_grpc,
     process_service_pb2,
     process_service_pb2_grpc,
     run_service_pb2,
     run_service_pb2_grpc,
+    sandbox_service_pb2,
+    sandbox_service_pb2_grpc,
+    thread_service_pb2,
+    thread_service_pb2_grpc,
     tool_service_pb2,
     tool_service_pb2_grpc,
     workspace_service_pb2,
     workspace_service_pb2_grpc,
 )
 from gateway.waiting_runs import WaitingRuns
+from gateway.worker import Worker
 from sandbox.docker_engine import DockerEngine
 from sandbox.engine import Engine
 from sandbox.errors import SandboxError
 from sandbox.sandbox_keeper import SandboxKeeper
 
 log = structlog.get_logger(__name__)
+_ALONE = Worker()
 SERVICES = tuple(
     file.DESCRIPTOR.services_by_name[name].full_name
     for file, name in (
+        (admin_service_pb2, "AdminService"),
         (approval_service_pb2, "ApprovalService"),
+        (audit_service_pb2, "AuditService"),
         (process_service_pb2, "ProcessService"),
         (run_service_pb2, "RunService"),
+        (sandbox_service_pb2, "SandboxService"),
+        (thread_service_pb2, "ThreadService"),
         (tool_service_pb2, "ToolService"),
         (workspace_service_pb2, "WorkspaceService"),
     )
-)
-# What is parsed at once on the one event loop that all tenants share; larger files go through WorkspaceService.
-_REQUEST_LIMIT_BYTES = 4 * 1024 * 1024
-# A policy may let large results through.
-_ANSWER_LIMIT_BYTES = 64 * 1024 * 1024
-_CONCURRENT_RPCS = 2048
-_DRAIN_S = 5.0
-_LAST_PORT = 65_535
-_OPTIONS = (
-    ("grpc.max_receive_message_length", _REQUEST_LIMIT_BYTES),
-    ("grpc.max_send_message_length", _ANSWER_LIMIT_BYTES),
-    ("grpc.so_reuseport", 0),
-    ("grpc.keepalive_time_ms", 30_000),
 )
 
 
@@ -95,20 +123,26 @@ class Gateway:
 
 
 @contextlib.asynccontextmanager
-async def running_gateway(config: Config, listen: str) -> AsyncIterator[Gateway]:
-    """Run a gateway until the block ends; then runs are cancelled, sandboxes removed, events stored."""
+async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) -> AsyncIterator[Gateway]:
+    """Run a gateway until the block ends; then runs are cancelled, sandboxes removed, events stored.
+
+    A supervised worker shares `listen` with others, and its parent holds the state directory.
+    """
     state_dir = config.path(config.state_dir)
     async with contextlib.AsyncExitStack() as stack:
-        stack.enter_context(locked_state(state_dir))
+        if not worker.supervised:
+            stack.enter_context(locked_state(state_dir))
+        slot = stack.enter_context(held_slot(state_dir, worker))
+        process_id = make_id("gw")
         database = await Database.open(config.resolved_database_url())
         stack.push_async_callback(database.close)
-        instance = _instance(state_dir)
+        telemetry = await stack.enter_async_context(opened(config.telemetry, process=process_id, worker=worker.index))
+        await stack.enter_async_context(counted(telemetry, database))
+        await refuse_known_keys(database)
+        instance = await shared_instance(database, state_dir)
         policies = await stack.enter_async_context(_policies(config, database))
         tenants = Tenants(config, policies)
-        store = Store(database, gateway=instance)
-        interrupted = await store.end_interrupted()
-        if interrupted:
-            log.warning("ended runs that an earlier process left", runs=interrupted)
+        store = Store(database, gateway=process_id)
         engine: Engine = DockerEngine(
             instance=instance,
             channel_root=config.resolved_channel_dir(),
@@ -119,7 +153,7 @@ async def running_gateway(config: Config, listen: str) -> AsyncIterator[Gateway]
         stack.push_async_callback(engine.close, keep_sandboxes=keeps)
         left = await engine.reconcile()
         keeper = SandboxKeeper(
-            engine,
+            observed_engine(engine, telemetry),
             idle_timeout_s=config.sandbox.idle_timeout_s,
             max_live=config.sandbox.max_live,
             max_live_per_tenant=config.sandbox.max_live_per_tenant,
@@ -130,22 +164,75 @@ async def running_gateway(config: Config, listen: str) -> AsyncIterator[Gateway]
         await keeper.adopt(left)
         await _say_what_sandboxes_lack(engine)
         asked = ApprovalStore(database)
-        quotas = Quotas(QuotaStore(database, instance))
-        await quotas.open()
-        tool_calls = ToolCalls(store, keeper, approvals=asked, quotas=quotas)
-        waiting = WaitingRuns(WaitingStore(database, gateway=instance), asked, tenants)
-        runs = Runs(store, tool_calls, waiting=waiting, quotas=quotas)
-        approvals = Approvals(asked, tool_calls.normalised, lambda _: waiting.look())
-        server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_CONCURRENT_RPCS)
-        healthy = await _add_services(
-            server, runs, tool_calls, approvals, KeyAuthenticator(KeyStore(database), tenants)
+        engine_id = await _engine_id(engine)
+        lease = Lease(
+            LeaseStore(database),
+            process_id,
+            lease_s=config.recovery.lease_s,
+            engine=engine_id or "",
+            channels=str(config.resolved_channel_dir()),
+            address=listen,
         )
-        address = _bind(server, listen)
+        await stack.enter_async_context(lease.held(slot.predecessors))
+        slot.record(process_id)
+        quotas = Quotas(QuotaStore(database, process_id))
+        keeper = observed_keeper(keeper, telemetry)
+        engines = ThreadEngines(database, engine)
+        tool_calls = ToolCalls(store, keeper, approvals=asked, quotas=quotas, telemetry=telemetry, engines=engines)
+        unhosted = WaitingStore(database, gateway=process_id, engine=engine_id)
+        waiting = WaitingRuns(unhosted, asked, tenants, takes_over=True)
+        runs = Runs(store, tool_calls, waiting=waiting, quotas=quotas, telemetry=telemetry, on_stop=config.runs.on_stop)
+        lease.lost = runs.abandon_all
+        requests = RequestStore(database)
+        requested = RequestedCalls(tool_calls, requests)
+        listed = ThreadStore(database)
+        stack.push_async_callback(requested.close)
+        approvals = Approvals(asked, tool_calls.normalised, lambda _: waiting.look())
+        ADMISSION.configure(config.admission)
+        observe_admission(telemetry, ADMISSION)
+        server = grpc.aio.server(
+            interceptors=(RpcInterceptor(telemetry),) if telemetry.on else (),
+            options=server_options(shared=worker.supervised),
+            maximum_concurrent_rpcs=CONCURRENT_RPCS,
+        )
+        erasure = Erasure(database, ErasureStore(database), remove_files_of(engine))
+        authenticate = authentication(config, database, tenants)
+        healthy = await _add_services(
+            server,
+            runs,
+            tool_calls,
+            approvals,
+            authenticate,
+            requested_runs=RequestedRuns(runs, requests),
+            requested_calls=requested,
+            listed=listed,
+            threads=Threads(store, listed, erasure, tool_calls.forget_thread),
+        )
+        admin_service_pb2_grpc.add_AdminServiceServicer_to_server(
+            AdminService(
+                Administration(
+                    TenantAdmin(config, policies, database, erasure), KeyStore(database), PolicyAdmin(config, policies)
+                ),
+                authenticate,
+            ),
+            server,
+        )
+        audit = Audit(AuditReader(database))
+        audit_service_pb2_grpc.add_AuditServiceServicer_to_server(AuditService(audit, authenticate), server)
+        sandbox_service_pb2_grpc.add_SandboxServiceServicer_to_server(
+            SandboxService(engine, keeper, store.audit, authenticate), server
+        )
+        address = bind(server, listen, config)
+        await stack.enter_async_context(Retention(RetentionStore(database), config.retention).following())
         await server.start()
-        # Watchers end when their run does, so runs are closed first and the server is given time to drain.
-        stack.push_async_callback(server.stop, _DRAIN_S)
+        # From the first on no call is taken; those that are under way have `drain_s`, and watchers end with their run.
+        stopping: list[asyncio.Task[None]] = []
+        stack.push_async_callback(tool_calls.close)
+        stack.push_async_callback(lambda: asyncio.wait(stopping))
         stack.push_async_callback(runs.close)
         stack.callback(approvals.close)
+        stack.callback(audit.close)
+        stack.callback(lambda: stopping.append(asyncio.create_task(server.stop(config.drain_s))))
         stack.push_async_callback(healthy.enter_graceful_shutdown)
         # What is there now stays: without this the collector looks at all of it again and again, in the midst of calls.
         gc.freeze()
@@ -167,6 +254,14 @@ async def _policies(config: Config, database: Database) -> AsyncIterator[Policie
         policies.close()
 
 
+async def _engine_id(engine: Engine) -> str | None:
+    """Return which engine it is; None where it does not answer, and any run may be one of its."""
+    try:
+        return await engine.id()
+    except SandboxError:
+        return None
+
+
 async def _say_what_sandboxes_lack(engine: Engine) -> None:
     """Log at the start what would fail the first call. It can be mended while the gateway runs."""
     try:
@@ -176,10 +271,22 @@ async def _say_what_sandboxes_lack(engine: Engine) -> None:
 
 
 async def _add_services(
-    server: grpc.aio.Server, runs: Runs, tool_calls: ToolCalls, approvals: Approvals, authenticate: KeyAuthenticator
+    server: grpc.aio.Server,
+    runs: Runs,
+    tool_calls: ToolCalls,
+    approvals: Approvals,
+    authenticate: Authenticator,
+    *,
+    requested_runs: RequestedRuns,
+    requested_calls: RequestedCalls,
+    listed: ThreadStore,
+    threads: Threads,
 ) -> HealthServicer:
-    run_service_pb2_grpc.add_RunServiceServicer_to_server(RunService(runs, authenticate), server)
-    tool_service_pb2_grpc.add_ToolServiceServicer_to_server(ToolService(tool_calls, authenticate), server)
+    run_service = RunService(runs, authenticate, requested=requested_runs, listed=listed)
+    run_service_pb2_grpc.add_RunServiceServicer_to_server(run_service, server)
+    tool_service = ToolService(tool_calls, authenticate, requested_calls)
+    tool_service_pb2_grpc.add_ToolServiceServicer_to_server(tool_service, server)
+    thread_service_pb2_grpc.add_ThreadServiceServicer_to_server(ThreadService(threads, authenticate), server)
     workspace_service_pb2_grpc.add_WorkspaceServiceServicer_to_server(
         WorkspaceService(tool_calls, authenticate), server
     )
@@ -191,33 +298,3 @@ async def _add_services(
         await healthy.set(name, health_pb2.HealthCheckResponse.SERVING)
     reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     return healthy
-
-
-def _bind(server: grpc.aio.Server, listen: str) -> str:
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdigit() or int(port) > _LAST_PORT:
-        raise Misconfigured(f"--listen {listen!r}: HOST:PORT is expected, such as 127.0.0.1:7443")
-    try:
-        bound = server.add_insecure_port(listen)
-    except RuntimeError as error:
-        raise Misconfigured(f"--listen {listen}: in use, or not an address of this machine") from error
-    return f"{host}:{bound}"
-
-
-def _instance(state_dir: Path) -> str:
-    """Return the id that labels this gateway's containers, the same after a restart."""
-    path = state_dir / "instance"
-    try:
-        if not path.exists():
-            temporary = path.with_suffix(".new")
-            temporary.write_text(make_id("gw"), encoding="ascii")
-            temporary.replace(path)
-        instance = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise Misconfigured(f"{path}: {error}") from error
-    if not re.fullmatch(r"gw_[0-9a-f]{24}", instance):
-        raise Misconfigured(
-            f"{path} is damaged: it names this gateway's containers and workspaces. Restore it from the label "
-            "airlock.instance of one of them (`docker volume inspect`); without it their files are not found again"
-        )
-    return instance

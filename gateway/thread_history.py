@@ -1,8 +1,9 @@
 """Keeps what lasts as long as the thread: its messages and its metadata.
 
-Each step writes what it added and changed, in one transaction, so a step's cost does not grow with the thread. Not
-mandatory, for mandatory hooks are inherited by subagents, and what they say is not said in the thread; the gateway adds
-it to every run, and no agent's settings reach it.
+Each step writes what it added and changed, in one transaction with the state that the run goes on from when this
+process is lost, so a step's cost does not grow with the thread. Not mandatory, for mandatory hooks are inherited by
+subagents, and what they say is not said in the thread; the gateway adds it to every run, and no agent's settings reach
+it.
 
 A value that does not fit (its key, its size, one too many) is not kept and logged, and the run goes on with it: the
 value that was kept last stays. A tool that wrote too much must not cost the run its work.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Protocol
 
 import structlog
 from pydantic import JsonValue, TypeAdapter
@@ -20,7 +22,8 @@ from agent.hook import Hook
 from agent.messages import Message
 from agent.state import AgentState
 from agent.token_estimate import CHARS_PER_TOKEN, messages_tokens
-from gateway.storage.store import Store, Thread
+from gateway.storage.run_writes import KeptStep
+from gateway.storage.store import Thread
 
 KEY_LIMIT_CHARS = 512
 VALUE_LIMIT_CHARS = 65_536
@@ -30,8 +33,22 @@ THREAD_LIMIT_CHARS = 32 * 1024 * 1024
 """Of what was said in a thread: a run reads all of it, into this process and for the model."""
 
 _OUTERMOST_PRIORITY = 1_000_000
+# A database that is away is waited for: no step begins before the one before it is kept.
+_PATIENCE_S = 86_400.0
 _JSON: TypeAdapter[JsonValue] = TypeAdapter(JsonValue)
 log = structlog.get_logger(__name__)
+
+
+class Steps(Protocol):
+    """Where steps are kept; see gateway.checkpoints.Checkpoints."""
+
+    async def keep(self, step: KeptStep, state: AgentState) -> None:
+        """Keep a step, and the state that the run goes on from."""
+        ...
+
+    async def keep_last(self, step: KeptStep) -> None:
+        """Keep what the last step added together with the run's end."""
+        ...
 
 
 class ThreadHistoryHook(Hook):
@@ -39,10 +56,11 @@ class ThreadHistoryHook(Hook):
 
     name = "history"
     priority = _OUTERMOST_PRIORITY
+    timeout_s = _PATIENCE_S
 
-    def __init__(self, store: Store, thread: Thread, kept: AgentState) -> None:
+    def __init__(self, steps: Steps, thread: Thread, kept: AgentState) -> None:
         """Take the run's state as the thread was kept: without the task, which is new, or as it was suspended."""
-        self._store = store
+        self._steps = steps
         self._thread = thread
         self._run_id = kept.run_id
         self._position = len(kept.messages)
@@ -54,28 +72,37 @@ class ThreadHistoryHook(Hook):
     async def before_step(self, state: AgentState) -> AgentState:
         """Keep what the last step added; the first step keeps the task. A thread that is too long goes no further."""
         state = await self.keep(state)
-        if self._chars <= THREAD_LIMIT_CHARS or state.run_id != self._run_id or state.depth:
+        if self._chars <= THREAD_LIMIT_CHARS or not self._is_ours(state):
             return state
         reason = f"this run added about {self._chars:,} characters to its thread, the limit is {THREAD_LIMIT_CHARS:,}"
         return state.forbid_continuation(self.name, "max_thread_chars", reason)
 
     async def execution_end(self, state: AgentState) -> AgentState:
-        """Keep what the last step added."""
-        return await self.keep(state)
+        """Have what the last step added kept with the run's end."""
+        if self._is_ours(state):
+            await self._steps.keep_last(self.added(state))
+        return state
 
     async def keep(self, state: AgentState) -> AgentState:
-        """Keep what is new; also before a run waits, for its state is then stored without thread and metadata."""
-        if state.run_id != self._run_id or state.depth:
+        """Keep what is new."""
+        if not self._is_ours(state):
             return state
-        said = self._said(state.messages)
-        changed, removed = self._changes(state.metadata)
-        await self._store.keep_step(self._thread, self._run_id, self._position, said, changed=changed, removed=removed)
+        step = self.added(state)
+        await self._steps.keep(step, state)
         # Not before: what a failed write did not keep, the next one does.
-        self._position += len(said)
-        self._chars += CHARS_PER_TOKEN * messages_tokens(said)
+        self._position += len(step.said)
+        self._chars += CHARS_PER_TOKEN * messages_tokens(step.said)
         self._messages, self._metadata = state.messages, state.metadata
-        self._keys = (self._keys - removed) | changed.keys()
+        self._keys = (self._keys - frozenset(step.removed)) | step.changed.keys()
         return state
+
+    def added(self, state: AgentState) -> KeptStep:
+        """Return what is new in a state."""
+        changed, removed = self._changes(state.metadata)
+        return KeptStep(self._thread, self._position, self._said(state.messages), changed, removed)
+
+    def _is_ours(self, state: AgentState) -> bool:
+        return state.run_id == self._run_id and not state.depth
 
     def _said(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """Return the messages that were not there before. What was kept stays, also when a hook rewrote the past."""

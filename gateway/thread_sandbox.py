@@ -18,16 +18,27 @@ from sandbox.process import Process, ProcessList, ProcessPage, ProgramResult
 from sandbox.process_replies import PROCESSES_LIMIT
 from sandbox.sandbox_keeper import SandboxKeeper
 
+Claim = Callable[[], Awaitable[None]]
+
 
 class ThreadSandbox:
     """Satisfies agent.filesystem.FileSystem and agent.filesystem.Shell; programs and processes are for services."""
 
-    def __init__(self, keeper: SandboxKeeper, spec: SandboxSpec) -> None:
+    def __init__(self, keeper: SandboxKeeper, spec: SandboxSpec, claim: Claim | None = None) -> None:
+        """`claim` is awaited before the first sandbox is used: it has the thread's files on this engine or raises."""
         self._keeper = keeper
         self._spec = spec
+        self._claim = claim
 
     def _borrow(self) -> AbstractAsyncContextManager[Sandbox]:
-        return self._keeper.acquire(self._spec)
+        return self._keeper.acquire(self._spec) if self._claim is None else self._borrow_first(self._claim)
+
+    @asynccontextmanager
+    async def _borrow_first(self, claim: Claim) -> AsyncIterator[Sandbox]:
+        await claim()
+        self._claim = None
+        async with self._keeper.acquire(self._spec) as sandbox:
+            yield sandbox
 
     @asynccontextmanager
     async def _borrow_with(self, process_id: str) -> AsyncIterator[Sandbox]:

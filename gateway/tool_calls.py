@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from time import perf_counter
 
+import structlog
 from pydantic import JsonValue
 
-from agent.approval import Approver
 from agent.cancellation import to_the_end
 from agent.capability import Capability
 from agent.events import discard
@@ -29,10 +29,12 @@ from agent.tool_runner import ToolRunner
 from agent.toolbox import Toolbox
 from gateway.agents import Workspace, seven_tools
 from gateway.approver import ThreadApprover
+from gateway.call_audit import Moves
 from gateway.clock import MakeId, make_id
-from gateway.errors import ApprovalPending, InvalidArgument
+from gateway.errors import ApprovalPending, InvalidArgument, Unavailable
 from gateway.grant_hook import GrantHook, load_grants
 from gateway.journal import JournalHook
+from gateway.late_outcomes import LateOutcomes
 from gateway.policy import PolicyHook
 from gateway.policy.decision import Facts
 from gateway.quota_hook import QuotaHook
@@ -42,15 +44,22 @@ from gateway.redaction.hooks import redaction_hooks, redactor_of
 from gateway.redaction.process_output import ProcessReader
 from gateway.redaction.workspace import RedactedWorkspace
 from gateway.storage.approval_store import APPROVED, ApprovalStore
+from gateway.storage.audit_store import AuditStore
 from gateway.storage.store import Store, Thread
+from gateway.telemetry.hook import TelemetryHook
+from gateway.telemetry.telemetry import Telemetry
 from gateway.tenants import Tenant
-from gateway.thread_sandbox import ThreadSandbox
+from gateway.thread_engines import ThreadEngines
+from gateway.thread_sandbox import Claim, ThreadSandbox
+from gateway.tool_request import REQUEST, ToolRequest
 from sandbox.sandbox_keeper import SandboxKeeper
 
 _THREAD_LIMIT_CHARS = 256
 _NAME_LIMIT_CHARS = 128
 # Threads whose way stays laid, and whose id is remembered; the one that was used longest ago is forgotten first.
 _THREADS_LIMIT = 4096
+# For so long a thread's id is not looked up again: another gateway may have deleted the thread.
+_THREAD_KNOWN_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -65,8 +74,9 @@ class ToolPath:
     workspace: Workspace
     hooks: Sequence[Hook]
     capabilities: Sequence[Capability]
+    journal: JournalHook
     policy_version: str = ""
-    approver: Approver | None = None
+    approver: ThreadApprover | None = None
     quota: QuotaHook | None = None
     redactor: Redactor | None = None
 
@@ -113,34 +123,47 @@ class ToolCalls:
         ids: MakeId = make_id,
         approvals: ApprovalStore | None = None,
         quotas: Quotas | None = None,
+        telemetry: Telemetry | None = None,
+        engines: ThreadEngines | None = None,
     ) -> None:
         """Without `approvals` nobody can be asked: calls that would have to be approved are blocked.
 
         Without `quotas` neither the tenants' quotas nor the rates of rules are held.
         """
         self._quotas = quotas
+        self._telemetry = telemetry if telemetry is not None and telemetry.on else None
         self._approvals = approvals
         self._store = store
         self._keeper = keeper
+        self._engines = engines
         self._ids = ids
-        self._threads: dict[tuple[str, str], Thread] = {}
+        self.late = LateOutcomes()
+        self._threads: dict[tuple[str, str], tuple[Thread, float]] = {}
         self._tool_paths: dict[str, ToolPath] = {}
 
     async def thread(self, tenant: Tenant, name: str) -> Thread:
-        """Return a thread, made on first use; an empty name means "default"."""
+        """Return a thread, made on first use; an empty name means "default". OtherEngine where its files are on one."""
         name = name or "default"
         if len(name) > _THREAD_LIMIT_CHARS or not name.isprintable():
             raise InvalidArgument(f"thread: {_THREAD_LIMIT_CHARS} printable characters at most")
         key = (tenant.name, name)
-        thread = self._threads.pop(key, None) or await self._store.thread(*key)
-        self._threads[key] = thread
+        thread, looked_s = self._threads.pop(key, (None, 0.0))
+        if thread is None or perf_counter() - looked_s > _THREAD_KNOWN_S:
+            thread, looked_s = await self._store.thread(*key), perf_counter()
+        if self._engines is not None:
+            await self._engines.refuse_other(thread)
+        self._threads[key] = (thread, looked_s)
         if len(self._threads) > _THREADS_LIMIT:
             del self._threads[next(iter(self._threads))]
         return thread
 
+    def forget_thread(self, tenant: Tenant, name: str) -> None:
+        """Forget a thread that was deleted: the next call in one of its name makes another."""
+        self._threads.pop((tenant.name, name), None)
+
     def tool_path(self, tenant: Tenant, thread: Thread, run_id: str | None = None, agent: str = "") -> ToolPath:
         """Lay the way of a tool call for a thread."""
-        sandbox = ThreadSandbox(self._keeper, tenant.sandbox_spec(thread.name))
+        sandbox = ThreadSandbox(self._keeper, tenant.sandbox_spec(thread.name), self._claim(thread))
         document = tenant.policy.document
         redactor = redactor_of(document)
         workspace = sandbox if redactor is None else RedactedWorkspace(sandbox, redactor)
@@ -149,14 +172,16 @@ class ToolCalls:
         quota = None
         if self._quotas is not None:
             quota = QuotaHook(self._quotas, tenant.name, lambda: tenant.policy.document.quotas, run_id or "")
+        journal = JournalHook(self._store, thread, lambda: tenant.policy.version, run_id, redactor, self.late)
         return ToolPath(
             thread=thread,
             sandbox=sandbox,
             workspace=workspace,
             redactor=redactor,
             hooks=(
+                *self._observing(thread, run_id, redactor),
                 *(() if quota is None else (quota,)),
-                JournalHook(self._store, thread, lambda: tenant.policy.version, run_id, redactor),
+                journal,
                 *redaction_hooks(document, sandbox),
                 *(() if approvals is None else (GrantHook(approvals, thread, run_id),)),
                 PolicyHook(
@@ -172,7 +197,16 @@ class ToolCalls:
             if approvals is None
             else ThreadApprover(approvals, thread, run_id, lambda: tenant.policy, facts),
             quota=quota,
+            journal=journal,
         )
+
+    def _claim(self, thread: Thread) -> Claim | None:
+        return None if self._engines is None else partial(self._engines.claim, thread)
+
+    def _observing(self, thread: Thread, run_id: str | None, redactor: Redactor | None) -> tuple[Hook, ...]:
+        """Return the hook that tells of the calls, where there is anybody to tell."""
+        telemetry = self._telemetry
+        return () if telemetry is None else (TelemetryHook(telemetry, thread.tenant, thread.name, run_id, redactor),)
 
     async def call(
         self,
@@ -183,35 +217,52 @@ class ToolCalls:
         *,
         on_output: OnOutput | None = None,
         executor: Callable[[ThreadSandbox], ToolExecutor] | None = None,
+        request: ToolRequest | None = None,
     ) -> FinishedToolCall:
         """Send one call down the way; `executor` stands in for the tools when bytes are streamed.
+
+        A call with a `request` must have a task of its own (gateway/requested_calls.py).
 
         `arguments` are JSON text, which is bounded here, or a mapping that a service made and has bounded itself.
         Raises QuotaExceeded for a call that waiting would let pass.
         """
         started = perf_counter()
+        if request is not None:
+            REQUEST.set(request)
         if not name or len(name) > _NAME_LIMIT_CHARS:
             raise InvalidArgument(f"name: the name of a tool, {_NAME_LIMIT_CHARS} characters at most")
         tool_path = await self._tool_path(tenant, thread_name)
         tools = tool_path.toolbox if executor is None else executor(tool_path.sandbox)
         runner = ToolRunner(tool_path.hook_engine, tools, discard, approver=tool_path.approver, on_output=on_output)
         id_ = self._ids("call")
+        structlog.contextvars.bind_contextvars(thread=tool_path.thread.name, call_id=id_)
         if isinstance(arguments, str):
             call = ArgumentReader().call(id_, name, arguments)
         else:
             call = ToolCall(id=id_, name=name, arguments=dict(arguments))
+        journal, unwritten = tool_path.journal, False
+        if isinstance(tools, Moves):
+            journal.moving(call.id, tools)
         try:
             state = await runner.run(AgentState(run_id=call.id, thread=tool_path.thread.name), [call])
         finally:
+            unwritten = journal.forget(call.id)
             refused = tool_path.quota.refusal(call.id) if tool_path.quota is not None else None
             if tool_path.quota is not None and executor is not None:
                 await to_the_end(tool_path.quota.count_moved(tools))
         if refused is not None:
             raise refused
+        if unwritten:
+            raise Unavailable(
+                f"what came of the call {call.id} could not be written down, so its result is withheld; what it did in "
+                "the sandbox stands, and its record follows as soon as the database takes it",
+                call_id=call.id,
+            )
         execution = state.current.tool_executions[0]
         result = execution.result or ToolResult.error("the call ended without a result")
         edited = await self._edited(tenant, execution)
-        return FinishedToolCall(tool_path.thread.name, execution, result, perf_counter() - started, edited)
+        duration_s = perf_counter() - started if request is None else request.duration_s or perf_counter() - started
+        return FinishedToolCall(tool_path.thread.name, execution, result, duration_s, edited)
 
     async def _edited(self, tenant: Tenant, execution: ToolExecution) -> str:
         """Return the arguments that an approver wants a refused call made with."""
@@ -239,6 +290,15 @@ class ToolCalls:
     def specs(self, tenant: Tenant) -> Sequence[ToolSpec]:
         """Return the tools of a tenant's threads; no sandbox is made for it."""
         return self.tool_path(tenant, Thread(id="", tenant=tenant.name, name="")).toolbox.specs()
+
+    @property
+    def audit(self) -> AuditStore:
+        """The audit, for what is done to what judged calls have started."""
+        return self._store.audit
+
+    async def close(self) -> None:
+        """Write what the database did not take, if it does by now; call it when no call is under way any more."""
+        await self.late.close()
 
     async def _tool_path(self, tenant: Tenant, thread_name: str) -> ToolPath:
         """Return the way for calls that belong to no run, laid once for a thread in use and a version of the policy."""

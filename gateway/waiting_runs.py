@@ -1,4 +1,7 @@
-"""Runs that wait for an approval: finding those that may go on, on whichever gateway is there."""
+"""Runs that nobody hosts: finding those that may go on, on whichever gateway is there.
+
+That is those whose approvals are answered and those whose gateway is lost, or has handed them over when it stopped.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +43,15 @@ class WaitingRuns:
         poll_s: float = _POLL_S,
         others_after_s: float = _OTHERS_AFTER_S,
         clock: Callable[[], float] = time.monotonic,
+        takes_over: bool = False,
     ) -> None:
+        """With `takes_over`, which needs a lease of this process, also look for runs whose gateway is lost."""
         self.store = store
         self.approvals = approvals
         self._tenants = tenants
         self._poll_s = poll_s
         self._others_after_s = others_after_s
+        self._takes_over = takes_over
         self._clock = clock
         self._soon = asyncio.Event()
         self._seen_s: Mapping[str, float] = {}
@@ -75,7 +81,7 @@ class WaitingRuns:
 
     async def _look(self, resume: Callable[[WaitingRun, WaitingRuns], Awaitable[None]]) -> None:
         now_s = self._clock()
-        found = await self.store.ready()
+        found = [*await self.store.ready(), *(await self.store.abandoned() if self._takes_over else ())]
         self._seen_s = {run.id: self._seen_s.get(run.id, now_s) for run in found}
         self._told &= self._seen_s.keys()
         for run in found:
@@ -88,5 +94,5 @@ class WaitingRuns:
                 continue  # of a tenant that is not configured here
             except AirlockError as error:  # a quota, say: it is tried again, and told once
                 if run.id not in self._told:
-                    log.warning("a run that waited does not go on yet", run_id=run.id, error=str(error))
+                    log.warning("a run does not go on yet", run_id=run.id, because=run.because, error=str(error))
                 self._told |= {run.id}

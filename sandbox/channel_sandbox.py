@@ -12,6 +12,7 @@ from sandbox.health import Health, health_of
 from sandbox.remote_fs import RemoteFS
 from sandbox.remote_processes import RemoteProcesses
 from sandbox.remote_shell import DEFAULT_SPILL_LIMIT_BYTES, RemoteShell
+from sandbox.thread_lock import ThreadLock
 from sandbox.v1 import channel_pb2 as pb
 
 _PING_TIMEOUT_S = 1.0
@@ -25,10 +26,23 @@ _SPILLS = 4
 class ChannelSandbox:
     """Satisfies sandbox.engine.Sandbox."""
 
-    def __init__(self, sandbox_id: str, spec: SandboxSpec, channel: Channel, posture: pb.Posture) -> None:
+    def __init__(
+        self,
+        sandbox_id: str,
+        spec: SandboxSpec,
+        channel: Channel,
+        posture: pb.Posture,
+        *,
+        lock: ThreadLock | None = None,
+        outdated: bool = False,
+    ) -> None:
+        """`lock`, held, tells other processes what this one does with the sandbox; it goes with this object."""
         self.id = sandbox_id
         self.spec = spec
         self.posture = posture
+        self.lock = lock
+        self.outdated = outdated
+        self._users = 0
         self._channel = channel
         # The environment goes with each command and not with the container: pid 1 has no use for a tenant's secrets.
         # Evicted output leaves at least half of the workspace to the files that the work is about.
@@ -47,6 +61,20 @@ class ChannelSandbox:
     def alive(self) -> bool:
         """Whether its daemon has kept the protocol so far."""
         return self._channel.lost is None
+
+    def borrow(self) -> bool:
+        """Begin a use; False when another process removed the sandbox, which is not alive then."""
+        if self._users == 0 and self.lock is not None and not self.lock.begin_use():
+            self._channel.mark_lost(DaemonLost("another gateway removed the sandbox"))
+            return False
+        self._users += 1
+        return True
+
+    def give_back(self) -> None:
+        """End a use."""
+        self._users -= 1
+        if self._users == 0 and self.lock is not None:
+            self.lock.end_use()
 
     async def health(self) -> Health:
         """Return what the daemon says of itself; raises DaemonLost, also when it says nothing for 5 s."""
@@ -69,5 +97,5 @@ class ChannelSandbox:
         return True
 
     def close(self) -> None:
-        """Let go of the channel."""
+        """Let go of the channel. The lock is its engine's to drop, for removing needs it."""
         self._channel.close()

@@ -1,7 +1,7 @@
 """DockerEngine: sandboxes as containers of a Docker engine.
 
 What is inside a container is decided in container_config.py, what is said to Docker in docker_requests.py; here is how
-a sandbox comes up, is verified, outlives a gateway's process and goes away.
+a sandbox comes up, is verified, is shared by processes, outlives them and goes away.
 """
 
 from __future__ import annotations
@@ -9,11 +9,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import os
 import secrets
-import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,12 +19,14 @@ from sandbox import container_config as config
 from sandbox import docker_requests
 from sandbox.channel import Channel
 from sandbox.channel_sandbox import ChannelSandbox
-from sandbox.docker_requests import DockerRequests, EngineFacts
-from sandbox.engine import LeftSandbox, Sandbox, SandboxSpec
-from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable
+from sandbox.docker_ground import DockerGround, Image
+from sandbox.docker_requests import EngineFacts
+from sandbox.engine import LeftSandbox, LiveSandbox, Sandbox, SandboxSpec
+from sandbox.errors import EngineUnavailable, SandboxBusy, SandboxError, SandboxUnavailable
 from sandbox.greeting import connected, introduced, refuse_weak
-from sandbox.runtime_volume import BundleBroken, Ground, prepare, release_runtime
+from sandbox.runtime_volume import BundleBroken, Ground, release_runtime
 from sandbox.survivor import Survivor, reach
+from sandbox.thread_lock import Note, ThreadLock
 from sandbox.v1 import channel_pb2 as pb
 
 __all__ = ["DockerEngine", "EngineFacts"]
@@ -35,19 +34,12 @@ __all__ = ["DockerEngine", "EngineFacts"]
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class _Image:
-    """A tenant's image, by its id, and where nothing but something empty is to be."""
-
-    id: str
-    volumes: tuple[str, ...]
-
-
-class DockerEngine:
+class DockerEngine(DockerGround):
     """Satisfies sandbox.engine.Engine. `channel_root` must be the same path for this process and for the engine.
 
-    `instance` labels what belongs to this gateway and survives its restarts; `base_url` is the engine's address, None
-    means DOCKER_HOST or the default socket.
+    `instance` labels what belongs to this gateway and survives its restarts; processes that share it and the engine
+    must share `channel_root`, where the locks are by which they know of each other. `base_url` is the engine's
+    address, None means DOCKER_HOST or the default socket.
     """
 
     def __init__(
@@ -59,35 +51,20 @@ class DockerEngine:
         base_url: str | None = None,
         new_suffix: Callable[[], str] = lambda: secrets.token_hex(4),
     ) -> None:
-        self._instance = instance
-        self._channel_root = channel_root.absolute()
-        self._runtime_image = runtime_image
-        self._requests = DockerRequests(base_url)
-        self._new_suffix = new_suffix
-        self._preparing = asyncio.Lock()
-        self._ground: Ground | None = None
+        super().__init__(
+            instance=instance,
+            channel_root=channel_root,
+            runtime_image=runtime_image,
+            base_url=base_url,
+            new_suffix=new_suffix,
+        )
         self._sandboxes: dict[str, ChannelSandbox] = {}
         self._left: dict[str, Survivor] = {}
-        self._closed = False
-        self._removals: set[asyncio.Task[None]] = set()
-
-    @property
-    def bounds_workspaces(self) -> bool:
-        """Whether the engine's disk enforces workspace_bytes in all; else it holds for each file only."""
-        return self._ground is not None and self._ground.workspace_quota
-
-    async def describe(self) -> EngineFacts:
-        """Return what the engine says of itself; EngineUnavailable when it does not answer."""
-        return await self._requests.ask(docker_requests.describe)
-
-    async def prepare(self) -> None:
-        """Make ready what every sandbox needs; raises SandboxError when none could be made."""
-        await self._prepared()
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
-        """Make a sandbox: started, greeted, its posture verified.
+        """Return the sandbox of a tenant and thread: one that lives and was made in the very same way, or a new one.
 
-        One that an earlier process left for the same tenant and thread, made in the very same way, is taken over.
+        A new one is started, greeted, its posture verified.
         """
         try:
             return await self._create(spec)
@@ -99,40 +76,82 @@ class DockerEngine:
             self._ground = None
             return await self._create(spec)
 
+    async def find(self, spec: SandboxSpec) -> Sandbox | None:
+        """Return the living sandbox of a tenant and thread, however it was made."""
+        if not self.has(spec):
+            return None
+        ground, image = await self._prepared(), await self._image(spec.image)
+        lock = await self._locks.enter_existing(config.owner(spec))
+        return None if lock is None else await self._shared(spec, image, ground, lock, replace=False)
+
+    def has(self, spec: SandboxSpec) -> bool:
+        """Return whether a tenant and thread have a lock file."""
+        return self._locks.has(config.owner(spec))
+
+    def owners(self) -> Sequence[tuple[str, str]]:
+        """Return whose lock files there are, the longest unused first."""
+        return self._locks.owners()
+
+    async def live(self, tenant: str) -> Sequence[LiveSandbox]:
+        """Return the running sandboxes of a tenant, by id."""
+        notes = {note.sandbox: note for note in self._locks.notes(config.digest(tenant))}
+        if not notes:
+            return []
+        labels = {**self._labels("sandbox"), config.TENANT_LABEL: config.digest(tenant)}
+        found = []
+        for container in await self._requests.ask(docker_requests.list_containers, labels):
+            note = notes.get(container["Labels"][config.SANDBOX_LABEL])
+            if note is not None and container["State"] == "running":
+                made_s = float(container["Created"])
+                found.append(LiveSandbox(note.sandbox, note.thread, note.image, note.runtime, made_s))
+        return sorted(found, key=lambda sandbox: sandbox.id)
+
+    async def stop(self, tenant: str, thread: str) -> LiveSandbox | None:
+        """Remove a thread's sandbox unless it is in use; one that is dead goes too, and counts as none."""
+        lock = await self._locks.enter_existing((config.digest(tenant), config.digest(tenant, thread)))
+        note = lock.read() if lock is not None else None
+        if lock is None or note is None:
+            return None
+        try:
+            was = next((one for one in await self.live(tenant) if one.id == note.sandbox), None)
+        except BaseException:
+            lock.close()
+            raise
+        if not await self._remove_unused(lock, note):
+            raise SandboxBusy("calls are under way in this sandbox; stop it when they are over, or cancel them")
+        return was
+
+    async def remove_idle(self, tenant: str | None) -> bool:
+        """Remove the sandbox that was used longest ago and is not in use."""
+        for owner in self._locks.owners():
+            lock = self._locks.try_enter(owner) if tenant in (None, owner[0]) else None
+            note = lock.read() if lock is not None else None
+            if lock is not None and note is None:
+                lock.close()
+            elif lock is not None and note is not None and await self._remove_unused(lock, note):
+                return True
+        return False
+
     async def remove(self, sandbox_id: str) -> None:
-        """Remove a sandbox, not its workspace. One that is gone is no error."""
+        """Remove a sandbox, not its workspace; one that another process has is only let go of. None is no error."""
         sandbox = self._sandboxes.pop(sandbox_id, None)
+        left = self._left.pop(sandbox_id, None)
+        lock = None
         if sandbox is not None:
             sandbox.close()
-        left = self._left.pop(sandbox_id, None)
+            lock = sandbox.lock
         if left is not None:
             left.channel.close()
-        name = config.container_name(self._instance, sandbox_id)
-        await self._requests.ask(docker_requests.remove_container, name)
-        await self._requests.run(lambda: shutil.rmtree(self._channel_root / sandbox_id, ignore_errors=True))
-
-    async def remove_workspace(self, tenant: str, thread: str) -> None:
-        """Remove a thread's files for good; its sandbox must be gone. Files that are gone are no error."""
-        name = config.workspace_volume(self._instance, tenant, thread)
-        await self._requests.ask(docker_requests.remove_volume, name)
-
-    async def remove_workspaces(self) -> None:
-        """Remove the files of every thread of this instance for good."""
-        if self._removals:  # a sandbox that never came up may still hold its workspace
-            await asyncio.wait(self._removals)
-        left = []
-        for name in await self._requests.ask(docker_requests.list_volumes, self._labels("workspace")):
-            try:
-                await self._requests.ask(docker_requests.remove_volume, name)
-            except SandboxUnavailable as error:
-                left.append(str(error))
-        if left:
-            raise SandboxUnavailable("; ".join(left))
-
-    async def owned(self) -> Sequence[str]:
-        """Return the ids of the sandboxes that this instance owns, alive or not."""
-        containers = await self._own_containers("sandbox")
-        return [container["Labels"][config.SANDBOX_LABEL] for container in containers]
+            lock = left.lock
+        if lock is not None:
+            await self._locks.shut(lock)
+        else:
+            labels = {**self._labels("sandbox"), config.SANDBOX_LABEL: sandbox_id}
+            found = await self._requests.ask(docker_requests.list_containers, labels)
+            if not found:
+                return
+            lock = await self._locks.enter(_owner_of(found[0]))
+        await self._remove_unheld(lock, sandbox_id)
 
     async def reconcile(self) -> Sequence[LeftSandbox]:
         """Look at what an earlier process of this instance left; workspaces always stay.
@@ -140,29 +159,58 @@ class DockerEngine:
         Return the sandboxes that are alive and of this release, the newest first: create() takes one over when it is
         asked for the same, remove() removes it. The others are removed.
         """
-        for container in await self._own_containers("runtime"):
-            await self._requests.ask(docker_requests.remove_container, container["Id"])
+        standing = self._locks.ground()
+        try:
+            if standing.try_gate():  # else another process is filling the runtime volume, and these are in use
+                for container in await self._own_containers("runtime"):
+                    await self._requests.ask(docker_requests.remove_container, container["Id"])
+        finally:
+            standing.close()
         containers = [
             container
             for container in await self._own_containers("sandbox")
             if container["Labels"][config.SANDBOX_LABEL] not in {*self._sandboxes, *self._left}
         ]
         containers.sort(key=lambda container: int(container["Created"]), reverse=True)
-        reached = await asyncio.gather(*(reach(container, self._channel_root) for container in containers))
-        threads = set()
-        for container, left in zip(containers, reached, strict=True):
-            if left is not None and left.sandbox.thread not in threads:
-                threads.add(left.sandbox.thread)
-                self._left[left.sandbox.id] = left
-                continue
-            if left is not None:
-                left.channel.close()
-            log.info("removing the orphaned sandbox %s", container["Labels"][config.SANDBOX_LABEL])
-            await self.remove(container["Labels"][config.SANDBOX_LABEL])
+        for owner in {_owner_of(container): None for container in containers}:
+            await self._reconcile_thread(owner, [one for one in containers if _owner_of(one) == owner])
+        for owner in {*self._locks.owners()} - {*map(_owner_of, containers)}:
+            await self._reconcile_thread(owner, [])
         return [left.sandbox for left in self._left.values()]
 
+    async def _reconcile_thread(self, owner: tuple[str, str], containers: Sequence[dict[str, Any]]) -> None:
+        """Keep the newest one of a thread's sandboxes that is of use; leave alone what another process has."""
+        lock = self._locks.try_enter(owner)
+        if lock is None:
+            return  # another process is at work there
+        try:
+            if not lock.hold_alone():
+                lock.close()
+                return
+            kept = None
+            for container in containers:
+                sandbox_id = container["Labels"][config.SANDBOX_LABEL]
+                if kept is None:
+                    kept = await reach(container, self._channel_root, lock)
+                    if kept is not None:
+                        continue
+                log.info("removing the orphaned sandbox %s", sandbox_id)
+                await self._destroy(sandbox_id)
+        except BaseException:
+            lock.close()
+            raise
+        if kept is None:
+            lock.retire()
+            return
+        self._left[kept.sandbox.id] = kept
+        note = lock.read()
+        if note is None or note.sandbox != kept.sandbox.id:
+            lock.write(Note(kept.sandbox.id, kept.made))
+        lock.hold()
+        lock.leave()
+
     async def close(self, *, keep_sandboxes: bool = False) -> None:
-        """Remove every sandbox of this instance, and the runtime volume if no other gateway uses it.
+        """Remove every sandbox that no other process has, and the runtime volume if no gateway uses it.
 
         With `keep_sandboxes` they live on, for the next process of this instance to take over. Closing again is no
         error.
@@ -176,27 +224,48 @@ class DockerEngine:
             if self._requests.connected:
                 if not keep_sandboxes:
                     await asyncio.gather(*(self.remove(sandbox_id) for sandbox_id in await self.owned()))
-                if self._ground is not None:
+                alone = self._alone or (self._standing is not None and await self._stands_alone())
+                if alone and self._ground is not None:
                     await self._requests.ask(release_runtime, self._ground.runtime.volume)
         except EngineUnavailable as error:
             log.warning("sandboxes stay until the next start: %s", error)
         finally:
             for sandbox in self._sandboxes.values():
                 sandbox.close()
+                if sandbox.lock is not None:
+                    sandbox.lock.close()
             for left in self._left.values():
                 left.channel.close()
+                left.lock.close()
+            if self._standing is not None:
+                self._standing.close()
+            self._locks.close()
             self._requests.close()
 
     async def _create(self, spec: SandboxSpec) -> Sandbox:
         ground = await self._prepared()
         image = await self._image(spec.image)
-        taken = await self._take_over(spec, image, ground)
-        if taken is not None:
-            return taken
+        shared = await self._shared(spec, image, ground, await self._locks.enter(config.owner(spec)))
+        if shared is not None:
+            return shared
+        lock = await self._locks.enter(config.owner(spec))
+        if lock.read() is not None:  # another process was faster
+            lock.close()
+            return await self._create(spec)
+        return await self._make(spec, image, ground, lock)
+
+    async def _make(self, spec: SandboxSpec, image: Image, ground: Ground, lock: ThreadLock) -> Sandbox:
+        """Make a sandbox behind its thread's gate."""
         sandbox_id = f"{config.digest(spec.tenant, spec.thread)[:12]}-{self._new_suffix()}"
-        directory = self._make_channel_directory(sandbox_id)
-        channel = Channel(directory)
         body = self._config(spec, sandbox_id, ground, image)
+        try:
+            # Noted first: after a crash in the midst of it, the next one knows what to look for.
+            lock.write(Note(sandbox_id, config.made_digest(body), spec.thread, spec.image, spec.runtime))
+            directory = self._make_channel_directory(sandbox_id)
+        except OSError:
+            lock.retire()
+            raise
+        channel = Channel(directory)
         boot = asyncio.ensure_future(self._boot(spec, sandbox_id, body))
         try:
             # Both at once: the daemon listens before the engine has finished saying that it started the container.
@@ -205,34 +274,102 @@ class DockerEngine:
             posture = await self._verify(channel, spec, sandbox_id, ground, image)
         except BaseException as error:
             channel.close()
-            discarding = self._discard(boot, sandbox_id)
+            discarding = self._discard(boot, sandbox_id, lock)
             if isinstance(error, Exception):
                 await asyncio.shield(discarding)
             raise
-        sandbox = self._sandboxes[sandbox_id] = ChannelSandbox(sandbox_id, spec, channel, posture)
+        return self._keep(ChannelSandbox(sandbox_id, spec, channel, posture, lock=lock), lock)
+
+    def _keep(self, sandbox: ChannelSandbox, lock: ThreadLock) -> Sandbox:
+        lock.hold()
+        lock.leave()
+        self._sandboxes[sandbox.id] = sandbox
         return sandbox
 
-    async def _take_over(self, spec: SandboxSpec, image: _Image, ground: Ground) -> Sandbox | None:
-        """Return the sandbox that was left for a spec; one that does not fit it is removed first."""
-        thread = config.owner(spec)[1]
-        left = next((left for left in self._left.values() if left.sandbox.thread == thread), None)
-        if left is None:
+    async def _shared(
+        self, spec: SandboxSpec, image: Image, ground: Ground, lock: ThreadLock, *, replace: bool = True
+    ) -> Sandbox | None:
+        """Return the sandbox that a lock notes, if it lives; the lock, behind its gate, goes with it or is closed.
+
+        With `replace` one that was made otherwise is removed first, unless calls are under way in it.
+        """
+        note = lock.read()
+        if note is None:
+            lock.close()
             return None
-        sandbox_id = left.sandbox.id
+        mine = self._sandboxes.get(note.sandbox)
+        if mine is not None and mine.alive and (mine.spec == spec or not replace):
+            lock.close()
+            return mine
+        left = self._left.get(note.sandbox)
+        channel = Channel(self._channel_root / note.sandbox) if left is None else left.channel
+        fits = config.made_digest(self._config(spec, note.sandbox, ground, image)) == note.made
         try:
-            if config.made_digest(self._config(spec, sandbox_id, ground, image)) != left.made:
+            if not fits and replace and lock.unused():
                 raise SandboxUnavailable("it was made of another image, runtime, limits or release")
-            # A caller that gives up here leaves it where it is.
-            posture = await self._verify(left.channel, spec, sandbox_id, ground, image)
+            posture = await introduced(channel)
+            if fits:
+                refuse_weak(note.sandbox, posture, spec, host=ground.host, volumes=image.volumes)
         except SandboxError as error:
-            log.info("sandbox %s, left by an earlier process, is replaced: %s", sandbox_id, error)
-            await self.remove(sandbox_id)
+            if _is_slow(error) and not lock.hold_alone():
+                # Whoever keeps it finds out what is the matter with it; a host that is busy is no reason to remove it.
+                if left is None:
+                    channel.close()
+                lock.close()
+                raise
+            log.info("sandbox %s is replaced: %s", note.sandbox, error)
+            channel.close()
+            self._let_go(note.sandbox)
+            try:
+                await self._destroy(note.sandbox)
+            except BaseException:
+                lock.close()
+                raise
+            lock.retire()
             return None
-        if self._left.pop(sandbox_id, None) is None:
-            return None  # it went idle in this very moment
-        log.info("sandbox %s, left by an earlier process, is taken over", sandbox_id)
-        sandbox = self._sandboxes[sandbox_id] = ChannelSandbox(sandbox_id, spec, left.channel, posture)
-        return sandbox
+        except BaseException:  # a caller that gives up here leaves it where it is
+            if left is None:
+                channel.close()
+            lock.close()
+            raise
+        self._let_go(note.sandbox)
+        log.info("sandbox %s, which lives already, is taken", note.sandbox)
+        if not note.thread:
+            lock.write(dataclasses.replace(note, thread=spec.thread, image=spec.image, runtime=spec.runtime))
+        return self._keep(ChannelSandbox(note.sandbox, spec, channel, posture, lock=lock, outdated=not fits), lock)
+
+    def _let_go(self, sandbox_id: str) -> None:
+        """Drop what is known of a sandbox, but for the channel of one that was left."""
+        left = self._left.pop(sandbox_id, None)
+        if left is not None:
+            left.lock.close()
+        mine = self._sandboxes.pop(sandbox_id, None)
+        if mine is not None:
+            mine.close()
+            if mine.lock is not None:
+                mine.lock.close()
+
+    async def _remove_unused(self, lock: ThreadLock, note: Note) -> bool:
+        """Remove the sandbox of a lock behind its gate unless calls are under way in it; return whether it is gone."""
+        try:
+            if not lock.unused():
+                return False
+            await self._destroy(note.sandbox)
+            lock.retire()
+            return True
+        finally:
+            lock.close()
+
+    async def _remove_unheld(self, lock: ThreadLock, sandbox_id: str) -> None:
+        """Remove a sandbox unless another process has it; its lock is behind the gate, or gone."""
+        try:
+            if not lock.gone and lock.hold_alone():
+                await self._destroy(sandbox_id)
+                note = lock.read()
+                if note is None or note.sandbox == sandbox_id:
+                    lock.retire()
+        finally:
+            lock.close()
 
     async def _boot(self, spec: SandboxSpec, sandbox_id: str, body: dict[str, Any]) -> None:
         """Create and start the container."""
@@ -245,25 +382,6 @@ class DockerEngine:
                 raise BundleBroken(f"the daemon could not be started: {error}") from error
             raise SandboxUnavailable(f"the engine did not start a sandbox of image {spec.image!r}: {error}") from error
 
-    async def _image(self, name: str) -> _Image:
-        found = await self._requests.ask(docker_requests.inspect_image, name)
-        try:
-            return _Image(found.id, config.image_volumes(found.volumes))
-        except ValueError as error:
-            raise SandboxUnavailable(f"image {name!r} cannot be used: {error}; build it without that VOLUME") from error
-
-    def _config(self, spec: SandboxSpec, sandbox_id: str, ground: Ground, image: _Image) -> dict[str, Any]:
-        return config.container_config(
-            dataclasses.replace(spec, image=image.id),
-            instance=self._instance,
-            sandbox_id=sandbox_id,
-            runtime=ground.runtime,
-            channel_directory=str(self._channel_root / sandbox_id),
-            gateway_gid=os.getgid(),
-            workspace_quota=ground.workspace_quota,
-            volumes=image.volumes,
-        )
-
     async def _refuse_dead(self, sandbox_id: str) -> None:
         name = config.container_name(self._instance, sandbox_id)
         state = await self._requests.ask(docker_requests.container_state, name)
@@ -274,13 +392,13 @@ class DockerEngine:
             )
 
     async def _verify(
-        self, channel: Channel, spec: SandboxSpec, sandbox_id: str, ground: Ground, image: _Image
+        self, channel: Channel, spec: SandboxSpec, sandbox_id: str, ground: Ground, image: Image
     ) -> pb.Posture:
         posture = await introduced(channel)
         refuse_weak(sandbox_id, posture, spec, host=ground.host, volumes=image.volumes)
         return posture
 
-    def _discard(self, boot: asyncio.Future[None], sandbox_id: str) -> asyncio.Task[None]:
+    def _discard(self, boot: asyncio.Future[None], sandbox_id: str, lock: ThreadLock) -> asyncio.Task[None]:
         """Remove a sandbox that did not come up, whether or not its creator waits for that."""
 
         async def discard() -> None:
@@ -288,34 +406,25 @@ class DockerEngine:
             if not boot.cancelled():
                 boot.exception()
             try:
-                await self.remove(sandbox_id)
+                await self._destroy(sandbox_id)
+                lock.retire()
             except SandboxError as error:
                 log.warning("sandbox %s could not be removed, the next start will: %s", sandbox_id, error)
+            finally:
+                lock.close()
 
         task = asyncio.create_task(discard())
         self._removals.add(task)
         task.add_done_callback(self._removals.discard)
         return task
 
-    def _make_channel_directory(self, sandbox_id: str) -> Path:
-        self._channel_root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        directory = self._channel_root / sandbox_id
-        directory.mkdir()
-        # Root in the container has no power over other people's files, so it enters by the gateway's group.
-        os.chown(directory, -1, os.getgid())
-        directory.chmod(0o770)
-        return directory
 
-    async def _prepared(self) -> Ground:
-        """Return what sandboxes stand on, the runtime volume filled; asks the engine once."""
-        if self._ground is None:
-            async with self._preparing:
-                if self._ground is None:
-                    self._ground = await self._requests.ask(prepare, self._runtime_image, self._instance)
-        return self._ground
+def _owner_of(container: dict[str, Any]) -> tuple[str, str]:
+    labels = container["Labels"]
+    return labels[config.TENANT_LABEL], labels[config.THREAD_LABEL]
 
-    async def _own_containers(self, kind: str) -> list[dict[str, Any]]:
-        return await self._requests.ask(docker_requests.list_containers, self._labels(kind))
 
-    def _labels(self, kind: str) -> dict[str, str]:
-        return {config.INSTANCE_LABEL: self._instance, config.KIND_LABEL: kind}
+def _is_slow(error: SandboxError) -> bool:
+    """Return whether a daemon is there and has only not answered in time."""
+    lost = error.__cause__
+    return lost is not None and isinstance(lost.__cause__, TimeoutError)

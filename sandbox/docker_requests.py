@@ -133,6 +133,11 @@ def describe(client: Client) -> EngineFacts:
     )
 
 
+def engine_id(client: Client) -> str:
+    """Return what the engine calls itself; it stays as long as its data do."""
+    return str(client.info().get("ID") or "")
+
+
 def limits_swap(client: Client) -> bool:
     """Return whether the engine's kernel limits swap."""
     return bool(client.info().get("SwapLimit", True))

@@ -14,6 +14,9 @@ A gateway's next process may find sandboxes that the one before left running, fo
     sandbox = await engine.create(spec)          # the one that was left, if it was made for the very same spec
     await engine.close(keep_sandboxes=True)      # left for the next process
 
+Several processes of one instance may use an engine at the same time. A thread then has one sandbox still: create()
+finds another process's, each talks to it over connections of its own, and remove() leaves it to the last that has it.
+
 Concerns such as pooling, limits and metrics are engines around an engine. Every engine passes tests/conformance.
 """
 
@@ -69,6 +72,11 @@ class Sandbox(Protocol):
         ...
 
     @property
+    def outdated(self) -> bool:
+        """Whether it was made in another way than its spec says, and lent because others have calls in it."""
+        ...
+
+    @property
     def files(self) -> RemoteFS: ...
     @property
     def shell(self) -> RemoteShell: ...
@@ -80,6 +88,14 @@ class Sandbox(Protocol):
     @property
     def alive(self) -> bool:
         """Whether its daemon has kept the protocol so far; a sandbox that is not alive must be replaced."""
+        ...
+
+    def borrow(self) -> bool:
+        """Begin a use; False when another process removed the sandbox, which is not alive then."""
+        ...
+
+    def give_back(self) -> None:
+        """End a use."""
         ...
 
     async def health(self) -> Health:
@@ -103,8 +119,23 @@ class LeftSandbox:
     thread: str
 
 
+@dataclass(frozen=True)
+class LiveSandbox:
+    """A sandbox as lists show it, whichever process made it; `created_s` is in seconds since 1970."""
+
+    id: str
+    thread: str
+    image: str
+    runtime: str
+    created_s: float
+
+
 class Engine(Protocol):
     """Makes and removes sandboxes for one gateway instance. Raises SandboxError subclasses."""
+
+    async def id(self) -> str:
+        """Return what tells this engine from others: workspaces are on one of them."""
+        ...
 
     async def prepare(self) -> None:
         """Make ready what every sandbox needs; raises SandboxError when none could be made.
@@ -117,21 +148,55 @@ class Engine(Protocol):
         """Return the sandboxes that an earlier process left alive and of this release, the newest first.
 
         There is one for each tenant and thread. create() takes one over when it is asked for the same, remove()
-        removes it. Every other sandbox that an earlier process left is removed; workspaces always stay. This process's
-        own sandboxes are not touched.
+        removes it. Every other sandbox that an earlier process left is removed; workspaces always stay. What this
+        process or another one that lives has is not touched.
         """
         ...
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         """Return a sandbox: started, greeted, its posture verified; raises SandboxError when there can be none.
 
-        One that reconcile() found for the same tenant and thread is taken over if it was made in the very same way,
-        else replaced. A creation that fails or is cancelled leaves nothing, but for what it was about to take over.
+        One of the same tenant and thread that lives is taken, another process's too, if it was made in the very same
+        way; else it is replaced, unless calls are under way in it: then it is taken, `outdated`. A creation that fails
+        or is cancelled leaves nothing, but for what it was about to take over.
+        """
+        ...
+
+    async def find(self, spec: SandboxSpec) -> Sandbox | None:
+        """Return the living sandbox of the spec's tenant and thread, however it was made; None where there is none."""
+        ...
+
+    def has(self, spec: SandboxSpec) -> bool:
+        """Return whether the spec's tenant and thread seem to have a sandbox, by a look that asks no engine."""
+        ...
+
+    def owners(self) -> Sequence[tuple[str, str]]:
+        """Return whose sandboxes there are or are being made, whichever process does: container_config.owner() of each.
+
+        Cheap and a moment old. The one that was used longest ago comes first.
+        """
+        ...
+
+    async def live(self, tenant: str) -> Sequence[LiveSandbox]:
+        """Return a tenant's sandboxes that live, whichever process made them, by id."""
+        ...
+
+    async def stop(self, tenant: str, thread: str) -> LiveSandbox | None:
+        """Remove the sandbox of a thread, whichever process has it, and return it as it was; None where there is none.
+
+        SandboxBusy while calls are under way in it.
+        """
+        ...
+
+    async def remove_idle(self, tenant: str | None) -> bool:
+        """Remove the sandbox that was used longest ago and is not in use, whichever process has it.
+
+        `tenant`, a digest, narrows the choice. False when all are in use.
         """
         ...
 
     async def remove(self, sandbox_id: str) -> None:
-        """Remove a sandbox, not its workspace. One that is gone is no error."""
+        """Remove a sandbox, not its workspace; one that another process has is only let go of. None is no error."""
         ...
 
     async def remove_workspace(self, tenant: str, thread: str) -> None:
@@ -139,15 +204,15 @@ class Engine(Protocol):
         ...
 
     async def remove_workspaces(self) -> None:
-        """Remove the files of every thread of this gateway instance for good."""
+        """Remove the files of every thread of this gateway instance for good, unless another process of it serves."""
         ...
 
     async def owned(self) -> Sequence[str]:
-        """Return the ids of the sandboxes that this gateway instance owns, alive or not."""
+        """Return the ids of the sandboxes of this gateway instance, alive or not, whichever process made them."""
         ...
 
     async def close(self, *, keep_sandboxes: bool = False) -> None:
-        """Remove every sandbox that this instance owns and let go of the engine. Closing again is no error.
+        """Remove every sandbox that no other process has, and let go of the engine. Closing again is no error.
 
         With `keep_sandboxes` they live on, for the next process of this instance to take over.
         """

@@ -5,6 +5,7 @@
     +-- SandboxUnavailable       a sandbox could not be made or did not come up
     |   +-- ImageMissing         its image is not there and could not be pulled
     |   +-- PostureTooWeak       it came up weaker than its policy asks; it was removed
+    +-- SandboxBusy              calls are under way in a sandbox that was to be stopped
     +-- DaemonLost               the daemon went away or broke the protocol during a call
     +-- Exhausted                the sandbox has no process or memory left for it
     +-- InputNotTaken            a process took only a part of its input, or none
@@ -43,6 +44,10 @@ class ImageMissing(SandboxUnavailable):
 
 class PostureTooWeak(SandboxUnavailable):
     """The sandbox is weaker than its policy asks."""
+
+
+class SandboxBusy(SandboxError):
+    """Calls are under way in it, in this process or another."""
 
 
 class DaemonLost(SandboxError):

@@ -4,7 +4,9 @@ One sandbox per tenant and thread. It is made once however many calls ask at the
 workspace when it died, removed when idle, and the longest idle one makes room when too many live. Removal happens in
 the background: no caller waits for it, but for the one who replaces a dead sandbox, whose processes may still write.
 
-What an earlier process left alive counts as live and idle from the start, until its thread asks for it.
+What an earlier process left alive counts as live and idle from the start, until its thread asks for it. What other
+processes of the gateway have counts as well, as it was a moment ago: a limit may be passed by as many as are made at
+the same time. Of a thread's sandbox that several processes keep, the last to find it idle removes it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from sandbox.container_config import owner
+from sandbox.container_config import digest, owner
 from sandbox.engine import Engine, LeftSandbox, Sandbox, SandboxSpec
 from sandbox.errors import SandboxError, SandboxUnavailable
 
@@ -25,6 +27,8 @@ log = logging.getLogger(__name__)
 # A sandbox that answered this recently is taken at its word; one that was left alone longer is asked first.
 _TRUST_S = 1.0
 _SWEEPS_PER_TIMEOUT = 4
+# How often a sandbox is looked for again that another process removed in that very moment.
+_TRIES = 3
 
 
 class _Place:
@@ -59,6 +63,8 @@ class SandboxKeeper:
         self._clock = clock
         # By owner(): digests, for what an earlier process left is known by no other name.
         self._places: dict[tuple[str, str], _Place] = {}
+        # Whose removal is under way: not counted, though the engine still has it.
+        self._leaving: dict[tuple[str, str], int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.Task[None] | None = None
         self._closed = False
@@ -66,7 +72,7 @@ class SandboxKeeper:
 
     @property
     def live(self) -> int:
-        """How many sandboxes there are or are being made."""
+        """How many sandboxes this process has or makes."""
         return len(self._places)
 
     async def adopt(self, left: Iterable[LeftSandbox]) -> None:
@@ -74,16 +80,17 @@ class SandboxKeeper:
         now_s = self._clock()
         surplus = []
         for sandbox in left:
+            if (sandbox.tenant, sandbox.thread) in self._places:
+                continue
             of_tenant = sum(tenant == sandbox.tenant for tenant, _ in self._places)
             if len(self._places) >= self._max_live or of_tenant >= self._max_live_per_tenant:
-                surplus.append(sandbox.id)
+                surplus.append(sandbox)
                 continue
             place = self._places[sandbox.tenant, sandbox.thread] = _Place()
             place.left = sandbox.id
             place.used_s = now_s
-        if self._places:
-            self._begin_sweeping()
-        await asyncio.gather(*map(self._remove, surplus))
+        self._begin_sweeping()
+        await asyncio.gather(*(self._remove((one.tenant, one.thread), one.id) for one in surplus))
 
     @asynccontextmanager
     async def acquire(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
@@ -94,38 +101,50 @@ class SandboxKeeper:
         if self._closed:
             raise SandboxUnavailable("the gateway is stopping; ask again when it is back")
         key = owner(spec)
-        place = self._places.get(key)
-        if place is None:
-            self._make_room(key[0])
-            place = self._places[key] = _Place()
+        if key not in self._places and not self._engine.has(spec):
+            await self._make_room(key[0])
+        place = self._places.setdefault(key, _Place())
         self._begin_sweeping()
         async with self._in_use(key, place):
             sandbox = place.sandbox
-            if sandbox is None or not self._fresh(place, sandbox, spec):
+            if sandbox is None or not (self._fresh(place, sandbox, spec) and sandbox.borrow()):
                 async with place.lock:
-                    sandbox = await self._usable(place, spec)
-            yield sandbox
+                    sandbox = await self._borrowed(place, spec)
+            try:
+                yield sandbox
+            finally:
+                sandbox.give_back()
 
     @asynccontextmanager
     async def acquire_existing(self, spec: SandboxSpec) -> AsyncIterator[Sandbox | None]:
         """Lend the sandbox of the spec's tenant and thread, or None where none lives: whoever only looks makes none.
 
-        One made for another spec is lent as it is, and stays. What an earlier process left is taken over first, which
-        replaces it where it was made in another way.
+        One made for another spec is lent as it is, and stays.
         """
         if self._closed:
             raise SandboxUnavailable("the gateway is stopping; ask again when it is back")
         key = owner(spec)
-        place = self._places.get(key)
-        if place is None:
+        if key not in self._places and not self._engine.has(spec):
             yield None
             return
+        place = self._places.setdefault(key, _Place())
         async with self._in_use(key, place):
             sandbox = place.sandbox
-            if sandbox is None or not self._fresh(place, sandbox, sandbox.spec):
+            if sandbox is None or not (self._fresh(place, sandbox, sandbox.spec) and sandbox.borrow()):
                 async with place.lock:
                     sandbox = await self._living(place, spec)
-            yield sandbox
+                    if sandbox is not None and not sandbox.borrow():
+                        sandbox = None
+            try:
+                yield sandbox
+            finally:
+                if sandbox is not None:
+                    sandbox.give_back()
+
+    def users(self, tenant: str, thread: str) -> int:
+        """Return how many calls of this process are under way in a thread's sandbox."""
+        place = self._places.get((digest(tenant), digest(tenant, thread)))
+        return 0 if place is None else place.users
 
     @asynccontextmanager
     async def _in_use(self, key: tuple[str, str], place: _Place) -> AsyncIterator[None]:
@@ -138,7 +157,7 @@ class SandboxKeeper:
             place.used_s = self._clock()
             if place.sandbox is not None and not place.sandbox.alive:
                 # At once, not at the next call: what its calls had started runs until the container is gone.
-                place.leaving = self._begin(self._remove(place.sandbox.id))
+                place.leaving = self._begin(self._remove(key, place.sandbox.id))
                 place.sandbox = None
             here = place.sandbox is not None or place.left is not None
             gone = not here and (place.leaving is None or place.leaving.done())
@@ -178,7 +197,17 @@ class SandboxKeeper:
 
     def _fresh(self, place: _Place, sandbox: Sandbox, spec: SandboxSpec) -> bool:
         busy = place.users > 1
-        return sandbox.alive and sandbox.spec == spec and (busy or self._clock() - place.used_s < _TRUST_S)
+        fits = sandbox.spec == spec and not sandbox.outdated
+        return sandbox.alive and fits and (busy or self._clock() - place.used_s < _TRUST_S)
+
+    async def _borrowed(self, place: _Place, spec: SandboxSpec) -> Sandbox:
+        """Borrow the place's sandbox, made or replaced as needed; the caller holds the lock."""
+        for _ in range(_TRIES):
+            sandbox = await self._usable(place, spec)
+            if sandbox.borrow():
+                return sandbox
+            # Another process removed it in between, and nothing had begun in it.
+        raise SandboxUnavailable("other gateways remove this thread's sandbox as fast as it is made; try again")
 
     async def _usable(self, place: _Place, spec: SandboxSpec) -> Sandbox:
         """Return the place's sandbox, made or replaced as needed; the caller holds the lock."""
@@ -188,7 +217,8 @@ class SandboxKeeper:
         sandbox = place.sandbox
         if sandbox is not None:
             others = place.users > 1
-            if sandbox.alive and (others or (sandbox.spec == spec and await sandbox.ping())):
+            fits = sandbox.spec == spec and not sandbox.outdated
+            if sandbox.alive and (others or (fits and await sandbox.ping())):
                 return sandbox
             place.sandbox = None
             await self._engine.remove(sandbox.id)
@@ -205,20 +235,36 @@ class SandboxKeeper:
         """Return the place's sandbox if it lives; the caller holds the lock."""
         sandbox = place.sandbox
         if sandbox is None:
-            return await self._usable(place, spec) if place.left is not None else None
+            if place.leaving is not None:
+                await asyncio.wait({place.leaving})
+            found = await self._engine.find(spec)
+            place.left = None
+            if found is not None and self._closed and not self._keeps:
+                await self._engine.remove(found.id)
+                raise SandboxUnavailable("the gateway is stopping; ask again when it is back")
+            place.sandbox = found
+            return found
         if place.users == 1:
             await sandbox.ping()  # finds out whether it was lost; one that is only slow has its processes still
         return sandbox if sandbox.alive else None
 
-    def _make_room(self, tenant: str) -> None:
-        """Let a tenant have one more: its own idle sandboxes go first, another tenant's only when all are taken."""
+    async def _make_room(self, tenant: str) -> None:
+        """Let a tenant have one more: its own idle sandboxes go first, another tenant's only when all are taken.
+
+        Of those that may go, this process' are asked first: no caller waits for their removal.
+        """
+        others = {one for one in self._engine.owners() if one not in self._places and one not in self._leaving}
         own = [key for key in self._places if key[0] == tenant]
-        if len(own) >= self._max_live_per_tenant:
-            if not self._forget_idle(own):
+        if len(own) + sum(one[0] == tenant for one in others) >= self._max_live_per_tenant:
+            if not (self._forget_idle(own) or (others and await self._engine.remove_idle(tenant))):
                 raise SandboxUnavailable(
                     f"all {self._max_live_per_tenant} sandboxes of this tenant are busy; try again later"
                 )
-        elif len(self._places) >= self._max_live and not (self._forget_idle(own) or self._forget_idle(self._places)):
+        elif len(self._places) + len(others) >= self._max_live and not (
+            self._forget_idle(own)
+            or self._forget_idle(self._places)
+            or (others and await self._engine.remove_idle(None))
+        ):
             raise SandboxUnavailable(
                 f"all {self._max_live} sandboxes are busy; try again later or raise sandbox.max_live"
             )
@@ -235,17 +281,22 @@ class SandboxKeeper:
         if self._places.get(key) is place:
             del self._places[key]
         if place.sandbox is not None:
-            self._begin(self._remove(place.sandbox.id))
+            self._begin(self._remove(key, place.sandbox.id))
             place.sandbox = None
         if place.left is not None:
-            self._begin(self._remove(place.left))
+            self._begin(self._remove(key, place.left))
             place.left = None
 
-    async def _remove(self, sandbox_id: str) -> None:
+    async def _remove(self, key: tuple[str, str], sandbox_id: str) -> None:
+        self._leaving[key] = self._leaving.get(key, 0) + 1
         try:
             await self._engine.remove(sandbox_id)
         except SandboxError as error:
-            log.warning("sandbox %s could not be removed, the next start will: %s", sandbox_id, error)
+            log.warning("sandbox %s could not be removed, a later look will: %s", sandbox_id, error)
+        finally:
+            self._leaving[key] -= 1
+            if not self._leaving[key]:
+                del self._leaving[key]
 
     def _begin_sweeping(self) -> None:
         if self._sweeper is None:
@@ -255,6 +306,11 @@ class SandboxKeeper:
         while True:
             await asyncio.sleep(self._idle_timeout_s / _SWEEPS_PER_TIMEOUT)
             self.sweep()
+            try:
+                # What a process left that died: nobody may start in its place.
+                await self.adopt(await self._engine.reconcile())
+            except SandboxError as error:
+                log.warning("what other gateways left was not looked for: %s", error)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

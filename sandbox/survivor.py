@@ -13,20 +13,22 @@ from sandbox.channel import Channel
 from sandbox.engine import LeftSandbox
 from sandbox.errors import SandboxError
 from sandbox.greeting import introduced
+from sandbox.thread_lock import ThreadLock
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Survivor:
-    """`made` is the digest of how it was made, container_config.made_digest()."""
+    """`made` is the digest of how it was made, container_config.made_digest(); `lock` its thread's, held."""
 
     sandbox: LeftSandbox
     made: str
     channel: Channel
+    lock: ThreadLock
 
 
-async def reach(container: Mapping[str, Any], channel_root: Path) -> Survivor | None:
+async def reach(container: Mapping[str, Any], channel_root: Path, lock: ThreadLock) -> Survivor | None:
     """Return the sandbox in a container, as GET /containers/json shows it; None when it is not to be used."""
     labels = container["Labels"]
     if container["State"] != "running" or config.MADE_LABEL not in labels:
@@ -39,4 +41,4 @@ async def reach(container: Mapping[str, Any], channel_root: Path) -> Survivor | 
         channel.close()
         return None
     left = LeftSandbox(labels[config.SANDBOX_LABEL], labels[config.TENANT_LABEL], labels[config.THREAD_LABEL])
-    return Survivor(left, labels[config.MADE_LABEL], channel)
+    return Survivor(left, labels[config.MADE_LABEL], channel, lock)

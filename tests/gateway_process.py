@@ -89,14 +89,24 @@ class Served:
 
 
 @contextlib.contextmanager
-def served(home: Home, env: Mapping[str, str] | None = None) -> Iterator[Served]:
+def served(home: Home, env: Mapping[str, str] | None = None, *options: str) -> Iterator[Served]:
     """Run `airlock serve` until the block ends, then stop it with SIGTERM and see that it exits 0."""
     ready = home.config.parent / "ready"
     ready.unlink(missing_ok=True)
     log_path = home.config.parent / "serve.log"
     with log_path.open("ab") as log:
         process = subprocess.Popen(
-            [*AIRLOCK, "serve", "--config", str(home.config), "--listen", "127.0.0.1:0", "--ready-file", str(ready)],
+            [
+                *AIRLOCK,
+                "serve",
+                "--config",
+                str(home.config),
+                "--listen",
+                "127.0.0.1:0",
+                "--ready-file",
+                str(ready),
+                *options,
+            ],
             stdout=log,
             stderr=log,
             env={**os.environ, **(env or {})},

@@ -222,8 +222,16 @@ def filesystem(
         "filesystem",
         hooks=(EvictionHook(files, eviction or Eviction(), eviction_per_tool), FileTracking()),
         tools=(
-            Tool("ls", "List a directory as a JSON array of {name, type, size}.", LsArguments, tools.ls),
-            Tool("read_file", "Read a text file, 2000 lines at a time.", ReadFileArguments, tools.read_file),
+            Tool(
+                "ls", "List a directory as a JSON array of {name, type, size}.", LsArguments, tools.ls, read_only=True
+            ),
+            Tool(
+                "read_file",
+                "Read a text file, 2000 lines at a time.",
+                ReadFileArguments,
+                tools.read_file,
+                read_only=True,
+            ),
             Tool(
                 "write_file",
                 "Replace a file's content, or make the file and its parent directories.",
@@ -238,9 +246,13 @@ def filesystem(
                 tools.edit_file,
                 writes=True,
             ),
-            Tool("glob", "Find paths by pattern, one absolute path a line.", GlobArguments, tools.glob),
+            Tool("glob", "Find paths by pattern, one absolute path a line.", GlobArguments, tools.glob, read_only=True),
             Tool(
-                "grep", "Search text files by regular expression; lines are path:line:text.", GrepArguments, tools.grep
+                "grep",
+                "Search text files by regular expression; lines are path:line:text.",
+                GrepArguments,
+                tools.grep,
+                read_only=True,
             ),
         ),
     )

@@ -79,6 +79,8 @@ async def _look(engine_url: str | None, config: Path | None) -> AsyncIterator[Fi
     if config is not None:
         finding, configured_url = _configuration(config)
         yield finding
+        if finding.state == "ok":
+            yield _database(config)
         engine_url = engine_url or configured_url
     with tempfile.TemporaryDirectory(prefix="airlock-doctor-") as directory:
         engine = DockerEngine(
@@ -171,6 +173,35 @@ def _configuration(path: Path) -> tuple[Finding, str | None]:
         return Finding("configuration", "failed", "does not load", str(error)), None
     versions = ", ".join(f"{tenant.name} {tenant.policy.version}" for tenant in tenants.values())
     return Finding("configuration", "ok", f"loads; policies: {versions}"), config.sandbox.engine_url
+
+
+def _database(path: Path) -> Finding:
+    """Look at the database of a configuration, and change nothing in it."""
+    from sqlalchemy import make_url
+
+    from gateway.config import Config
+    from gateway.errors import Misconfigured
+
+    what, url = "database", Config.load(path).resolved_database_url()
+    try:
+        from gateway.storage.migration import revision_of
+
+        file = make_url(url).database if url.startswith("sqlite") else None
+        if file and not Path(file).exists():
+            return Finding(what, "ok", "SQLite: not there yet, the first start makes it")
+        revision = revision_of(url)
+    except (Misconfigured, ValueError) as error:
+        return Finding(what, "failed", "does not open", f"{error}. See docs/storage.md")
+    kind = "SQLite" if file else "PostgreSQL"
+    if revision.current == revision.newest:
+        return Finding(what, "ok", f"{kind}, revision {revision.current}, the newest")
+    if revision.current is None:
+        return Finding(what, "ok", f"{kind}, empty: the first start makes the tables")
+    if revision.current > revision.newest:
+        mend = "it was upgraded by a newer airlock: run that one, or take it down as docs/storage.md says"
+        return Finding(what, "failed", f"{kind}, revision {revision.current}, newer than {revision.newest}", mend)
+    detail = f"{kind}, revision {revision.current}: the next start brings it to {revision.newest}"
+    return Finding(what, "warning", detail, "make a backup before that start: docs/storage.md says how")
 
 
 def _python() -> Finding:

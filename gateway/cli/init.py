@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,7 +45,6 @@ def init(
 ) -> None:
     """Write a starter configuration and policy, and make keys for the tenant "default"."""
     from gateway.config import Config
-    from gateway.keys import ACTING_SCOPES, APPROVE
     from gateway.policy import STARTER_POLICY
 
     config_path = directory / "airlock.yaml"
@@ -63,32 +61,30 @@ def init(
         config_path.write_text(_CONFIG, encoding="utf-8")
     except OSError as error:
         fail(f"{error.filename}: {error.strerror}", EXIT_USAGE, as_json=as_json)
-    secret, approver = asyncio.run(add_keys(Config.load(config_path), _TENANT, ACTING_SCOPES, (APPROVE,)))
+    secret, approver, operator = asyncio.run(_make_keys(Config.load(config_path)))
     if as_json:
-        made = {"config": str(config_path.resolve()), "tenant": _TENANT, "key": secret, "approver_key": approver}
-        print_json(made)
+        keys = {"key": secret, "approver_key": approver, "operator_key": operator}
+        print_json({"config": str(config_path.resolve()), "tenant": _TENANT, **keys})
         return
     out.print(f"[green]wrote[/] {config_path}\n[green]wrote[/] {policy_path}")
     out.print(f"\nThe keys of tenant [bold]{_TENANT}[/], shown this once. For services, agents and `airlock tool`:\n")
     out.print(f"  export AIRLOCK_API_KEY={secret}\n")
     out.print(f"For people who answer what agents ask for, and for nothing else:\n\n  {approver}\n")
+    out.print(f"For operators: tenants, keys, policies and the audit of all:\n\n  {operator}\n")
     out.print(f"Start the gateway with [bold]airlock serve --config {config_path}[/]")
 
 
-async def add_keys(config: Config, tenant: str, *scopes: Collection[str]) -> list[str]:
-    """Make a key for each of the sets of scopes, in the configured database, and return their secrets."""
-    from gateway.errors import Misconfigured
-    from gateway.keys import make_key
-    from gateway.storage.database import Database
-    from gateway.storage.key_store import KeyStore
+async def _make_keys(config: Config) -> list[str]:
+    """Make a key for services, one for approvers and one for operators, and return their secrets."""
+    from gateway.cli.key_desk import local_keys
+    from gateway.keys import ACTING_SCOPES, APPROVE, OPERATOR_SCOPES
 
-    if tenant not in config.tenants:
-        raise Misconfigured(f"tenant {tenant!r} is not one of {', '.join(sorted(config.tenants))}")
-    keys = [make_key(asked) for asked in scopes]
-    config.path(config.state_dir).mkdir(parents=True, exist_ok=True, mode=0o700)
-    database = await Database.open(config.resolved_database_url())
-    try:
-        await KeyStore(database).add(tenant, *keys)
-        return [key.secret for key in keys]
-    finally:
-        await database.close()
+    async with local_keys(config) as desk:
+        return [
+            (await desk.create_key(tenant, scopes=scopes, name=name)).secret
+            for tenant, scopes, name in (
+                (_TENANT, ACTING_SCOPES, "services"),
+                (_TENANT, (APPROVE,), "approvers"),
+                ("", OPERATOR_SCOPES, "operators"),
+            )
+        ]

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+import re
+from dataclasses import asdict
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
-from gateway.cli.init import add_keys
-from gateway.cli.terminal import EXIT_USAGE, Json, fail, out, print_json, run_client
+from gateway.cli.key_desk import CONFIG, AtAddress, ConfigFile, key_desk
+from gateway.cli.terminal import EXIT_USAGE, Json, Key, fail, out, print_json, run_client
 
-app = typer.Typer(help="API keys.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from gateway.client_admin import KeyInfo, MadeKey
+
+app = typer.Typer(
+    help="API keys: on the database of a configuration, or with --address on a gateway.", no_args_is_help=True
+)
+KeyId = Annotated[str, typer.Argument(metavar="ID", help="As `airlock key list` shows it.")]
+_SPAN = re.compile(r"(\d{1,9})([smhdw])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 @app.callback()
@@ -22,29 +33,135 @@ def keys() -> None:
 def create(
     *,
     tenant: Annotated[str, typer.Option(help="Tenant the key speaks for.")] = "default",
+    operator: Annotated[
+        bool, typer.Option("--operator", help="An operator's key: tenants, keys, policies and the audit of all.")
+    ] = False,
     scope: Annotated[
         list[str] | None,
-        typer.Option(help="run, tool, files: each can be given, and all are without this. Or approve, alone."),
+        typer.Option(
+            help="run, tool, files, audit: each can be given; without this the first three. Or approve, alone. Of an "
+            "operator's key: operate, audit."
+        ),
     ] = None,
-    config: Annotated[Path, typer.Option(help="Configuration file.")] = Path("airlock.yaml"),
+    name: Annotated[str, typer.Option(help="What to call it.")] = "",
+    expires_in: Annotated[str, typer.Option(help="Such as 12h, 90d, 4w; for ever unless given.")] = "",
+    config: ConfigFile = CONFIG,
+    address: AtAddress = "",
+    key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Make a key. It is shown once; only its hash is stored."""
-    from gateway.config import Config
     from gateway.errors import InvalidArgument
-    from gateway.keys import ACTING_SCOPES, checked_scopes
+    from gateway.keys import checked_scopes
 
+    expires_in_s = span_s(expires_in, "--expires-in", as_json=as_json)
     try:
-        scopes = checked_scopes(scope or ACTING_SCOPES)
+        scopes = checked_scopes(scope, operator=operator) if scope else ()
     except InvalidArgument as error:
         fail(f"--{error}", EXIT_USAGE, as_json=as_json)
 
-    async def work() -> str:
-        return (await add_keys(Config.load(config), tenant, scopes))[0]
+    async def work() -> MadeKey:
+        async with key_desk(config, address, key) as desk:
+            whose = "" if operator else tenant
+            return await desk.create_key(whose, scopes=scopes, name=name, expires_in_s=expires_in_s)
 
-    secret = run_client(work(), as_json=as_json)
+    _show_made(run_client(work(), as_json=as_json), as_json=as_json)
+
+
+@app.command("list")
+def list_(
+    *,
+    tenant: Annotated[str, typer.Option(help="Only this tenant's.")] = "",
+    ended: Annotated[bool, typer.Option("--all", help="Also revoked and expired ones.")] = False,
+    config: ConfigFile = CONFIG,
+    address: AtAddress = "",
+    key: Key = "",
+    as_json: Json = False,
+) -> None:
+    """List keys, the newest first; never a secret."""
+
+    async def work() -> list[KeyInfo]:
+        async with key_desk(config, address, key) as desk:
+            return [one async for one in desk.keys(tenant, include_ended=ended)]
+
+    found = run_client(work(), as_json=as_json)
     if as_json:
-        print_json({"tenant": tenant, "key": secret, "scopes": list(scopes)})
+        print_json([_as_json(one) for one in found])
         return
-    whose = f"The key of tenant [bold]{tenant}[/] for {', '.join(scopes)}"
-    out.print(f"{whose}, shown this once:\n\n  export AIRLOCK_API_KEY={secret}")
+    table = Table(box=None, header_style="bold")
+    for column in ("id", "key", "tenant", "scopes", "name", "made", "until"):  # what is to be copied stays whole
+        table.add_column(column, no_wrap=column not in ("name", "until"), overflow="fold")
+    for one in found:
+        whose = one.tenant or "(operator)"
+        until = f"revoked {_day(one.revoked_at)}" if one.revoked_at else _day(one.expires_at)
+        table.add_row(one.id, one.shown, whose, ",".join(one.scopes), one.name, _day(one.created_at), until)
+    out.print(table, markup=False)
+
+
+@app.command()
+def revoke(
+    key_id: KeyId, *, config: ConfigFile = CONFIG, address: AtAddress = "", key: Key = "", as_json: Json = False
+) -> None:
+    """Make a key useless, on every gateway within a second, also for streams that are under way."""
+
+    async def work() -> KeyInfo:
+        async with key_desk(config, address, key) as desk:
+            return await desk.revoke_key(key_id)
+
+    found = run_client(work(), as_json=as_json)
+    if as_json:
+        print_json(_as_json(found))
+    else:
+        out.print(f"{found.shown} is revoked", markup=False)
+
+
+@app.command()
+def rotate(
+    key_id: KeyId,
+    *,
+    overlap: Annotated[str, typer.Option(help="How long the old one still works, such as 1h; 30d at most.")] = "24h",
+    config: ConfigFile = CONFIG,
+    address: AtAddress = "",
+    key: Key = "",
+    as_json: Json = False,
+) -> None:
+    """Make a key like another one, which goes on to work for a while."""
+    overlap_s = span_s(overlap, "--overlap", as_json=as_json)
+
+    async def work() -> MadeKey:
+        async with key_desk(config, address, key) as desk:
+            return await desk.rotate_key(key_id, overlap_s=overlap_s)
+
+    _show_made(run_client(work(), as_json=as_json), as_json=as_json)
+
+
+def span_s(text: str, option: str, *, as_json: bool) -> int:
+    """Return a span such as 90d in seconds, 0 for none."""
+    if not text:
+        return 0
+    found = _SPAN.fullmatch(text)
+    if found is None or int(found[1]) == 0:
+        fail(
+            f"{option} {text!r}: a number and one of s, m, h, d, w is expected, such as 90d",
+            EXIT_USAGE,
+            as_json=as_json,
+        )
+    return int(found[1]) * _SECONDS[found[2]]
+
+
+def _show_made(made: MadeKey, *, as_json: bool) -> None:
+    info = made.key
+    if as_json:
+        print_json({**_as_json(info), "key": made.secret})
+        return
+    whose = f"The key of tenant [bold]{info.tenant}[/]" if info.tenant else "The operator's key"
+    out.print(f"{whose} for {', '.join(info.scopes)}, shown this once:\n\n  export AIRLOCK_API_KEY={made.secret}")
+
+
+def _as_json(key: KeyInfo) -> dict[str, Any]:
+    told = asdict(key)
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in told.items()}
+
+
+def _day(at: datetime | None) -> str:
+    return "" if at is None else f"{at:%Y-%m-%d}"

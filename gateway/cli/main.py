@@ -4,7 +4,25 @@ from __future__ import annotations
 
 import typer
 
-from gateway.cli import approvals, doctor, init, key, policy, process, run, serve, tool
+from gateway.cli import (
+    approvals,
+    audit,
+    bench,
+    doctor,
+    files,
+    init,
+    key,
+    policy,
+    process,
+    run,
+    runs,
+    sandbox,
+    serve,
+    tenant,
+    thread,
+    tool,
+)
+from gateway.cli.tls import set_tls
 
 app = typer.Typer(
     help="Airlock: a sandboxed, multi-tenant tool-execution gateway.",
@@ -12,15 +30,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=True,
 )
+app.callback()(set_tls)
 app.command("init")(init.init)
 app.command("serve")(serve.serve)
 app.command("run")(run.run)
 app.command("doctor")(doctor.doctor)
+app.command("bench")(bench.bench)
+app.add_typer(runs.app, name="runs")
+app.add_typer(thread.app, name="thread")
+app.add_typer(files.app, name="files")
 app.add_typer(tool.app, name="tool")
 app.add_typer(approvals.app, name="approvals")
+app.add_typer(audit.app, name="audit")
 app.add_typer(process.app, name="process")
+app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(key.app, name="key")
 app.add_typer(policy.app, name="policy")
+app.add_typer(tenant.app, name="tenant")
 
 
 def main() -> None:

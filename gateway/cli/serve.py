@@ -1,4 +1,4 @@
-"""`airlock serve`: the gateway."""
+"""`airlock serve`: the gateway, one process or several."""
 
 from __future__ import annotations
 
@@ -15,27 +15,56 @@ from gateway.cli.terminal import DEFAULT_ADDRESS, EXIT_USAGE, Json, err, fail, p
 
 if TYPE_CHECKING:
     from gateway.config import Config
+    from gateway.worker import Worker
 
-_STOP_LIMIT_S = 30.0
+# Past the time that calls have to end: what else a stop takes.
+_STOP_LIMIT_S = 25.0
+_WORKERS_LIMIT = 256
 
 
 def serve(
     *,
     config: Annotated[Path, typer.Option(help="Configuration file.")] = Path("airlock.yaml"),
     listen: Annotated[str, typer.Option(help="HOST:PORT; port 0 takes a free one.")] = DEFAULT_ADDRESS,
+    workers: Annotated[
+        int, typer.Option(min=1, max=_WORKERS_LIMIT, help="Processes that serve the one port; any answers for any run.")
+    ] = 1,
+    insecure_plaintext: Annotated[
+        bool, typer.Option(help="Listen beyond loopback without TLS: something in front of the gateway encrypts.")
+    ] = False,
     ready_file: Annotated[Path | None, typer.Option(help="Gets the bound host:port once the gateway answers.")] = None,
+    worker: Annotated[str, typer.Option(hidden=True)] = "",
+    ready_fd: Annotated[int, typer.Option(hidden=True)] = -1,
     as_json: Json = False,
 ) -> None:
-    """Run the gateway until SIGTERM or Ctrl-C; runs are then cancelled, sandboxes removed or kept (sandbox.on_stop)."""
+    """Run the gateway until SIGTERM or Ctrl-C: no new call is taken, those under way get drain_s to end.
+
+    Sandboxes are removed then or kept (sandbox.on_stop).
+    """
+    from gateway.cautions import refuse_open_files, refuse_plaintext
     from gateway.config import Config
     from gateway.errors import AirlockError, from_sandbox
     from gateway.logging import set_up_logging
     from sandbox.errors import SandboxError
 
     set_up_logging()
-    _raise_file_limit()
     try:
-        asyncio.run(_serve(Config.load(config), listen, ready_file, as_json=as_json))
+        if worker:
+            from gateway.workers import supervised_worker
+
+            this = supervised_worker(worker)
+            _raise_file_limit()
+            asyncio.run(_serve_as_worker(Config.load(config), listen, this, ready_fd))
+            return
+        loaded = Config.load(config)
+        refuse_plaintext(loaded, listen, insecure=insecure_plaintext)
+        refuse_open_files(loaded)
+        if workers > 1:
+            options = ["--insecure-plaintext"] if insecure_plaintext else []
+            asyncio.run(_supervise(loaded, config, listen, workers, ready_file, options, as_json=as_json))
+        else:
+            _raise_file_limit()
+            asyncio.run(_serve(loaded, listen, ready_file, as_json=as_json))
     except AirlockError as error:
         fail(str(error), EXIT_USAGE, as_json=as_json)
     except OSError as error:
@@ -45,25 +74,80 @@ def serve(
 
 
 async def _serve(config: Config, listen: str, ready_file: Path | None, *, as_json: bool) -> None:
+    """Serve in this process."""
     from gateway.server import running_gateway
 
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _stop, loop, stop)
+    stop = _stop_on_signals(config)
     async with running_gateway(config, listen) as gateway:
-        if ready_file is not None:
-            await asyncio.to_thread(_write_atomically, ready_file, gateway.address)
-        if as_json:
-            print_json({"address": gateway.address})
-        else:
-            err.print(f"tenants: {len(gateway.tenants)}; their policies are read when they call", style="dim")
-            err.print(f"[bold green]airlock[/] answers at [bold]{gateway.address}[/]; Ctrl-C stops it")
+        await _answering(config, gateway.address, 1, ready_file, as_json=as_json)
         await stop.wait()
-        # Only the one that wrote it takes it away: a second gateway that did not start must leave it alone.
-        if ready_file is not None:
-            # Here and now: a thread of the pool may be busy with somebody's work, and stopping must not wait for that.
-            ready_file.unlink(missing_ok=True)  # noqa: ASYNC240
+        _not_answering(ready_file)
+
+
+async def _serve_as_worker(config: Config, listen: str, worker: Worker, ready_fd: int) -> None:
+    """Serve as one of several; the parent says that the gateway answers."""
+    from gateway.server import running_gateway
+
+    stop = _stop_on_signals(config)
+    async with running_gateway(config, listen, worker):
+        os.write(ready_fd, b"\n")
+        os.close(ready_fd)
+        await stop.wait()
+
+
+async def _supervise(
+    config: Config,
+    path: Path,
+    listen: str,
+    count: int,
+    ready_file: Path | None,
+    options: list[str],
+    *,
+    as_json: bool,
+) -> None:
+    """Have workers serve, until a signal comes; a second one has them stop at once."""
+    from gateway.listening import reserved
+    from gateway.state_lock import locked_state
+    from gateway.workers import Workers, worker_command
+
+    with locked_state(config.path(config.state_dir)), reserved(listen) as address:
+        workers = Workers(worker_command(path, address, count, options), count)
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+
+        def stop_them() -> None:
+            stop.set()
+            workers.stop()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop_them)
+        try:
+            await workers.start()
+            if not stop.is_set():
+                await _answering(config, address, count, ready_file, as_json=as_json)
+                await stop.wait()
+                _not_answering(ready_file)
+        finally:
+            await workers.stopped()
+
+
+async def _answering(config: Config, address: str, workers: int, ready_file: Path | None, *, as_json: bool) -> None:
+    """Tell people and programs that the gateway answers."""
+    if ready_file is not None:
+        await asyncio.to_thread(_write_atomically, ready_file, address)
+    if as_json:
+        print_json({"address": address, "workers": workers})
+        return
+    from gateway.cli.serve_banner import banner
+
+    err.print(banner(config, address, workers))
+
+
+def _not_answering(ready_file: Path | None) -> None:
+    # Only the one that wrote it takes it away: a second gateway that did not start must leave it alone. Here and now: a
+    # thread of the pool may be busy with somebody's work, and stopping must not wait for that.
+    if ready_file is not None:
+        ready_file.unlink(missing_ok=True)
 
 
 def _raise_file_limit() -> None:
@@ -79,12 +163,20 @@ def _raise_file_limit() -> None:
     structlog.get_logger(__name__).info("limit of open files", limit=soft)
 
 
-def _stop(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    """Take a signal: the first one stops in order, within bounds; a second one stops at once."""
-    if stop.is_set():
-        _give_up()
-    stop.set()
-    loop.call_later(_STOP_LIMIT_S, _give_up)
+def _stop_on_signals(config: Config) -> asyncio.Event:
+    """Return what the first signal sets; a second one, or a stop that takes too long, ends the process at once."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def stopping() -> None:
+        if stop.is_set():
+            _give_up()
+        stop.set()
+        loop.call_later(_STOP_LIMIT_S + config.drain_s, _give_up)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping)
+    return stop
 
 
 def _give_up() -> None:

@@ -71,10 +71,10 @@ def run_client(work: Coroutine[Any, Any, T], *, as_json: bool) -> T:
 
 def error_details(error: AirlockError) -> dict[str, str | float]:
     """Return what a program can tell errors apart by: the reason, and the details such as quota or approval_id."""
-    from gateway.errors import QuotaExceeded
+    from gateway.errors import Overloaded
 
     details: dict[str, str | float] = {"reason": error.reason}
     details |= {name: value for name, value in error.details.items() if name not in ("error", "reason")}
-    if isinstance(error, QuotaExceeded) and error.retry_after_s is not None:
+    if isinstance(error, Overloaded) and error.retry_after_s is not None:
         details["retry_after_s"] = error.retry_after_s
     return details

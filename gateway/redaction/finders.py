@@ -218,6 +218,15 @@ def _own_regex(pattern: str) -> Any:
     return re2.compile(b"(?m)" + pattern.encode(), options)
 
 
+def found_in(data: bytes, *, well_known: bool, own: Sequence[RedactedPattern]) -> bool:
+    """Return whether there is a secret in data that are whole; new finders would tell where."""
+    if not data:
+        return False
+    if well_known and any(group.whole.search(data) is not None for group in _groups()):
+        return True
+    return any(_own_regex(one.pattern).search(data) is not None for one in own)
+
+
 def finders(*, well_known: bool, own: Sequence[RedactedPattern]) -> list[Finder]:
     """Return new finders, for one stream."""
     first: list[Finder] = [WellKnownFinder(group) for group in _groups()] if well_known else []

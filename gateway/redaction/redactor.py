@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import JsonValue
 
 from gateway.policy.document import RedactionSection
-from gateway.redaction.finders import Finder, Span, finders, longest_bytes
+from gateway.redaction.finders import Finder, Span, finders, found_in, longest_bytes
 from gateway.redaction.patterns import compiled
 
 # The longest private key in PEM, or another secret, and some room.
@@ -35,10 +35,13 @@ class Redactor:
         With `cut_start` or `cut_end` something came before or after that is not known: what may be a part of a secret
         there is masked too. Raises RedactionFailed.
         """
-        stream = self.stream()
-        # In pieces: no step takes long, so that in a thread this leaves room for others.
-        pieces = [stream.feed(data[at : at + _PIECE_BYTES]) for at in range(0, len(data), _PIECE_BYTES)]
-        redacted = b"".join((*pieces, stream.flush(cut=cut_end)))
+        redacted = data
+        # Most texts are short and have no secret: one look tells, and no finder is made.
+        if cut_end or len(data) > _PIECE_BYTES or self._finds(data):
+            stream = self.stream()
+            # In pieces: no step takes long, so that in a thread this leaves room for others.
+            pieces = [stream.feed(data[at : at + _PIECE_BYTES]) for at in range(0, len(data), _PIECE_BYTES)]
+            redacted = b"".join((*pieces, stream.flush(cut=cut_end)))
         leading = _LEADING.match(redacted, 0, _CUT_BYTES) if cut_start else None
         if leading is None:
             return redacted
@@ -67,6 +70,9 @@ class Redactor:
             return {self.text(key): self.json(member) for key, member in value.items()}
         return value
 
+    def _finds(self, data: bytes) -> bool:
+        return found_in(data, well_known=self._section.well_known, own=self._section.patterns)
+
     def stream(self) -> RedactingStream:
         """Return a filter for one stream of bytes."""
         return RedactingStream(finders(well_known=self._section.well_known, own=self._section.patterns))
@@ -91,6 +97,8 @@ class RedactingStream:
 
     def flush(self, *, cut: bool = False) -> bytes:
         """Return what is left; with `cut` the stream did not end by itself, and what may be half a secret is masked."""
+        if not self._buffer and not self._base:  # nothing came
+            return b""
         return self._take(b"", final=True, cut=cut)
 
     def _take(self, data: bytes, *, final: bool, cut: bool) -> bytes:

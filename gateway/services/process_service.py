@@ -26,10 +26,12 @@ from gateway.errors import (
     TooLarge,
     Unavailable,
 )
+from gateway.principal import actor
 from gateway.program import program_of
 from gateway.program_calls import TOOL, ProcessStart, ProgramRun, run_arguments, start_arguments
 from gateway.services.process_messages import ended_message, output_message, process_message
 from gateway.shares import Shares
+from gateway.storage.audit_store import AuditEntry
 from gateway.tenants import Tenant
 from gateway.thread_sandbox import ThreadSandbox
 from gateway.tool_calls import FinishedToolCall, ToolCalls
@@ -63,6 +65,8 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
     """Runs programs."""
 
     scope = "tool"
+    works = ("RunProgram",)
+    waits = ("WaitProcess",)
 
     def __init__(self, tool_calls: ToolCalls, authenticate: Authenticator, ids: MakeId = make_id) -> None:
         self._tool_calls = tool_calls
@@ -221,6 +225,7 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         process_id = request.id
         log.debug("process input", **_whose(tenant, request.thread, process_id), bytes=len(request.data))
         process = await sandbox.write_process(process_id, request.data, end=request.end, wait_s=_wait_s(context))
+        await self._tell(tenant, request.thread, "write", process_id, len(request.data))
         return pb.WriteProcessResponse(process=process_message(process))
 
     @unary
@@ -233,6 +238,7 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         rows, columns = _size(request.size)
         sandbox = await self._tool_calls.sandbox(tenant, request.thread)
         process = await sandbox.resize_process(process_id, rows, columns)
+        await self._tell(tenant, request.thread, "resize", process_id)
         return pb.ResizeProcessResponse(process=process_message(process))
 
     @unary
@@ -247,6 +253,7 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         sandbox = await self._tool_calls.sandbox(tenant, request.thread)
         log.debug("process signal", **_whose(tenant, request.thread, process_id), signal=request.signal)
         process = await sandbox.signal_process(process_id, request.signal, tree=request.tree)
+        await self._tell(tenant, request.thread, "signal", process_id, signal=request.signal, tree=request.tree)
         return pb.SignalProcessResponse(process=process_message(process))
 
     @unary
@@ -257,7 +264,9 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         del context
         sandbox = await self._tool_calls.sandbox(tenant, request.thread)
         log.debug("strays are killed", tenant=tenant.name, thread=request.thread or "default")
-        return pb.KillStraysResponse(left=await sandbox.kill_strays())
+        left = await sandbox.kill_strays()
+        await self._tell(tenant, request.thread, "kill_strays", left=left)
+        return pb.KillStraysResponse(left=left)
 
     @unary
     async def WaitProcess(  # noqa: N802
@@ -278,7 +287,26 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         process_id = _known_id(request.id)
         sandbox = await self._tool_calls.sandbox(tenant, request.thread)
         process = await sandbox.remove_process(process_id)
+        await self._tell(tenant, request.thread, "remove", process_id)
         return pb.RemoveProcessResponse(process=process_message(process))
+
+    async def _tell(
+        self, tenant: Tenant, thread: str, operation: str, process_id: str = "", size_bytes: int = 0, **facts: int
+    ) -> None:
+        """Tell the audit of what was done to a process, before the caller hears of it."""
+        named = {"process_id": process_id} if process_id else {}
+        entry = AuditEntry(
+            tenant.name,
+            "process",
+            actor(),
+            thread=thread or "default",
+            tool=TOOL,
+            verdict="allow",
+            outcome="completed",
+            size_bytes=size_bytes,
+            details={"operation": operation, **named, **facts},
+        )
+        await self._tool_calls.audit.write(entry)
 
 
 async def _opening(messages: AsyncIterator[pb.RunProgramRequest]) -> pb.RunProgram:

@@ -8,8 +8,11 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from gateway import runs as hosted
 from gateway.edge import Authenticator, Context, streaming, unary
-from gateway.errors import InvalidArgument
+from gateway.errors import InvalidArgument, Unavailable
+from gateway.paging import page_size, paged, place_of
+from gateway.requested_runs import RequestedRuns
 from gateway.storage.store import Run
+from gateway.storage.thread_store import ThreadStore
 from gateway.tenants import Tenant
 from gateway.v1 import run_service_pb2 as pb
 from gateway.v1 import run_service_pb2_grpc as grpc_pb
@@ -22,6 +25,7 @@ _STATUS = {
     "failed": pb.RUN_STATUS_FAILED,
     "waiting": pb.RUN_STATUS_WAITING,
 }
+_STATUS_NAMES = {number: name for name, number in _STATUS.items()}
 _MODES: dict[int, hosted.PolicyMode] = {
     pb.POLICY_MODE_UNSPECIFIED: "pin",
     pb.POLICY_MODE_PIN: "pin",
@@ -34,8 +38,18 @@ class RunService(grpc_pb.RunServiceServicer):
 
     scope = "run"
 
-    def __init__(self, runs: hosted.Runs, authenticate: Authenticator) -> None:
+    def __init__(
+        self,
+        runs: hosted.Runs,
+        authenticate: Authenticator,
+        *,
+        requested: RequestedRuns | None = None,
+        listed: ThreadStore | None = None,
+    ) -> None:
+        """Without `requested` nothing is remembered of request ids; without `listed` runs cannot be listed."""
         self._runs = runs
+        self._requested = requested
+        self._listed = listed
         self.authenticate = authenticate
 
     @unary
@@ -47,9 +61,10 @@ class RunService(grpc_pb.RunServiceServicer):
         mode = _MODES.get(request.policy_mode)
         if mode is None:
             raise InvalidArgument("policy_mode: PIN or FOLLOW; not set means PIN")
-        return pb.StartRunResponse(
-            run=_run(await self._runs.start(tenant, request.task, request.thread, request.agent, mode))
-        )
+        asked = (tenant, request.task, request.thread, request.agent, mode)
+        if self._requested is None:
+            return pb.StartRunResponse(run=_run(await self._runs.start(*asked)))
+        return pb.StartRunResponse(run=_run(await self._requested.start(*asked, request.request_id)))
 
     @streaming
     async def WatchRun(  # noqa: N802
@@ -69,6 +84,30 @@ class RunService(grpc_pb.RunServiceServicer):
         """Return a run."""
         del context
         return pb.GetRunResponse(run=_run(await self._runs.get(tenant, request.run_id)))
+
+    @unary
+    async def ListRuns(self, tenant: Tenant, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsResponse:  # noqa: N802
+        """List runs, a page at a time."""
+        del context
+        if self._listed is None:
+            raise Unavailable("this gateway cannot list runs")
+        statuses = sorted({_STATUS_NAMES[status] for status in request.statuses if status in _STATUS_NAMES})
+        since_us = request.started_since.ToMicroseconds() if request.HasField("started_since") else None
+        until_us = request.started_until.ToMicroseconds() if request.HasField("started_until") else None
+        query = ("runs", request.thread, statuses, request.agent, since_us, until_us)
+        size = page_size(request.page_size)
+        found = await self._listed.runs(
+            tenant.name,
+            thread=request.thread,
+            statuses=statuses,
+            agent=request.agent,
+            since_us=since_us,
+            until_us=until_us,
+            before=place_of(request.page_token, *query),
+            limit=size + 1,
+        )
+        shown, token = paged(found, size, lambda run: (run.started_us, run.id), *query)
+        return pb.ListRunsResponse(runs=[_run(run) for run in shown], next_page_token=token)
 
     @unary
     async def CancelRun(  # noqa: N802

@@ -6,9 +6,13 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 
+from agent.filesystem import OnOutput
 from agent.tool import Evicted
 from agent.verdict import VerdictKind
 from gateway.edge import Authenticator, Context, streaming, unary
+from gateway.errors import NotFound
+from gateway.output_pieces import OutputPieces
+from gateway.requested_calls import RequestedCalls
 from gateway.tenants import Tenant
 from gateway.tool_calls import FinishedToolCall, ToolCalls
 from gateway.v1 import tool_service_pb2 as pb
@@ -19,9 +23,14 @@ class ToolService(grpc_pb.ToolServiceServicer):
     """Calls tools one by one."""
 
     scope = "tool"
+    works = ("StreamToolCall",)
 
-    def __init__(self, tool_calls: ToolCalls, authenticate: Authenticator) -> None:
+    def __init__(
+        self, tool_calls: ToolCalls, authenticate: Authenticator, requested: RequestedCalls | None = None
+    ) -> None:
+        """Without `requested` nothing is remembered of request ids."""
         self._tool_calls = tool_calls
+        self._requested = requested
         self.authenticate = authenticate
 
     @unary
@@ -42,8 +51,7 @@ class ToolService(grpc_pb.ToolServiceServicer):
         self, tenant: Tenant, request: pb.CallToolRequest, context: Context
     ) -> pb.CallToolResponse:
         """Run one tool call."""
-        del context
-        finished = await self._tool_calls.call(tenant, request.thread, request.name, request.arguments_json)
+        finished = await self._call(tenant, request, context)
         return pb.CallToolResponse(result=_result(finished, request.thread))
 
     @streaming
@@ -51,25 +59,48 @@ class ToolService(grpc_pb.ToolServiceServicer):
         self, tenant: Tenant, request: pb.StreamToolCallRequest, context: Context
     ) -> AsyncIterator[pb.StreamToolCallResponse]:
         """Run one tool call and stream its output; a client that goes away cancels it."""
-        del context
         asked = request.call
         # Bounded by what a result may hold: past the eviction limit no output is streamed.
-        pieces: asyncio.Queue[pb.ToolOutput | None] = asyncio.Queue()
-
-        def take(stream: str, data: bytes) -> None:
-            pieces.put_nowait(pb.ToolOutput(stderr=stream == "stderr", data=data))
-
-        call = asyncio.create_task(
-            self._tool_calls.call(tenant, asked.thread, asked.name, asked.arguments_json, on_output=take)
-        )
-        call.add_done_callback(lambda _: pieces.put_nowait(None))
+        pieces = OutputPieces()
+        call = asyncio.create_task(self._call(tenant, asked, context, on_output=pieces.put))
+        call.add_done_callback(lambda _: pieces.end())
         try:
-            while (piece := await pieces.get()) is not None:
-                yield pb.StreamToolCallResponse(output=piece)
+            while (piece := await pieces.take()) is not None:
+                stream, data = piece
+                yield pb.StreamToolCallResponse(output=pb.ToolOutput(stderr=stream == "stderr", data=data))
             yield pb.StreamToolCallResponse(result=_result(await call, asked.thread))
         finally:
             call.cancel()
             await asyncio.gather(call, return_exceptions=True)
+
+    @unary
+    async def CancelToolCall(  # noqa: N802
+        self, tenant: Tenant, request: pb.CancelToolCallRequest, context: Context
+    ) -> pb.CancelToolCallResponse:
+        """End a call that was made with a request id."""
+        del context
+        if self._requested is None:
+            raise NotFound(f"no call with the request id {request.request_id[:64]!r} is under way on this gateway")
+        self._requested.cancel(tenant, request.request_id)
+        return pb.CancelToolCallResponse()
+
+    async def _call(
+        self, tenant: Tenant, asked: pb.CallToolRequest, context: Context, on_output: OnOutput | None = None
+    ) -> FinishedToolCall:
+        if self._requested is None or not asked.request_id:
+            return await self._tool_calls.call(
+                tenant, asked.thread, asked.name, asked.arguments_json, on_output=on_output
+            )
+        left_s: float | None = context.time_remaining()
+        return await self._requested.call(
+            tenant,
+            asked.thread,
+            asked.name,
+            asked.arguments_json,
+            request_id=asked.request_id,
+            on_output=on_output,
+            deadline_s=None if left_s is None else asyncio.get_running_loop().time() + left_s,
+        )
 
 
 def _result(finished: FinishedToolCall, thread: str) -> pb.ToolResult:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import JsonValue
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -25,6 +26,8 @@ from sqlalchemy import (
 )
 
 from gateway.clock import MakeId, NowUs, make_id, now_us
+from gateway.principal import actor
+from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database
 from gateway.storage.store import Thread
 from gateway.storage.tables import approvals, grants, runs, threads
@@ -182,6 +185,7 @@ class ApprovalStore:
 
     def __init__(self, database: Database, *, clock: NowUs = now_us, ids: MakeId = make_id) -> None:
         self._database = database
+        self._audit = AuditStore(database, clock)
         self.clock = clock
         self.ids = ids
 
@@ -303,6 +307,7 @@ class ApprovalStore:
                 row = {"id": granted.id, "run_id": granted.run_id, "rule": granted.rule, "created_us": now}
                 whose = {"tenant": approval.tenant, "thread_id": approval.thread_id, "approval_id": approval.id}
                 connection.execute(insert(grants), row | whose)
+            self._audit.append(connection, entries=[_answered(approval, resolution)])
             return True
 
         return await self._database.transact(work)
@@ -366,11 +371,14 @@ class ApprovalStore:
         revoked = update(grants).where(held).values(revoked_us=self.clock())
         approval_id = select(grants.c.approval_id).where(grants.c.id == grant_id).scalar_subquery()
         unused = (approvals.c.id == approval_id) & (approvals.c.status == APPROVED)
+        by = actor()
 
         def work(connection: Connection) -> bool:
             if not connection.execute(revoked).rowcount:
                 return False
             self._change(connection, unused, {"status": CANCELLED})
+            row: Row[Any] = connection.execute(_GRANTS.where(grants.c.id == grant_id)).one()
+            self._audit.append(connection, entries=[_revoked(row, by)])
             return True
 
         return await self._database.transact(work)
@@ -420,6 +428,35 @@ def _before(table: Table, created_us: int, id_: str) -> ColumnElement[bool]:
     """Return the condition of rows that come after that one, the newest first."""
     columns = table.c
     return or_(columns.created_us < created_us, and_(columns.created_us == created_us, columns.id < id_))
+
+
+def _answered(approval: Approval, resolution: Resolution) -> AuditEntry:
+    """Return the entry of an answer; its message is free text, and stays with the approval."""
+    details: dict[str, JsonValue] = {"approval_id": approval.id, "answer": resolution.answer}
+    if resolution.grant is not None:
+        details["grant_id"] = resolution.grant.id
+    if resolution.edited_digest is not None:
+        details["edited_digest"] = resolution.edited_digest
+    return AuditEntry(
+        approval.tenant,
+        "approval_resolved",
+        resolution.by,
+        thread=approval.thread,
+        run_id=approval.run_id or "",
+        call_id=approval.call_id,
+        tool=approval.tool,
+        arguments_digest=approval.digest,
+        verdict="deny" if resolution.status == DENIED else "allow",
+        rule=approval.rule,
+        policy_version=approval.policy_version,
+        outcome=resolution.status,
+        details=details,
+    )
+
+
+def _revoked(row: Row[Any], by: str) -> AuditEntry:
+    details = {"grant_id": row.id, "approval_id": row.approval_id}
+    return AuditEntry(row.tenant, "grant_revoked", by, thread=row.thread, run_id=row.run_id or "", details=details)
 
 
 def _grant(row: Row[Any]) -> Grant:

@@ -1,32 +1,62 @@
 """The audit: a chain of records in each tenant. Each record's digest covers the one before it.
 
 An entry is appended in the transaction of what it tells of, so that neither is there without the other, and before
-anybody sees the result. The head's row is locked by whoever appends, so a chain has no forks and no gaps.
+anybody sees the result. All entries of a transaction are appended at its end, in one go: each chain's head is locked
+last and in the order of the tenants' names, so a chain has no forks and no gaps, and gateways that share a database
+do not wait for each other in a circle.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from pydantic import JsonValue
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, Engine, bindparam, delete, func, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 
+from gateway.audit_chain import PRUNED
+from gateway.audit_record import START_DIGEST, record_digest
 from gateway.clock import NowUs, now_us
-from gateway.storage.database import Database
+from gateway.storage.database import Database, at_the_end
 from gateway.storage.tables import audit_heads, audit_records
 
-START_DIGEST = "0" * 64
 OPERATORS = ""
 """The tenant of the operators' own chain."""
+
+_ACTOR_LIMIT_CHARS = 256
+# So many records are pruned in one transaction, for others wait meanwhile.
+_PRUNED_AT_ONCE = 5_000
+_INSERT = insert(audit_records)
+_LOCK = (
+    select(audit_heads.c.tenant, audit_heads.c.sequence, audit_heads.c.digest)
+    .where(audit_heads.c.tenant.in_(bindparam("tenants", expanding=True)))
+    .order_by(audit_heads.c.tenant)
+    .with_for_update()
+)
+_MOVE = (
+    update(audit_heads)
+    .where(audit_heads.c.tenant == bindparam("of_tenant"))
+    .values(sequence=bindparam("to_sequence"), digest=bindparam("to_digest"))
+)
+_BEGIN: Mapping[str, Any] = {
+    "sqlite": sqlite.insert(audit_heads).on_conflict_do_nothing(),
+    "postgresql": postgresql.insert(audit_heads).on_conflict_do_nothing(),
+}
+# Tenants whose chain was seen by this process, for each database.
+_BEGUN: WeakKeyDictionary[Engine, set[str]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class AuditEntry:
-    """One thing to be told; gateway/v1/audit_service.proto describes the fields and lists the kinds."""
+    """One thing to be told; gateway/v1/audit_service.proto describes the fields and lists the kinds.
+
+    `at_us` is when it happened, where that is earlier than now. Neither arguments nor results belong in `details`.
+    """
 
     tenant: str
     kind: str
@@ -43,10 +73,11 @@ class AuditEntry:
     size_bytes: int = 0
     duration_us: int = 0
     details: Mapping[str, JsonValue] = field(default_factory=dict)
+    at_us: int | None = None
 
 
 class AuditStore:
-    """Appends to the chains."""
+    """Appends to the chains, and takes away what is older than it may be."""
 
     def __init__(self, database: Database, clock: NowUs = now_us) -> None:
         self._database = database
@@ -54,49 +85,103 @@ class AuditStore:
 
     async def write(self, *entries: AuditEntry) -> None:
         """Append entries that tell of nothing else in the database."""
-        await self._database.transact(partial(self.append, entries=entries))
+        await self._database.transact(partial(self.append, entries=entries), apart=False)
 
-    def append(self, connection: Connection, *, entries: tuple[AuditEntry, ...]) -> None:
+    def append(self, connection: Connection, *, entries: Sequence[AuditEntry]) -> None:
         """Append entries within a transaction, in the writer's thread."""
-        for entry in entries:
-            self._append(connection, entry)
+        if entries:
+            at_the_end(connection, _append_all, [_row(entry, self._clock()) for entry in entries])
 
-    def _append(self, connection: Connection, entry: AuditEntry) -> None:
-        of_tenant = audit_heads.c.tenant == entry.tenant
-        head = connection.execute(
-            select(audit_heads.c.sequence, audit_heads.c.digest).where(of_tenant).with_for_update()
-        ).first()
-        sequence, previous = (head.sequence + 1, head.digest) if head is not None else (1, START_DIGEST)
-        row = {
-            "tenant": entry.tenant,
-            "sequence": sequence,
-            "at_us": self._clock(),
-            "kind": entry.kind,
-            "actor": entry.actor,
-            "thread": entry.thread,
-            "run_id": entry.run_id,
-            "call_id": entry.call_id,
-            "tool": entry.tool,
-            "arguments_digest": entry.arguments_digest,
-            "verdict": entry.verdict,
-            "rule": entry.rule,
-            "policy_version": entry.policy_version,
-            "outcome": entry.outcome,
-            "size_bytes": entry.size_bytes,
-            "duration_us": entry.duration_us,
-            "details": json.dumps(dict(entry.details), sort_keys=True),
-        }
-        digest = record_digest(row, previous)
-        connection.execute(insert(audit_records), {**row, "previous_digest": previous, "digest": digest})
+    def prune(self, connection: Connection, *, tenant: str, before_us: int) -> int:
+        """Take away a chain's oldest records, those from before that time, and tell so in it; return how many.
+
+        At most some thousands at once: call it again, in another transaction, until there is nothing more.
+        """
+        of_tenant = audit_records.c.tenant == tenant
+        heads = audit_heads.c
+        head = connection.execute(select(audit_heads).where(heads.tenant == tenant).with_for_update()).first()
         if head is None:
-            first = {"tenant": entry.tenant, "sequence": 1, "digest": digest, "before_digest": START_DIGEST}
-            connection.execute(insert(audit_heads), first)
-        else:
-            connection.execute(update(audit_heads).where(of_tenant).values(sequence=sequence, digest=digest))
+            return 0
+        first_kept = select(func.min(audit_records.c.sequence)).where(of_tenant, audit_records.c.at_us >= before_us)
+        # The newest record always stays, for the chain goes on from it.
+        kept = connection.execute(first_kept).scalar() or head.sequence
+        first = min(kept, head.sequence, head.first_sequence + _PRUNED_AT_ONCE)
+        if first <= head.first_sequence:
+            return 0
+        link = select(audit_records.c.previous_digest).where(of_tenant, audit_records.c.sequence == first)
+        before = str(connection.execute(link).scalar_one())
+        # First the head, for the database refuses to delete what the head still holds.
+        begin = {"first_sequence": first, "before_digest": before}
+        connection.execute(update(audit_heads).where(heads.tenant == tenant).values(**begin))
+        gone = connection.execute(delete(audit_records).where(of_tenant, audit_records.c.sequence < first)).rowcount
+        self.append(connection, entries=[AuditEntry(tenant, PRUNED, details={**begin, "records": gone})])
+        return gone
+
+    def erase(self, connection: Connection, *, tenant: str) -> int:
+        """Take away a tenant's chain, for the tenant is deleted; return how many records there were."""
+        connection.execute(delete(audit_heads).where(audit_heads.c.tenant == tenant))
+        return connection.execute(delete(audit_records).where(audit_records.c.tenant == tenant)).rowcount
 
 
-def record_digest(row: Mapping[str, object], previous: str) -> str:
-    """Return the digest of a record: over the one before it and the record's fields as canonical JSON."""
-    told = {name: value for name, value in row.items() if name not in {"previous_digest", "digest"}}
-    canonical = json.dumps(told, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(f"{previous}\n{canonical}".encode()).hexdigest()
+def _row(entry: AuditEntry, now: int) -> dict[str, Any]:
+    """Return an entry as a row without its place in the chain."""
+    return {
+        "tenant": entry.tenant,
+        "at_us": now if entry.at_us is None else entry.at_us,
+        "kind": entry.kind,
+        "actor": entry.actor[:_ACTOR_LIMIT_CHARS],
+        "thread": entry.thread,
+        "run_id": entry.run_id,
+        "call_id": entry.call_id,
+        "tool": entry.tool[:128],
+        "arguments_digest": entry.arguments_digest,
+        "verdict": entry.verdict,
+        "rule": entry.rule[:128],
+        "policy_version": entry.policy_version,
+        "outcome": entry.outcome[:32],
+        "size_bytes": entry.size_bytes,
+        "duration_us": entry.duration_us,
+        "details": json.dumps(dict(entry.details), sort_keys=True),
+    }
+
+
+def _append_all(connection: Connection, rows: Sequence[Any]) -> None:
+    """Append rows, in their order, each to its tenant's chain."""
+    heads = _locked(connection, sorted({row["tenant"] for row in rows}))
+    linked = []
+    for row in rows:
+        sequence, previous = heads[row["tenant"]]
+        row = {**row, "sequence": sequence + 1}  # noqa: PLW2901 - the transaction may be made again
+        digest = record_digest(row, previous)
+        linked.append({**row, "previous_digest": previous, "digest": digest})
+        heads[row["tenant"]] = (sequence + 1, digest)
+    connection.execute(_INSERT, linked)
+    moved = [
+        {"of_tenant": tenant, "to_sequence": sequence, "to_digest": digest}
+        for tenant, (sequence, digest) in heads.items()
+    ]
+    connection.execute(_MOVE, moved)
+
+
+def _locked(connection: Connection, tenants: Sequence[str]) -> dict[str, tuple[int, str]]:
+    """Return where the chains end, locked until the commit. One that is not there is begun, before any is locked."""
+    begun = _BEGUN.setdefault(connection.engine, set())
+    new = [tenant for tenant in tenants if tenant not in begun]
+    while True:
+        if new:
+            _begin(connection, new)
+        found = connection.execute(_LOCK, {"tenants": tenants}).all()
+        heads = {row.tenant: (row.sequence, row.digest) for row in found}
+        begun.update(heads)
+        # A chain that was erased, or whose beginning was rolled back.
+        new = [tenant for tenant in tenants if tenant not in heads]
+        if not new:
+            return heads
+
+
+def _begin(connection: Connection, tenants: Collection[str]) -> None:
+    rows = [
+        {"tenant": tenant, "sequence": 0, "digest": START_DIGEST, "first_sequence": 1, "before_digest": START_DIGEST}
+        for tenant in tenants
+    ]
+    connection.execute(_BEGIN[connection.dialect.name], rows)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, Select, func, insert, select
 
 from gateway.clock import NowUs, now_us
 from gateway.errors import NotFound
+from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database
 from gateway.storage.tables import policies, policy_changes
 
@@ -47,6 +47,7 @@ class PolicyStore:
 
     def __init__(self, database: Database, clock: NowUs = now_us) -> None:
         self._database = database
+        self._audit = AuditStore(database, clock)
         self._clock = clock
 
     async def apply(self, tenant: str, text: str, kind: Kind, by: str, comment: str = "") -> Change:
@@ -55,7 +56,7 @@ class PolicyStore:
         A file's text that is the last that came from a file already, because another gateway was faster, changes
         nothing: the change of that time is returned.
         """
-        row = {
+        row: dict[str, Any] = {
             "tenant": tenant,
             "digest": digest_of_text(text),
             "kind": kind,
@@ -63,16 +64,26 @@ class PolicyStore:
             "comment": comment,
             "at_us": self._clock(),
         }
-        return await self._database.transact(partial(_apply, text=text, row=row))
+        entry = AuditEntry(tenant, "policy_applied", by, details={"how": kind, "text_sha256": row["digest"]})
+
+        def work(connection: Connection) -> Change:
+            change = _apply(connection, text=text, row=row)
+            if change.at_us == row["at_us"] and change.by == by:  # else another gateway was faster
+                self._audit.append(connection, entries=[replace(entry, details={**entry.details, "change": change.id})])
+            return change
+
+        return await self._database.transact(work)
 
     async def current(self, tenant: str) -> Change | None:
         """Return the change that is in force for a tenant, None where there never was one."""
         found = await self.history(tenant, 1)
         return found[0] if found else None
 
-    async def history(self, tenant: str, limit: int) -> Sequence[Change]:
-        """Return a tenant's last changes, newest first."""
+    async def history(self, tenant: str, limit: int, *, before: int | None = None) -> Sequence[Change]:
+        """Return a tenant's last changes, newest first; with `before`, those before the change with that id."""
         query = select(policy_changes).where(_CHANGES.tenant == tenant).order_by(_CHANGES.id.desc()).limit(limit)
+        if before is not None:
+            query = query.where(_CHANGES.id < before)
         return [_change(row) for row in await self._database.rows(query)]
 
     async def last_of_each(self, kind: Kind | None = None) -> dict[str, Change]:

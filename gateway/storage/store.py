@@ -13,28 +13,28 @@ import structlog
 from pydantic import JsonValue
 from sqlalchemy import (
     Column,
-    ColumnElement,
+    Connection,
     Row,
     Select,
     bindparam,
     delete,
     func,
     insert,
-    or_,
     select,
-    true,
     update,
 )
 from sqlalchemy.exc import IntegrityError
 
-from agent.events import Event
 from agent.messages import Message
 from gateway.clock import MakeId, NowUs, make_id, now_us
+from gateway.principal import actor
+from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database, Write
-from gateway.storage.stored_message import read_message, stored_text, whole_thread
-from gateway.storage.tables import approvals, events, messages, runs, thread_metadata, threads, tool_calls
-
-INTERRUPTED_REASON = "the gateway stopped while this was under way; what it had done by then is not known"
+from gateway.storage.lease_store import INTERRUPTED_REASON
+from gateway.storage.run_audit import calls_interrupted, run_changed, run_started
+from gateway.storage.run_writes import Claim, KeptStep, RunWrite, check_claim, step_writes, write_run
+from gateway.storage.stored_message import read_message, whole_thread
+from gateway.storage.tables import events, messages, runs, thread_metadata, threads, tool_calls
 
 # A page of events ends after this many characters, whatever the number of events.
 _EVENTS_PAGE_CHARS = 4 * 1024 * 1024
@@ -45,17 +45,16 @@ log = structlog.get_logger(__name__)
 
 _OUTCOME_COLUMNS = (
     *("state", "verdict", "rule", "reason", "outcome", "exit_code", "is_error", "result_bytes"),
-    *("policy_version", "would_be", "would_be_rule", "approval_id"),
+    *("policy_version", "would_be", "would_be_rule", "approval_id", "result"),
 )
+ONCE = ("run_started", "step_started", "step_finished", "tool_call_started", "hook_verdict", "tool_call_finished")
+"""Events that are told once of a run, a step or a call."""
+
 # On the path of every call, so it is built once: building it costs as much as running it.
 _FINISH_TOOL_CALL = (
     update(tool_calls)
-    .where(tool_calls.c.id == bindparam("finished_id"))
+    .where(tool_calls.c.id == bindparam("finished_id"), tool_calls.c.state == "executing")
     .values({name: bindparam(name) for name in (*_OUTCOME_COLUMNS, "finished_us")})
-)
-
-_REMOVE_METADATA = delete(thread_metadata).where(
-    thread_metadata.c.thread_id == bindparam("in_thread"), thread_metadata.c.key == bindparam("named")
 )
 
 
@@ -105,6 +104,7 @@ class Store:
         self, database: Database, *, gateway: str | None = None, clock: NowUs = now_us, ids: MakeId = make_id
     ) -> None:
         self._database = database
+        self.audit = AuditStore(database, clock)
         self._gateway = gateway
         self._clock = clock
         self._ids = ids
@@ -183,32 +183,28 @@ class Store:
 
         To be told twice is the same as once: a write whose caller was cancelled may or may not have been done.
         """
-        rows = [
-            {"thread_id": thread.id, "position": position + n, "run_id": run_id, "message": stored_text(one)}
-            for n, one in enumerate(said)
-        ]
-        values = [
-            {"thread_id": thread.id, "key": key, "value": value, "updated_us": self._clock()}
-            for key, value in changed.items()
-        ]
-        writes: list[Write] = []
-        if rows:
-            again = (messages.c.thread_id == thread.id) & (messages.c.position >= position)
-            writes += [(delete(messages).where(again), None), (insert(messages), rows)]
-        if changed or removed:
-            keys = [{"in_thread": thread.id, "named": key} for key in (*changed, *removed)]
-            writes.append((_REMOVE_METADATA, keys))
-        if values:
-            writes.append((insert(thread_metadata), values))
+        writes = step_writes(run_id, KeptStep(thread, position, said, changed, removed), self._clock())
         if writes:
             await self._database.write(*writes)
 
     # --- runs and their events ---
 
     async def add_run(
-        self, thread: Thread, *, agent: str, task: str, policy_version: str, policy_mode: str = "pin", run_id: str = ""
+        self,
+        thread: Thread,
+        *,
+        agent: str,
+        task: str,
+        policy_version: str,
+        policy_mode: str = "pin",
+        run_id: str = "",
+        request: tuple[str, str] | None = None,
+        checkpoint: str | None = None,
     ) -> Run:
-        """Store a run that starts now; it is given an id unless it has one."""
+        """Store a run that starts now; it is given an id unless it has one. `checkpoint` is the state it starts from.
+
+        `request` is its request id, with the digest of the request; IntegrityError where another run has the id.
+        """
         run = Run(
             id=run_id or self._ids("run"),
             tenant=thread.tenant,
@@ -237,8 +233,24 @@ class Store:
             "started_us": run.started_us,
             "policy_mode": policy_mode,
             "gateway": self._gateway,
+            "checkpoint": checkpoint,
+            "request_id": request[0] if request else None,
+            "request_digest": request[1] if request else None,
         }
-        await self._database.write((insert(runs), row))
+        begun = run_started(
+            run.id,
+            tenant=run.tenant,
+            thread=run.thread,
+            agent=agent,
+            policy_version=policy_version,
+            policy_mode=policy_mode,
+        )
+
+        def work(connection: Connection) -> None:
+            connection.execute(insert(runs), row)
+            self.audit.append(connection, entries=[begun])
+
+        await self._database.transact(work)
         return run
 
     async def run(self, tenant: str, run_id: str) -> Run | None:
@@ -251,34 +263,15 @@ class Store:
         found = await self._database.rows(query)
         return Run(**{name: getattr(found[0], name) for name in Run.__dataclass_fields__}) if found else None
 
-    async def add_events(
-        self,
-        run_id: str,
-        batch: Sequence[LoggedEvent],
-        finished: Event | None = None,
-        suspended: str | None = None,
-    ) -> None:
-        """Append events, and in the same transaction end the run with its last one, or keep the state it waits in."""
-        rows = [
-            {"run_id": run_id, "sequence": e.sequence, "type": e.type, "at_us": e.at_us, "payload": e.payload}
-            for e in batch
-        ]
-        changes: dict[str, Any] = {"last_sequence": batch[-1].sequence}
-        if finished is not None:
-            stop: Any = finished.payload.get("stop") or {}
-            changes |= {
-                "status": finished.payload["status"],
-                "stop_hook": stop.get("hook"),
-                "stop_rule": stop.get("rule"),
-                "stop_reason": stop.get("reason"),
-                "finished_us": batch[-1].at_us,
-                "checkpoint": None,
-            }
-        elif suspended is not None:
-            changes |= {"status": "waiting", "checkpoint": suspended}
-        await self._database.write(
-            (insert(events), rows), (update(runs).where(runs.c.id == run_id).values(**changes), None)
-        )
+    async def write_run(self, claim: Claim, write: RunWrite) -> None:
+        """Write what a run has come to, all of it or none; LeaseLost when another gateway has the run."""
+
+        def work(connection: Connection) -> None:
+            write_run(connection, claim, write, self._clock)
+            if write.finished is not None:
+                self.audit.append(connection, entries=run_changed(connection, "run_finished", claim.run_id))
+
+        await self._database.transact(work, apart=False)
 
     async def events_of(self, run_id: str, from_sequence: int, limit: int) -> Sequence[LoggedEvent]:
         """Return a run's events from a sequence number on: `limit` of them, or fewer, but one, when they are large.
@@ -295,44 +288,107 @@ class Store:
         page, _ = await self._database.read(query, take)
         return page
 
-    async def end_interrupted(self) -> int:
-        """End the runs and tool calls that an earlier process left under way; return how many runs there were.
+    async def told_since(self, run_id: str, sequence: int) -> Sequence[LoggedEvent]:
+        """Return the events of steps and calls past a sequence number: what must not be told a second time."""
+        query = (
+            select(events.c.sequence, events.c.type, events.c.at_us, events.c.payload)
+            .where(events.c.run_id == run_id, events.c.sequence > sequence, events.c.type.in_(ONCE))
+            .order_by(events.c.sequence)
+        )
+        return [_logged_event(row) for row in await self._database.rows(query)]
 
-        Only those of this gateway, where it has a name, and those of none: others may be at work on theirs. A run that
-        waits for an approval is nobody's, and stays.
-        """
-        query = select(runs.c.id, runs.c.last_sequence).where(runs.c.status == "running", self._mine(runs.c.gateway))
-        left = await self._database.rows(query)
-        for run_id, last_sequence in (tuple(row) for row in left):
-            stop: dict[str, JsonValue] = {"hook": "gateway", "rule": "interrupted", "reason": INTERRUPTED_REASON}
-            event = Event("run_finished", {"status": "failed", "stop": stop, "answer": ""})
-            logged = LoggedEvent(last_sequence + 1, event.type, self._clock(), json.dumps(event.payload))
-            await self.add_events(run_id, [logged], event)
-            asked = (approvals.c.run_id == run_id) & approvals.c.status.in_(("pending", "approved"))
-            changes = {"status": "cancelled", "changed_us": self._clock()}
-            await self._database.write((update(approvals).where(asked).values(**changes), None))
-        done = {"state": "interrupted", "reason": INTERRUPTED_REASON, "finished_us": self._clock()}
-        executing = (tool_calls.c.state == "executing") & self._mine(tool_calls.c.gateway)
-        await self._database.write((update(tool_calls).where(executing).values(**done), None))
-        return len(left)
+    async def ask_to_cancel(self, run_id: str) -> None:
+        """Ask whoever hosts a run, or takes it, to end it."""
+        under_way = (runs.c.id == run_id) & runs.c.status.in_(("running", "waiting")) & runs.c.cancel_us.is_(None)
+        by = actor()
 
-    def _mine(self, column: Column[Any]) -> ColumnElement[bool]:
-        return or_(column.is_(None), column == self._gateway) if self._gateway is not None else true()
+        def work(connection: Connection) -> None:
+            if connection.execute(update(runs).where(under_way).values(cancel_us=self._clock())).rowcount:
+                self.audit.append(connection, entries=run_changed(connection, "run_cancelled", run_id, by=by))
+
+        await self._database.transact(work)
+
+    async def asked_to_cancel(self) -> Sequence[str]:
+        """Return the runs of this gateway whose end somebody asked for."""
+        mine = (runs.c.status == "running") & (runs.c.gateway == self._gateway) & runs.c.cancel_us.is_not(None)
+        return [row.id for row in await self._database.rows(select(runs.c.id).where(mine))]
+
+    async def hand_over(self, claim: Claim) -> None:
+        """Let go of a run that this process hosts, for whoever takes it."""
+        ours = (runs.c.id == claim.run_id) & (runs.c.epoch == claim.epoch) & (runs.c.status == "running")
+        await self._database.write((update(runs).where(ours).values(gateway=None, epoch=claim.epoch + 1), None))
+
+    async def under_way(self, thread: Thread) -> str | None:
+        """Return the run that is under way in a thread, on whichever gateway."""
+        query = select(runs.c.id).where(runs.c.thread_id == thread.id, runs.c.status.in_(("running", "waiting")))
+        found = await self._database.rows(query)
+        return found[0].id if found else None
 
     # --- tool calls ---
 
-    async def write_tool_call(self, row: dict[str, Any]) -> None:
-        """Journal a tool call: that it is about to execute, or that it was blocked."""
-        write: Write = (insert(tool_calls), {"started_us": self._clock(), "gateway": self._gateway, **row})
-        await self._database.write(write)
+    async def write_tool_call(
+        self, row: dict[str, Any], *, claim: Claim | None = None, audited: Sequence[AuditEntry] = ()
+    ) -> None:
+        """Journal a tool call: that it is about to execute, or that it was blocked.
 
-    async def finish_tool_call(self, call_id: str, changes: dict[str, Any]) -> None:
-        """Journal a tool call's outcome."""
+        With the `claim` of the run that it belongs to it raises LeaseLost when another gateway has that run. A call
+        that was interrupted and is made again under its id takes the place of what was written of it.
+        """
+        write: Write = (insert(tool_calls), {"started_us": self._clock(), "gateway": self._gateway, **row})
+        again = delete(tool_calls).where(tool_calls.c.id == row["id"], tool_calls.c.read_only)
+
+        def work(connection: Connection) -> None:
+            if claim is not None:
+                check_claim(connection, claim)
+                if row.get("read_only"):
+                    connection.execute(again)
+            connection.execute(*write)
+            self.audit.append(connection, entries=audited)
+
+        await self._database.transact(work, apart=False)
+
+    async def finish_tool_call(
+        self,
+        call_id: str,
+        changes: dict[str, Any],
+        *,
+        claim: Claim | None = None,
+        audited: Sequence[AuditEntry] = (),
+    ) -> None:
+        """Journal a tool call's outcome, and tell the audit, unless the call has an outcome already."""
         unknown = changes.keys() - set(_OUTCOME_COLUMNS)
         if unknown:
             raise ValueError(f"not columns of an outcome: {sorted(unknown)}")
         row = dict.fromkeys(_OUTCOME_COLUMNS) | changes | {"finished_us": self._clock(), "finished_id": call_id}
-        await self._database.write((_FINISH_TOOL_CALL, row))
+
+        def work(connection: Connection) -> None:
+            if claim is not None:
+                check_claim(connection, claim)
+            if connection.execute(_FINISH_TOOL_CALL, row).rowcount:
+                self.audit.append(connection, entries=audited)
+
+        await self._database.transact(work, apart=False)
+
+    async def take_over_calls(self, claim: Claim, call_ids: Collection[str]) -> Mapping[str, dict[str, Any]]:
+        """Return what the journal has of calls of a run that was taken, by their ids, as it was before.
+
+        All calls of the run that were under way are journaled as interrupted, but for those of `call_ids` that only
+        read: they may be made again.
+        """
+        asked = tool_calls.c.id.in_(list(call_ids)) & (tool_calls.c.run_id == claim.run_id)
+        again = asked & tool_calls.c.read_only
+        under_way = (tool_calls.c.run_id == claim.run_id) & (tool_calls.c.state == "executing")
+        done = {"state": "interrupted", "outcome": "interrupted", "reason": INTERRUPTED_REASON, "is_error": True}
+
+        def work(connection: Connection) -> dict[str, dict[str, Any]]:
+            check_claim(connection, claim)
+            found = connection.execute(select(tool_calls).where(asked)).all()
+            changes = {**done, "finished_us": self._clock()}
+            self.audit.append(connection, entries=calls_interrupted(connection, under_way & ~again))
+            connection.execute(update(tool_calls).where(under_way, ~again).values(**changes))
+            return {row.id: dict(row._mapping) for row in found}  # noqa: SLF001 - its public name
+
+        return await self._database.transact(work)
 
     async def tool_call(self, tenant: str, call_id: str) -> dict[str, Any] | None:
         """Return a journaled tool call of a tenant."""

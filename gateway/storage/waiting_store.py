@@ -1,62 +1,101 @@
-"""The queries of runs that wait for an approval: which may go on, and taking one, which one gateway does."""
+"""The queries of runs that nobody hosts: those that wait for an approval, and those whose gateway is lost.
+
+Which may go on, and taking one, which one gateway does.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from sqlalchemy import Connection, exists, insert, select, update
+from sqlalchemy import ColumnElement, Connection, exists, insert, or_, select, true, update
 
 from agent.events import Event
 from gateway.clock import NowUs, now_us
 from gateway.storage.approval_store import PENDING
+from gateway.storage.audit_store import AuditStore
 from gateway.storage.database import Database
+from gateway.storage.lease_store import live_gateways
+from gateway.storage.run_audit import run_changed
+from gateway.storage.run_writes import Claim
 from gateway.storage.store import Thread
 from gateway.storage.tables import approvals, events, runs, threads
 
 _READY_LIMIT = 100
+Because = Literal["approval", "gateway_lost", "gateway_stopped"]
 
 
 @dataclass(frozen=True)
 class WaitingRun:
-    """A run that waited and may go on; `gateway` is the one that hosted it last."""
+    """A run that may go on, and why.
+
+    `gateway` is the one that hosted it last, where that serves still; `cancelled` says that somebody asked for its end.
+    """
 
     id: str
     thread: Thread
     gateway: str | None
+    epoch: int
+    because: Because
+    cancelled: bool = False
 
 
 @dataclass(frozen=True)
 class ClaimedRun:
-    """A run that was taken out of its wait: the state it waited in, and the number of its last event."""
+    """A run that was taken: the state that it goes on from, None where it had none yet, and its last event's number."""
 
-    suspended: str
+    claim: Claim
+    checkpoint: str | None
     last_sequence: int
 
 
 class WaitingStore:
-    """Typed access to the runs that wait."""
+    """Typed access to the runs that nobody hosts; with `engine`, to those whose workspace is there or nowhere yet."""
 
-    def __init__(self, database: Database, *, gateway: str | None = None, clock: NowUs = now_us) -> None:
+    def __init__(
+        self, database: Database, *, gateway: str | None = None, engine: str | None = None, clock: NowUs = now_us
+    ) -> None:
         self._database = database
+        self._audit = AuditStore(database, clock)
         self._clock = clock
+        self._engine = engine
         self.gateway = gateway
 
     async def ready(self) -> Sequence[WaitingRun]:
-        """Return runs of which nothing is asked any more; what nobody answered in time is answered."""
+        """Return waiting runs of which nothing is asked any more; what nobody answered in time is answered."""
         open_ = exists().where(
             approvals.c.run_id == runs.c.id, approvals.c.status == PENDING, approvals.c.expires_us > self._clock()
         )
+        return await self._found((runs.c.status == "waiting") & ~open_, waited=True)
+
+    async def abandoned(self) -> Sequence[WaitingRun]:
+        """Return runs that are under way by their row and whose gateway has no lease, or is this one."""
+        live = live_gateways(self._clock())
+        nobodys = or_(runs.c.gateway.is_(None), runs.c.gateway == self.gateway, runs.c.gateway.not_in(live))
+        return await self._found((runs.c.status == "running") & nobodys, waited=False)
+
+    async def _found(self, which: ColumnElement[bool], *, waited: bool) -> Sequence[WaitingRun]:
+        here = true() if self._engine is None else or_(threads.c.engine.is_(None), threads.c.engine == self._engine)
+        serves = runs.c.gateway.in_(live_gateways(self._clock())).label("serves")
         query = (
-            select(runs.c.id, runs.c.tenant, runs.c.thread_id, runs.c.gateway, threads.c.name)
+            select(runs.c.id, runs.c.tenant, runs.c.thread_id, runs.c.gateway, runs.c.epoch, runs.c.cancel_us)
+            .add_columns(threads.c.name, serves)
             .join(threads, runs.c.thread_id == threads.c.id)
-            .where(runs.c.status == "waiting", ~open_)
+            .where(which, here)
             .order_by(runs.c.started_us)
             .limit(_READY_LIMIT)
         )
         return [
-            WaitingRun(row.id, Thread(row.thread_id, row.tenant, row.name), row.gateway)
+            WaitingRun(
+                row.id,
+                Thread(row.thread_id, row.tenant, row.name),
+                row.gateway if row.serves else None,
+                row.epoch,
+                "approval" if waited else "gateway_lost" if row.gateway is not None else "gateway_stopped",
+                row.cancel_us is not None,
+            )
             for row in await self._database.rows(query)
         ]
 
@@ -66,17 +105,21 @@ class WaitingStore:
         found = await self._database.rows(query)
         return found[0].id if found else None
 
-    async def claim(self, run_id: str) -> ClaimedRun | None:
-        """Take a waiting run for this gateway; None when another was first."""
+    async def claim(self, run: WaitingRun) -> ClaimedRun | None:
+        """Take a run for this gateway; None when another was first, or it is over."""
+        status = "waiting" if run.because == "approval" else "running"
+        seen = (runs.c.id == run.id) & (runs.c.epoch == run.epoch) & (runs.c.status == status)
 
         def work(connection: Connection) -> ClaimedRun | None:
-            query = select(runs.c.checkpoint, runs.c.last_sequence).where(runs.c.id == run_id)
-            row = connection.execute(query).first()
-            waiting = (runs.c.id == run_id) & (runs.c.status == "waiting")
-            taken = update(runs).where(waiting).values(status="running", gateway=self.gateway, checkpoint=None)
-            if not connection.execute(taken).rowcount or row is None:
+            taken = update(runs).where(seen).values(status="running", gateway=self.gateway, epoch=run.epoch + 1)
+            if not connection.execute(taken).rowcount:
                 return None
-            return ClaimedRun(str(row.checkpoint), row.last_sequence)
+            query = select(runs.c.checkpoint, runs.c.last_sequence).where(runs.c.id == run.id)
+            row = connection.execute(query).one()
+            if run.because != "approval":
+                told = run_changed(connection, "run_taken_over", run.id, details={"because": run.because})
+                self._audit.append(connection, entries=told)
+            return ClaimedRun(Claim(run.id, run.epoch + 1), row.checkpoint, row.last_sequence)
 
         return await self._database.transact(work)
 
@@ -103,6 +146,7 @@ class WaitingStore:
             sequence = connection.execute(select(runs.c.last_sequence).where(runs.c.id == run_id)).scalar_one()
             row = {"run_id": run_id, "sequence": sequence, "type": finished.type, "at_us": now, "payload": payload}
             connection.execute(insert(events), row)
+            self._audit.append(connection, entries=run_changed(connection, "run_finished", run_id))
             return True
 
         return await self._database.transact(work)

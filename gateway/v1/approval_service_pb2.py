@@ -22,48 +22,75 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from gateway.v1 import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!gateway/v1/approval_service.proto\x12\ngateway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb4\x04\n\x08\x41pproval\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x0f\n\x07\x63\x61ll_id\x18\x04 \x01(\t\x12\x0c\n\x04tool\x18\x05 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x06 \x01(\t\x12\x0e\n\x06\x64igest\x18\x07 \x01(\t\x12\x16\n\x0epolicy_version\x18\x08 \x01(\t\x12\x0c\n\x04rule\x18\t \x01(\t\x12\x0e\n\x06reason\x18\n \x01(\t\x12\r\n\x05\x61sked\x18\x0b \x03(\t\x12\x15\n\rproposed_rule\x18\x0c \x01(\t\x12*\n\x06status\x18\r \x01(\x0e\x32\x1a.gateway.v1.ApprovalStatus\x12\"\n\x06\x61nswer\x18\x0e \x01(\x0e\x32\x12.gateway.v1.Answer\x12\x0f\n\x07message\x18\x0f \x01(\t\x12\x13\n\x0bresolved_by\x18\x10 \x01(\t\x12\x1d\n\x15\x65\x64ited_arguments_json\x18\x11 \x01(\t\x12.\n\ncreated_at\x18\x12 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x13 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bresolved_at\x18\x14 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1c\n\x14\x61rguments_size_bytes\x18\x15 \x01(\x03\x12\x15\n\rarguments_cut\x18\x16 \x01(\x08\"\x89\x01\n\x14ListApprovalsRequest\x12*\n\x06status\x18\x01 \x01(\x0e\x32\x1a.gateway.v1.ApprovalStatus\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x11\n\tpage_size\x18\x04 \x01(\x05\x12\x12\n\npage_token\x18\x05 \x01(\t\"Y\n\x15ListApprovalsResponse\x12\'\n\tapprovals\x18\x01 \x03(\x0b\x32\x14.gateway.v1.Approval\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\")\n\x12GetApprovalRequest\x12\x13\n\x0b\x61pproval_id\x18\x01 \x01(\t\"=\n\x13GetApprovalResponse\x12&\n\x08\x61pproval\x18\x01 \x01(\x0b\x32\x14.gateway.v1.Approval\"\x17\n\x15WatchApprovalsRequest\"S\n\x16WatchApprovalsResponse\x12&\n\x08\x61pproval\x18\x01 \x01(\x0b\x32\x14.gateway.v1.Approval\x12\x11\n\tcaught_up\x18\x02 \x01(\x08\"z\n\x16ResolveApprovalRequest\x12\x13\n\x0b\x61pproval_id\x18\x01 \x01(\t\x12\"\n\x06\x61nswer\x18\x02 \x01(\x0e\x32\x12.gateway.v1.Answer\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x04 \x01(\t\"A\n\x17ResolveApprovalResponse\x12&\n\x08\x61pproval\x18\x01 \x01(\x0b\x32\x14.gateway.v1.Approval\"\xdc\x01\n\x05Grant\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x0c\n\x04rule\x18\x04 \x01(\t\x12\x13\n\x0b\x61pproval_id\x18\x05 \x01(\t\x12\x12\n\ngranted_by\x18\x06 \x01(\t\x12.\n\ncreated_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nrevoked_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08in_force\x18\t \x01(\x08\"a\n\x11ListGrantsRequest\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\x15\n\rinclude_ended\x18\x02 \x01(\x08\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"P\n\x12ListGrantsResponse\x12!\n\x06grants\x18\x01 \x03(\x0b\x32\x11.gateway.v1.Grant\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"&\n\x12RevokeGrantRequest\x12\x10\n\x08grant_id\x18\x01 \x01(\t\"7\n\x13RevokeGrantResponse\x12 \n\x05grant\x18\x01 \x01(\x0b\x32\x11.gateway.v1.Grant*\xde\x01\n\x0e\x41pprovalStatus\x12\x1f\n\x1b\x41PPROVAL_STATUS_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x41PPROVAL_STATUS_PENDING\x10\x01\x12\x1c\n\x18\x41PPROVAL_STATUS_APPROVED\x10\x02\x12\x18\n\x14\x41PPROVAL_STATUS_USED\x10\x03\x12\x1a\n\x16\x41PPROVAL_STATUS_DENIED\x10\x04\x12\x1b\n\x17\x41PPROVAL_STATUS_EXPIRED\x10\x05\x12\x1d\n\x19\x41PPROVAL_STATUS_CANCELLED\x10\x06*\x88\x01\n\x06\x41nswer\x12\x16\n\x12\x41NSWER_UNSPECIFIED\x10\x00\x12\x15\n\x11\x41NSWER_ALLOW_ONCE\x10\x01\x12\x14\n\x10\x41NSWER_ALLOW_RUN\x10\x02\x12\x17\n\x13\x41NSWER_ALLOW_THREAD\x10\x03\x12\x0f\n\x0b\x41NSWER_DENY\x10\x04\x12\x0f\n\x0b\x41NSWER_EDIT\x10\x05\x32\x8b\x04\n\x0f\x41pprovalService\x12T\n\rListApprovals\x12 .gateway.v1.ListApprovalsRequest\x1a!.gateway.v1.ListApprovalsResponse\x12N\n\x0bGetApproval\x12\x1e.gateway.v1.GetApprovalRequest\x1a\x1f.gateway.v1.GetApprovalResponse\x12Y\n\x0eWatchApprovals\x12!.gateway.v1.WatchApprovalsRequest\x1a\".gateway.v1.WatchApprovalsResponse0\x01\x12Z\n\x0fResolveApproval\x12\".gateway.v1.ResolveApprovalRequest\x1a#.gateway.v1.ResolveApprovalResponse\x12K\n\nListGrants\x12\x1d.gateway.v1.ListGrantsRequest\x1a\x1e.gateway.v1.ListGrantsResponse\x12N\n\x0bRevokeGrant\x12\x1e.gateway.v1.RevokeGrantRequest\x1a\x1f.gateway.v1.RevokeGrantResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!gateway/v1/approval_service.proto\x12\ngateway.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb4\x04\n\x08\x41pproval\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x0f\n\x07\x63\x61ll_id\x18\x04 \x01(\t\x12\x0c\n\x04tool\x18\x05 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x06 \x01(\t\x12\x0e\n\x06\x64igest\x18\x07 \x01(\t\x12\x16\n\x0epolicy_version\x18\x08 \x01(\t\x12\x0c\n\x04rule\x18\t \x01(\t\x12\x0e\n\x06reason\x18\n \x01(\t\x12\r\n\x05\x61sked\x18\x0b \x03(\t\x12\x15\n\rproposed_rule\x18\x0c \x01(\t\x12*\n\x06status\x18\r \x01(\x0e\x32\x1a.gateway.v1.ApprovalStatus\x12\"\n\x06\x61nswer\x18\x0e \x01(\x0e\x32\x12.gateway.v1.Answer\x12\x0f\n\x07message\x18\x0f \x01(\t\x12\x13\n\x0bresolved_by\x18\x10 \x01(\t\x12\x1d\n\x15\x65\x64ited_arguments_json\x18\x11 \x01(\t\x12.\n\ncreated_at\x18\x12 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x13 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bresolved_at\x18\x14 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1c\n\x14\x61rguments_size_bytes\x18\x15 \x01(\x03\x12\x15\n\rarguments_cut\x18\x16 \x01(\x08\"\xd3\x01\n\x14ListApprovalsRequest\x12\x34\n\x06status\x18\x01 \x01(\x0e\x32\x1a.gateway.v1.ApprovalStatusB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12.\n\x06thread\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12\x18\n\x06run_id\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\x12\x1d\n\tpage_size\x18\x04 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xc8\x01(\x00\x12\x1c\n\npage_token\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\"Y\n\x15ListApprovalsResponse\x12\'\n\tapprovals\x18\x01 \x03(\x0b\x32\x14.gateway.v1.Approval\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"3\n\x12GetApprovalRequest\x12\x1d\n\x0b\x61pproval_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\"=\n\x13GetApprovalResponse\x12&\n\x08\x61pproval\x18\x01 \x01(\x0b\x32\x14.gateway.v1.Approval\"\x17\n\x15WatchApprovalsRequest\"S\n\x16WatchApprovalsResponse\x12&\n\x08\x61pproval\x18\x01 \x01(\x0b\x32\x14.gateway.v1.Approval\x12\x11\n\tcaught_up\x18\x02 \x01(\x08\"\x9a\x01\n\x16ResolveApprovalRequest\x12\x1d\n\x0b\x61pproval_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\x12.\n\x06\x61nswer\x18\x02 \x01(\x0e\x32\x12.gateway.v1.AnswerB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00\x12\x19\n\x07message\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xd0\x0f\x12\x16\n\x0e\x61rguments_json\x18\x04 \x01(\t\"A\n\x17ResolveApprovalResponse\x12&\n\x08\x61pproval\x18\x01 \x01(\x0b\x32\x14.gateway.v1.Approval\"\xdc\x01\n\x05Grant\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x0c\n\x04rule\x18\x04 \x01(\t\x12\x13\n\x0b\x61pproval_id\x18\x05 \x01(\t\x12\x12\n\ngranted_by\x18\x06 \x01(\t\x12.\n\ncreated_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nrevoked_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08in_force\x18\t \x01(\x08\"\x97\x01\n\x11ListGrantsRequest\x12.\n\x06thread\x18\x01 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12\x15\n\rinclude_ended\x18\x02 \x01(\x08\x12\x1d\n\tpage_size\x18\x03 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xc8\x01(\x00\x12\x1c\n\npage_token\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\"P\n\x12ListGrantsResponse\x12!\n\x06grants\x18\x01 \x03(\x0b\x32\x11.gateway.v1.Grant\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"0\n\x12RevokeGrantRequest\x12\x1a\n\x08grant_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\"7\n\x13RevokeGrantResponse\x12 \n\x05grant\x18\x01 \x01(\x0b\x32\x11.gateway.v1.Grant*\xde\x01\n\x0e\x41pprovalStatus\x12\x1f\n\x1b\x41PPROVAL_STATUS_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x41PPROVAL_STATUS_PENDING\x10\x01\x12\x1c\n\x18\x41PPROVAL_STATUS_APPROVED\x10\x02\x12\x18\n\x14\x41PPROVAL_STATUS_USED\x10\x03\x12\x1a\n\x16\x41PPROVAL_STATUS_DENIED\x10\x04\x12\x1b\n\x17\x41PPROVAL_STATUS_EXPIRED\x10\x05\x12\x1d\n\x19\x41PPROVAL_STATUS_CANCELLED\x10\x06*\x88\x01\n\x06\x41nswer\x12\x16\n\x12\x41NSWER_UNSPECIFIED\x10\x00\x12\x15\n\x11\x41NSWER_ALLOW_ONCE\x10\x01\x12\x14\n\x10\x41NSWER_ALLOW_RUN\x10\x02\x12\x17\n\x13\x41NSWER_ALLOW_THREAD\x10\x03\x12\x0f\n\x0b\x41NSWER_DENY\x10\x04\x12\x0f\n\x0b\x41NSWER_EDIT\x10\x05\x32\x8b\x04\n\x0f\x41pprovalService\x12T\n\rListApprovals\x12 .gateway.v1.ListApprovalsRequest\x1a!.gateway.v1.ListApprovalsResponse\x12N\n\x0bGetApproval\x12\x1e.gateway.v1.GetApprovalRequest\x1a\x1f.gateway.v1.GetApprovalResponse\x12Y\n\x0eWatchApprovals\x12!.gateway.v1.WatchApprovalsRequest\x1a\".gateway.v1.WatchApprovalsResponse0\x01\x12Z\n\x0fResolveApproval\x12\".gateway.v1.ResolveApprovalRequest\x1a#.gateway.v1.ResolveApprovalResponse\x12K\n\nListGrants\x12\x1d.gateway.v1.ListGrantsRequest\x1a\x1e.gateway.v1.ListGrantsResponse\x12N\n\x0bRevokeGrant\x12\x1e.gateway.v1.RevokeGrantRequest\x1a\x1f.gateway.v1.RevokeGrantResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gateway.v1.approval_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_APPROVALSTATUS']._serialized_start=1789
-  _globals['_APPROVALSTATUS']._serialized_end=2011
-  _globals['_ANSWER']._serialized_start=2014
-  _globals['_ANSWER']._serialized_end=2150
-  _globals['_APPROVAL']._serialized_start=83
-  _globals['_APPROVAL']._serialized_end=647
-  _globals['_LISTAPPROVALSREQUEST']._serialized_start=650
-  _globals['_LISTAPPROVALSREQUEST']._serialized_end=787
-  _globals['_LISTAPPROVALSRESPONSE']._serialized_start=789
-  _globals['_LISTAPPROVALSRESPONSE']._serialized_end=878
-  _globals['_GETAPPROVALREQUEST']._serialized_start=880
-  _globals['_GETAPPROVALREQUEST']._serialized_end=921
-  _globals['_GETAPPROVALRESPONSE']._serialized_start=923
-  _globals['_GETAPPROVALRESPONSE']._serialized_end=984
-  _globals['_WATCHAPPROVALSREQUEST']._serialized_start=986
-  _globals['_WATCHAPPROVALSREQUEST']._serialized_end=1009
-  _globals['_WATCHAPPROVALSRESPONSE']._serialized_start=1011
-  _globals['_WATCHAPPROVALSRESPONSE']._serialized_end=1094
-  _globals['_RESOLVEAPPROVALREQUEST']._serialized_start=1096
-  _globals['_RESOLVEAPPROVALREQUEST']._serialized_end=1218
-  _globals['_RESOLVEAPPROVALRESPONSE']._serialized_start=1220
-  _globals['_RESOLVEAPPROVALRESPONSE']._serialized_end=1285
-  _globals['_GRANT']._serialized_start=1288
-  _globals['_GRANT']._serialized_end=1508
-  _globals['_LISTGRANTSREQUEST']._serialized_start=1510
-  _globals['_LISTGRANTSREQUEST']._serialized_end=1607
-  _globals['_LISTGRANTSRESPONSE']._serialized_start=1609
-  _globals['_LISTGRANTSRESPONSE']._serialized_end=1689
-  _globals['_REVOKEGRANTREQUEST']._serialized_start=1691
-  _globals['_REVOKEGRANTREQUEST']._serialized_end=1729
-  _globals['_REVOKEGRANTRESPONSE']._serialized_start=1731
-  _globals['_REVOKEGRANTRESPONSE']._serialized_end=1786
-  _globals['_APPROVALSERVICE']._serialized_start=2153
-  _globals['_APPROVALSERVICE']._serialized_end=2676
+  _globals['_LISTAPPROVALSREQUEST'].fields_by_name['status']._loaded_options = None
+  _globals['_LISTAPPROVALSREQUEST'].fields_by_name['status']._serialized_options = b'\272H\005\202\001\002\020\001'
+  _globals['_LISTAPPROVALSREQUEST'].fields_by_name['thread']._loaded_options = None
+  _globals['_LISTAPPROVALSREQUEST'].fields_by_name['thread']._serialized_options = b'\272H\033r\031\030\200\0022\024^( |[^\\p{C}\\p{Z}])*$'
+  _globals['_LISTAPPROVALSREQUEST'].fields_by_name['run_id']._loaded_options = None
+  _globals['_LISTAPPROVALSREQUEST'].fields_by_name['run_id']._serialized_options = b'\272H\005r\003\030\200\001'
+  _globals['_LISTAPPROVALSREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTAPPROVALSREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\007\032\005\030\310\001(\000'
+  _globals['_LISTAPPROVALSREQUEST'].fields_by_name['page_token']._loaded_options = None
+  _globals['_LISTAPPROVALSREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200\010'
+  _globals['_GETAPPROVALREQUEST'].fields_by_name['approval_id']._loaded_options = None
+  _globals['_GETAPPROVALREQUEST'].fields_by_name['approval_id']._serialized_options = b'\272H\005r\003\030\200\001'
+  _globals['_RESOLVEAPPROVALREQUEST'].fields_by_name['approval_id']._loaded_options = None
+  _globals['_RESOLVEAPPROVALREQUEST'].fields_by_name['approval_id']._serialized_options = b'\272H\005r\003\030\200\001'
+  _globals['_RESOLVEAPPROVALREQUEST'].fields_by_name['answer']._loaded_options = None
+  _globals['_RESOLVEAPPROVALREQUEST'].fields_by_name['answer']._serialized_options = b'\272H\007\202\001\004\020\001 \000'
+  _globals['_RESOLVEAPPROVALREQUEST'].fields_by_name['message']._loaded_options = None
+  _globals['_RESOLVEAPPROVALREQUEST'].fields_by_name['message']._serialized_options = b'\272H\005r\003\030\320\017'
+  _globals['_LISTGRANTSREQUEST'].fields_by_name['thread']._loaded_options = None
+  _globals['_LISTGRANTSREQUEST'].fields_by_name['thread']._serialized_options = b'\272H\033r\031\030\200\0022\024^( |[^\\p{C}\\p{Z}])*$'
+  _globals['_LISTGRANTSREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTGRANTSREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\007\032\005\030\310\001(\000'
+  _globals['_LISTGRANTSREQUEST'].fields_by_name['page_token']._loaded_options = None
+  _globals['_LISTGRANTSREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200\010'
+  _globals['_REVOKEGRANTREQUEST'].fields_by_name['grant_id']._loaded_options = None
+  _globals['_REVOKEGRANTREQUEST'].fields_by_name['grant_id']._serialized_options = b'\272H\005r\003\030\200\001'
+  _globals['_APPROVALSTATUS']._serialized_start=2000
+  _globals['_APPROVALSTATUS']._serialized_end=2222
+  _globals['_ANSWER']._serialized_start=2225
+  _globals['_ANSWER']._serialized_end=2361
+  _globals['_APPROVAL']._serialized_start=112
+  _globals['_APPROVAL']._serialized_end=676
+  _globals['_LISTAPPROVALSREQUEST']._serialized_start=679
+  _globals['_LISTAPPROVALSREQUEST']._serialized_end=890
+  _globals['_LISTAPPROVALSRESPONSE']._serialized_start=892
+  _globals['_LISTAPPROVALSRESPONSE']._serialized_end=981
+  _globals['_GETAPPROVALREQUEST']._serialized_start=983
+  _globals['_GETAPPROVALREQUEST']._serialized_end=1034
+  _globals['_GETAPPROVALRESPONSE']._serialized_start=1036
+  _globals['_GETAPPROVALRESPONSE']._serialized_end=1097
+  _globals['_WATCHAPPROVALSREQUEST']._serialized_start=1099
+  _globals['_WATCHAPPROVALSREQUEST']._serialized_end=1122
+  _globals['_WATCHAPPROVALSRESPONSE']._serialized_start=1124
+  _globals['_WATCHAPPROVALSRESPONSE']._serialized_end=1207
+  _globals['_RESOLVEAPPROVALREQUEST']._serialized_start=1210
+  _globals['_RESOLVEAPPROVALREQUEST']._serialized_end=1364
+  _globals['_RESOLVEAPPROVALRESPONSE']._serialized_start=1366
+  _globals['_RESOLVEAPPROVALRESPONSE']._serialized_end=1431
+  _globals['_GRANT']._serialized_start=1434
+  _globals['_GRANT']._serialized_end=1654
+  _globals['_LISTGRANTSREQUEST']._serialized_start=1657
+  _globals['_LISTGRANTSREQUEST']._serialized_end=1808
+  _globals['_LISTGRANTSRESPONSE']._serialized_start=1810
+  _globals['_LISTGRANTSRESPONSE']._serialized_end=1890
+  _globals['_REVOKEGRANTREQUEST']._serialized_start=1892
+  _globals['_REVOKEGRANTREQUEST']._serialized_end=1940
+  _globals['_REVOKEGRANTRESPONSE']._serialized_start=1942
+  _globals['_REVOKEGRANTRESPONSE']._serialized_end=1997
+  _globals['_APPROVALSERVICE']._serialized_start=2364
+  _globals['_APPROVALSERVICE']._serialized_end=2887
 # @@protoc_insertion_point(module_scope)

@@ -22,32 +22,63 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from gateway.v1 import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1egateway/v1/audit_service.proto\x12\ngateway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xed\x02\n\x0b\x41uditRecord\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12&\n\x02\x61t\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\r\n\x05\x61\x63tor\x18\x04 \x01(\t\x12\x0e\n\x06thread\x18\x05 \x01(\t\x12\x0e\n\x06run_id\x18\x06 \x01(\t\x12\x0f\n\x07\x63\x61ll_id\x18\x07 \x01(\t\x12\x0c\n\x04tool\x18\x08 \x01(\t\x12\x18\n\x10\x61rguments_digest\x18\t \x01(\t\x12\x0f\n\x07verdict\x18\n \x01(\t\x12\x0c\n\x04rule\x18\x0b \x01(\t\x12\x16\n\x0epolicy_version\x18\x0c \x01(\t\x12\x0f\n\x07outcome\x18\r \x01(\t\x12\x12\n\nsize_bytes\x18\x0e \x01(\x03\x12\x13\n\x0b\x64uration_ms\x18\x0f \x01(\x01\x12\x14\n\x0c\x64\x65tails_json\x18\x10 \x01(\t\x12\x17\n\x0fprevious_digest\x18\x11 \x01(\t\x12\x0e\n\x06\x64igest\x18\x12 \x01(\t\"\xce\x01\n\x0b\x41uditFilter\x12\r\n\x05kinds\x18\x01 \x03(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x0c\n\x04tool\x18\x04 \x01(\t\x12\x0f\n\x07verdict\x18\x05 \x01(\t\x12\x0c\n\x04rule\x18\x06 \x01(\t\x12\r\n\x05\x61\x63tor\x18\x07 \x01(\t\x12)\n\x05since\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"s\n\x11QueryAuditRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\'\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x17.gateway.v1.AuditFilter\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"W\n\x12QueryAuditResponse\x12(\n\x07records\x18\x01 \x03(\x0b\x32\x17.gateway.v1.AuditRecord\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"r\n\x10TailAuditRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\'\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x17.gateway.v1.AuditFilter\x12\x15\n\rfrom_sequence\x18\x03 \x01(\x03\x12\x0e\n\x06\x66ollow\x18\x04 \x01(\x08\"<\n\x11TailAuditResponse\x12\'\n\x06record\x18\x01 \x01(\x0b\x32\x17.gateway.v1.AuditRecord\"R\n\x12VerifyAuditRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x16\n\x0eknown_sequence\x18\x02 \x01(\x03\x12\x14\n\x0cknown_digest\x18\x03 \x01(\t\"\xa3\x01\n\x13VerifyAuditResponse\x12\r\n\x05whole\x18\x01 \x01(\x08\x12\x0f\n\x07records\x18\x02 \x01(\x03\x12\x16\n\x0e\x66irst_sequence\x18\x03 \x01(\x03\x12\x15\n\rlast_sequence\x18\x04 \x01(\x03\x12\x13\n\x0blast_digest\x18\x05 \x01(\t\x12\x17\n\x0f\x62roken_sequence\x18\x06 \x01(\x03\x12\x0f\n\x07problem\x18\x07 \x01(\t2\xf7\x01\n\x0c\x41uditService\x12K\n\nQueryAudit\x12\x1d.gateway.v1.QueryAuditRequest\x1a\x1e.gateway.v1.QueryAuditResponse\x12J\n\tTailAudit\x12\x1c.gateway.v1.TailAuditRequest\x1a\x1d.gateway.v1.TailAuditResponse0\x01\x12N\n\x0bVerifyAudit\x12\x1e.gateway.v1.VerifyAuditRequest\x1a\x1f.gateway.v1.VerifyAuditResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1egateway/v1/audit_service.proto\x12\ngateway.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfd\x02\n\x0b\x41uditRecord\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12&\n\x02\x61t\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\r\n\x05\x61\x63tor\x18\x04 \x01(\t\x12\x0e\n\x06thread\x18\x05 \x01(\t\x12\x0e\n\x06run_id\x18\x06 \x01(\t\x12\x0f\n\x07\x63\x61ll_id\x18\x07 \x01(\t\x12\x0c\n\x04tool\x18\x08 \x01(\t\x12\x18\n\x10\x61rguments_digest\x18\t \x01(\t\x12\x0f\n\x07verdict\x18\n \x01(\t\x12\x0c\n\x04rule\x18\x0b \x01(\t\x12\x16\n\x0epolicy_version\x18\x0c \x01(\t\x12\x0f\n\x07outcome\x18\r \x01(\t\x12\x12\n\nsize_bytes\x18\x0e \x01(\x03\x12\x13\n\x0b\x64uration_ms\x18\x0f \x01(\x01\x12\x14\n\x0c\x64\x65tails_json\x18\x10 \x01(\t\x12\x17\n\x0fprevious_digest\x18\x11 \x01(\t\x12\x0e\n\x06\x64igest\x18\x12 \x01(\t\x12\x0e\n\x06tenant\x18\x13 \x01(\t\"\xab\x02\n\x0b\x41uditFilter\x12\x1d\n\x05kinds\x18\x01 \x03(\tB\x0e\xbaH\x0b\x92\x01\x08\x10@\"\x04r\x02\x18@\x12\x18\n\x06thread\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x02\x12\x18\n\x06run_id\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\x12\x16\n\x04tool\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\x12*\n\x07verdict\x18\x05 \x01(\tB\x19\xbaH\x16r\x14R\x00R\x05\x61llowR\x03\x61skR\x04\x64\x65ny\x12\x16\n\x04rule\x18\x06 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\x12\x17\n\x05\x61\x63tor\x18\x07 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x02\x12)\n\x05since\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x92\x01\n\x11QueryAuditRequest\x12\x17\n\x06tenant\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18@\x12\'\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x17.gateway.v1.AuditFilter\x12\x1d\n\tpage_size\x18\x03 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1c\n\npage_token\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\"W\n\x12QueryAuditResponse\x12(\n\x07records\x18\x01 \x03(\x0b\x32\x17.gateway.v1.AuditRecord\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x84\x01\n\x10TailAuditRequest\x12\x17\n\x06tenant\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18@\x12\'\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x17.gateway.v1.AuditFilter\x12\x1e\n\rfrom_sequence\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x0e\n\x06\x66ollow\x18\x04 \x01(\x08\"<\n\x11TailAuditResponse\x12\'\n\x06record\x18\x01 \x01(\x0b\x32\x17.gateway.v1.AuditRecord\"~\n\x12VerifyAuditRequest\x12\x17\n\x06tenant\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18@\x12\x1f\n\x0eknown_sequence\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12.\n\x0cknown_digest\x18\x03 \x01(\tB\x18\xbaH\x15r\x13\x32\x11^([0-9a-f]{64})?$\"\xa3\x01\n\x13VerifyAuditResponse\x12\r\n\x05whole\x18\x01 \x01(\x08\x12\x0f\n\x07records\x18\x02 \x01(\x03\x12\x16\n\x0e\x66irst_sequence\x18\x03 \x01(\x03\x12\x15\n\rlast_sequence\x18\x04 \x01(\x03\x12\x13\n\x0blast_digest\x18\x05 \x01(\t\x12\x17\n\x0f\x62roken_sequence\x18\x06 \x01(\x03\x12\x0f\n\x07problem\x18\x07 \x01(\t2\xf7\x01\n\x0c\x41uditService\x12K\n\nQueryAudit\x12\x1d.gateway.v1.QueryAuditRequest\x1a\x1e.gateway.v1.QueryAuditResponse\x12J\n\tTailAudit\x12\x1c.gateway.v1.TailAuditRequest\x1a\x1d.gateway.v1.TailAuditResponse0\x01\x12N\n\x0bVerifyAudit\x12\x1e.gateway.v1.VerifyAuditRequest\x1a\x1f.gateway.v1.VerifyAuditResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gateway.v1.audit_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_AUDITRECORD']._serialized_start=80
-  _globals['_AUDITRECORD']._serialized_end=445
-  _globals['_AUDITFILTER']._serialized_start=448
-  _globals['_AUDITFILTER']._serialized_end=654
-  _globals['_QUERYAUDITREQUEST']._serialized_start=656
-  _globals['_QUERYAUDITREQUEST']._serialized_end=771
-  _globals['_QUERYAUDITRESPONSE']._serialized_start=773
-  _globals['_QUERYAUDITRESPONSE']._serialized_end=860
-  _globals['_TAILAUDITREQUEST']._serialized_start=862
-  _globals['_TAILAUDITREQUEST']._serialized_end=976
-  _globals['_TAILAUDITRESPONSE']._serialized_start=978
-  _globals['_TAILAUDITRESPONSE']._serialized_end=1038
-  _globals['_VERIFYAUDITREQUEST']._serialized_start=1040
-  _globals['_VERIFYAUDITREQUEST']._serialized_end=1122
-  _globals['_VERIFYAUDITRESPONSE']._serialized_start=1125
-  _globals['_VERIFYAUDITRESPONSE']._serialized_end=1288
-  _globals['_AUDITSERVICE']._serialized_start=1291
-  _globals['_AUDITSERVICE']._serialized_end=1538
+  _globals['_AUDITFILTER'].fields_by_name['kinds']._loaded_options = None
+  _globals['_AUDITFILTER'].fields_by_name['kinds']._serialized_options = b'\272H\013\222\001\010\020@\"\004r\002\030@'
+  _globals['_AUDITFILTER'].fields_by_name['thread']._loaded_options = None
+  _globals['_AUDITFILTER'].fields_by_name['thread']._serialized_options = b'\272H\005r\003\030\200\002'
+  _globals['_AUDITFILTER'].fields_by_name['run_id']._loaded_options = None
+  _globals['_AUDITFILTER'].fields_by_name['run_id']._serialized_options = b'\272H\005r\003\030\200\001'
+  _globals['_AUDITFILTER'].fields_by_name['tool']._loaded_options = None
+  _globals['_AUDITFILTER'].fields_by_name['tool']._serialized_options = b'\272H\005r\003\030\200\001'
+  _globals['_AUDITFILTER'].fields_by_name['verdict']._loaded_options = None
+  _globals['_AUDITFILTER'].fields_by_name['verdict']._serialized_options = b'\272H\026r\024R\000R\005allowR\003askR\004deny'
+  _globals['_AUDITFILTER'].fields_by_name['rule']._loaded_options = None
+  _globals['_AUDITFILTER'].fields_by_name['rule']._serialized_options = b'\272H\005r\003\030\200\001'
+  _globals['_AUDITFILTER'].fields_by_name['actor']._loaded_options = None
+  _globals['_AUDITFILTER'].fields_by_name['actor']._serialized_options = b'\272H\005r\003\030\200\002'
+  _globals['_QUERYAUDITREQUEST'].fields_by_name['tenant']._loaded_options = None
+  _globals['_QUERYAUDITREQUEST'].fields_by_name['tenant']._serialized_options = b'\272H\004r\002\030@'
+  _globals['_QUERYAUDITREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_QUERYAUDITREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\007\032\005\030\350\007(\000'
+  _globals['_QUERYAUDITREQUEST'].fields_by_name['page_token']._loaded_options = None
+  _globals['_QUERYAUDITREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200\010'
+  _globals['_TAILAUDITREQUEST'].fields_by_name['tenant']._loaded_options = None
+  _globals['_TAILAUDITREQUEST'].fields_by_name['tenant']._serialized_options = b'\272H\004r\002\030@'
+  _globals['_TAILAUDITREQUEST'].fields_by_name['from_sequence']._loaded_options = None
+  _globals['_TAILAUDITREQUEST'].fields_by_name['from_sequence']._serialized_options = b'\272H\004\"\002(\000'
+  _globals['_VERIFYAUDITREQUEST'].fields_by_name['tenant']._loaded_options = None
+  _globals['_VERIFYAUDITREQUEST'].fields_by_name['tenant']._serialized_options = b'\272H\004r\002\030@'
+  _globals['_VERIFYAUDITREQUEST'].fields_by_name['known_sequence']._loaded_options = None
+  _globals['_VERIFYAUDITREQUEST'].fields_by_name['known_sequence']._serialized_options = b'\272H\004\"\002(\000'
+  _globals['_VERIFYAUDITREQUEST'].fields_by_name['known_digest']._loaded_options = None
+  _globals['_VERIFYAUDITREQUEST'].fields_by_name['known_digest']._serialized_options = b'\272H\025r\0232\021^([0-9a-f]{64})?$'
+  _globals['_AUDITRECORD']._serialized_start=109
+  _globals['_AUDITRECORD']._serialized_end=490
+  _globals['_AUDITFILTER']._serialized_start=493
+  _globals['_AUDITFILTER']._serialized_end=792
+  _globals['_QUERYAUDITREQUEST']._serialized_start=795
+  _globals['_QUERYAUDITREQUEST']._serialized_end=941
+  _globals['_QUERYAUDITRESPONSE']._serialized_start=943
+  _globals['_QUERYAUDITRESPONSE']._serialized_end=1030
+  _globals['_TAILAUDITREQUEST']._serialized_start=1033
+  _globals['_TAILAUDITREQUEST']._serialized_end=1165
+  _globals['_TAILAUDITRESPONSE']._serialized_start=1167
+  _globals['_TAILAUDITRESPONSE']._serialized_end=1227
+  _globals['_VERIFYAUDITREQUEST']._serialized_start=1229
+  _globals['_VERIFYAUDITREQUEST']._serialized_end=1355
+  _globals['_VERIFYAUDITRESPONSE']._serialized_start=1358
+  _globals['_VERIFYAUDITRESPONSE']._serialized_end=1521
+  _globals['_AUDITSERVICE']._serialized_start=1524
+  _globals['_AUDITSERVICE']._serialized_end=1771
 # @@protoc_insertion_point(module_scope)

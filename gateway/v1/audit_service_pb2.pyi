@@ -1,5 +1,6 @@
 import datetime
 
+from gateway.v1 import validate_pb2 as _validate_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -10,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AuditRecord(_message.Message):
-    __slots__ = ("sequence", "at", "kind", "actor", "thread", "run_id", "call_id", "tool", "arguments_digest", "verdict", "rule", "policy_version", "outcome", "size_bytes", "duration_ms", "details_json", "previous_digest", "digest")
+    __slots__ = ("sequence", "at", "kind", "actor", "thread", "run_id", "call_id", "tool", "arguments_digest", "verdict", "rule", "policy_version", "outcome", "size_bytes", "duration_ms", "details_json", "previous_digest", "digest", "tenant")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     AT_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +30,7 @@ class AuditRecord(_message.Message):
     DETAILS_JSON_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_DIGEST_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     at: _timestamp_pb2.Timestamp
     kind: str
@@ -47,7 +49,8 @@ class AuditRecord(_message.Message):
     details_json: str
     previous_digest: str
     digest: str
-    def __init__(self, sequence: _Optional[int] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., kind: _Optional[str] = ..., actor: _Optional[str] = ..., thread: _Optional[str] = ..., run_id: _Optional[str] = ..., call_id: _Optional[str] = ..., tool: _Optional[str] = ..., arguments_digest: _Optional[str] = ..., verdict: _Optional[str] = ..., rule: _Optional[str] = ..., policy_version: _Optional[str] = ..., outcome: _Optional[str] = ..., size_bytes: _Optional[int] = ..., duration_ms: _Optional[float] = ..., details_json: _Optional[str] = ..., previous_digest: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
+    tenant: str
+    def __init__(self, sequence: _Optional[int] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., kind: _Optional[str] = ..., actor: _Optional[str] = ..., thread: _Optional[str] = ..., run_id: _Optional[str] = ..., call_id: _Optional[str] = ..., tool: _Optional[str] = ..., arguments_digest: _Optional[str] = ..., verdict: _Optional[str] = ..., rule: _Optional[str] = ..., policy_version: _Optional[str] = ..., outcome: _Optional[str] = ..., size_bytes: _Optional[int] = ..., duration_ms: _Optional[float] = ..., details_json: _Optional[str] = ..., previous_digest: _Optional[str] = ..., digest: _Optional[str] = ..., tenant: _Optional[str] = ...) -> None: ...
 
 class AuditFilter(_message.Message):
     __slots__ = ("kinds", "thread", "run_id", "tool", "verdict", "rule", "actor", "since", "until")

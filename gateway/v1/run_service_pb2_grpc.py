@@ -67,28 +67,29 @@ class RunServiceServicer:
     """
 
     def StartRun(self, request, context):
-        """StartRun starts a run and returns at once.
+        """StartRun starts a run and returns at once. Safe to repeat with a request id, and only with one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchRun(self, request, context):
-        """WatchRun streams the run's events from a sequence number on and ends after run_finished.
+        """WatchRun streams the run's events from a sequence number on and ends after run_finished. Safe to repeat: a stream that
+        broke goes on, on any gateway, from the number after the last one that came.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetRun(self, request, context):
-        """GetRun returns a run.
+        """GetRun returns a run. Safe to repeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListRuns(self, request, context):
-        """ListRuns lists runs, the newest first.
+        """ListRuns lists runs, the newest first. Safe to repeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -96,6 +97,7 @@ class RunServiceServicer:
 
     def CancelRun(self, request, context):
         """CancelRun stops a run, down to the processes of its tool call in flight. Cancelling a finished run changes nothing.
+        Safe to repeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

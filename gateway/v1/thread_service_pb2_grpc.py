@@ -27,7 +27,7 @@ if _version_not_supported:
 
 class ThreadServiceStub:
     """ThreadService looks after threads. It takes a key with the scope `run`. A thread is made by the first call or run that
-    names it.
+    names it. All calls are safe to repeat; a DeleteThread that went through is NOT_FOUND the second time.
     """
 
     def __init__(self, channel):
@@ -65,7 +65,7 @@ class ThreadServiceStub:
 
 class ThreadServiceServicer:
     """ThreadService looks after threads. It takes a key with the scope `run`. A thread is made by the first call or run that
-    names it.
+    names it. All calls are safe to repeat; a DeleteThread that went through is NOT_FOUND the second time.
     """
 
     def ListThreads(self, request, context):
@@ -143,7 +143,7 @@ def add_ThreadServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class ThreadService:
     """ThreadService looks after threads. It takes a key with the scope `run`. A thread is made by the first call or run that
-    names it.
+    names it. All calls are safe to repeat; a DeleteThread that went through is NOT_FOUND the second time.
     """
 
     @staticmethod

@@ -22,37 +22,52 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from gateway.v1 import validate_pb2 as buf_dot_validate_dot_validate__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dgateway/v1/tool_service.proto\x12\ngateway.v1\"\x12\n\x10ListToolsRequest\"4\n\x11ListToolsResponse\x12\x1f\n\x05tools\x18\x01 \x03(\x0b\x32\x10.gateway.v1.Tool\"B\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x17\n\x0fparameters_json\x18\x03 \x01(\t\"[\n\x0f\x43\x61llToolRequest\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"B\n\x15StreamToolCallRequest\x12)\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x1b.gateway.v1.CallToolRequest\":\n\x10\x43\x61llToolResponse\x12&\n\x06result\x18\x01 \x01(\x0b\x32\x16.gateway.v1.ToolResult\"u\n\x16StreamToolCallResponse\x12(\n\x06output\x18\x01 \x01(\x0b\x32\x16.gateway.v1.ToolOutputH\x00\x12(\n\x06result\x18\x02 \x01(\x0b\x32\x16.gateway.v1.ToolResultH\x00\x42\x07\n\x05\x65vent\"*\n\nToolOutput\x12\x0e\n\x06stderr\x18\x01 \x01(\x08\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"^\n\x07\x45victed\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\r\n\x05lines\x18\x03 \x01(\x03\x12\x0e\n\x06sha256\x18\x04 \x01(\t\x12\x12\n\nincomplete\x18\x05 \x01(\x08\"\x80\x03\n\nToolResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12$\n\x07verdict\x18\x03 \x01(\x0e\x32\x13.gateway.v1.Verdict\x12\x0c\n\x04rule\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0f\n\x07outcome\x18\x06 \x01(\t\x12\x16\n\texit_code\x18\x07 \x01(\x05H\x00\x88\x01\x01\x12\x0f\n\x07\x63ontent\x18\x08 \x01(\x0c\x12\x10\n\x08is_error\x18\t \x01(\x08\x12$\n\x07\x65victed\x18\n \x01(\x0b\x32\x13.gateway.v1.Evicted\x12\x13\n\x0b\x64uration_ms\x18\x0b \x01(\x01\x12\x0e\n\x06stdout\x18\x0c \x01(\x0c\x12\x0e\n\x06stderr\x18\r \x01(\x0c\x12\x0c\n\x04note\x18\x0e \x01(\t\x12\x13\n\x0b\x61pproval_id\x18\x0f \x01(\t\x12\x16\n\x0epolicy_version\x18\x10 \x01(\t\x12\x1d\n\x15\x65\x64ited_arguments_json\x18\x11 \x01(\tB\x0c\n\n_exit_code*X\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n\rVERDICT_ALLOW\x10\x01\x12\x0f\n\x0bVERDICT_ASK\x10\x02\x12\x10\n\x0cVERDICT_DENY\x10\x03\x32\xf9\x01\n\x0bToolService\x12H\n\tListTools\x12\x1c.gateway.v1.ListToolsRequest\x1a\x1d.gateway.v1.ListToolsResponse\x12\x45\n\x08\x43\x61llTool\x12\x1b.gateway.v1.CallToolRequest\x1a\x1c.gateway.v1.CallToolResponse\x12Y\n\x0eStreamToolCall\x12!.gateway.v1.StreamToolCallRequest\x1a\".gateway.v1.StreamToolCallResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dgateway/v1/tool_service.proto\x12\ngateway.v1\x1a\x1b\x62uf/validate/validate.proto\"\x12\n\x10ListToolsRequest\"4\n\x11ListToolsResponse\x12\x1f\n\x05tools\x18\x01 \x03(\x0b\x32\x10.gateway.v1.Tool\"B\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x17\n\x0fparameters_json\x18\x03 \x01(\t\"\xa7\x01\n\x0f\x43\x61llToolRequest\x12.\n\x06thread\x18\x01 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12\x18\n\x04name\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x01\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\x12\x32\n\nrequest_id\x18\x04 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x01\x32\x14^( |[^\\p{C}\\p{Z}])*$\"J\n\x15StreamToolCallRequest\x12\x31\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x1b.gateway.v1.CallToolRequestB\x06\xbaH\x03\xc8\x01\x01\"M\n\x15\x43\x61ncelToolCallRequest\x12\x34\n\nrequest_id\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x10\x01\x18\x80\x01\x32\x14^( |[^\\p{C}\\p{Z}])*$\"\x18\n\x16\x43\x61ncelToolCallResponse\":\n\x10\x43\x61llToolResponse\x12&\n\x06result\x18\x01 \x01(\x0b\x32\x16.gateway.v1.ToolResult\"u\n\x16StreamToolCallResponse\x12(\n\x06output\x18\x01 \x01(\x0b\x32\x16.gateway.v1.ToolOutputH\x00\x12(\n\x06result\x18\x02 \x01(\x0b\x32\x16.gateway.v1.ToolResultH\x00\x42\x07\n\x05\x65vent\"*\n\nToolOutput\x12\x0e\n\x06stderr\x18\x01 \x01(\x08\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"^\n\x07\x45victed\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\r\n\x05lines\x18\x03 \x01(\x03\x12\x0e\n\x06sha256\x18\x04 \x01(\t\x12\x12\n\nincomplete\x18\x05 \x01(\x08\"\x80\x03\n\nToolResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12$\n\x07verdict\x18\x03 \x01(\x0e\x32\x13.gateway.v1.Verdict\x12\x0c\n\x04rule\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0f\n\x07outcome\x18\x06 \x01(\t\x12\x16\n\texit_code\x18\x07 \x01(\x05H\x00\x88\x01\x01\x12\x0f\n\x07\x63ontent\x18\x08 \x01(\x0c\x12\x10\n\x08is_error\x18\t \x01(\x08\x12$\n\x07\x65victed\x18\n \x01(\x0b\x32\x13.gateway.v1.Evicted\x12\x13\n\x0b\x64uration_ms\x18\x0b \x01(\x01\x12\x0e\n\x06stdout\x18\x0c \x01(\x0c\x12\x0e\n\x06stderr\x18\r \x01(\x0c\x12\x0c\n\x04note\x18\x0e \x01(\t\x12\x13\n\x0b\x61pproval_id\x18\x0f \x01(\t\x12\x16\n\x0epolicy_version\x18\x10 \x01(\t\x12\x1d\n\x15\x65\x64ited_arguments_json\x18\x11 \x01(\tB\x0c\n\n_exit_code*X\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n\rVERDICT_ALLOW\x10\x01\x12\x0f\n\x0bVERDICT_ASK\x10\x02\x12\x10\n\x0cVERDICT_DENY\x10\x03\x32\xd2\x02\n\x0bToolService\x12H\n\tListTools\x12\x1c.gateway.v1.ListToolsRequest\x1a\x1d.gateway.v1.ListToolsResponse\x12\x45\n\x08\x43\x61llTool\x12\x1b.gateway.v1.CallToolRequest\x1a\x1c.gateway.v1.CallToolResponse\x12Y\n\x0eStreamToolCall\x12!.gateway.v1.StreamToolCallRequest\x1a\".gateway.v1.StreamToolCallResponse0\x01\x12W\n\x0e\x43\x61ncelToolCall\x12!.gateway.v1.CancelToolCallRequest\x1a\".gateway.v1.CancelToolCallResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gateway.v1.tool_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_VERDICT']._serialized_start=1054
-  _globals['_VERDICT']._serialized_end=1142
-  _globals['_LISTTOOLSREQUEST']._serialized_start=45
-  _globals['_LISTTOOLSREQUEST']._serialized_end=63
-  _globals['_LISTTOOLSRESPONSE']._serialized_start=65
-  _globals['_LISTTOOLSRESPONSE']._serialized_end=117
-  _globals['_TOOL']._serialized_start=119
-  _globals['_TOOL']._serialized_end=185
-  _globals['_CALLTOOLREQUEST']._serialized_start=187
-  _globals['_CALLTOOLREQUEST']._serialized_end=278
-  _globals['_STREAMTOOLCALLREQUEST']._serialized_start=280
-  _globals['_STREAMTOOLCALLREQUEST']._serialized_end=346
-  _globals['_CALLTOOLRESPONSE']._serialized_start=348
-  _globals['_CALLTOOLRESPONSE']._serialized_end=406
-  _globals['_STREAMTOOLCALLRESPONSE']._serialized_start=408
-  _globals['_STREAMTOOLCALLRESPONSE']._serialized_end=525
-  _globals['_TOOLOUTPUT']._serialized_start=527
-  _globals['_TOOLOUTPUT']._serialized_end=569
-  _globals['_EVICTED']._serialized_start=571
-  _globals['_EVICTED']._serialized_end=665
-  _globals['_TOOLRESULT']._serialized_start=668
-  _globals['_TOOLRESULT']._serialized_end=1052
-  _globals['_TOOLSERVICE']._serialized_start=1145
-  _globals['_TOOLSERVICE']._serialized_end=1394
+  _globals['_CALLTOOLREQUEST'].fields_by_name['thread']._loaded_options = None
+  _globals['_CALLTOOLREQUEST'].fields_by_name['thread']._serialized_options = b'\272H\033r\031\030\200\0022\024^( |[^\\p{C}\\p{Z}])*$'
+  _globals['_CALLTOOLREQUEST'].fields_by_name['name']._loaded_options = None
+  _globals['_CALLTOOLREQUEST'].fields_by_name['name']._serialized_options = b'\272H\007r\005\020\001\030\200\001'
+  _globals['_CALLTOOLREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_CALLTOOLREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\033r\031\030\200\0012\024^( |[^\\p{C}\\p{Z}])*$'
+  _globals['_STREAMTOOLCALLREQUEST'].fields_by_name['call']._loaded_options = None
+  _globals['_STREAMTOOLCALLREQUEST'].fields_by_name['call']._serialized_options = b'\272H\003\310\001\001'
+  _globals['_CANCELTOOLCALLREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_CANCELTOOLCALLREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\035r\033\020\001\030\200\0012\024^( |[^\\p{C}\\p{Z}])*$'
+  _globals['_VERDICT']._serialized_start=1273
+  _globals['_VERDICT']._serialized_end=1361
+  _globals['_LISTTOOLSREQUEST']._serialized_start=74
+  _globals['_LISTTOOLSREQUEST']._serialized_end=92
+  _globals['_LISTTOOLSRESPONSE']._serialized_start=94
+  _globals['_LISTTOOLSRESPONSE']._serialized_end=146
+  _globals['_TOOL']._serialized_start=148
+  _globals['_TOOL']._serialized_end=214
+  _globals['_CALLTOOLREQUEST']._serialized_start=217
+  _globals['_CALLTOOLREQUEST']._serialized_end=384
+  _globals['_STREAMTOOLCALLREQUEST']._serialized_start=386
+  _globals['_STREAMTOOLCALLREQUEST']._serialized_end=460
+  _globals['_CANCELTOOLCALLREQUEST']._serialized_start=462
+  _globals['_CANCELTOOLCALLREQUEST']._serialized_end=539
+  _globals['_CANCELTOOLCALLRESPONSE']._serialized_start=541
+  _globals['_CANCELTOOLCALLRESPONSE']._serialized_end=565
+  _globals['_CALLTOOLRESPONSE']._serialized_start=567
+  _globals['_CALLTOOLRESPONSE']._serialized_end=625
+  _globals['_STREAMTOOLCALLRESPONSE']._serialized_start=627
+  _globals['_STREAMTOOLCALLRESPONSE']._serialized_end=744
+  _globals['_TOOLOUTPUT']._serialized_start=746
+  _globals['_TOOLOUTPUT']._serialized_end=788
+  _globals['_EVICTED']._serialized_start=790
+  _globals['_EVICTED']._serialized_end=884
+  _globals['_TOOLRESULT']._serialized_start=887
+  _globals['_TOOLRESULT']._serialized_end=1271
+  _globals['_TOOLSERVICE']._serialized_start=1364
+  _globals['_TOOLSERVICE']._serialized_end=1702
 # @@protoc_insertion_point(module_scope)

@@ -1,3 +1,4 @@
+from gateway.v1 import validate_pb2 as _validate_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -55,6 +56,16 @@ class StreamToolCallRequest(_message.Message):
     CALL_FIELD_NUMBER: _ClassVar[int]
     call: CallToolRequest
     def __init__(self, call: _Optional[_Union[CallToolRequest, _Mapping]] = ...) -> None: ...
+
+class CancelToolCallRequest(_message.Message):
+    __slots__ = ("request_id",)
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+
+class CancelToolCallResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class CallToolResponse(_message.Message):
     __slots__ = ("result",)

@@ -50,6 +50,11 @@ class ToolServiceStub:
                 request_serializer=gateway_dot_v1_dot_tool__service__pb2.StreamToolCallRequest.SerializeToString,
                 response_deserializer=gateway_dot_v1_dot_tool__service__pb2.StreamToolCallResponse.FromString,
                 _registered_method=True)
+        self.CancelToolCall = channel.unary_unary(
+                '/gateway.v1.ToolService/CancelToolCall',
+                request_serializer=gateway_dot_v1_dot_tool__service__pb2.CancelToolCallRequest.SerializeToString,
+                response_deserializer=gateway_dot_v1_dot_tool__service__pb2.CancelToolCallResponse.FromString,
+                _registered_method=True)
 
 
 class ToolServiceServicer:
@@ -57,7 +62,7 @@ class ToolServiceServicer:
     """
 
     def ListTools(self, request, context):
-        """ListTools lists the tools and their JSON Schemas.
+        """ListTools lists the tools and their JSON Schemas. Safe to repeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -66,14 +71,23 @@ class ToolServiceServicer:
     def CallTool(self, request, context):
         """CallTool runs one tool call through policy, sandbox and eviction, and returns its result. A refused call is a
         result (verdict DENY), not an error. A call that needs an approval did not run (verdict ASK, with the approval's
-        id): make the same call again once it is given.
+        id): make the same call again once it is given. Safe to repeat with a request id, and only with one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamToolCall(self, request, context):
-        """StreamToolCall is CallTool with output as it arrives; the last message holds the result.
+        """StreamToolCall is CallTool with output as it arrives; the last message holds the result. A repetition, by its request
+        id, has no output but that of the result.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelToolCall(self, request, context):
+        """CancelToolCall ends a call that was made with a request id, and everything it started; safe to repeat. NOT_FOUND where
+        no such call is under way on the gateway that answers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -96,6 +110,11 @@ def add_ToolServiceServicer_to_server(servicer, server):
                     servicer.StreamToolCall,
                     request_deserializer=gateway_dot_v1_dot_tool__service__pb2.StreamToolCallRequest.FromString,
                     response_serializer=gateway_dot_v1_dot_tool__service__pb2.StreamToolCallResponse.SerializeToString,
+            ),
+            'CancelToolCall': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelToolCall,
+                    request_deserializer=gateway_dot_v1_dot_tool__service__pb2.CancelToolCallRequest.FromString,
+                    response_serializer=gateway_dot_v1_dot_tool__service__pb2.CancelToolCallResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -180,6 +199,33 @@ class ToolService:
             '/gateway.v1.ToolService/StreamToolCall',
             gateway_dot_v1_dot_tool__service__pb2.StreamToolCallRequest.SerializeToString,
             gateway_dot_v1_dot_tool__service__pb2.StreamToolCallResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelToolCall(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gateway.v1.ToolService/CancelToolCall',
+            gateway_dot_v1_dot_tool__service__pb2.CancelToolCallRequest.SerializeToString,
+            gateway_dot_v1_dot_tool__service__pb2.CancelToolCallResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -22,23 +22,28 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from gateway.v1 import validate_pb2 as buf_dot_validate_dot_validate__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"gateway/v1/workspace_service.proto\x12\ngateway.v1\"/\n\x0fReadFileRequest\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\" \n\x10ReadFileResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"K\n\x10WriteFileRequest\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x08\"\'\n\x11WriteFileResponse\x12\x12\n\nsize_bytes\x18\x01 \x01(\x03\x32\xa7\x01\n\x10WorkspaceService\x12G\n\x08ReadFile\x12\x1b.gateway.v1.ReadFileRequest\x1a\x1c.gateway.v1.ReadFileResponse0\x01\x12J\n\tWriteFile\x12\x1c.gateway.v1.WriteFileRequest\x1a\x1d.gateway.v1.WriteFileResponse(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"gateway/v1/workspace_service.proto\x12\ngateway.v1\x1a\x1b\x62uf/validate/validate.proto\"O\n\x0fReadFileRequest\x12.\n\x06thread\x18\x01 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12\x0c\n\x04path\x18\x02 \x01(\t\" \n\x10ReadFileResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"k\n\x10WriteFileRequest\x12.\n\x06thread\x18\x01 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x08\"\'\n\x11WriteFileResponse\x12\x12\n\nsize_bytes\x18\x01 \x01(\x03\x32\xa7\x01\n\x10WorkspaceService\x12G\n\x08ReadFile\x12\x1b.gateway.v1.ReadFileRequest\x1a\x1c.gateway.v1.ReadFileResponse0\x01\x12J\n\tWriteFile\x12\x1c.gateway.v1.WriteFileRequest\x1a\x1d.gateway.v1.WriteFileResponse(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gateway.v1.workspace_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_READFILEREQUEST']._serialized_start=50
-  _globals['_READFILEREQUEST']._serialized_end=97
-  _globals['_READFILERESPONSE']._serialized_start=99
-  _globals['_READFILERESPONSE']._serialized_end=131
-  _globals['_WRITEFILEREQUEST']._serialized_start=133
-  _globals['_WRITEFILEREQUEST']._serialized_end=208
-  _globals['_WRITEFILERESPONSE']._serialized_start=210
-  _globals['_WRITEFILERESPONSE']._serialized_end=249
-  _globals['_WORKSPACESERVICE']._serialized_start=252
-  _globals['_WORKSPACESERVICE']._serialized_end=419
+  _globals['_READFILEREQUEST'].fields_by_name['thread']._loaded_options = None
+  _globals['_READFILEREQUEST'].fields_by_name['thread']._serialized_options = b'\272H\033r\031\030\200\0022\024^( |[^\\p{C}\\p{Z}])*$'
+  _globals['_WRITEFILEREQUEST'].fields_by_name['thread']._loaded_options = None
+  _globals['_WRITEFILEREQUEST'].fields_by_name['thread']._serialized_options = b'\272H\033r\031\030\200\0022\024^( |[^\\p{C}\\p{Z}])*$'
+  _globals['_READFILEREQUEST']._serialized_start=79
+  _globals['_READFILEREQUEST']._serialized_end=158
+  _globals['_READFILERESPONSE']._serialized_start=160
+  _globals['_READFILERESPONSE']._serialized_end=192
+  _globals['_WRITEFILEREQUEST']._serialized_start=194
+  _globals['_WRITEFILEREQUEST']._serialized_end=301
+  _globals['_WRITEFILERESPONSE']._serialized_start=303
+  _globals['_WRITEFILERESPONSE']._serialized_end=342
+  _globals['_WORKSPACESERVICE']._serialized_start=345
+  _globals['_WORKSPACESERVICE']._serialized_end=512
 # @@protoc_insertion_point(module_scope)

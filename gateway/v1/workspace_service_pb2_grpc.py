@@ -54,14 +54,14 @@ class WorkspaceServiceServicer:
     """
 
     def ReadFile(self, request, context):
-        """ReadFile streams a file.
+        """ReadFile streams a file. Safe to repeat from its first byte: a file may have changed meanwhile.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WriteFile(self, request_iterator, context):
-        """WriteFile replaces a file atomically; its parents are made.
+        """WriteFile replaces a file atomically; its parents are made. Safe to repeat: it leaves the same file.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -16,7 +16,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 from rich.table import Table
@@ -32,9 +31,12 @@ from agent.messages import Message, ToolCall, Usage
 from agent.model import OnDelta
 from agent.state import AgentState, ModelResponse
 from agent.tool import Tool, ToolContext, ToolResult
+from gateway.checkpoints import Checkpoints
+from gateway.journal import JournalHook
 from gateway.run_log import RunLog
 from gateway.storage.database import Database
-from gateway.storage.store import LoggedEvent, Store
+from gateway.storage.run_writes import Claim, RunWrite
+from gateway.storage.store import Store
 from gateway.thread_history import ThreadHistoryHook
 
 STEPS = 1000
@@ -148,21 +150,19 @@ class _CountingStore(Store):
         self.event_bytes: Counter[int] = Counter()
         self.message_bytes: Counter[int] = Counter()
         self._step = 0
-        self._said_at = 0
+        self.checkpoint_bytes: Counter[int] = Counter()
 
-    async def add_events(self, run_id: str, batch: Sequence[LoggedEvent], finished: Event | None = None) -> None:
-        for event in batch:
+    async def write_run(self, claim: Claim, write: RunWrite) -> None:
+        for event in write.events:
             if event.type == "step_started":
                 self._step = json.loads(event.payload)["step"]
             self.event_bytes[self._step] += len(event.payload.encode())
-        await super().add_events(run_id, batch, finished)
-
-    async def keep_step(self, *where: Any, changed: Mapping[str, str], **more: Any) -> None:
-        # Called before step n + 1 with what step n said.
-        sizes = [len(message.model_dump_json().encode()) for message in where[-1]]
-        self.message_bytes[self._said_at] += sum(sizes) + sum(len(text.encode()) for text in changed.values())
-        self._said_at += 1
-        await super().keep_step(*where, changed=changed, **more)
+        if write.step is not None:
+            self.message_bytes[self._step] += sum(len(one.model_dump_json().encode()) for one in write.step.said)
+            self.message_bytes[self._step] += sum(len(text.encode()) for text in write.step.changed.values())
+        if write.checkpoint is not None:
+            self.checkpoint_bytes[self._step] += len(write.checkpoint.encode())
+        await super().write_run(claim, write)
 
 
 async def _kept(directory: Path) -> tuple[list[float], _CountingStore]:
@@ -174,8 +174,12 @@ async def _kept(directory: Path) -> tuple[list[float], _CountingStore]:
         run = await store.add_run(thread, agent="default", task="go on", policy_version="")
         state = new_state().with_(run_id=run.id)
         log = RunLog(run.id, store)
-        history = ThreadHistoryHook(store, thread, state.with_(messages=()))
-        times = await step_times_ms(agent_with_twelve_hooks(history), state, log.emit)
+        journal = JournalHook(store, thread, "", run.id)
+        checkpoints = Checkpoints(log, journal, "")
+        history = checkpoints.history = ThreadHistoryHook(checkpoints, thread, state.with_(messages=()))
+        agent = agent_with_twelve_hooks(history)
+        agent.recovery = checkpoints
+        times = await step_times_ms(agent, state, log.emit)
         await log.close()
     finally:
         await database.close()
@@ -209,6 +213,10 @@ def _times(rows: Mapping[str, Sequence[Sequence[float]]]) -> Table:
 
 def _bytes(store: _CountingStore) -> Table:
     table = Table("bytes a step writes", "step 10", "step 990", "ratio", "goal", box=None, header_style="bold")
-    for what, sizes in (("events", store.event_bytes), ("messages and metadata", store.message_bytes)):
+    for what, sizes in (
+        ("events", store.event_bytes),
+        ("messages and metadata", store.message_bytes),
+        ("checkpoints", store.checkpoint_bytes),
+    ):
         table.add_row(what, f"{sizes[10]:,}", f"{sizes[990]:,}", f"{sizes[990] / sizes[10]:.2f}", "flat")
     return table

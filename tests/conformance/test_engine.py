@@ -13,7 +13,7 @@ from sandbox.docker_engine import DockerEngine
 from sandbox.engine import Engine
 from sandbox.errors import DaemonLost, ImageMissing, NotFound, SandboxError, SandboxUnavailable
 from tests.docker_state import containers_of, volumes_of
-from tests.integration.sandbox.live_engine import RUNTIME_IMAGE, instance_id, removed, run, spec, text
+from tests.integration.sandbox.live_engine import RUNTIME_IMAGE, instance_id, kill, removed, run, spec, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -208,6 +208,7 @@ async def test_a_new_process_takes_over_what_lives_removes_what_is_dead_and_find
     for left in (alive, dead):
         await left.files.write("/workspace/a", b"1")
     subprocess.run(["docker", "kill", f"airlock-{instance}-{dead.id}"], check=True, capture_output=True)
+    kill(before)
     after = DockerEngine(instance=instance, channel_root=tmp_path, runtime_image=RUNTIME_IMAGE)
     try:
         assert [left.id for left in await after.reconcile()] == [alive.id]

@@ -34,7 +34,7 @@ def served(tmp_path: Path) -> Iterator[tuple[Home, str]]:
         .with_env("AIRLOCK_CHANNEL_DIR", f"{directory}/channels")
         .with_tmpfs_mount("/tmp")
         .with_exposed_ports(_PORT)
-        .with_command(["serve", "--config", str(home.config), "--listen", f"0.0.0.0:{_PORT}"])
+        .with_command(["serve", "--config", str(home.config), "--listen", f"0.0.0.0:{_PORT}", "--insecure-plaintext"])
         .with_kwargs(
             user="0:0",
             read_only=True,

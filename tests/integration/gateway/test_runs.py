@@ -90,22 +90,26 @@ async def test_cancelling_a_run_reaches_the_process(tmp_path: Path) -> None:
                 assert (await airlock.cancel_run(run.id)).status == "cancelled"
 
 
-async def test_a_gateway_that_was_killed_ends_its_runs_when_it_starts_again(tmp_path: Path) -> None:
-    async with ScriptedModelServer([Turn(calls=(Call("execute", {"command": SLEEP}),))]) as model:
+async def test_a_gateway_that_was_killed_goes_on_with_its_runs_and_tells_what_was_interrupted(tmp_path: Path) -> None:
+    told = Turn(expect=["interrupted"], say="I see.")
+    async with ScriptedModelServer([Turn(calls=(Call("execute", {"command": SLEEP}),)), told]) as model:
         home = await _model_home(tmp_path / "home", model)
         with served(home, ENV) as gateway:
             async with Client(gateway.address, home.key) as airlock:
                 run = await airlock.start_run("sleep", thread="t")
-                async for event in airlock.watch_run(run.id):
-                    if event.type == "tool_call_started":
-                        break
+                async with asyncio.timeout(30):
+                    while "started" not in (await airlock.call_tool("ls", {}, thread="t")).content:
+                        await asyncio.sleep(0.02)
             gateway.kill()
         with served(home, ENV) as gateway:
             async with Client(gateway.address, home.key) as airlock:
                 events = [event async for event in airlock.watch_run(run.id)]
                 assert [event.sequence for event in events] == list(range(1, len(events) + 1))
-                assert events[-1].payload["stop"]["rule"] == "interrupted"
+                assert (events[-1].payload["status"], events[-1].payload["answer"]) == ("completed", "I see.")
+                (call,) = [event.payload for event in events if event.type == "tool_call_finished"]
+                assert call["outcome"] == "interrupted"
                 assert (await airlock.call_tool("execute", {"command": "true"}, thread="t")).exit_code == 0
+        assert model.failures == []
         assert containers_of(home.instance) == []
 
 
@@ -173,21 +177,32 @@ async def test_of_many_runs_started_at_once_in_a_thread_one_is_taken(tmp_path: P
                 assert sum(isinstance(answer, ThreadBusy) for answer in answers) == 19
 
 
-async def test_a_gateway_that_stops_says_so_in_the_run_and_leaves_nothing(tmp_path: Path) -> None:
-    async with ScriptedModelServer([Turn(calls=(Call("execute", {"command": SLEEP}),))]) as model:
+@pytest.mark.parametrize("on_stop", ["hand_over", "cancel"])
+async def test_a_gateway_that_stops_hands_its_runs_over_or_ends_them_and_leaves_nothing(
+    tmp_path: Path, on_stop: str
+) -> None:
+    told = Turn(expect=["interrupted"], say="I see.")
+    async with ScriptedModelServer([Turn(calls=(Call("execute", {"command": SLEEP}),)), told]) as model:
         home = await _model_home(tmp_path / "home", model)
+        home.configure(runs={"on_stop": on_stop})
         with served(home, ENV) as gateway:
             async with Client(gateway.address, home.key) as airlock:
                 run = await airlock.start_run("sleep", thread="t")
-                async for event in airlock.watch_run(run.id):
-                    if event.type == "tool_call_started":
-                        break
+                async with asyncio.timeout(30):
+                    while "started" not in (await airlock.call_tool("ls", {}, thread="t")).content:
+                        await asyncio.sleep(0.02)
         assert containers_of(home.instance) == []
         assert volumes_of(home.instance) == []
         with served(home, ENV) as gateway:
             async with Client(gateway.address, home.key) as airlock:
+                events = [event async for event in airlock.watch_run(run.id)]
                 ended = await airlock.get_run(run.id)
-                assert (ended.status, ended.stop["rule"]) == ("cancelled", "gateway_stopped")
+                if on_stop == "cancel":
+                    assert (ended.status, ended.stop["rule"]) == ("cancelled", "gateway_stopped")
+                else:
+                    assert ended.status == "completed"
+                    resumed = [event.payload["because"] for event in events if event.type == "run_resumed"]
+                    assert resumed == ["gateway_stopped"]
 
 
 async def test_a_call_is_journaled_before_it_runs_and_interrupted_after_a_kill(tmp_path: Path) -> None:

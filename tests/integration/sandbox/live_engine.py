@@ -41,6 +41,17 @@ def text(result: ExecResult) -> str:
     return b"".join(piece.data for piece in result.output).decode()
 
 
+def kill(engine: DockerEngine) -> None:
+    """Have an engine lose its locks, as the kernel takes them from a process that is killed."""
+    for sandbox in engine._sandboxes.values():
+        assert sandbox.lock is not None
+        sandbox.lock.close()
+    for left in engine._left.values():
+        left.lock.close()
+    if engine._standing is not None:
+        engine._standing.close()
+
+
 async def removed(engine: DockerEngine, instance: str) -> None:
     """Close an engine and assert that nothing of it is left."""
     try:

@@ -123,8 +123,8 @@ async def test_a_runtime_volume_that_was_filled_half_way_is_made_anew(tmp_path: 
             assert bundle_of(later, made.id) == volume
             assert text(await run(made.shell, "echo here")) == "here\n"
         finally:
-            await removed(later, instance)
             await first.close()
+            await removed(later, instance)
 
 
 async def test_a_runtime_image_of_another_release_is_refused_before_anything_of_it_runs(tmp_path: Path) -> None:

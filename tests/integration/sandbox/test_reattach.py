@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -21,7 +22,17 @@ from sandbox.engine import Sandbox
 from sandbox.sandbox_keeper import SandboxKeeper
 from tests.docker_state import containers_of, volumes_of
 from tests.gateway_process import make_home, served
-from tests.integration.sandbox.live_engine import IMAGE, LIMITS, RUNTIME_IMAGE, instance_id, removed, run, spec, text
+from tests.integration.sandbox.live_engine import (
+    IMAGE,
+    LIMITS,
+    RUNTIME_IMAGE,
+    instance_id,
+    kill,
+    removed,
+    run,
+    spec,
+    text,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -39,6 +50,8 @@ class Restarts:
 
     def engine(self) -> DockerEngine:
         """Return what the next process of the gateway would have. The one before it is not told, as by kill -9."""
+        for before in self.engines:
+            kill(before)
         made = DockerEngine(instance=self.instance, channel_root=self.channels, runtime_image=RUNTIME_IMAGE)
         self.engines.append(made)
         return made
@@ -207,6 +220,7 @@ async def test_what_cannot_be_used_any_more_is_removed_at_the_start_and_its_file
 
 async def test_of_two_sandboxes_of_one_thread_the_newer_one_stays(restarts: Restarts) -> None:
     older = await restarts.left()
+    shutil.rmtree(restarts.channels / "locks")  # or the second process would take the first one's
     newer = await restarts.left()
     assert older.id != newer.id
     engine = restarts.engine()

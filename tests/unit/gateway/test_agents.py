@@ -34,6 +34,7 @@ from gateway.thread_history import ThreadHistoryHook
 from gateway.tool_calls import ToolCalls
 from sandbox.sandbox_keeper import SandboxKeeper
 from tests.unit.agent.fakes import FakeExec, FakeFiles, FakePiece, FakeShell, SaysInTurn, call, done, says
+from tests.unit.gateway.stored_steps import StoredSteps
 
 POLICY = load_policy(STARTER_POLICY, "starter")
 THREAD = Thread("thr_1", "acme", "t")
@@ -78,9 +79,9 @@ class NoJournal(Store):
 
     def __init__(self) -> None: ...
 
-    async def write_tool_call(self, row: dict[str, Any]) -> None: ...
+    async def write_tool_call(self, row: dict[str, Any], **_: Any) -> None: ...
 
-    async def finish_tool_call(self, call_id: str, changes: dict[str, Any]) -> None: ...
+    async def finish_tool_call(self, call_id: str, changes: dict[str, Any], **_: Any) -> None: ...
 
 
 def _settings(capabilities: Mapping[str, Any] | None = None, **fields: Any) -> AgentSettings:
@@ -102,7 +103,7 @@ def _hosted() -> tuple[Hook, ...]:
     """Return the gateway's own hooks of a run."""
     store = NoJournal()
     kept = AgentState(run_id="r1", thread="t")
-    return (JournalHook(store, THREAD, "p"), PolicyHook(POLICY), ThreadHistoryHook(store, THREAD, kept))
+    return (JournalHook(store, THREAD, "p"), PolicyHook(POLICY), ThreadHistoryHook(StoredSteps(store), THREAD, kept))
 
 
 def _mandatory(capabilities: tuple[Capability, ...]) -> list[Hook]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 from sqlalchemy import func, select
@@ -85,8 +84,8 @@ class Asking:
 
 
 @pytest.fixture
-async def asking(tmp_path: Path) -> AsyncIterator[Asking]:
-    database = await Database.open(f"sqlite:///{tmp_path}/airlock.db")
+async def asking(database_url: str) -> AsyncIterator[Asking]:
+    database = await Database.open(database_url)
     clock = Clock()
     thread = await Store(database).thread("t", "th")
     yield Asking(database, ApprovalStore(database, clock=clock), clock, thread)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import grpc.aio
@@ -57,8 +56,8 @@ class Served:
 
 
 @pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    database = await Database.open(f"sqlite:///{tmp_path}/airlock.db")
+async def served(database_url: str) -> AsyncIterator[Served]:
+    database = await Database.open(database_url)
     store = ApprovalStore(database)
     tool_calls = ToolCalls(Store(database), cast(SandboxKeeper, None), approvals=store)
     approvals = Approvals(store, tool_calls.normalised, poll_s=0.01)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -99,8 +98,8 @@ class Desk:
 
 
 @pytest.fixture
-async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    opened = await Database.open(f"sqlite:///{tmp_path}/airlock.db")
+async def database(database_url: str) -> AsyncIterator[Database]:
+    opened = await Database.open(database_url)
     yield opened
     await opened.close()
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
+import time
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc
 import pytest
 
-from gateway.auth import KeyAuthenticator
+from gateway.auth import Authentication
+from gateway.certificate_authenticator import CertificateAuthenticator
+from gateway.denials import Denials
 from gateway.edge import Authenticator, Context, caller, streaming, unary
 from gateway.errors import AirlockError, ScopeMissing, Unauthenticated
+from gateway.key_authenticator import KeyAuthenticator
 from gateway.keys import make_key
 from gateway.model_settings import ModelSettings
 from gateway.policy import Policy, PolicyDocument
@@ -21,6 +24,7 @@ from gateway.services.process_service import ProcessService
 from gateway.services.run_service import RunService
 from gateway.services.tool_service import ToolService
 from gateway.services.workspace_service import WorkspaceService
+from gateway.storage.audit_store import AuditStore
 from gateway.storage.database import Database
 from gateway.storage.key_store import KeyStore
 from gateway.tenants import Tenant, Tenants
@@ -42,6 +46,12 @@ class FakeContext:
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
         return (("authorization", f"Bearer {self.key}"),) if self.key is not None else ()
+
+    def time_remaining(self) -> float | None:
+        return None
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
 
     async def abort_with_status(self, status: grpc.Status) -> None:
         raise PermissionError(status.code, status.details)
@@ -65,14 +75,16 @@ class Echo:
 
 
 @pytest.fixture
-async def keys(tmp_path: Path) -> AsyncIterator[KeyStore]:
-    database = await Database.open(f"sqlite:///{tmp_path}/airlock.db")
+async def keys(database_url: str) -> AsyncIterator[KeyStore]:
+    database = await Database.open(database_url)
     yield KeyStore(database)
     await database.close()
 
 
-def _authenticator(keys: KeyStore) -> KeyAuthenticator:
-    return KeyAuthenticator(keys, cast(Tenants, OneTenant()))
+def _authenticator(keys: KeyStore, clock: Callable[[], float] = time.monotonic) -> Authentication:
+    tenants = cast(Tenants, OneTenant())
+    by_key = KeyAuthenticator(keys, tenants, clock)
+    return Authentication(by_key, None, CertificateAuthenticator((), tenants), Denials(AuditStore(keys._database)))
 
 
 async def test_an_rpc_learns_by_which_key_it_was_called(keys: KeyStore) -> None:
@@ -114,18 +126,17 @@ async def test_a_revoked_key_is_looked_up_again_after_a_second(keys: KeyStore) -
     key = make_key()
     await keys.add("acme", key)
     authenticate = KeyAuthenticator(keys, cast(Tenants, OneTenant()), lambda: now[0])
-    context = cast(Context, FakeContext(key.secret))
-    await authenticate(context)
+    await authenticate(key.secret)
     found: dict[str, Any] = {"asked": 0}
 
     async def gone(digest: str) -> None:
         found["asked"] += 1
 
     authenticate._keys = cast(KeyStore, SimpleNamespace(find=gone))
-    assert (await authenticate(context)).tenant is TENANT
+    assert (await authenticate(key.secret)).tenant is TENANT
     now[0] = 1.1
     with pytest.raises(Unauthenticated):
-        await authenticate(context)
+        await authenticate(key.secret)
     assert found["asked"] == 1
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import update
@@ -16,8 +15,8 @@ from gateway.storage.tables import api_keys
 
 
 @pytest.fixture
-async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    opened = await Database.open(f"sqlite:///{tmp_path}/airlock.db")
+async def database(database_url: str) -> AsyncIterator[Database]:
+    opened = await Database.open(database_url)
     yield opened
     await opened.close()
 
@@ -61,4 +60,4 @@ def test_scopes_that_there_are_not_are_refused_with_those_that_there_are(scopes:
 
 def test_scopes_come_in_one_order() -> None:
     assert checked_scopes(reversed(ACTING_SCOPES)) == ACTING_SCOPES
-    assert (*ACTING_SCOPES, "approve") == SCOPES
+    assert (*ACTING_SCOPES, "approve", "operate", "audit") == SCOPES

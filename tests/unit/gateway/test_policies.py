@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -22,8 +21,8 @@ def _text(name: str, *, effect: str = "allow") -> str:
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[PolicyStore]:
-    database = await Database.open(f"sqlite:///{tmp_path}/airlock.db")
+async def store(database_url: str) -> AsyncIterator[PolicyStore]:
+    database = await Database.open(database_url)
     yield PolicyStore(database)
     await database.close()
 

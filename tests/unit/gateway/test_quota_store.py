@@ -1,11 +1,10 @@
-"""Counters and holds on a real SQLite file: exact for two openings of it and for two processes."""
+"""Counters and holds on real databases: exact for two openings of one and for two processes."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, func, insert, select
@@ -20,8 +19,8 @@ _LIMIT = 150
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/airlock.db"
+def url(database_url: str) -> str:
+    return database_url
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,8 +29,8 @@ rules:
 
 
 @pytest.fixture
-async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    opened = await Database.open(f"sqlite:///{tmp_path}/airlock.db")
+async def database(database_url: str) -> AsyncIterator[Database]:
+    opened = await Database.open(database_url)
     for tenant in ("a", "b"):
         row = {"id": f"thread_{tenant}", "tenant": tenant, "name": "main", "created_us": 1}
         await opened.write((insert(threads), row))

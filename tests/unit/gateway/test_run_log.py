@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import pytest
 
 from agent.events import Event
 from gateway.run_log import RunLog
 from gateway.storage.database import Database
-from gateway.storage.store import LoggedEvent, Run, Store
+from gateway.storage.run_writes import Claim, RunWrite
+from gateway.storage.store import Run, Store
 
 
 class Choosy(Store):
     """A real store that refuses what holds the word poison, as a database refuses what it cannot take."""
 
-    async def add_events(
-        self,
-        run_id: str,
-        batch: Sequence[LoggedEvent],
-        finished: Event | None = None,
-        suspended: str | None = None,
-    ) -> None:
-        if any("poison" in event.payload for event in batch):
+    async def write_run(self, claim: Claim, write: RunWrite) -> None:
+        if any("poison" in event.payload for event in write.events):
             raise OverflowError("too large")
-        await super().add_events(run_id, batch, finished, suspended)
+        await super().write_run(claim, write)
 
 
 class Broken(Store):
@@ -35,20 +29,14 @@ class Broken(Store):
 
     asked = 0
 
-    async def add_events(
-        self,
-        run_id: str,
-        batch: Sequence[LoggedEvent],
-        finished: Event | None = None,
-        suspended: str | None = None,
-    ) -> None:
+    async def write_run(self, claim: Claim, write: RunWrite) -> None:
         self.asked += 1
         raise OverflowError("too large")
 
 
 @pytest.fixture
-async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    opened = await Database.open(f"sqlite:///{tmp_path}/airlock.db")
+async def database(database_url: str) -> AsyncIterator[Database]:
+    opened = await Database.open(database_url)
     yield opened
     await opened.close()
 

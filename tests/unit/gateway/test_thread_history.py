@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 
 import pytest
 from pydantic import JsonValue
@@ -22,6 +21,7 @@ from gateway.storage.store import Store, Thread
 from gateway.storage.tables import thread_metadata
 from gateway.thread_history import KEYS_LIMIT, VALUE_LIMIT_CHARS, ThreadHistoryHook
 from tests.unit.agent.fakes import SaysInTurn, allowing, call, done, says, tool
+from tests.unit.gateway.stored_steps import StoredSteps
 
 
 class Counting(Database):
@@ -56,8 +56,8 @@ class Ticking:
 
 
 @pytest.fixture
-async def database(tmp_path: Path) -> AsyncIterator[Counting]:
-    opened = await Counting.open(f"sqlite:///{tmp_path}/airlock.db")
+async def database(database_url: str) -> AsyncIterator[Counting]:
+    opened = await Counting.open(database_url)
     yield opened
     await opened.close()
 
@@ -100,7 +100,7 @@ async def _run(
         messages=await store.messages_of(thread),
         metadata=await store.metadata_of(thread),
     )
-    history = ThreadHistoryHook(store, thread, kept)
+    history = ThreadHistoryHook(StoredSteps(store, run_id), thread, kept)
     responses = [says("", call("t", n=n)) for n in range(steps - 1)]
     agent = Agent(
         model=SaysInTurn(*responses, says("done")),
@@ -148,7 +148,7 @@ async def test_a_step_costs_one_transaction_of_what_it_added_however_long_the_th
 
 async def test_a_run_that_changes_nothing_writes_nothing(database: Counting, store: Store, thread: Thread) -> None:
     state = _kept([Message(role="user", content="a")], metadata={"k": [1]})
-    history = ThreadHistoryHook(store, thread, state)
+    history = ThreadHistoryHook(StoredSteps(store), thread, state)
     since = len(database.writes)
     await history.before_step(state.with_metadata("k", [1]))
     assert database.writes[since:] == ()
@@ -157,7 +157,7 @@ async def test_a_run_that_changes_nothing_writes_nothing(database: Counting, sto
 async def test_what_a_failed_write_did_not_keep_the_next_one_does(
     database: Counting, store: Store, thread: Thread
 ) -> None:
-    history = ThreadHistoryHook(store, thread, _kept())
+    history = ThreadHistoryHook(StoredSteps(store), thread, _kept())
     state = _kept([Message(role="user", content="a")], metadata={"k": 1})
     database.refuse = 1
     with pytest.raises(Unavailable):
@@ -184,7 +184,7 @@ async def test_a_run_that_makes_its_thread_too_long_is_stopped_with_the_numbers_
     agent = Agent(
         model=SaysInTurn(says("", call("t", n=0)), says("", long), says("", call("t", n=2)), says("done")),
         capabilities=(Capability("tools", tools=(tool("t", done),)),),
-        hooks=(allowing(), ThreadHistoryHook(store, thread, kept)),
+        hooks=(allowing(), ThreadHistoryHook(StoredSteps(store), thread, kept)),
     )
     ended = await agent.run(kept.say(Message(role="user", content="task")))
     assert ended.stop is not None
@@ -238,7 +238,7 @@ async def test_so_many_keys_are_kept_and_a_removed_one_makes_room(store: Store, 
 
 async def test_a_hook_that_rewrites_the_past_does_not_change_what_was_kept(store: Store, thread: Thread) -> None:
     first, second, third = (Message(role="user", content=content) for content in "abc")
-    history = ThreadHistoryHook(store, thread, _kept())
+    history = ThreadHistoryHook(StoredSteps(store), thread, _kept())
     await history.before_step(_kept([first, second]))
     await history.before_step(_kept([Message(role="user", content="summary"), third]))
     await history.before_step(_kept([Message(role="user", content="summary"), third]).say(first))
@@ -249,7 +249,7 @@ async def test_a_hook_that_rewrites_the_past_does_not_change_what_was_kept(store
 async def test_what_a_subagent_says_does_not_enter_the_thread(
     store: Store, thread: Thread, fields: dict[str, object]
 ) -> None:
-    history = ThreadHistoryHook(store, thread, _kept())
+    history = ThreadHistoryHook(StoredSteps(store), thread, _kept())
     state = _kept([Message(role="user", content="a")], metadata={"k": 1}).with_(**fields)
     await history.before_step(state)
     await history.execution_end(state)

@@ -7,7 +7,6 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -152,9 +151,9 @@ def writes(path: str = "/workspace/a", content: str = "1", id_: str = "x") -> To
 
 
 @pytest.fixture
-async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+async def world(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    database = await Database.open(f"sqlite:///{tmp_path}/airlock.db")
+    database = await Database.open(database_url)
     made = World(database)
     made.script = [says("I write.", writes()), says("Written.")]
     yield made
@@ -198,11 +197,9 @@ async def test_it_survives_two_crashes_and_another_gateway_may_go_on(world: Worl
     run, approval_id = await first.waits()
     await first.crash()
     second = host("gw1")
-    assert await second.store.end_interrupted() == 0
     assert await second.pending(run) == [approval_id]
     await second.crash()
     third = host("gw2")
-    assert await third.store.end_interrupted() == 0
     await third.answer(approval_id)
     await third.status(run, "completed")
     assert world.files.files == {"/workspace/a": b"1"}
@@ -355,16 +352,6 @@ async def test_an_answer_that_a_run_ended_without_using_is_cancelled(world: Worl
     assert (await gateway.approvals.get(await world.named("acme"), approval_id)).status == "cancelled"
 
 
-async def test_an_answer_of_a_run_that_was_interrupted_is_cancelled(world: World, host: Callable[..., Host]) -> None:
-    gateway = host()
-    run, approval_id = await gateway.waits()
-    await gateway.crash()
-    await gateway.answer(approval_id)
-    assert await WaitingStore(world.database, gateway="gw1").claim(run.id) is not None
-    assert await Store(world.database, gateway="gw1").end_interrupted() == 1
-    assert (await gateway.approvals.get(await world.named("acme"), approval_id)).status == "cancelled"
-
-
 async def test_what_is_granted_to_a_run_is_not_in_force_when_it_is_over(
     world: World, host: Callable[..., Host]
 ) -> None:
@@ -436,13 +423,3 @@ async def test_the_state_of_a_waiting_run_does_not_hold_its_thread(world: World,
     stored = json.loads(rows[0].checkpoint)
     assert stored["state"]["messages"] == []
     assert stored["policy"] == "v1"
-
-
-async def test_a_run_that_was_interrupted_asks_nothing_any_more(world: World, host: Callable[..., Host]) -> None:
-    gateway = host()
-    run, approval_id = await gateway.waits()
-    await gateway.crash()
-    assert await WaitingStore(world.database, gateway="gw1").claim(run.id) is not None
-    assert await Store(world.database, gateway="gw2").end_interrupted() == 0
-    assert await Store(world.database, gateway="gw1").end_interrupted() == 1
-    assert (await gateway.approvals.get(await world.named("acme"), approval_id)).status == "cancelled"

@@ -21,9 +21,21 @@ class FakeSandbox:
         self.spec = spec
         self.alive = True
         self.answers = True
+        self.outdated = False
+        self.users = 0
+        # Whether another process removed it: known by whoever begins a use, and not before.
+        self.removed = False
 
     async def ping(self) -> bool:
         return self.answers
+
+    def borrow(self) -> bool:
+        self.alive = self.alive and not self.removed
+        self.users += self.alive
+        return self.alive
+
+    def give_back(self) -> None:
+        self.users -= 1
 
 
 class FakeEngine:
@@ -37,6 +49,26 @@ class FakeEngine:
         self.may_remove.set()
         self.workspaces_removed = False
         self.left: dict[tuple[str, str], str] = {}
+        # What other processes have: whose, and whether it is in use.
+        self.others: dict[tuple[str, str], bool] = {}
+
+    def has(self, spec: SandboxSpec) -> bool:
+        return owner(spec) in {**self.left, **self.others}
+
+    def owners(self) -> Sequence[tuple[str, str]]:
+        return [*self.left, *self.others]
+
+    async def find(self, spec: SandboxSpec) -> FakeSandbox | None:
+        return await self.create(spec) if owner(spec) in self.left else None
+
+    async def remove_idle(self, tenant: str | None) -> bool:
+        idle = [one for one, busy in self.others.items() if not busy and tenant in (None, one[0])]
+        if idle:
+            del self.others[idle[0]]
+        return bool(idle)
+
+    async def reconcile(self) -> Sequence[LeftSandbox]:
+        return [LeftSandbox(sandbox_id, *key) for key, sandbox_id in self.left.items()]
 
     def leave(self, *specs: SandboxSpec) -> list[LeftSandbox]:
         """Return what an earlier process left for specs, the newest first."""
@@ -428,3 +460,51 @@ async def test_nothing_is_lent_to_look_at_once_the_keeper_closes(keeper: Sandbox
     with pytest.raises(SandboxUnavailable, match="stopping"):
         async with keeper.acquire_existing(spec()):
             pass
+
+
+async def test_a_sandbox_that_another_process_removed_is_replaced_without_an_error(
+    keeper: SandboxKeeper, engine: FakeEngine
+) -> None:
+    async with borrowed(keeper) as first:
+        pass
+    first.removed = True
+    async with borrowed(keeper) as second:
+        assert second.id != first.id
+    assert (first.users, second.users) == (0, 0)
+
+
+async def test_one_that_is_removed_again_and_again_is_an_error_in_the_end(
+    keeper: SandboxKeeper, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeSandbox, "borrow", lambda self: False)
+    with pytest.raises(SandboxUnavailable, match="as fast as it is made"):
+        async with borrowed(keeper):
+            pass
+
+
+async def test_a_sandbox_of_another_spec_that_others_use_is_replaced_once_they_do_not(
+    keeper: SandboxKeeper, engine: FakeEngine
+) -> None:
+    async with borrowed(keeper) as shared:
+        shared.outdated = True
+    async with borrowed(keeper) as own:
+        assert own is not shared
+
+
+async def test_what_other_processes_have_counts_and_their_idle_ones_make_room(
+    keeper: SandboxKeeper, engine: FakeEngine
+) -> None:
+    engine.others = {owner(spec("x")): True, owner(spec("y")): False}
+    async with borrowed(keeper, thread="a"):
+        assert engine.others == {owner(spec("x")): True}
+        with pytest.raises(SandboxUnavailable, match="all 2 sandboxes are busy"):
+            async with borrowed(keeper, thread="b"):
+                pass
+    async with borrowed(keeper, thread="b"):
+        assert keeper.live == 1, "this process' own idle one goes first"
+
+
+async def test_a_use_is_counted_from_its_beginning_to_its_end(keeper: SandboxKeeper) -> None:
+    async with borrowed(keeper) as sandbox, borrowed(keeper):
+        assert (sandbox.users, keeper.users("tenant", "t")) == (2, 2)
+    assert (sandbox.users, keeper.users("tenant", "t")) == (0, 0)

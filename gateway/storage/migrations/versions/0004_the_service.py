@@ -14,6 +14,37 @@ depends_on = None
 
 _UNDER_WAY = "status IN ('running', 'waiting')"
 
+# A guard against mistakes, not against who owns the database: a record is never changed, and is deleted only once its
+# chain's head says that it is no longer held (pruned), or is gone (the tenant was erased). A head never goes back.
+_CHANGED = "a record of the audit is never changed"
+_HELD = "a record of the audit is deleted by retention or with its tenant only"
+_BACK = "the end of an audit chain never goes back"
+_IS_HELD = "EXISTS (SELECT 1 FROM audit_heads h WHERE h.tenant = OLD.tenant AND h.first_sequence <= OLD.sequence)"
+_GOES_BACK = "NEW.sequence < OLD.sequence OR NEW.first_sequence < OLD.first_sequence"
+_GUARDS = {
+    "sqlite": (
+        f"""CREATE TRIGGER audit_records_changed BEFORE UPDATE ON audit_records
+            BEGIN SELECT RAISE(ABORT, '{_CHANGED}'); END""",
+        f"""CREATE TRIGGER audit_records_held BEFORE DELETE ON audit_records WHEN {_IS_HELD}
+            BEGIN SELECT RAISE(ABORT, '{_HELD}'); END""",
+        f"""CREATE TRIGGER audit_heads_back BEFORE UPDATE ON audit_heads WHEN {_GOES_BACK}
+            BEGIN SELECT RAISE(ABORT, '{_BACK}'); END""",
+    ),
+    "postgresql": (
+        f"""CREATE FUNCTION audit_records_guard() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF TG_OP = 'UPDATE' THEN RAISE EXCEPTION '{_CHANGED}'; END IF;
+            IF {_IS_HELD} THEN RAISE EXCEPTION '{_HELD}'; END IF;
+            RETURN OLD; END $$""",
+        f"""CREATE FUNCTION audit_heads_guard() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF {_GOES_BACK} THEN RAISE EXCEPTION '{_BACK}'; END IF;
+            RETURN NEW; END $$""",
+        """CREATE TRIGGER audit_records_guard BEFORE UPDATE OR DELETE ON audit_records
+           FOR EACH ROW EXECUTE FUNCTION audit_records_guard()""",
+        """CREATE TRIGGER audit_heads_guard BEFORE UPDATE ON audit_heads
+           FOR EACH ROW EXECUTE FUNCTION audit_heads_guard()""",
+    ),
+}
+
 
 def upgrade() -> None:
     with op.batch_alter_table("api_keys") as table:
@@ -94,11 +125,16 @@ def upgrade() -> None:
         sa.Column("before_digest", sa.String(length=64), nullable=False),
         sa.PrimaryKeyConstraint("tenant", name=op.f("pk_audit_heads")),
     )
+    for guard in _GUARDS[op.get_bind().dialect.name]:
+        op.execute(sa.text(guard))
 
 
 def downgrade() -> None:
     for table in ("audit_heads", "audit_records", "gateways", "settings"):
         op.drop_table(table)
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute("DROP FUNCTION audit_records_guard()")
+        op.execute("DROP FUNCTION audit_heads_guard()")
     with op.batch_alter_table("tool_calls") as changed:
         changed.drop_constraint("uq_tool_calls_request_id", type_="unique")
         for column in ("request_digest", "request_id", "result", "read_only"):

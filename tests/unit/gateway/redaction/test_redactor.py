@@ -389,3 +389,15 @@ def test_every_lead_in_is_short_enough_to_be_kept() -> None:
 
     for secret in WELL_KNOWN:
         assert re._parser.parse(secret.lead).getwidth()[1] <= LEAD_LIMIT_BYTES, secret.id
+
+
+def test_one_look_finds_what_the_finders_find() -> None:
+    redactor = Redactor(RedactionSection(well_known=True))
+    for data in (b"", b"plain", b"a" * 5000, _with_a_secret()):
+        stream = redactor.stream()
+        assert redactor.redact(data) == stream.feed(data) + stream.flush()
+
+
+def _with_a_secret() -> bytes:
+    """Return a text with a secret after much that is none."""
+    return b"nothing here\n" * 300 + b"token ghp_" + b"A1b2" * 9

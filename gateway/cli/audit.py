@@ -1,0 +1,304 @@
+"""`airlock audit`: who did what, by which rule, and whether the record of it is whole. The key's scope is audit."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TextIO
+
+import typer
+
+from gateway.cli.terminal import (
+    DEFAULT_ADDRESS,
+    EXIT_BAD_NEWS,
+    EXIT_USAGE,
+    Address,
+    Json,
+    Key,
+    fail,
+    out,
+    print_json,
+    run_client,
+)
+
+if TYPE_CHECKING:
+    from gateway.audit_chain import ChainReport, KnownLink
+    from gateway.audit_record import AuditRecord
+    from gateway.client_audit import AuditQuery
+
+app = typer.Typer(help="Who did what, by which rule; and whether the record of it is whole.", no_args_is_help=True)
+
+OfTenant = Annotated[
+    str, typer.Option("--tenant", help="For an operator's key: whose; the operators' own unless given.")
+]
+Kind = Annotated[list[str] | None, typer.Option("--kind", help="Such as tool_call or run_started; more than once.")]
+Since = Annotated[str, typer.Option(help="Not before: 24h, 7d, or a time such as 2026-05-01T12:00.")]
+Until = Annotated[str, typer.Option(help="Before: as --since.")]
+Thread = Annotated[str, typer.Option(help="Only this thread.")]
+Run = Annotated[str, typer.Option(help="Only this run.")]
+Tool = Annotated[str, typer.Option(help="Only this tool.")]
+Verdict = Annotated[str, typer.Option(help="allow, ask or deny.")]
+Rule = Annotated[str, typer.Option(help="Only what this rule decided.")]
+Actor = Annotated[str, typer.Option(help="Only what was done with this key, as lists show it.")]
+
+
+@app.command()
+def query(
+    *,
+    kind: Kind = None,
+    thread: Thread = "",
+    run: Run = "",
+    tool: Tool = "",
+    verdict: Verdict = "",
+    rule: Rule = "",
+    actor: Actor = "",
+    since: Since = "",
+    until: Until = "",
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest first.")] = 50,
+    tenant: OfTenant = "",
+    address: Address = DEFAULT_ADDRESS,
+    key: Key = "",
+    as_json: Json = False,
+) -> None:
+    """List records, the newest first; with --json one a line."""
+    wanted = _query(kind, thread, run, tool, verdict, rule, actor, since, until, as_json=as_json)
+
+    async def work() -> Sequence[AuditRecord]:
+        from gateway.client import Client
+
+        async with Client(address, key) as airlock:
+            return await airlock.audit(wanted, tenant=tenant, limit=limit)
+
+    found = run_client(work(), as_json=as_json)
+    from gateway.cli.audit_view import as_document, table
+
+    if as_json:
+        for record in found:
+            print_json(as_document(record))
+    elif found:
+        out.print(table(found))
+    else:
+        out.print("no such record")
+
+
+@app.command()
+def tail(
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    from_sequence: Annotated[
+        int, typer.Option("--from", min=0, help="From this sequence number on; the last ten unless given.")
+    ] = 0,
+    kind: Kind = None,
+    thread: Thread = "",
+    run: Run = "",
+    tenant: OfTenant = "",
+    address: Address = DEFAULT_ADDRESS,
+    key: Key = "",
+    as_json: Json = False,
+) -> None:
+    """Show records in their order, a line each, and each new one as it comes."""
+    wanted = _query(kind, thread, run, "", "", "", "", "", "", as_json=as_json)
+    from gateway.cli.audit_view import as_document, line
+
+    def show(record: AuditRecord) -> None:
+        if as_json:
+            print_json(as_document(record))
+        else:
+            out.print(line(record))
+
+    async def work() -> None:
+        from gateway.client import Client
+
+        async with Client(address, key) as airlock:
+            begin = from_sequence
+            if not begin:
+                last = list(reversed(await airlock.audit(wanted, tenant=tenant, limit=10)))
+                begin = last[0].sequence if last else 1
+            tail = airlock.tail_audit(wanted, tenant=tenant, from_sequence=begin, follow=follow, resume=True)
+            async for record in tail:
+                show(record)
+
+    run_client(work(), as_json=as_json)
+
+
+@app.command()
+def export(
+    *,
+    to: Annotated[
+        Path | None, typer.Option("--to", help="A file that is not there yet; standard output unless given.")
+    ] = None,
+    from_sequence: Annotated[int, typer.Option("--from", min=1, help="From this sequence number on.")] = 1,
+    tenant: OfTenant = "",
+    address: Address = DEFAULT_ADDRESS,
+    key: Key = "",
+    as_json: Json = False,
+) -> None:
+    """Write the chain as JSON lines with its digests: `airlock audit verify --file` verifies them anywhere."""
+
+    async def work() -> int:
+        from gateway.client import Client
+
+        with _opened(to, as_json=as_json) as file:
+            count = 0
+            async with Client(address, key) as airlock:
+                chain = airlock.tail_audit(tenant=tenant, from_sequence=from_sequence, follow=False, resume=True)
+                async for record in chain:
+                    file.write(record.line() + "\n")
+                    count += 1
+            return count
+
+    count = run_client(work(), as_json=as_json)
+    if to is not None:
+        told = {"file": str(to), "records": count}
+        if as_json:
+            print_json(told)
+        else:
+            out.print(f"{count} records in {to}", markup=False)
+
+
+@app.command()
+def verify(
+    *,
+    file: Annotated[Path | None, typer.Option("--file", help="An export; no gateway is asked.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="A configuration file; its database is read, no gateway is asked.")
+    ] = None,
+    known: Annotated[str, typer.Option(help="SEQUENCE:DIGEST that an earlier verify has printed.")] = "",
+    tenant: OfTenant = "",
+    address: Address = DEFAULT_ADDRESS,
+    key: Key = "",
+    as_json: Json = False,
+) -> None:
+    """Compute the chain again. Exits 1 when it is broken, and says where and how.
+
+    Note the digest that it prints, elsewhere, and give it to the next one as --known: whoever can write the database
+    can write a whole new chain, but none that goes through it.
+    """
+    if file is not None and config is not None:
+        fail("--file and --config: one of them", EXIT_USAGE, as_json=as_json)
+    link = _known(known, as_json=as_json)
+    if file is not None:
+        report = _verified_file(file, link, as_json=as_json)
+    elif config is not None:
+        report = run_client(_verified_database(config, tenant, link), as_json=as_json)
+    else:
+        report = run_client(_verified_by_gateway(tenant, link, address, key), as_json=as_json)
+    _show(report, as_json=as_json)
+
+
+def _show(report: ChainReport, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"whole": report.whole} | {name: getattr(report, name) for name in report.__dataclass_fields__})
+    elif report.whole:
+        many = "1 record" if report.records == 1 else f"{report.records} records"
+        out.print(f"[green]whole[/]: {many}, {report.first_sequence} to {report.last_sequence}")
+        out.print(f"note this elsewhere: {report.last_sequence}:{report.last_digest}")
+    else:
+        out.print(f"[bold red]broken[/] at {report.broken_sequence}: ", end="")
+        out.print(report.problem, markup=False)
+    if not report.whole:
+        raise typer.Exit(EXIT_BAD_NEWS)
+
+
+async def _verified_by_gateway(tenant: str, known: KnownLink, address: str, key: str) -> ChainReport:
+    from gateway.client import Client
+
+    async with Client(address, key) as airlock:
+        return await airlock.verify_audit(
+            tenant=tenant, known=(known.sequence, known.digest) if known.sequence else None
+        )
+
+
+async def _verified_database(config: Path, tenant: str, known: KnownLink) -> ChainReport:
+    from gateway.config import Config
+    from gateway.storage.audit_reader import AuditReader
+    from gateway.storage.database import Database
+
+    database = await Database.open(Config.load(config).resolved_database_url())
+    try:
+        return await AuditReader(database).verified(tenant, known)
+    finally:
+        await database.close()
+
+
+def _verified_file(path: Path, known: KnownLink, *, as_json: bool) -> ChainReport:
+    from gateway.audit_chain import ChainCheck
+    from gateway.audit_record import AuditRecord
+
+    check = ChainCheck(None, known, part=True)
+    number = 1
+    try:
+        with path.open(encoding="utf-8") as lines:
+            for line in lines:
+                check.take(AuditRecord.of_line(line))
+                number += 1
+    except OSError as error:
+        fail(f"{path}: {error.strerror}", EXIT_USAGE, as_json=as_json)
+    except (ValueError, RecursionError) as error:
+        fail(f"{path}, line {number}: {error}", EXIT_USAGE, as_json=as_json)
+    return check.report()
+
+
+def _known(text: str, *, as_json: bool) -> KnownLink:
+    from gateway.audit_chain import KnownLink
+
+    if not text:
+        return KnownLink()
+    sequence, _, digest = text.partition(":")
+    if not sequence.isdecimal() or len(digest) != len("0" * 64):
+        fail("--known: SEQUENCE:DIGEST is expected, as `airlock audit verify` prints it", EXIT_USAGE, as_json=as_json)
+    return KnownLink(int(sequence), digest)
+
+
+def _query(
+    kinds: list[str] | None,
+    thread: str,
+    run: str,
+    tool: str,
+    verdict: str,
+    rule: str,
+    actor: str,
+    since: str,
+    until: str,
+    *,
+    as_json: bool,
+) -> AuditQuery:
+    from gateway.client_audit import AuditQuery
+
+    return AuditQuery(
+        kinds=tuple(kinds or ()),
+        thread=thread,
+        run_id=run,
+        tool=tool,
+        verdict=verdict,
+        rule=rule,
+        actor=actor,
+        since=_moment("--since", since, as_json=as_json),
+        until=_moment("--until", until, as_json=as_json),
+    )
+
+
+def _moment(option: str, text: str, *, as_json: bool) -> datetime | None:
+    """Return a time that is given as such, or as how long ago it was."""
+    from gateway.cli.policy_files import since
+
+    try:
+        return since(text, datetime.now(UTC)) if text else None
+    except typer.BadParameter as error:
+        fail(f"{option}: {error}", EXIT_USAGE, as_json=as_json)
+
+
+@contextlib.contextmanager
+def _opened(to: Path | None, *, as_json: bool) -> Iterator[TextIO]:
+    if to is None:
+        yield sys.stdout
+        return
+    try:
+        file = to.open("x", encoding="utf-8")
+    except OSError as error:
+        fail(f"{to}: {error.strerror}", EXIT_USAGE, as_json=as_json)
+    with file:
+        yield file

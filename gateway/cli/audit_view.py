@@ -1,0 +1,62 @@
+"""How records of the audit are shown to people, and to programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from gateway.cli.printable import one_line
+
+if TYPE_CHECKING:
+    from gateway.audit_record import AuditRecord
+
+_STYLES = {"deny": "red", "ask": "yellow", "allow": "green"}
+
+
+def as_document(record: AuditRecord) -> dict[str, Any]:
+    """Return a record for programs that look at it; to verify it takes `airlock audit export`."""
+    fields = asdict(record)
+    return {
+        **fields,
+        "at": _time(record.at_us),
+        "duration_ms": record.duration_us / 1000,
+        "details": json.loads(record.details),
+    }
+
+
+def table(records: Sequence[AuditRecord]) -> Table:
+    """Return records as a table."""
+    shown = Table(box=None, header_style="bold")
+    for name in ("#", "at", "kind", "actor", "what", "verdict", "outcome", "details"):
+        shown.add_column(name, no_wrap=name in ("#", "at", "kind"), overflow="fold")
+    for record in records:
+        shown.add_row(str(record.sequence), *_cells(record))
+    return shown
+
+
+def line(record: AuditRecord) -> Text:
+    """Return a record as a line."""
+    return Text(" ").join([Text(f"{record.sequence:>6}"), *(cell for cell in _cells(record) if cell.plain)])
+
+
+def _cells(record: AuditRecord) -> list[Text]:
+    rule = f" by {record.rule}" if record.rule else ""
+    whose = " ".join(part for part in (record.tool, record.thread and f"in {record.thread}", record.run_id) if part)
+    details = ", ".join(f"{name} {value}" for name, value in json.loads(record.details).items())
+    cells = (_time(record.at_us), record.kind, record.actor, whose)
+    return [
+        *(Text(one_line(cell)) for cell in cells),
+        Text(one_line(f"{record.verdict}{rule}") if record.verdict else "", style=_STYLES.get(record.verdict, "")),
+        Text(one_line(record.outcome)),
+        Text(one_line(details), style="dim"),
+    ]
+
+
+def _time(at_us: int) -> str:
+    return datetime.fromtimestamp(at_us / 1_000_000, UTC).isoformat(timespec="milliseconds")

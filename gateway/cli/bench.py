@@ -1,0 +1,143 @@
+"""`airlock bench`: what calls cost at a gateway that runs, beside `docker exec` on this machine, in one run.
+
+`make bench` in a clone measures more, beside more peers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import statistics
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+import typer
+from rich.progress import track
+from rich.table import Table
+
+from gateway.cli.terminal import DEFAULT_ADDRESS, Address, Json, Key, err, out, print_json, run_client
+
+_PAGE = b"x" * 4095 + b"\n"
+_WARMUP = 3
+Sample = Callable[[], Awaitable[object]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one kind of call took, in milliseconds; `ratio` is its p50 to that of `docker exec`, None without one."""
+
+    what: str
+    p50_ms: float
+    p99_ms: float
+    ratio: float | None = None
+
+
+def bench(
+    *,
+    calls: Annotated[int, typer.Option(min=10, max=10_000, help="Calls of each kind, one at a time.")] = 100,
+    clients: Annotated[int, typer.Option(min=1, max=256, help="Then as many clients at once.")] = 8,
+    peer_image: Annotated[str, typer.Option(help="Image of the container for docker exec.")] = "airlock-sandbox",
+    address: Address = DEFAULT_ADDRESS,
+    key: Key = "",
+    as_json: Json = False,
+) -> None:
+    """Measure calls at a gateway beside `docker exec`; uses, and leaves, a thread of its own named bench-..."""
+
+    async def work() -> tuple[list[Row], float]:
+        from gateway.client import Client
+
+        async with Client(address, key) as airlock, _container(peer_image) as container:
+            thread = f"bench-{uuid.uuid4()}"
+            await airlock.write_file(thread, "/workspace/page", _PAGE)
+
+            async def execute() -> None:
+                await airlock.call_tool("execute", {"command": "true"}, thread=thread)
+
+            kinds: dict[str, Sample] = {
+                "execute true": execute,
+                "read_file 4 KiB": lambda: airlock.call_tool("read_file", {"path": "page"}, thread=thread),
+                "write_file 4 KiB": lambda: airlock.call_tool(
+                    "write_file", {"path": "copy", "content": _PAGE.decode()}, thread=thread
+                ),
+            }
+            if container:
+                kinds["docker exec true"] = lambda: _run("docker", "exec", container, "true")
+            rows = await _in_turn(kinds, calls, quiet=as_json)
+            return rows, await _at_once(execute, clients, calls)
+
+    rows, calls_per_s = run_client(work(), as_json=as_json)
+    if as_json:
+        print_json({"rows": [asdict(row) for row in rows], "clients": clients, "calls_per_s": round(calls_per_s, 1)})
+        return
+    table = Table("what", "p50 ms", "p99 ms", "to docker exec", box=None, header_style="bold")
+    for row in rows:
+        table.add_row(
+            row.what, f"{row.p50_ms:.2f}", f"{row.p99_ms:.2f}", "" if row.ratio is None else f"{row.ratio:.3f}"
+        )
+    out.print(table)
+    out.print(f"execute true, {clients} clients at once: [bold]{calls_per_s:.0f}[/] calls/s")
+
+
+async def _in_turn(kinds: Mapping[str, Sample], calls: int, *, quiet: bool) -> list[Row]:
+    """Take the samples of all kinds in turn, so that a machine whose speed drifts slows all of them alike."""
+    taken: dict[str, list[float]] = {what: [] for what in kinds}
+    rounds = range(_WARMUP + calls)
+    for number in rounds if quiet else track(rounds, "measuring", console=err, transient=True):
+        for what, sample in kinds.items():
+            started_s = time.perf_counter()
+            await sample()
+            if number >= _WARMUP:
+                taken[what].append((time.perf_counter() - started_s) * 1000)
+    p50_ms = {what: statistics.median(times) for what, times in taken.items()}
+    peer_ms = p50_ms.get("docker exec true")
+    return [
+        Row(
+            what,
+            round(p50_ms[what], 3),
+            round(sorted(times)[int(0.99 * (len(times) - 1))], 3),
+            None if peer_ms is None else round(p50_ms[what] / peer_ms, 4),
+        )
+        for what, times in taken.items()
+    ]
+
+
+async def _at_once(sample: Sample, clients: int, calls: int) -> float:
+    """Return calls a second of that many clients, each with its share of the calls."""
+
+    async def one() -> None:
+        for _ in range(max(1, calls // clients)):
+            await sample()
+
+    started_s = time.perf_counter()
+    await asyncio.gather(*(one() for _ in range(clients)))
+    return max(1, calls // clients) * clients / (time.perf_counter() - started_s)
+
+
+@contextlib.asynccontextmanager
+async def _container(image: str) -> AsyncIterator[str]:
+    """Run a container to compare with; yields "" where there is no docker, or no such image."""
+    if shutil.which("docker") is None:
+        yield ""
+        return
+    name = f"airlock-bench-{uuid.uuid4().hex[:12]}"
+    made = await _run(
+        *("docker", "run", "--detach", "--rm", "--init", "--network=none", "--pull=never"),
+        *("--label=airlock.kind=bench", "--name", name, image, "sleep", "infinity"),
+    )
+    if made:
+        err.print(f"no peer: docker could not run {image!r} here", style="dim")
+    try:
+        yield "" if made else name
+    finally:
+        if not made:
+            await _run("docker", "rm", "--force", name)
+
+
+async def _run(*command: str) -> int:
+    null = asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(*command, stdin=null, stdout=null, stderr=null)
+    return await process.wait()

@@ -1,0 +1,88 @@
+"""`airlock sandbox`: look at a tenant's sandboxes, and stop one."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from gateway.cli.terminal import DEFAULT_ADDRESS, Address, Json, Key, err, out, print_json, run_client
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.client_sandboxes import Sandbox
+
+app = typer.Typer(help="Sandboxes: where the tool calls of a thread run.", no_args_is_help=True)
+Thread = Annotated[str, typer.Argument(help="Thread whose sandbox it is.")]
+
+
+@app.command("list")
+def list_(*, address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = False) -> None:
+    """List the sandboxes that live."""
+
+    async def work() -> Sequence[Sandbox]:
+        from gateway.client import Client
+
+        async with Client(address, key) as airlock:
+            return [one async for one in airlock.sandboxes()]
+
+    found = run_client(work(), as_json=as_json)
+    if as_json:
+        print_json({"sandboxes": [_as_json(one) for one in found]})
+    else:
+        _show(found)
+
+
+@app.command()
+def get(
+    *, thread: Thread = "default", address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = False
+) -> None:
+    """Show the sandbox of a thread."""
+
+    async def work() -> Sandbox:
+        from gateway.client import Client
+
+        async with Client(address, key) as airlock:
+            return await airlock.get_sandbox(thread)
+
+    found = run_client(work(), as_json=as_json)
+    if as_json:
+        print_json(_as_json(found))
+    else:
+        _show([found])
+
+
+@app.command()
+def stop(
+    *, thread: Thread = "default", address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = False
+) -> None:
+    """Remove the sandbox of a thread with all that runs in it; its files stay, and its next call makes another."""
+
+    async def work() -> Sandbox:
+        from gateway.client import Client
+
+        async with Client(address, key) as airlock:
+            return await airlock.stop_sandbox(thread)
+
+    found = run_client(work(), as_json=as_json)
+    if as_json:
+        print_json(_as_json(found))
+    else:
+        err.print(f"stopped {found.id}; the files of thread {found.thread} stay", markup=False)
+
+
+def _show(found: Sequence[Sandbox]) -> None:
+    from gateway.cli.printable import printable
+
+    table = Table("id", "thread", "image", "runtime", "made", "calls", box=None, header_style="bold")
+    for one in found:
+        made = one.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        table.add_row(one.id, printable(one.thread), printable(one.image), one.runtime, made, str(one.calls))
+    out.print(table)
+
+
+def _as_json(one: Sandbox) -> dict[str, Any]:
+    return {**asdict(one), "created_at": one.created_at.isoformat()}

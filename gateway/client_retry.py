@@ -1,0 +1,77 @@
+"""When the Python client tries again: what may be tried, how often, and how long it waits in between.
+
+Only what is safe is tried again: reads and lists, and what carries a request id, so that the gateway does it once. A
+quota that is used up is not waited for: that is for the caller to decide.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.errors import AirlockError, InProgress, Overloaded, QuotaExceeded, Unavailable
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How a client tries again.
+
+    `attempts` of a call in all, with pauses from `first_s` on, each twice the last, up to `longest_s`; a gateway that
+    says how long to wait (RetryInfo) is obeyed where that is `longest_s` at most. A stream that broke is resumed until
+    nothing has come for `resume_s` seconds, so that a run is followed across a gateway's restart.
+    """
+
+    attempts: int = 5
+    first_s: float = 0.1
+    longest_s: float = 2.0
+    resume_s: float = 30.0
+
+
+DEFAULT_RETRY = Retry()
+
+
+class Attempts:
+    """The attempts of one call or stream."""
+
+    def __init__(self, retry: Retry | None, chance: Callable[[], float] = random.random) -> None:
+        """Without `retry` there is only the first; `chance` gives numbers from 0 to 1."""
+        self._retry = retry
+        self._chance = chance
+        self._failed = 0
+        self._waited_s = 0.0
+
+    def progressed(self) -> None:
+        """Say that something came: failures are counted anew."""
+        self._failed = 0
+        self._waited_s = 0.0
+
+    def pause_s(self, error: AirlockError) -> float | None:
+        """Return how long to wait before the next attempt of a call; None where there is none."""
+        retry = self._retry
+        if retry is None:
+            return None
+        self._failed += 1
+        if isinstance(error, InProgress):
+            return max(error.retry_after_s or 0.0, self._backoff_s(retry))
+        if self._failed >= retry.attempts or isinstance(error, QuotaExceeded):
+            return None
+        if isinstance(error, Overloaded):
+            asked_s = error.retry_after_s
+            return None if asked_s is None or asked_s > retry.longest_s else max(asked_s, self._backoff_s(retry))
+        return self._backoff_s(retry) if isinstance(error, Unavailable) else None
+
+    def resume_pause_s(self, error: AirlockError) -> float | None:
+        """Return how long to wait before a stream is resumed; None where it is given up."""
+        retry = self._retry
+        if retry is None or not isinstance(error, Unavailable) or self._waited_s >= retry.resume_s:
+            return None
+        self._failed += 1
+        pause_s = self._backoff_s(retry)
+        self._waited_s += pause_s
+        return pause_s
+
+    def _backoff_s(self, retry: Retry) -> float:
+        """Return a pause of at least half of what it is meant to be: many clients must not come back at once."""
+        meant_s = min(retry.first_s * 2.0 ** min(self._failed - 1, 30), retry.longest_s)
+        return meant_s * (0.5 + self._chance() / 2)

@@ -1,0 +1,121 @@
+"""Erasure: a thread, or all that is stored of a tenant, is removed for good, and it is counted what is left.
+
+Files go before rows: as long as there is a row somebody can ask for the same again, and it goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from gateway.errors import NotFound, ThreadBusy, Unavailable
+from gateway.storage.database import Database
+from gateway.storage.erasure_store import ErasureStore, RunUnderWay
+from sandbox.engine import Engine
+from sandbox.errors import SandboxBusy, SandboxError
+
+log = structlog.get_logger(__name__)
+RemoveFiles = Callable[[str, str], Awaitable[None]]
+"""Removes the sandbox and the workspace of a tenant's thread. Raises SandboxBusy while calls are under way in it."""
+Sleep = Callable[[float], Awaitable[None]]
+
+# How long runs and calls that are under way have to end once they were asked to.
+_PATIENCE_S = 30.0
+_LOOK_S = 0.2
+
+
+@dataclass(frozen=True)
+class Erased:
+    """What was removed and what is left, as rows by table; `audit_sequence` is the record in the operators' audit."""
+
+    removed: Mapping[str, int]
+    left: Mapping[str, int]
+    workspaces_removed: int
+    audit_sequence: int
+
+
+def remove_files_of(engine: Engine) -> RemoveFiles:
+    """Return what removes a thread's sandbox and files from an engine."""
+
+    async def remove(tenant: str, thread: str) -> None:
+        await engine.stop(tenant, thread)
+        await engine.remove_workspace(tenant, thread)
+
+    return remove
+
+
+class Erasure:
+    """Removes what is stored of threads and of tenants."""
+
+    def __init__(
+        self, database: Database, store: ErasureStore, remove_files: RemoveFiles, sleep: Sleep = asyncio.sleep
+    ) -> None:
+        self._database = database
+        self._store = store
+        self._remove_files = remove_files
+        self._sleep = sleep
+
+    async def thread(self, tenant: str, name: str, actor: str) -> Mapping[str, int]:
+        """Remove a thread; return the rows by table. Raises ThreadBusy while anything is under way in it, NotFound."""
+        try:
+            if await self._store.may_remove(tenant, name):
+                await self._remove_files(tenant, name)
+            removed = await self._store.remove_thread(tenant, name, actor)
+        except SandboxBusy as error:
+            raise ThreadBusy(f"calls are under way in thread {name[:64]!r}: wait until they are over") from error
+        except RunUnderWay as error:
+            raise ThreadBusy(f"run {error} is under way in thread {name[:64]!r}: cancel it first") from error
+        except SandboxError as error:
+            raise Unavailable(f"the files of thread {name[:64]!r} are not removed, so nothing is: {error}") from error
+        if removed is None:
+            raise NotFound(f"no thread {name[:64]!r}: `airlock thread list` shows their names")
+        await self._database.truncate_log()
+        return removed
+
+    async def tenant(self, name: str, audit: bool, actor: str) -> Erased:
+        """Remove all that is stored of a tenant, with `audit` its audit too. To be asked again does what is left.
+
+        Its keys are useless from the first moment on. Raises Unavailable when files of it could not be removed.
+        """
+        await self._store.stop_tenant(name)
+        await self._until_runs_ended(name)
+        workspaces = await self._remove_all_files(name)
+        removed = await self._store.remove_tenant(name)
+        everything, left, sequence = await self._store.tell(
+            name, audit=audit, actor=actor, removed=removed, workspaces=workspaces
+        )
+        if not await self._database.truncate_log():
+            log.warning("what was deleted stays in the database's log until it is next emptied", tenant=name)
+        return Erased(everything, left, workspaces, sequence)
+
+    async def _until_runs_ended(self, tenant: str) -> None:
+        for _ in range(round(_PATIENCE_S / _LOOK_S)):
+            if not await self._store.running(tenant):
+                return
+            await self._sleep(_LOOK_S)
+        log.warning("runs of a tenant that is deleted did not end and are taken from their gateways", tenant=tenant)
+        await self._store.take_runs(tenant)
+
+    async def _remove_all_files(self, tenant: str) -> int:
+        """Remove the workspaces of all threads; return how many."""
+        removed = 0
+        for thread in await self._store.threads_of(tenant):
+            try:
+                await self._remove_patiently(tenant, thread)
+            except SandboxError as error:
+                raise Unavailable(f"the files of thread {thread[:64]!r} are not removed; ask again: {error}") from error
+            removed += 1
+        return removed
+
+    async def _remove_patiently(self, tenant: str, thread: str) -> None:
+        for _ in range(round(_PATIENCE_S / _LOOK_S)):
+            try:
+                await self._remove_files(tenant, thread)
+            except SandboxBusy:
+                await self._sleep(_LOOK_S)
+            else:
+                return
+        await self._remove_files(tenant, thread)

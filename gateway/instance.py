@@ -1,0 +1,71 @@
+"""The id that labels containers and volumes: one for all gateways of a database, so that they share workspaces."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+
+from sqlalchemy import Connection, insert, select
+from sqlalchemy.exc import IntegrityError
+
+from gateway.clock import MakeId, make_id
+from gateway.errors import Misconfigured
+from gateway.storage.database import Database
+from gateway.storage.tables import settings
+
+_NAME = "instance"
+_ID = re.compile(r"gw_[0-9a-f]{24}")
+
+
+async def shared_instance(database: Database, state_dir: Path, ids: MakeId = make_id) -> str:
+    """Return the database's id, the same after every restart; `state_dir` gets a copy.
+
+    A database without one takes over what the state directory has from an earlier release.
+    """
+    path = state_dir / _NAME
+    own = _own(path)
+    offer = partial(_agreed, offered=own or ids("gw"))
+    try:
+        instance = await database.transact(offer)
+    except IntegrityError:  # another gateway was faster
+        instance = await database.transact(offer)
+    if own not in (None, instance):
+        raise Misconfigured(
+            f"{path} names other containers and workspaces ({own}) than the database does ({instance}), and theirs "
+            "would not be found again. Give this gateway its own database, or remove that file if they are of no use"
+        )
+    if own is None:
+        try:
+            temporary = path.with_name(f".{_NAME}.{ids('new')}")
+            temporary.write_text(instance, encoding="ascii")
+            temporary.replace(path)
+        except OSError as error:
+            raise Misconfigured(f"{path}: {error}") from error
+    return instance
+
+
+def _agreed(connection: Connection, offered: str) -> str:
+    """Return the id that is stored, which is the offered one where there was none."""
+    query = select(settings.c.value).where(settings.c.name == _NAME)
+    found = connection.execute(query).scalar_one_or_none()
+    if found is None:
+        connection.execute(insert(settings).values(name=_NAME, value=offered))
+        return offered
+    return str(found)
+
+
+def _own(path: Path) -> str | None:
+    """Return the id in the state directory, or None where there is none."""
+    try:
+        instance = path.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise Misconfigured(f"{path}: {error}") from error
+    if not _ID.fullmatch(instance):
+        raise Misconfigured(
+            f"{path} is damaged: it names this gateway's containers and workspaces. Restore it from the label "
+            "airlock.instance of one of them (`docker volume inspect`); without it their files are not found again"
+        )
+    return instance

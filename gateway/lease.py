@@ -1,0 +1,88 @@
+"""The lease of this process: while it is renewed, nobody takes over what is hosted here.
+
+A process that cannot renew it in time, because the database is away or because it was stopped, ends its runs without a
+word: another may have them. It takes a new lease as soon as it can.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import structlog
+
+from gateway.errors import AirlockError
+from gateway.storage.lease_store import LeaseStore
+
+_RENEWALS = 5
+_US_PER_S = 1_000_000
+log = structlog.get_logger(__name__)
+
+
+class Lease:
+    """The lease of the process `id`; `lost` is called when it is over."""
+
+    def __init__(
+        self,
+        store: LeaseStore,
+        id_: str,
+        *,
+        lease_s: float = 5.0,
+        engine: str = "",
+        channels: str = "",
+        address: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`engine` and `channels` say where its sandboxes are, `address` where it answers."""
+        self.id = id_
+        self.lost: Callable[[], None] = lambda: None
+        self._store = store
+        self._lease_s = lease_s
+        self._whose = {"engine": engine, "channels": channels, "address": address}
+        self._clock = clock
+        self._renewed_s = clock()
+        self._started_us = store.clock()
+
+    @contextlib.asynccontextmanager
+    async def held(self, predecessors: Sequence[str] = ()) -> AsyncIterator[None]:
+        """Hold the lease until the block ends. Those of `predecessors`, whose place is ours, are over now."""
+        await self._store.end(predecessors)
+        await self.renew()
+        await self._store.reap(all_=True)
+        renewing = asyncio.create_task(self._keep(), name="lease")
+        try:
+            yield
+        finally:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+            with contextlib.suppress(AirlockError):
+                await self._store.end((self.id,))
+
+    async def renew(self) -> None:
+        """Take the lease for its whole length from now."""
+        asked_s = self._clock()
+        await self._store.take(self.id, round(self._lease_s * _US_PER_S), started_us=self._started_us, **self._whose)
+        self._renewed_s = asked_s
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease_s / _RENEWALS)
+            # Before it is renewed: who was stopped for long has lost it meanwhile, whatever comes now.
+            self._look()
+            try:
+                async with asyncio.timeout(self._lease_s / 2):
+                    await self.renew()
+                    await self._store.reap()
+            except (AirlockError, TimeoutError) as error:
+                log.warning("the lease is not renewed", error=str(error) or type(error).__name__)
+            except Exception:
+                log.exception("the lease is not renewed")
+            self._look()
+
+    def _look(self) -> None:
+        if self._clock() - self._renewed_s > self._lease_s:
+            log.error("the lease was lost: its runs end here, and another gateway may have them", gateway=self.id)
+            self._renewed_s = self._clock()
+            self.lost()

@@ -1,0 +1,22 @@
+"""How long the gateway keeps what it has stored: the section `retention` of the configuration."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from gateway.config_section import Section
+
+
+class RetentionSettings(Section):
+    """How long is kept what nobody needs to go on. Unset means for good; a thread stays until it is deleted."""
+
+    events_days: float | None = Field(
+        default=None, gt=0, description="events of a run, from its end on; the last one stays, for it says how it ended"
+    )
+    tool_calls_days: float | None = Field(
+        default=None, gt=0, description="the journal of tool calls, from their end on"
+    )
+    audit_days: float | None = Field(default=None, gt=0, description="the audit; that it was pruned is itself a record")
+    request_results_hours: float = Field(
+        default=24.0, gt=0, le=24.0, description="results of calls with a request id, for who asks a second time"
+    )

@@ -1,0 +1,121 @@
+"""AuditService over gateway.audit. Whose records are read comes from the key; an operator says whose."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from gateway.audit import Audit
+from gateway.audit_chain import KnownLink
+from gateway.audit_record import AuditRecord
+from gateway.edge import Authenticator, Context, streaming, unary
+from gateway.errors import InvalidArgument, NotFound, Unavailable
+from gateway.storage.audit_reader import AuditFilter
+from gateway.tenants import Tenant
+from gateway.v1 import audit_service_pb2 as pb
+from gateway.v1 import audit_service_pb2_grpc as grpc_pb
+
+
+class AuditService(grpc_pb.AuditServiceServicer):
+    """Shows the audit."""
+
+    scope = "audit"
+    for_operators = True
+
+    def __init__(self, audit: Audit, authenticate: Authenticator) -> None:
+        self._audit = audit
+        self.authenticate = authenticate
+
+    @unary
+    async def QueryAudit(  # noqa: N802
+        self, tenant: Tenant | None, request: pb.QueryAuditRequest, context: Context
+    ) -> pb.QueryAuditResponse:
+        """List records, a page at a time."""
+        del context
+        whose = _whose(tenant, request.tenant)
+        wanted = _filter(request.filter)
+        found, token = await self._audit.page(whose, wanted, size=request.page_size, token=request.page_token)
+        return pb.QueryAuditResponse(records=[_record(one) for one in found], next_page_token=token)
+
+    @streaming
+    async def TailAudit(  # noqa: N802
+        self, tenant: Tenant | None, request: pb.TailAuditRequest, context: Context
+    ) -> AsyncIterator[pb.TailAuditResponse]:
+        """Stream records; one that follows never ends well, for there is always more to come."""
+        del context
+        whose = _whose(tenant, request.tenant)
+        wanted = _filter(request.filter)
+        async for record in self._audit.tail(whose, wanted, from_sequence=request.from_sequence, follow=request.follow):
+            yield pb.TailAuditResponse(record=_record(record))
+        if request.follow:
+            raise Unavailable("the gateway is stopping; follow again, from the next sequence number, when it is back")
+
+    @unary
+    async def VerifyAudit(  # noqa: N802
+        self, tenant: Tenant | None, request: pb.VerifyAuditRequest, context: Context
+    ) -> pb.VerifyAuditResponse:
+        """Compute the chain again."""
+        del context
+        if bool(request.known_sequence) != bool(request.known_digest):
+            raise InvalidArgument("known_digest: it goes with known_sequence, the number of the record that had it")
+        known = KnownLink(request.known_sequence, request.known_digest)
+        report = await self._audit.verified(_whose(tenant, request.tenant), known)
+        return pb.VerifyAuditResponse(
+            whole=report.whole,
+            records=report.records,
+            first_sequence=report.first_sequence,
+            last_sequence=report.last_sequence,
+            last_digest=report.last_digest,
+            broken_sequence=report.broken_sequence,
+            problem=report.problem,
+        )
+
+
+def _whose(tenant: Tenant | None, asked: str) -> str:
+    """Return whose records are read; NotFound for another's, whether or not there is such a tenant."""
+    if tenant is None:
+        return asked
+    if asked not in ("", tenant.name):
+        raise NotFound(f"no audit of a tenant {asked!r}: leave `tenant` out, for a tenant's key reads its own")
+    return tenant.name
+
+
+def _filter(asked: pb.AuditFilter) -> AuditFilter:
+    return AuditFilter(
+        kinds=tuple(asked.kinds),
+        thread=asked.thread,
+        run_id=asked.run_id,
+        tool=asked.tool,
+        verdict=asked.verdict,
+        rule=asked.rule,
+        actor=asked.actor,
+        since_us=asked.since.ToMicroseconds() if asked.HasField("since") else None,
+        until_us=asked.until.ToMicroseconds() if asked.HasField("until") else None,
+    )
+
+
+def _record(record: AuditRecord) -> pb.AuditRecord:
+    at = Timestamp()
+    at.FromMicroseconds(record.at_us)
+    return pb.AuditRecord(
+        tenant=record.tenant,
+        sequence=record.sequence,
+        at=at,
+        kind=record.kind,
+        actor=record.actor,
+        thread=record.thread,
+        run_id=record.run_id,
+        call_id=record.call_id,
+        tool=record.tool,
+        arguments_digest=record.arguments_digest,
+        verdict=record.verdict,
+        rule=record.rule,
+        policy_version=record.policy_version,
+        outcome=record.outcome,
+        size_bytes=record.size_bytes,
+        duration_ms=record.duration_us / 1000,
+        details_json=record.details,
+        previous_digest=record.previous_digest,
+        digest=record.digest,
+    )

@@ -1,0 +1,126 @@
+"""Reads the audit: pages, what follows a record, and whole chains slice by slice."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, select
+
+from gateway.audit_chain import NOTHING_KNOWN, ChainCheck, ChainHead, ChainReport, KnownLink
+from gateway.audit_record import COLUMNS, AuditRecord
+from gateway.storage.database import Database
+from gateway.storage.tables import audit_heads, audit_records
+
+SLICE = 500
+_RECORDS = audit_records.c
+_QUERY = select(*(_RECORDS[name] for name in COLUMNS))
+
+
+@dataclass(frozen=True)
+class AuditFilter:
+    """Chooses records; what is empty does not matter. Times are UTC microseconds since 1970, `until_us` is not in."""
+
+    kinds: tuple[str, ...] = ()
+    thread: str = ""
+    run_id: str = ""
+    tool: str = ""
+    verdict: str = ""
+    rule: str = ""
+    actor: str = ""
+    since_us: int | None = None
+    until_us: int | None = None
+
+    def conditions(self) -> Sequence[ColumnElement[bool]]:
+        """Return what SQL is to look for."""
+        wanted = [
+            _RECORDS[name] == value
+            for name in ("thread", "run_id", "tool", "verdict", "rule", "actor")
+            if (value := getattr(self, name))
+        ]
+        if self.kinds:
+            wanted.append(_RECORDS.kind.in_(self.kinds))
+        if self.since_us is not None:
+            wanted.append(_RECORDS.at_us >= self.since_us)
+        if self.until_us is not None:
+            wanted.append(_RECORDS.at_us < self.until_us)
+        return wanted
+
+
+EVERYTHING = AuditFilter()
+
+
+class AuditReader:
+    """Reads the chains of all tenants; whoever calls says whose."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def head(self, tenant: str) -> ChainHead | None:
+        """Return where a chain ends; None where there never was a record."""
+        found = await self._database.rows(select(audit_heads).where(audit_heads.c.tenant == tenant))
+        return ChainHead(*(getattr(found[0], name) for name in ChainHead.__dataclass_fields__)) if found else None
+
+    async def before(
+        self, tenant: str, wanted: AuditFilter, *, sequence: int | None, limit: int
+    ) -> Sequence[AuditRecord]:
+        """Return records from before a sequence number, the newest first; None begins with the newest there is."""
+        conditions = [_RECORDS.tenant == tenant, *wanted.conditions()]
+        if sequence is not None:
+            conditions.append(_RECORDS.sequence < sequence)
+        return await self._found(conditions, limit, newest_first=True)
+
+    async def after(
+        self, tenant: str, wanted: AuditFilter, *, sequence: int, until: int | None = None, limit: int = SLICE
+    ) -> Sequence[AuditRecord]:
+        """Return records from after a sequence number, in their order, none after `until`."""
+        conditions = [_RECORDS.tenant == tenant, _RECORDS.sequence > sequence, *wanted.conditions()]
+        if until is not None:
+            conditions.append(_RECORDS.sequence <= until)
+        return await self._found(conditions, limit)
+
+    async def chain(self, tenant: str, *, until: int | None = None) -> AsyncIterator[AuditRecord]:
+        """Yield a chain from its first record on, reading a slice at a time."""
+        sequence = 0
+        while found := await self.after(tenant, EVERYTHING, sequence=sequence, until=until):
+            for record in found:
+                yield record
+            sequence = found[-1].sequence
+
+    async def verified(self, tenant: str, known: KnownLink = NOTHING_KNOWN) -> ChainReport:
+        """Compute a chain again, from its first record to where its head was when this began."""
+        while True:
+            head = await self.head(tenant)
+            check = ChainCheck(head, known)
+            async for record in self.chain(tenant):
+                if head is not None and record.sequence > head.sequence and await self._grew(tenant, head):
+                    break
+                check.take(record)
+                if check.broken:
+                    break
+            report = check.report()
+            # Records that retention took away meanwhile are no break: look again at what there is by now.
+            if report.whole or not await self._pruned(tenant, head):
+                return report
+
+    async def _grew(self, tenant: str, head: ChainHead) -> bool:
+        """Whether records after a head are there because the head has moved on since."""
+        now = await self.head(tenant)
+        return now is not None and now.sequence > head.sequence
+
+    async def _pruned(self, tenant: str, head: ChainHead | None) -> bool:
+        now = await self.head(tenant)
+        first = head.first_sequence if head is not None else None
+        return (now.first_sequence if now is not None else None) != first
+
+    async def _found(
+        self, conditions: Sequence[ColumnElement[bool]], limit: int, *, newest_first: bool = False
+    ) -> Sequence[AuditRecord]:
+        order = _RECORDS.sequence.desc() if newest_first else _RECORDS.sequence
+        rows = await self._database.rows(_QUERY.where(*conditions).order_by(order).limit(limit))
+        return [_record(row) for row in rows]
+
+
+def _record(row: Row[Any]) -> AuditRecord:
+    return AuditRecord(**dict(zip(COLUMNS, row, strict=True)))

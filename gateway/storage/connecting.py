@@ -1,0 +1,153 @@
+"""How a database is connected to: SQLite's pragmas, PostgreSQL's driver and time limits, and what text both take.
+
+A text that holds NUL is refused by PostgreSQL and cut by some of SQLite's functions. What people, models and tools
+wrote may hold it, so that it is U+FFFD in either, as half of a surrogate pair is.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, make_url
+from sqlalchemy.exc import SQLAlchemyError
+
+from gateway.errors import Misconfigured
+
+READERS = 4
+"""How many read at once."""
+
+# How long one process waits for another's transaction: with SQLite the CLI writes while gateways run.
+_BUSY_S = 10.0
+_WAL_RETRY_S = 0.05
+_CONNECT_S = 10
+# A statement of ours takes milliseconds. A gateway that was stopped or cut off in the midst of a transaction must not
+# hold up the others' for longer than their own patience.
+_POSTGRESQL_LIMITS = {
+    "statement_timeout": "30s",
+    "lock_timeout": "10s",
+    "idle_in_transaction_session_timeout": "5s",
+}
+# So that a server that is gone without a word is noticed: seconds, and milliseconds for what nobody acknowledges.
+_POSTGRESQL_LIVENESS = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
+# The lock that PostgreSQL's writers take turns by: any number that no other program in this database uses.
+_WRITERS_LOCK = int.from_bytes(b"AIRLOCK")
+_NUL, _REPLACEMENT = "\0", "\ufffd"
+
+
+def connect(url: str) -> Engine:
+    """Return the engine for a URL. Nothing is opened yet; raises Misconfigured for a URL or a driver that is none."""
+    try:
+        parsed = make_url(url)
+        # Parameters hold what tenants wrote: no message of an error may.
+        engine = _sqlite(parsed) if parsed.get_backend_name() == "sqlite" else _postgresql(parsed)
+    except (SQLAlchemyError, ImportError) as error:
+        raise Misconfigured(f"database_url: {error}; sqlite:///FILE is the default") from error
+    event.listen(engine, "before_cursor_execute", _without_nul, retval=True)
+    event.listen(engine, "handle_error", _without_details)
+    return engine
+
+
+def begin_writing(connection: Connection) -> None:
+    """Begin a transaction that no other writer's comes between: it has the lock from the start, and waits for it."""
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    else:
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS_LOCK})")
+
+
+def said_by_driver(error: Exception) -> str:
+    """Return what the driver said, without the statement around it."""
+    return str(getattr(error, "orig", None) or error).splitlines()[0]
+
+
+def _sqlite(url: URL) -> Engine:
+    if "timeout" not in url.query:
+        url = url.update_query_dict({"timeout": str(_BUSY_S)})
+    engine = create_engine(url, hide_parameters=True)
+    event.listen(engine, "connect", _set_pragmas)
+    return engine
+
+
+def _postgresql(url: URL) -> Engine:
+    if url.drivername in {"postgres", "postgresql"}:
+        url = url.set(drivername="postgresql+psycopg")
+    if url.drivername != "postgresql+psycopg":
+        raise Misconfigured(
+            f"database_url: {url.drivername}:// is not known: postgresql://USER@HOST/NAME and sqlite:///FILE are"
+        )
+    limits = " ".join(f"-c {name}={value}" for name, value in _POSTGRESQL_LIMITS.items())
+    asked = url.query.get("options", "")
+    # What the operator wrote comes last, and wins.
+    given = {"options": f"{limits} {asked if isinstance(asked, str) else ' '.join(asked)}".strip()}
+    usual: dict[str, Any] = {"connect_timeout": _CONNECT_S, "application_name": "airlock", **_POSTGRESQL_LIVENESS}
+    return create_engine(
+        url,
+        hide_parameters=True,
+        # The readers, the writer, and one for what must not wait for them.
+        pool_size=READERS + 1,
+        max_overflow=1,
+        pool_timeout=_BUSY_S,
+        isolation_level="READ COMMITTED",
+        connect_args=given | {name: value for name, value in usual.items() if name not in url.query},
+    )
+
+
+def _without_nul(
+    _connection: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, executemany: bool
+) -> tuple[str, Any]:
+    """Replace NUL in what is bound, whichever shape the driver wants it in. On the path of every statement."""
+    if executemany:
+        return statement, [_clean(row) for row in parameters]
+    return statement, _clean(parameters)
+
+
+def _clean(row: Any) -> Any:
+    values = row.values() if isinstance(row, Mapping) else row
+    for value in values:
+        if isinstance(value, str) and _NUL in value:
+            break
+    else:
+        return row
+    if isinstance(row, Mapping):
+        return {name: _replaced(value) for name, value in row.items()}
+    return type(row)(_replaced(value) for value in row)
+
+
+def _replaced(value: Any) -> Any:
+    return value.replace(_NUL, _REPLACEMENT) if isinstance(value, str) else value
+
+
+def _without_details(context: ExceptionContext) -> None:
+    """Take out of an error the lines in which PostgreSQL quotes the row that it refuses."""
+    for error in (context.original_exception, context.sqlalchemy_exception):
+        if error is not None and error.args and isinstance(error.args[0], str):
+            error.args = (error.args[0].split("\nDETAIL:")[0], *error.args[1:])
+
+
+def _set_pragmas(connection: Any, _record: object) -> None:
+    _make_wal(connection)
+    # What is deleted is overwritten, for a tenant's data that are to go must be gone.
+    for pragma in ("synchronous=NORMAL", "foreign_keys=ON", "secure_delete=ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _make_wal(connection: Any) -> None:
+    """Set the journal's mode. SQLite does not wait for others with this one, so that we do."""
+    deadline = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_WAL_RETRY_S)
+        else:
+            return

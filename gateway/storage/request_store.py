@@ -1,0 +1,75 @@
+"""Queries about request ids: which call and which run one was given to, and what is remembered of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import select, update
+from sqlalchemy.exc import IntegrityError
+
+from gateway.clock import NowUs, now_us
+from gateway.storage.database import Database
+from gateway.storage.tables import runs, tool_calls
+
+REMEMBERED_US = 24 * 3600 * 1_000_000
+"""How long a tool call's request id is remembered; a run's as long as the run is."""
+
+_CALL = tool_calls.c
+_COLUMNS = (_CALL.id, _CALL.name, _CALL.request_digest, _CALL.state, _CALL.outcome, _CALL.result, _CALL.started_us)
+_FORGOTTEN = {"request_id": None, "request_digest": None, "result": None}
+
+
+@dataclass(frozen=True)
+class RequestedCall:
+    """The journal's row of a call with a request id. `result` is JSON, see gateway/tool_request.py."""
+
+    id: str
+    name: str
+    digest: str
+    state: str
+    outcome: str | None
+    result: str | None
+
+
+class RequestStore:
+    """Typed access to request ids."""
+
+    def __init__(self, database: Database, clock: NowUs = now_us) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def call_of(self, tenant: str, request_id: str) -> RequestedCall | None:
+        """Return the call that a request id was given to; one of more than 24 hours ago is forgotten."""
+        query = select(*_COLUMNS).where(_CALL.tenant == tenant, _CALL.request_id == request_id)
+        found = await self._database.rows(query)
+        if not found:
+            return None
+        row = found[0]
+        if row.started_us <= self._clock() - REMEMBERED_US and row.state != "executing":
+            await self.forget(tenant, row.id)
+            return None
+        return RequestedCall(row.id, row.name, row.request_digest, row.state, row.outcome, row.result)
+
+    async def remember(self, tenant: str, call_id: str, request_id: str, digest: str, result: str | None) -> bool:
+        """Give a call that is over its request id and what is remembered; False where another has the id."""
+        kept = {"request_id": request_id, "request_digest": digest, "result": result}
+        whose = (_CALL.id == call_id) & (_CALL.tenant == tenant)
+        try:
+            await self._database.write((update(tool_calls).where(whose).values(**kept), None))
+        except IntegrityError:
+            return False
+        return True
+
+    async def forget(self, tenant: str, call_id: str) -> None:
+        """Let a call's request id be used anew."""
+        whose = (_CALL.id == call_id) & (_CALL.tenant == tenant)
+        await self._database.write((update(tool_calls).where(whose).values(**_FORGOTTEN), None))
+
+    async def run_of(self, tenant: str, request_id: str) -> tuple[str, str] | None:
+        """Return the id of the run that a request id was given to, and the digest of that request."""
+        columns = runs.c
+        query = select(columns.id, columns.request_digest).where(
+            columns.tenant == tenant, columns.request_id == request_id
+        )
+        found = await self._database.rows(query)
+        return (found[0].id, found[0].request_digest) if found else None

@@ -1,0 +1,193 @@
+"""Queries that list: a tenant's threads with what is kept of them, and its runs. Pages go by a sort key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, Table, delete, func, insert, select, tuple_
+from sqlalchemy import literal as bound
+
+from gateway.clock import NowUs, now_us
+from gateway.paging import Place
+from gateway.storage.database import Database
+from gateway.storage.store import Run
+from gateway.storage.tables import messages, runs, thread_metadata, threads
+
+TASK_LISTED_CHARS = 1024
+# A page of messages ends after this many characters, whatever their number.
+PAGE_CHARS = 4 * 1024 * 1024
+_UNDER_WAY = ("running", "waiting")
+_RUN_COLUMNS = tuple(runs.c[name] for name in Run.__dataclass_fields__ if name not in ("thread", "task"))
+
+
+@dataclass(frozen=True)
+class ThreadRow:
+    """A thread as it is listed; `run_id` is the run that is under way in it."""
+
+    id: str
+    name: str
+    created_us: int
+    run_id: str | None = None
+
+
+@dataclass(frozen=True)
+class MessageRow:
+    """A message as it is stored: JSON."""
+
+    position: int
+    run_id: str
+    message: str
+
+
+class ThreadStore:
+    """Typed access to lists; each query names the tenant it serves."""
+
+    def __init__(self, database: Database, clock: NowUs = now_us) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def page(self, tenant: str, *, prefix: str, before: Place | None, limit: int) -> Sequence[ThreadRow]:
+        """Return threads, the newest first."""
+        conditions = [threads.c.tenant == tenant]
+        if prefix:
+            conditions.append(threads.c.name.startswith(prefix, autoescape=True))
+        if before is not None:
+            conditions.append(_older(threads, "created_us", before))
+        order = (threads.c.created_us.desc(), threads.c.id.desc())
+        query = select(threads.c.id, threads.c.name, threads.c.created_us).where(*conditions)
+        found = await self._database.rows(query.order_by(*order).limit(limit))
+        busy = await self._under_way([row.id for row in found])
+        return [ThreadRow(row.id, row.name, row.created_us, busy.get(row.id)) for row in found]
+
+    async def get(self, tenant: str, name: str) -> ThreadRow | None:
+        """Return a thread; it is not made."""
+        query = select(threads.c.id, threads.c.name, threads.c.created_us).where(
+            threads.c.tenant == tenant, threads.c.name == name
+        )
+        found = await self._database.rows(query)
+        if not found:
+            return None
+        busy = await self._under_way([found[0].id])
+        return ThreadRow(found[0].id, found[0].name, found[0].created_us, busy.get(found[0].id))
+
+    async def metadata(self, thread_id: str) -> dict[str, str]:
+        """Return a thread's metadata: JSON texts by their keys."""
+        columns = thread_metadata.c
+        query = select(columns.key, columns.value).where(columns.thread_id == thread_id).order_by(columns.key)
+        return {row.key: row.value for row in await self._database.rows(query)}
+
+    async def message_count(self, thread_id: str) -> int:
+        """Return how many messages a thread has."""
+        query = select(func.count().label("messages")).where(messages.c.thread_id == thread_id)
+        return int((await self._database.rows(query))[0].messages)
+
+    async def messages(self, thread_id: str, *, after: int, limit: int) -> tuple[Sequence[MessageRow], bool]:
+        """Return messages past a position, the oldest first, and whether there are more.
+
+        They are `limit` at most, or fewer, but one, where they are large.
+        """
+        columns = messages.c
+        query = (
+            select(columns.position, columns.run_id, columns.message)
+            .where(columns.thread_id == thread_id, columns.position > after)
+            .order_by(columns.position)
+            .limit(limit + 1)
+        )
+
+        def take(rows: Any) -> tuple[list[MessageRow], bool]:
+            page: list[MessageRow] = []
+            chars = 0
+            for row in rows:
+                chars += len(row.message)
+                if len(page) == limit or (page and chars > PAGE_CHARS):
+                    return page, True
+                page.append(MessageRow(row.position, row.run_id, row.message))
+            return page, False
+
+        return await self._database.read(query, take)
+
+    async def change_metadata(
+        self, thread_id: str, changed: Mapping[str, str], removed: Sequence[str], keys_limit: int
+    ) -> str | None:
+        """Set and remove entries, unless a run is under way in the thread: return that run then, "" for too many keys.
+
+        None means that it is done.
+        """
+        columns = thread_metadata.c
+        gone = {*changed, *removed}
+        values = [
+            {"thread_id": thread_id, "key": key, "value": value, "updated_us": self._clock()}
+            for key, value in changed.items()
+        ]
+
+        def work(connection: Connection) -> str | None:
+            connection.execute(select(threads.c.id).where(threads.c.id == thread_id).with_for_update())
+            busy = connection.execute(_under_way_in([thread_id])).first()
+            if busy is not None:
+                return str(busy.id)
+            if gone:
+                connection.execute(delete(thread_metadata).where(columns.thread_id == thread_id, columns.key.in_(gone)))
+            count = select(func.count()).select_from(thread_metadata).where(columns.thread_id == thread_id)
+            if (connection.execute(count).scalar() or 0) + len(values) > keys_limit:
+                raise _TooManyKeysError
+            if values:
+                connection.execute(insert(thread_metadata), values)
+            return None
+
+        try:
+            return await self._database.transact(work)
+        except _TooManyKeysError:
+            return ""
+
+    async def runs(
+        self,
+        tenant: str,
+        *,
+        thread: str,
+        statuses: Sequence[str],
+        agent: str,
+        since_us: int | None,
+        until_us: int | None,
+        before: Place | None,
+        limit: int,
+    ) -> Sequence[Run]:
+        """Return runs, the newest first; their tasks are cut."""
+        conditions = [runs.c.tenant == tenant]
+        conditions += [threads.c.name == thread] if thread else []
+        conditions += [runs.c.status.in_(statuses)] if statuses else []
+        conditions += [runs.c.agent == agent] if agent else []
+        conditions += [runs.c.started_us >= since_us] if since_us is not None else []
+        conditions += [runs.c.started_us < until_us] if until_us is not None else []
+        conditions += [_older(runs, "started_us", before)] if before is not None else []
+        task = func.substr(runs.c.task, 1, TASK_LISTED_CHARS).label("task")
+        query = (
+            select(*_RUN_COLUMNS, task, threads.c.name.label("thread"))
+            .join(threads, runs.c.thread_id == threads.c.id)
+            .where(*conditions)
+            .order_by(runs.c.started_us.desc(), runs.c.id.desc())
+            .limit(limit)
+        )
+        return [_run(row) for row in await self._database.rows(query)]
+
+    async def _under_way(self, thread_ids: Sequence[str]) -> dict[str, str]:
+        if not thread_ids:
+            return {}
+        return {row.thread_id: row.id for row in await self._database.rows(_under_way_in(thread_ids))}
+
+
+class _TooManyKeysError(Exception):
+    """What was set is more than a thread keeps; the transaction is undone."""
+
+
+def _under_way_in(thread_ids: Sequence[str]) -> Any:
+    return select(runs.c.thread_id, runs.c.id).where(runs.c.thread_id.in_(thread_ids), runs.c.status.in_(_UNDER_WAY))
+
+
+def _older(table: Table, column: str, place: Place) -> Any:
+    return tuple_(table.c[column], table.c.id) < tuple_(bound(place[0]), bound(place[1]))
+
+
+def _run(row: Row[Any]) -> Run:
+    return Run(**{name: getattr(row, name) for name in Run.__dataclass_fields__})

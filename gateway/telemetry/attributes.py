@@ -1,0 +1,93 @@
+"""Every attribute of a span or a metric. OpenTelemetry's names where its conventions have one, `airlock.` else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+# The conventions keep these beside the stable ones; a test compares each with opentelemetry.semconv.
+OPERATION: Final = "gen_ai.operation.name"
+PROVIDER: Final = "gen_ai.provider.name"
+AGENT: Final = "gen_ai.agent.name"
+CONVERSATION: Final = "gen_ai.conversation.id"
+REQUEST_MODEL: Final = "gen_ai.request.model"
+FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+TOKEN_TYPE: Final = "gen_ai.token.type"  # noqa: S105 - tokens of a model
+TOOL_NAME: Final = "gen_ai.tool.name"
+TOOL_TYPE: Final = "gen_ai.tool.type"
+TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
+TOOL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
+TOOL_RESULT: Final = "gen_ai.tool.call.result"
+ERROR_TYPE: Final = "error.type"
+EXIT_CODE: Final = "process.exit.code"
+SERVER_ADDRESS: Final = "server.address"
+SERVER_PORT: Final = "server.port"
+RPC_SYSTEM: Final = "rpc.system.name"
+RPC_METHOD: Final = "rpc.method"
+RPC_STATUS: Final = "rpc.response.status_code"
+
+TENANT: Final = "airlock.tenant"
+RUN_ID: Final = "airlock.run.id"
+RUN_STATUS: Final = "airlock.run.status"
+VERDICT: Final = "airlock.verdict"
+RULE: Final = "airlock.rule"
+POLICY_VERSION: Final = "airlock.policy.version"
+APPROVAL_ID: Final = "airlock.approval.id"
+OUTCOME: Final = "airlock.outcome"
+SANDBOX_ID: Final = "airlock.sandbox.id"
+ACQUIRE_S: Final = "airlock.sandbox.acquire_s"
+HOOK_NAME: Final = "airlock.hook.name"
+HOOK_POINT: Final = "airlock.hook.point"
+HOOK_DURATION_S: Final = "airlock.hook.duration_s"
+
+# What a name of a span is, and what the span may carry. A test sees that no span carries anything else.
+_CALL = (TENANT, CONVERSATION, RUN_ID)
+SPANS: Mapping[str, tuple[str, ...]] = {
+    "{service}/{method}": (RPC_SYSTEM, RPC_METHOD, RPC_STATUS, ERROR_TYPE, TENANT),
+    "invoke_agent {agent}": (
+        OPERATION,
+        PROVIDER,
+        AGENT,
+        *_CALL,
+        RUN_STATUS,
+        REQUEST_MODEL,
+        INPUT_TOKENS,
+        OUTPUT_TOKENS,
+        ERROR_TYPE,
+    ),
+    "chat {model}": (
+        OPERATION,
+        PROVIDER,
+        REQUEST_MODEL,
+        FINISH_REASONS,
+        INPUT_TOKENS,
+        OUTPUT_TOKENS,
+        SERVER_ADDRESS,
+        SERVER_PORT,
+        ERROR_TYPE,
+    ),
+    "execute_tool {tool}": (
+        OPERATION,
+        AGENT,
+        *_CALL,
+        TOOL_NAME,
+        TOOL_TYPE,
+        TOOL_CALL_ID,
+        TOOL_ARGUMENTS,
+        TOOL_RESULT,
+        VERDICT,
+        RULE,
+        POLICY_VERSION,
+        APPROVAL_ID,
+        OUTCOME,
+        EXIT_CODE,
+        ERROR_TYPE,
+    ),
+    "use_sandbox": (SANDBOX_ID, ACQUIRE_S, ERROR_TYPE),
+    "create_sandbox": (SANDBOX_ID, ERROR_TYPE),
+}
+HOOK_EVENT: Final = "hook"
+HOOK_ATTRIBUTES = (HOOK_NAME, HOOK_POINT, HOOK_DURATION_S)
+"""A hook that ran is an event of the span it ran in, with its time: twelve points a step make too many spans."""

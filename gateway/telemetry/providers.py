@@ -1,0 +1,104 @@
+"""Where what is told goes: spans to an OTLP receiver, metrics to whoever scrapes. The one file that knows the SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.metadata
+from collections.abc import AsyncIterator, Callable
+
+import structlog
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.metrics import Meter, NoOpMeter
+from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
+from opentelemetry.trace import NoOpTracer, Tracer
+from prometheus_client import CollectorRegistry, start_http_server
+
+from gateway.errors import Misconfigured
+from gateway.telemetry.bounded_names import BoundedNames
+from gateway.telemetry.instruments import Instruments
+from gateway.telemetry.settings import TelemetrySettings
+from gateway.telemetry.telemetry import Telemetry
+
+log = structlog.get_logger(__name__)
+# A receiver that is gone must not keep a gateway from stopping.
+_EXPORT_S = 2
+_NAME = "airlock"
+
+
+@contextlib.asynccontextmanager
+async def opened(settings: TelemetrySettings, *, process: str, worker: int = 0) -> AsyncIterator[Telemetry]:
+    """Tell what is asked for until the block ends; what was told by then is sent.
+
+    Each worker is scraped by itself, at a port of its own. Misconfigured where that port is taken.
+    """
+    if not settings.on:
+        yield Telemetry.off()
+        return
+    resource = Resource.create(
+        {
+            "service.name": "airlock-gateway",
+            "service.version": importlib.metadata.version(_NAME),
+            "service.instance.id": process,
+        }
+    )
+    with contextlib.ExitStack() as stack:
+        tracer = tracer_of(settings, resource, stack)
+        meter = _meter_of(settings, resource, worker, stack)
+        try:
+            yield Telemetry(tracer, Instruments(meter), settings, BoundedNames(settings.tenants_in_metrics))
+        finally:
+            # It waits for the network.
+            await asyncio.to_thread(stack.pop_all().close)
+
+
+def tracer_of(
+    settings: TelemetrySettings,
+    resource: Resource,
+    stack: contextlib.ExitStack,
+    exporter: Callable[[str], SpanExporter] | None = None,
+) -> Tracer:
+    """Return a tracer whose spans go to the receiver in groups, beside the calls; `stack` sends what is left."""
+    endpoint = settings.otlp_endpoint
+    if endpoint is None:
+        return NoOpTracer()
+    made = exporter(endpoint) if exporter is not None else _exporter(endpoint)
+    provider = TracerProvider(
+        sampler=ParentBasedTraceIdRatio(settings.sample_ratio), resource=resource, shutdown_on_exit=False
+    )
+    provider.add_span_processor(BatchSpanProcessor(made))
+    stack.callback(provider.shutdown)
+    return provider.get_tracer(_NAME)
+
+
+def _exporter(endpoint: str) -> SpanExporter:
+    return OTLPSpanExporter(endpoint=endpoint, insecure=endpoint.startswith("http://"), timeout=_EXPORT_S)
+
+
+def _meter_of(settings: TelemetrySettings, resource: Resource, worker: int, stack: contextlib.ExitStack) -> Meter:
+    if settings.metrics_listen is None:
+        return NoOpMeter(_NAME)
+    registry = CollectorRegistry()
+    reader = PrometheusMetricReader(registry=registry, scope_info_enabled=False)
+    # A scrape has no exemplars, and looking for them is most of what a measurement costs.
+    provider = MeterProvider([reader], resource, exemplar_filter=AlwaysOffExemplarFilter(), shutdown_on_exit=False)
+    stack.callback(provider.shutdown)
+    host, _, port = settings.metrics_listen.rpartition(":")
+    try:
+        server, thread = start_http_server(int(port) + worker if int(port) else 0, host.strip("[]"), registry)
+    except OSError as error:
+        raise Misconfigured(f"telemetry.metrics_listen {host}:{int(port) + worker}: {error.strerror}") from error
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    stack.callback(stop)
+    log.info("metrics are served", address=f"{host}:{server.server_port}")
+    return provider.get_meter(_NAME)

@@ -1,0 +1,90 @@
+"""Runs, seen: one span for each time a gateway hosts a run, in the trace that the run began in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from opentelemetry.trace import Span
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from agent.events import Event, EventSink
+from agent.hook import Hook
+from agent.state import AgentState
+from gateway.telemetry import attributes as a
+from gateway.telemetry.hook import TRACEPARENT, TelemetryHook
+from gateway.telemetry.telemetry import Telemetry, current, failed
+
+_PROPAGATOR = TraceContextTextMapPropagator()
+
+
+class RunSpan:
+    """The span of a run while this gateway hosts it; its end comes from the run's own last event."""
+
+    def __init__(self, span: Span, hooks: Iterable[Hook]) -> None:
+        self.status = ""
+        self._span = span
+        self._hooks = [hook for hook in hooks if isinstance(hook, TelemetryHook)]
+
+    def hearing(self, sink: EventSink) -> EventSink:
+        """Return a sink that hears how the run ends before it hands an event on."""
+
+        def hear(event: Event) -> None:
+            if event.type == "run_finished":
+                self.status = str(event.payload.get("status", ""))
+                usage = event.payload.get("usage")
+                if isinstance(usage, dict):
+                    self._count(a.INPUT_TOKENS, usage.get("input_tokens"))
+                    self._count(a.OUTPUT_TOKENS, usage.get("output_tokens"))
+            elif event.type == "run_suspended":
+                self.status = "waiting"
+                for hook in self._hooks:
+                    hook.leave()
+            sink(event)
+
+        return hear
+
+    def _count(self, name: str, value: object) -> None:
+        if isinstance(value, int):
+            self._span.set_attribute(name, value)
+
+
+@contextmanager
+def hosted(
+    telemetry: Telemetry, state: AgentState, hooks: Iterable[Hook], *, tenant: str, agent: str, model: str
+) -> Iterator[RunSpan]:
+    """Have the span of a run while the block hosts it. One that comes back goes on in the trace that it began in."""
+    began = state.notes.get(TRACEPARENT)
+    span = telemetry.tracer.start_span(
+        f"invoke_agent {agent}",
+        context=_PROPAGATOR.extract({"traceparent": began}) if isinstance(began, str) else None,
+        attributes={
+            a.OPERATION: "invoke_agent",
+            a.PROVIDER: "openai",
+            a.AGENT: agent,
+            a.CONVERSATION: state.thread,
+            a.RUN_ID: state.run_id,
+            a.TENANT: tenant,
+            a.REQUEST_MODEL: model,
+        },
+    )
+    run = RunSpan(span, hooks)
+    started_s = telemetry.clock()
+    telemetry.instruments.add("airlock.run.live", 1)
+    try:
+        with current(span):
+            yield run
+    except BaseException as error:
+        run.status = "cancelled" if isinstance(error, asyncio.CancelledError) else "failed"
+        failed(span, type(error).__name__)
+        raise
+    finally:
+        telemetry.instruments.add("airlock.run.live", -1)
+        telemetry.instruments.add(
+            "airlock.run.duration", telemetry.clock() - started_s, {a.RUN_STATUS: run.status or "failed"}
+        )
+        span.set_attribute(a.RUN_STATUS, run.status or "failed")
+        if run.status == "failed" and span.is_recording():
+            failed(span, "failed")
+        span.end()

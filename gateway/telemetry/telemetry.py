@@ -1,0 +1,88 @@
+"""What the gateway's parts are given to tell by: a tracer, the metrics, and how much may be in them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Self
+
+from opentelemetry import metrics, trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.util.types import AttributeValue
+
+from gateway.telemetry import attributes as a
+from gateway.telemetry.bounded_names import BoundedNames
+from gateway.telemetry.instruments import Instruments
+from gateway.telemetry.settings import TelemetrySettings
+
+
+@dataclass(frozen=True)
+class Telemetry:
+    """Spans and metrics of one process; `Telemetry.off()` tells nobody anything.
+
+    Spans below an RPC's are made only where that one is kept: what is not sampled costs a look.
+    """
+
+    tracer: Tracer
+    instruments: Instruments
+    settings: TelemetrySettings
+    tenants: BoundedNames
+    clock: Callable[[], float] = field(default=time.perf_counter)
+
+    @classmethod
+    def off(cls) -> Self:
+        """Return what tells nobody."""
+        return cls(trace.NoOpTracer(), Instruments(metrics.NoOpMeter("airlock")), TelemetrySettings(), BoundedNames(0))
+
+    @property
+    def on(self) -> bool:
+        """Whether there is anybody to tell; parts that would only tell are left out where there is not."""
+        return self.settings.on
+
+    def child(self, name: str, attributes: Mapping[str, AttributeValue], kind: SpanKind = SpanKind.INTERNAL) -> Span:
+        """Return a span below the current one, which whoever asked ends; one of no cost where that is not kept."""
+        if not trace.get_current_span().is_recording():
+            return trace.INVALID_SPAN
+        return self.tracer.start_span(name, kind=kind, attributes=dict(attributes))
+
+    @contextmanager
+    def within(
+        self, name: str, attributes: Mapping[str, AttributeValue], kind: SpanKind = SpanKind.INTERNAL
+    ) -> Iterator[Span]:
+        """Have a child be the current span until the block ends."""
+        if not trace.get_current_span().is_recording():
+            yield trace.INVALID_SPAN
+            return
+        span = self.child(name, attributes, kind)
+        with current(span):
+            try:
+                yield span
+            except BaseException as error:
+                failed(span, type(error).__name__)
+                raise
+            finally:
+                span.end()
+
+
+@contextmanager
+def current(span: Span) -> Iterator[None]:
+    """Make a span the current one. What is raised stays off it: its text may be a tenant's."""
+    if not span.get_span_context().is_valid:
+        yield
+        return
+    with trace.use_span(span, end_on_exit=False, record_exception=False, set_status_on_exception=False):
+        yield
+
+
+def failed(span: Span, kind: str) -> None:
+    """Say that what a span is about failed, and in which way; never in whose words."""
+    span.set_attribute(a.ERROR_TYPE, kind)
+    span.set_status(Status(StatusCode.ERROR))
+
+
+def context_of(span: Span) -> Context:
+    """Return a context in which a span is the current one."""
+    return trace.set_span_in_context(span)

@@ -1,0 +1,67 @@
+"""Which engine a thread's workspace is on: decided by its first sandbox, and never changed after that.
+
+A gateway on another engine would find no files and make an empty second workspace. It refuses the thread instead.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from sqlalchemy import Connection, select, update
+
+from gateway.errors import OtherEngine
+from gateway.storage.database import Database
+from gateway.storage.store import Thread
+from gateway.storage.tables import threads
+from sandbox.engine import Engine
+from sandbox.errors import EngineUnavailable
+
+# The threads that are known to be on this engine; when there are more, they are asked about again.
+_KNOWN_LIMIT = 100_000
+
+
+class ThreadEngines:
+    """The threads of this process' engine."""
+
+    def __init__(self, database: Database, engine: Engine) -> None:
+        self._database = database
+        self._engine = engine
+        self._known: set[str] = set()
+
+    async def refuse_other(self, thread: Thread) -> None:
+        """Raise OtherEngine for a thread whose workspace is on another engine. Whose is on none may be on this one."""
+        if thread.id in self._known:
+            return
+        found = await self._database.rows(select(threads.c.engine).where(threads.c.id == thread.id))
+        engine = found[0].engine if found else None
+        if engine is not None:
+            try:
+                self._check(thread, engine, await self._engine.id())
+            except EngineUnavailable:
+                return  # nothing can be done in it anyhow, and whoever tries is told why
+
+    async def claim(self, thread: Thread) -> None:
+        """Have a thread's workspace on this engine from now on; OtherEngine where it is on another."""
+        if thread.id in self._known:
+            return
+        own = await self._engine.id()
+        self._check(thread, await self._database.transact(partial(_claimed, thread_id=thread.id, engine=own)), own)
+
+    def _check(self, thread: Thread, engine: str, own: str) -> None:
+        if engine != own:
+            raise OtherEngine(
+                f"the files of thread {thread.name!r} are on the engine {engine}, and this gateway uses {own}: ask a "
+                "gateway on that engine, or take another thread",
+                engine=engine,
+            )
+        if len(self._known) >= _KNOWN_LIMIT:
+            self._known.clear()
+        self._known.add(thread.id)
+
+
+def _claimed(connection: Connection, *, thread_id: str, engine: str) -> str:
+    """Return the engine of a thread, which is the given one where it had none."""
+    free = (threads.c.id == thread_id) & threads.c.engine.is_(None)
+    connection.execute(update(threads).where(free).values(engine=engine))
+    found = connection.execute(select(threads.c.engine).where(threads.c.id == thread_id)).scalar_one_or_none()
+    return found or engine

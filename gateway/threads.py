@@ -1,0 +1,150 @@
+"""Threads as their tenant sees them: listed, read, given metadata, deleted. What a run keeps is thread_history.py's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from agent.messages import Message
+from gateway.errors import InvalidArgument, NotFound, ThreadBusy, Unavailable
+from gateway.paging import page_size, paged, place_of
+from gateway.principal import actor
+from gateway.storage.store import Store
+from gateway.storage.stored_message import NOT_READ, read_message
+from gateway.storage.thread_store import MessageRow, ThreadRow, ThreadStore
+from gateway.tenants import Tenant
+from gateway.thread_history import KEY_LIMIT_CHARS, KEYS_LIMIT, VALUE_LIMIT_CHARS
+
+
+class ThreadErasure(Protocol):
+    """Removes a thread for good; returns the rows that went, by table."""
+
+    def thread(self, tenant: str, name: str, actor: str) -> Awaitable[Mapping[str, int]]: ...
+
+
+@dataclass(frozen=True)
+class WholeThread:
+    """A thread with its metadata, JSON texts by their keys, and the number of its messages."""
+
+    row: ThreadRow
+    metadata: Mapping[str, str]
+    messages: int
+
+
+@dataclass(frozen=True)
+class Said:
+    """One message of a thread. One that cannot be read says so in its content."""
+
+    position: int
+    run_id: str
+    message: Message
+
+
+class Threads:
+    """The threads of every tenant."""
+
+    def __init__(
+        self,
+        store: Store,
+        listed: ThreadStore,
+        erasure: ThreadErasure | None = None,
+        forget: Callable[[Tenant, str], None] = lambda _tenant, _name: None,
+    ) -> None:
+        """Without `erasure` no thread can be deleted; `forget` is told of each that was."""
+        self._forget = forget
+        self._store = store
+        self._listed = listed
+        self._erasure = erasure
+
+    async def page(self, tenant: Tenant, *, prefix: str, size: int, token: str) -> tuple[Sequence[ThreadRow], str]:
+        """Return threads, the newest first, and the token of the next page, empty at the end."""
+        query = ("threads", prefix)
+        size = page_size(size)
+        found = await self._listed.page(tenant.name, prefix=prefix, before=place_of(token, *query), limit=size + 1)
+        return paged(found, size, lambda row: (row.created_us, row.id), *query)
+
+    async def get(self, tenant: Tenant, name: str) -> WholeThread:
+        """Return a thread; NotFound also when it is another tenant's. It is not made."""
+        row = await self._row(tenant, name)
+        return WholeThread(row, await self._listed.metadata(row.id), await self._listed.message_count(row.id))
+
+    async def messages(self, tenant: Tenant, name: str, *, size: int, token: str) -> tuple[Sequence[Said], str]:
+        """Return what was said, the oldest first, and the token of the next page, empty at the end."""
+        row = await self._row(tenant, name)
+        query = ("messages", row.id)
+        size = page_size(size)
+        place = place_of(token, *query)
+        page, more = await self._listed.messages(row.id, after=place[0] if place else -1, limit=size)
+        _, next_token = paged([*page, page[-1]] if more else page, len(page), _position, *query)
+        return [_said(one) for one in page], next_token
+
+    async def set_metadata(
+        self, tenant: Tenant, name: str, changed: Mapping[str, str], removed: Sequence[str]
+    ) -> WholeThread:
+        """Set entries, JSON texts by their keys, and remove others; a thread that is not there is made."""
+        for key, value in changed.items():
+            _check_entry(key, value)
+        both = sorted(changed.keys() & set(removed))
+        if both:
+            raise InvalidArgument(f"remove: {both[0]!r} is to be set as well; name each key once")
+        thread = await self._store.thread(tenant.name, name)
+        busy = await self._listed.change_metadata(thread.id, changed, removed, KEYS_LIMIT)
+        if busy == "":
+            raise InvalidArgument(f"set: {KEYS_LIMIT:,} keys are kept of a thread; remove some first")
+        if busy is not None:
+            raise _busy(name, busy)
+        return await self.get(tenant, name)
+
+    async def delete(self, tenant: Tenant, name: str) -> Mapping[str, int]:
+        """Remove a thread with all that is kept of it; return the rows that went, by table."""
+        row = await self._row(tenant, name)
+        if row.run_id is not None:
+            raise _busy(name, row.run_id)
+        if self._erasure is None:
+            raise Unavailable("this gateway cannot delete threads yet")
+        try:
+            return await self._erasure.thread(tenant.name, name, actor())
+        finally:
+            self._forget(tenant, name)
+
+    async def _row(self, tenant: Tenant, name: str) -> ThreadRow:
+        row = await self._listed.get(tenant.name, name)
+        if row is None:
+            raise NotFound(f"no thread {name[:64]!r}: `airlock thread list` shows their names")
+        return row
+
+
+def _position(one: MessageRow) -> tuple[int, str]:
+    return one.position, ""
+
+
+def _busy(name: str, run_id: str) -> ThreadBusy:
+    return ThreadBusy(f"the run {run_id} is under way in thread {name!r}: wait for it or cancel it", run_id=run_id)
+
+
+def _check_entry(key: str, value: str) -> None:
+    if not key or len(key) > KEY_LIMIT_CHARS or "\0" in key:
+        raise InvalidArgument(f"set: a key has 1 to {KEY_LIMIT_CHARS} characters, and no NUL")
+    try:
+        json.loads(value, parse_constant=_no_constant)
+        value.encode("ascii")
+    except UnicodeEncodeError:
+        value = json.dumps(json.loads(value))
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"set: the value of {key[:64]!r} is not JSON: {error}") from None
+    if len(value) > VALUE_LIMIT_CHARS:
+        raise InvalidArgument(
+            f"set: the value of {key[:64]!r} has {len(value):,} characters as JSON in ASCII, the limit is "
+            f"{VALUE_LIMIT_CHARS:,}"
+        )
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _said(row: MessageRow) -> Said:
+    message = read_message(row.message).message or Message(role="user", content=NOT_READ)
+    return Said(row.position, row.run_id, message)

@@ -1,0 +1,27 @@
+"""What the log of a run tells already, so that a gateway that takes the run over does not tell it a second time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from agent.events import Event
+from gateway.storage.store import ONCE, LoggedEvent
+
+_BY = {"step_started": "step", "step_finished": "step", "run_started": ""}
+
+
+class ToldEvents:
+    """The events of one run's steps and calls, past the state that it goes on from."""
+
+    def __init__(self, stored: Sequence[LoggedEvent] = ()) -> None:
+        self._told = {self._key(event.type, json.loads(event.payload)) for event in stored} - {None}
+
+    def has(self, event: Event) -> bool:
+        """Return whether this event was told; one of a subagent never was, for it is another one now."""
+        return bool(self._told) and self._key(event.type, event.payload) in self._told
+
+    def _key(self, type_: str, payload: object) -> tuple[str, object] | None:
+        if type_ not in ONCE or not isinstance(payload, dict) or "within" in payload:
+            return None
+        return type_, payload.get(_BY.get(type_, "call_id"))

@@ -1,0 +1,174 @@
+"""DockerGround: one Docker engine as all sandboxes of a gateway instance stand on it.
+
+What it says of itself, its images, the runtime volume, workspaces, and which processes of the instance serve.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sandbox import container_config as config
+from sandbox import docker_requests
+from sandbox.docker_requests import DockerRequests, EngineFacts
+from sandbox.engine import SandboxSpec
+from sandbox.errors import SandboxUnavailable
+from sandbox.lock_directory import LockDirectory
+from sandbox.runtime_volume import Ground, prepare
+from sandbox.thread_lock import ThreadLock
+
+
+@dataclass(frozen=True)
+class Image:
+    """A tenant's image, by its id, and where nothing but something empty is to be."""
+
+    id: str
+    volumes: tuple[str, ...]
+
+
+class DockerGround:
+    """The ground; `base_url` is the engine's address, None means DOCKER_HOST or the default socket."""
+
+    def __init__(
+        self,
+        *,
+        instance: str,
+        channel_root: Path,
+        runtime_image: str = "airlock-runtime",
+        base_url: str | None = None,
+        new_suffix: Callable[[], str] = lambda: secrets.token_hex(4),
+    ) -> None:
+        self._instance = instance
+        self._channel_root = channel_root.absolute()
+        self._runtime_image = runtime_image
+        self._requests = DockerRequests(base_url)
+        self._new_suffix = new_suffix
+        self._locks = LockDirectory(self._channel_root, instance)
+        self._standing: ThreadLock | None = None
+        # Whether no other process of the instance served when this one was about to go.
+        self._alone = False
+        self._engine_id = ""
+        self._preparing = asyncio.Lock()
+        self._ground: Ground | None = None
+        self._closed = False
+        self._removals: set[asyncio.Task[None]] = set()
+
+    @property
+    def bounds_workspaces(self) -> bool:
+        """Whether the engine's disk enforces workspace_bytes in all; else it holds for each file only."""
+        return self._ground is not None and self._ground.workspace_quota
+
+    async def id(self) -> str:
+        """Return the id that the engine gave itself."""
+        if not self._engine_id:
+            self._engine_id = await self._requests.ask(docker_requests.engine_id)
+        return self._engine_id
+
+    async def describe(self) -> EngineFacts:
+        """Return what the engine says of itself; EngineUnavailable when it does not answer."""
+        return await self._requests.ask(docker_requests.describe)
+
+    async def prepare(self) -> None:
+        """Make ready what every sandbox needs; raises SandboxError when none could be made."""
+        await self._prepared()
+
+    async def remove_workspace(self, tenant: str, thread: str) -> None:
+        """Remove a thread's files for good; its sandbox must be gone. Files that are gone are no error."""
+        name = config.workspace_volume(self._instance, tenant, thread)
+        await self._requests.ask(docker_requests.remove_volume, name)
+
+    async def remove_workspaces(self) -> None:
+        """Remove the files of every thread of this instance for good, unless another process of it serves."""
+        if self._removals:  # a sandbox that never came up may still hold its workspace
+            await asyncio.wait(self._removals)
+        if not await self._stands_alone():
+            return
+        left = []
+        for name in await self._requests.ask(docker_requests.list_volumes, self._labels("workspace")):
+            try:
+                await self._requests.ask(docker_requests.remove_volume, name)
+            except SandboxUnavailable as error:
+                left.append(str(error))
+        if left:
+            raise SandboxUnavailable("; ".join(left))
+
+    async def owned(self) -> Sequence[str]:
+        """Return the ids of the sandboxes that this instance owns, alive or not."""
+        containers = await self._own_containers("sandbox")
+        return [container["Labels"][config.SANDBOX_LABEL] for container in containers]
+
+    async def _prepared(self) -> Ground:
+        """Return what sandboxes stand on, the runtime volume filled; asks the engine once."""
+        if self._ground is None:
+            async with self._preparing:
+                if self._ground is None:
+                    if self._standing is not None:
+                        self._standing.close()
+                    self._standing = await self._locks.enter_ground()
+                    try:
+                        self._ground = await self._requests.ask(prepare, self._runtime_image, self._instance)
+                    finally:
+                        self._standing.hold()
+                        self._standing.leave()
+        return self._ground
+
+    async def _stands_alone(self) -> bool:
+        """Return whether no other process of the instance serves; this one is no hindrance to others from then on."""
+        if self._standing is not None:
+            self._standing.close()
+            self._standing = None
+        standing = await self._locks.enter_ground()
+        try:
+            if not standing.hold_alone():
+                return False
+            standing.retire()
+            self._alone = True
+            return True
+        finally:
+            standing.close()
+
+    async def _own_containers(self, kind: str) -> list[dict[str, Any]]:
+        return await self._requests.ask(docker_requests.list_containers, self._labels(kind))
+
+    def _labels(self, kind: str) -> dict[str, str]:
+        return {config.INSTANCE_LABEL: self._instance, config.KIND_LABEL: kind}
+
+    async def _image(self, name: str) -> Image:
+        found = await self._requests.ask(docker_requests.inspect_image, name)
+        try:
+            return Image(found.id, config.image_volumes(found.volumes))
+        except ValueError as error:
+            raise SandboxUnavailable(f"image {name!r} cannot be used: {error}; build it without that VOLUME") from error
+
+    def _config(self, spec: SandboxSpec, sandbox_id: str, ground: Ground, image: Image) -> dict[str, Any]:
+        return config.container_config(
+            dataclasses.replace(spec, image=image.id),
+            instance=self._instance,
+            sandbox_id=sandbox_id,
+            runtime=ground.runtime,
+            channel_directory=str(self._channel_root / sandbox_id),
+            gateway_gid=os.getgid(),
+            workspace_quota=ground.workspace_quota,
+            volumes=image.volumes,
+        )
+
+    async def _destroy(self, sandbox_id: str) -> None:
+        name = config.container_name(self._instance, sandbox_id)
+        await self._requests.ask(docker_requests.remove_container, name)
+        await self._requests.run(lambda: shutil.rmtree(self._channel_root / sandbox_id, ignore_errors=True))
+
+    def _make_channel_directory(self, sandbox_id: str) -> Path:
+        self._channel_root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        directory = self._channel_root / sandbox_id
+        directory.mkdir()
+        # Root in the container has no power over other people's files, so it enters by the gateway's group.
+        os.chown(directory, -1, os.getgid())
+        directory.chmod(0o770)
+        return directory

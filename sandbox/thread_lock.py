@@ -1,0 +1,171 @@
+"""ThreadLock: which processes of a host use a thread's sandbox. One file for each thread that has a sandbox.
+
+All gateways that share an engine share these files. Three bytes of a file are locked apart from each other:
+
+    gate    exclusive   while the thread's sandbox is looked for, made or removed
+    held    shared      while a process keeps the sandbox;  exclusive: no other process does
+    busy    shared      while a process has calls in it;    exclusive: no process has
+
+`held` and `busy` are taken exclusively behind the gate only. A file that was unlinked tells that its sandbox was
+removed, so whoever still has it open knows before the next call. The kernel drops the locks of a process that dies,
+however it dies. They are locks of the open file (F_OFD_SETLK), whose change from shared to exclusive is one step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import struct
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+from sandbox.errors import SandboxUnavailable
+
+_GATE, _HELD, _BUSY = range(3)
+# struct flock: type, whence, start, length, pid (which must be 0).
+_FLOCK = struct.Struct("hhqqi0q")
+_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+_NOTE_LIMIT_BYTES = 64 * 1024
+_FIRST_RETRY_S = 0.002
+_LAST_RETRY_S = 0.05
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a lock file says of its sandbox: its id, the digest of how it was made, and what its owner calls it.
+
+    Of a sandbox that was found without a file only the first two are known.
+    """
+
+    sandbox: str
+    made: str
+    thread: str = ""
+    image: str = ""
+    runtime: str = ""
+
+
+class ThreadLock:
+    """An open lock file. Nothing of it is shared between threads of this process, nor its locks with another one."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path = path
+        self._descriptor: int | None = descriptor
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open a lock file, made if it is not there."""
+        while True:
+            try:
+                return cls(path, os.open(path, _FLAGS | os.O_CREAT, 0o600))
+            except FileNotFoundError:
+                for directory in (path.parent.parent, path.parent):  # `mode` is not for the parents that it makes
+                    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    @classmethod
+    def open_existing(cls, path: Path) -> Self | None:
+        """Open a lock file, or return None where there is none."""
+        try:
+            return cls(path, os.open(path, _FLAGS))
+        except FileNotFoundError:
+            return None
+
+    @property
+    def gone(self) -> bool:
+        """Whether the sandbox was removed, or this was closed."""
+        return self._descriptor is None or os.fstat(self._descriptor).st_nlink == 0
+
+    # --- the gate ---
+
+    def try_gate(self) -> bool:
+        """Shut the gate if nobody has."""
+        return self._lock(fcntl.F_WRLCK, _GATE)
+
+    async def gate(self, limit_s: float) -> None:
+        """Shut the gate; SandboxUnavailable when another has it for longer than `limit_s`."""
+        retry_s = _FIRST_RETRY_S
+        deadline_s = asyncio.get_running_loop().time() + limit_s
+        while not self.try_gate():
+            if asyncio.get_running_loop().time() > deadline_s:
+                raise SandboxUnavailable(
+                    f"another gateway makes or removes the sandbox of this thread for over {limit_s:.0f} s; try again"
+                )
+            await asyncio.sleep(retry_s)
+            retry_s = min(2 * retry_s, _LAST_RETRY_S)
+
+    def leave(self) -> None:
+        """Open the gate, and let others have their turn at `busy`."""
+        self._lock(fcntl.F_UNLCK, _BUSY)
+        self._lock(fcntl.F_UNLCK, _GATE)
+
+    # --- who uses it; all but begin_use and end_use behind the gate ---
+
+    def hold(self) -> None:
+        """Keep the sandbox."""
+        self._lock(fcntl.F_RDLCK, _HELD)
+
+    def hold_alone(self) -> bool:
+        """Return whether no other process keeps it; none can, then, until the gate opens."""
+        return self._lock(fcntl.F_WRLCK, _HELD)
+
+    def unused(self) -> bool:
+        """Return whether no process has calls in it; none can begin one, then, until the gate opens."""
+        return self._lock(fcntl.F_WRLCK, _BUSY)
+
+    def begin_use(self) -> bool:
+        """Say that calls are under way; False when the sandbox was or is being removed."""
+        if not self._lock(fcntl.F_RDLCK, _BUSY):
+            return False
+        if self.gone:
+            self._lock(fcntl.F_UNLCK, _BUSY)
+            return False
+        return True
+
+    def end_use(self) -> None:
+        """Say that none are."""
+        if self._descriptor is not None:
+            self._lock(fcntl.F_UNLCK, _BUSY)
+            os.utime(self._descriptor)
+
+    # --- what the file says ---
+
+    def read(self) -> Note | None:
+        """Return the note; None for none, or one that cannot be read."""
+        if self._descriptor is None:
+            return None
+        try:
+            return Note(**json.loads(os.pread(self._descriptor, _NOTE_LIMIT_BYTES, 0)))
+        except (ValueError, TypeError):
+            return None
+
+    def write(self, note: Note) -> None:
+        """Replace the note."""
+        if self._descriptor is not None:
+            data = json.dumps(asdict(note)).encode()
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, data, 0)
+
+    # --- its end ---
+
+    def retire(self) -> None:
+        """Remove the file, for its sandbox is gone, and close; behind the gate only."""
+        if not self.gone:
+            self._path.unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Drop every lock. Closing again is no error."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _lock(self, kind: int, byte: int) -> bool:
+        if self._descriptor is None:
+            return False
+        with contextlib.suppress(BlockingIOError, PermissionError):
+            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0))
+            return True
+        return False

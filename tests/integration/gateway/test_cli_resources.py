@@ -1,0 +1,69 @@
+"""`airlock files`, `thread` and `runs` against a real gateway, as programs and people call them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.gateway_process import airlock
+from tests.integration.gateway.conftest import Pair
+
+
+def env_of(pair: Pair) -> dict[str, str]:
+    return {"AIRLOCK_ADDRESS": pair.address, "AIRLOCK_API_KEY": pair.key}
+
+
+def told(pair: Pair, *arguments: str) -> Any:
+    return json.loads(airlock(*arguments, "--json", env=env_of(pair)).stdout)
+
+
+def test_a_file_goes_in_is_listed_and_comes_out_byte_for_byte(pair: Pair, tmp_path: Path) -> None:
+    data = bytes(range(256)) * 5000
+    (tmp_path / "in").write_bytes(data)
+    written = told(pair, "files", "write", str(tmp_path / "in"), "a/b.bin", "--thread", "cli")
+    assert written == {"path": "a/b.bin", "size_bytes": len(data)}
+    assert [entry["name"] for entry in told(pair, "files", "ls", "a", "--thread", "cli")] == ["b.bin"]
+    assert told(pair, "files", "ls", "**/*.bin", "--thread", "cli") == ["/workspace/a/b.bin"]
+    read = told(pair, "files", "read", "a/b.bin", str(tmp_path / "out"), "--thread", "cli")
+    assert read["size_bytes"] == len(data)
+    assert (tmp_path / "out").read_bytes() == data
+    shown = airlock("files", "ls", "a", "--thread", "cli", env=env_of(pair)).stdout
+    assert "1,280,000" in shown
+    assert "b.bin" in shown
+
+
+def test_a_file_that_is_not_there_leaves_the_one_here_and_exits_3(pair: Pair, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.write_bytes(b"mine")
+    failed = airlock("files", "read", "nothing", str(here), "--thread", "cli", "--json", env=env_of(pair), check=False)
+    assert (failed.returncode, json.loads(failed.stdout)["reason"]) == (3, "NOT_FOUND")
+    assert here.read_bytes() == b"mine"
+    failed = airlock("files", "write", str(tmp_path / "no"), "x", "--json", env=env_of(pair), check=False)
+    assert failed.returncode == 2
+
+
+def test_a_thread_is_listed_shown_and_deleted(pair: Pair) -> None:
+    told(pair, "tool", "call", "execute", '{"command": "echo x > kept"}', "--thread", "gone-1")
+    assert [thread["name"] for thread in told(pair, "thread", "list", "--prefix", "gone-")] == ["gone-1"]
+    assert told(pair, "thread", "show", "gone-1")["messages"] == 0
+    assert airlock("thread", "messages", "gone-1", "--json", env=env_of(pair)).stdout == ""
+    removed = told(pair, "thread", "delete", "gone-1", "--yes")["removed"]
+    assert removed["threads"] == removed["tool_calls"] == 1
+    assert told(pair, "thread", "list", "--prefix", "gone-") == []
+    anew = told(pair, "tool", "call", "execute", '{"command": "cat kept"}', "--thread", "gone-1")
+    assert anew["exit_code"] == 1
+
+
+def test_runs_are_looked_for_and_what_is_wrong_is_said(pair: Pair) -> None:
+    assert told(pair, "runs", "list", "--thread", "never", "--status", "failed") == []
+    for arguments, code in (
+        (("runs", "get", "run_none"), 3),
+        (("runs", "watch", "run_none"), 3),
+        (("runs", "cancel", "run_none"), 3),
+        (("runs", "list", "--status", "gone"), 3),
+        (("runs", "list", "--since", "yesterday"), 2),
+    ):
+        failed = airlock(*arguments, "--json", env=env_of(pair), check=False)
+        assert (failed.returncode, arguments) == (code, arguments)
+        assert json.loads(failed.stdout)["error"]

@@ -1,0 +1,195 @@
+"""A gateway that tells: a real receiver of traces, a real scrape, and its own log, after calls and a run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from agent.models.scripted_model_server import Call, ScriptedModelServer, Turn
+from gateway.client import Client
+from gateway.errors import InvalidArgument
+from gateway.telemetry import attributes as a
+from gateway.telemetry import client_span
+from gateway.telemetry.instruments import METRICS
+from tests.gateway_process import Home, make_home, served
+from tests.unit.gateway.redaction.secrets import B64
+from tests.unit.gateway.telemetry.receiver import Received, receiver, told
+
+ROOT = Path(__file__).parents[3]
+TOKEN = "gh" + "p_" + B64[:36]
+SERVICE = "of the service"
+CALL_TOOL, START_RUN = "gateway.v1.ToolService/CallTool", "gateway.v1.RunService/StartRun"
+
+
+@dataclass(frozen=True)
+class Told:
+    """All that was told."""
+
+    received: Received
+    client: Sequence[ReadableSpan]
+    scrape: str
+    log: str
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.splitlines() if line.startswith("{")]
+
+
+@pytest.fixture(scope="module")
+def all_told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+    home = make_home(tmp_path_factory.mktemp("telemetry"))
+    exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client_span, "_TRACER", provider.get_tracer("airlock.client"))
+        yield asyncio.run(_scenario(home, exporter, provider))
+
+
+async def _scenario(home: Home, exporter: InMemorySpanExporter, provider: TracerProvider) -> Told:
+    turns = [
+        Turn(say="I look.", calls=(Call("execute", {"command": f"export T={TOKEN}; echo $T"}),)),
+        Turn(say="Done."),
+    ]
+    async with receiver() as received, ScriptedModelServer(turns) as model:
+        home.configure(
+            model={"base_url": model.base_url, "name": "scripted"},
+            telemetry={
+                "otlp_endpoint": received.endpoint,
+                "metrics_listen": "127.0.0.1:0",
+                "record_arguments": True,
+                "record_results": True,
+            },
+        )
+        # Stopped beside this loop, in which the receiver has to answer meanwhile.
+        stack = contextlib.ExitStack()
+        gateway = stack.enter_context(served(home, {"OPENAI_API_KEY": "none", "NO_PROXY": "127.0.0.1"}))
+        log = home.config.parent / "serve.log"
+        try:
+            async with Client(gateway.address, home.key) as airlock:
+                with provider.get_tracer("service").start_as_current_span(SERVICE):
+                    await airlock.call_tool("execute", {"command": f"export T={TOKEN}; echo $T"}, thread="t")
+                    run = await airlock.start_run("go", thread="t")
+                assert [event async for event in airlock.watch_run(run.id)]
+                with pytest.raises(InvalidArgument):
+                    await airlock.call_tool("", {}, thread="t")
+                await airlock.call_tool(f"odd_{TOKEN}", {}, thread="t")
+            scrape = await asyncio.to_thread(_scraped, log.read_text(encoding="utf-8"))
+        finally:
+            await asyncio.to_thread(stack.close)
+    return Told(received, exporter.get_finished_spans(), scrape, log.read_text(encoding="utf-8"))
+
+
+def _scraped(log: str) -> str:
+    (address,) = re.findall(r'"address": "([^"]+)", "event": "metrics are served"', log)
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def _below(spans: Sequence[Span], parent: bytes, name: str) -> Span:
+    return next(span for span in spans if span.name == name and span.parent_span_id == parent)
+
+
+def test_one_trace_goes_from_the_client_to_the_sandbox(all_told: Told) -> None:
+    (service,) = [span for span in all_told.client if span.name == SERVICE]
+    called = next(span for span in all_told.client if span.name == CALL_TOOL)
+    assert service.context is not None
+    assert called.context is not None
+    assert called.parent is not None
+    assert called.parent.span_id == service.context.span_id
+    trace = service.context.trace_id.to_bytes(16)
+    spans = [span for span in all_told.received.spans if span.trace_id == trace]
+    rpc = _below(spans, called.context.span_id.to_bytes(8), CALL_TOOL)
+    tool = _below(spans, rpc.span_id, "execute_tool execute")
+    used = _below(spans, tool.span_id, "use_sandbox")
+    created = _below(spans, used.span_id, "create_sandbox")
+    assert told(created)[a.SANDBOX_ID] == told(used)[a.SANDBOX_ID]
+    hooks = {one.value.string_value for event in tool.events for one in event.attributes if one.key == a.HOOK_NAME}
+    assert hooks >= {"policy", "journal"}
+    assert (told(tool)[a.VERDICT], told(tool)[a.OUTCOME], told(tool)[a.TENANT]) == ("allow", "exited", "default")
+
+
+def test_a_run_goes_on_in_the_trace_of_the_call_that_began_it(all_told: Told) -> None:
+    (service,) = [span for span in all_told.client if span.name == SERVICE]
+    assert service.context is not None
+    spans = [span for span in all_told.received.spans if span.trace_id == service.context.trace_id.to_bytes(16)]
+    (started,) = [span for span in spans if span.name == START_RUN]
+    agent = _below(spans, started.span_id, "invoke_agent default")
+    assert told(agent)[a.RUN_STATUS] == "completed"
+    assert len([span for span in spans if span.name == "chat scripted" and span.parent_span_id == agent.span_id]) == 2
+    tool = _below(spans, agent.span_id, "execute_tool execute")
+    assert _below(spans, tool.span_id, "use_sandbox")
+    assert told(tool)[a.RUN_ID] == told(agent)[a.RUN_ID]
+
+
+def test_spans_carry_what_the_tables_name_and_nothing_else(all_told: Told) -> None:
+    tables = {name.partition(" ")[0]: set(names) for name, names in a.SPANS.items()}
+    for span in all_told.received.spans:
+        kind = "{service}/{method}" if "/" in span.name else span.name.partition(" ")[0]
+        assert set(told(span)) <= tables[kind], span.name
+
+
+def test_secrets_are_in_no_span_no_metric_and_no_line(all_told: Told) -> None:
+    secret = TOKEN[4:]
+    spans = b"".join(span.SerializeToString() for span in all_told.received.spans)
+    assert b"[redacted" in spans
+    assert secret.encode() not in spans
+    assert secret not in all_told.scrape
+    assert secret not in all_told.log
+
+
+def test_each_line_in_a_call_says_whose_it_is_and_which_trace_it_belongs_to(all_told: Told) -> None:
+    calls = [line for line in all_told.lines if line["event"] == "tool call"]
+    assert len(calls) == 3
+    spans = {span.trace_id.hex() for span in all_told.received.spans}
+    for line in calls:
+        assert (line["tenant"], line["thread"], line["trace_id"] in spans) == ("default", "t", True)
+        assert line["call_id"]
+        assert not {"arguments", "result", "content"} & line.keys()
+    (finished,) = [line for line in all_told.lines if line["event"] == "run finished"]
+    assert finished["run_id"]
+    assert {line["run_id"] for line in calls} == {None, finished["run_id"]}
+
+
+def _names(scrape: str) -> set[str]:
+    return {re.split(r"[{ ]", line)[0] for line in scrape.splitlines() if not line.startswith("#")}
+
+
+def test_every_metric_of_the_dashboard_is_one_that_a_gateway_has(all_told: Told) -> None:
+    dashboard = json.loads((ROOT / "deploy" / "grafana" / "airlock.json").read_text(encoding="utf-8"))
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    assert len(queries) > 30
+    bare = [re.sub(r"\{[^}]*\}|by \([^)]*\)", "", query) for query in queries]
+    names = {name for query in bare for name in re.findall(r"\b\w+(?=[\[)])(?!\()", query)}
+    assert names - _names(all_told.scrape) == set()
+    labels = {
+        label for query in queries for group in re.findall(r"by \(([^)]*)\)", query) for label in group.split(", ")
+    }
+    labels |= {label for query in queries for label in re.findall(r'(\w+)(?:!=|=~|=)"', query)}
+    known = {label.replace(".", "_") for metric in METRICS for label in metric.labels}
+    assert labels - {"le"} <= known
+
+
+def test_the_scrape_has_every_metric_of_the_table(all_told: Told) -> None:
+    families = {line.split()[2] for line in all_told.scrape.splitlines() if line.startswith("# TYPE ")}
+    for metric in METRICS:
+        family = metric.name.replace(".", "_") + ("_seconds" if metric.unit == "s" else "")
+        assert {family, f"{family}_total"} & families, metric.name
+
+
+def test_no_series_has_a_label_of_somebody_elses_choice(all_told: Told) -> None:
+    tools = set(re.findall(r'gen_ai_tool_name="([^"]+)"', all_told.scrape))
+    assert tools == {"execute", "other"}
+    assert set(re.findall(r'airlock_tenant="([^"]*)"', all_told.scrape)) <= {"default", ""}

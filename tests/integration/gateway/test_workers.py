@@ -1,0 +1,198 @@
+"""`airlock serve --workers 2`: two processes, one port, one sandbox a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from pathlib import Path
+
+import pytest
+
+from gateway import client_wire
+from gateway.client import Client, NotFound, OtherEngine, SandboxBusy, Unavailable
+from tests.docker_state import containers_of, volumes_of
+from tests.gateway_process import Home, Served, airlock, make_home, served
+
+# With two workers, all of them at one of the two is a matter of one in 32,768.
+_CLIENTS = 16
+
+
+@pytest.fixture(autouse=True)
+def connections_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each client make a connection of its own, for the kernel to give to either worker."""
+    monkeypatch.setattr(client_wire, "_OPTIONS", (*client_wire._OPTIONS, ("grpc.use_local_subchannel_pool", 1)))
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return make_home(tmp_path / "home")
+
+
+@pytest.fixture
+def pair(home: Home) -> Iterator[Served]:
+    with served(home, None, "--workers", "2") as gateway:
+        yield gateway
+    assert containers_of(home.instance) == []
+    assert volumes_of(home.instance) == []
+    assert list((home.config.parent / "state" / "channels").iterdir()) == []
+
+
+@asynccontextmanager
+async def clients(gateway: Served, home: Home) -> AsyncIterator[list[Client]]:
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(Client(gateway.address, home.key)) for _ in range(_CLIENTS)]
+
+
+def workers_of(gateway: Served) -> set[int]:
+    """Return the processes that a gateway's parent has."""
+    pid = gateway.process.pid
+    return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()}
+
+
+def processor_ticks(process: int) -> int:
+    fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+async def test_what_one_connection_writes_every_other_reads_and_there_is_one_container(
+    pair: Served, home: Home
+) -> None:
+    workers = workers_of(pair)
+    assert len(workers) == 2
+    before = {process: processor_ticks(process) for process in workers}
+    async with clients(pair, home) as all_:
+        calls = [
+            one.call_tool("execute", {"command": f"echo {number} > /tmp/{number}"}, thread="t")
+            for number, one in enumerate(all_)
+        ]
+        assert [result.exit_code for result in await asyncio.gather(*calls)] == [0] * _CLIENTS
+        assert len(containers_of(home.instance)) == 1
+        seen = await asyncio.gather(
+            *(one.call_tool("execute", {"command": "ls /tmp | wc -l"}, thread="t") for one in all_)
+        )
+        assert {result.content.strip() for result in seen} == {str(_CLIENTS)}
+    assert all(processor_ticks(process) > before[process] for process in workers), "both of them worked"
+
+
+async def test_calls_on_the_other_worker_go_on_when_one_is_killed_and_it_comes_back(pair: Served, home: Home) -> None:
+    doomed, other = sorted(workers_of(pair))
+    lost: list[int] = []
+    done: list[int] = []
+    stop = asyncio.Event()
+
+    async def call_on_and_on(number: int, one: Client) -> None:
+        while not stop.is_set():
+            try:
+                result = await one.call_tool("execute", {"command": "echo on"}, thread=f"t{number % 2}")
+            except Unavailable:
+                lost.append(number)
+                continue
+            if result.outcome == "interrupted":  # what the killed one had begun is not begun again
+                lost.append(number)
+                continue
+            assert result.content == "on\n", result
+            done.append(number)
+
+    async with clients(pair, home) as all_:
+        for thread in ("t0", "t1"):
+            await all_[0].call_tool("execute", {"command": f"touch /tmp/{thread}"}, thread=thread)
+        calling = [asyncio.create_task(call_on_and_on(number, one)) for number, one in enumerate(all_)]
+        async with asyncio.timeout(120):
+            while len(set(done)) < _CLIENTS:
+                await asyncio.sleep(0.01)
+            os.kill(doomed, signal.SIGKILL)
+            while len(workers_of(pair)) < 2 or doomed in workers_of(pair):
+                await asyncio.sleep(0.01)
+            done.clear()
+            while len(set(done)) < _CLIENTS:
+                await asyncio.sleep(0.01)
+        stop.set()
+        await asyncio.gather(*calling)
+        assert other in workers_of(pair)
+        assert len(set(lost)) < _CLIENTS, "some were on the other worker, and saw nothing of it"
+        assert len(containers_of(home.instance)) == 2
+        for thread in ("t0", "t1"):
+            kept = await all_[0].call_tool("execute", {"command": f"ls /tmp/{thread}"}, thread=thread)
+            assert kept.exit_code == 0, "the sandbox is the one that both used"
+
+
+async def test_workers_stop_when_their_parent_is_killed(home: Home) -> None:
+    with served(home, None, "--workers", "2") as gateway:
+        async with Client(gateway.address, home.key) as airlock_:
+            await airlock_.call_tool("execute", {"command": "true"})
+        workers = workers_of(gateway)
+        gateway.kill()
+        async with asyncio.timeout(60):
+            while any(Path(f"/proc/{process}/cmdline").exists() for process in workers):
+                await asyncio.sleep(0.05)
+    assert containers_of(home.instance) == [], "they stopped in order"
+    assert volumes_of(home.instance) == []
+
+
+async def test_sandboxes_are_listed_shown_and_stopped_by_their_own_tenant_only(pair: Served, home: Home) -> None:
+    stranger_s = home.add_tenant("stranger")
+    env = {"AIRLOCK_ADDRESS": pair.address, "AIRLOCK_API_KEY": home.key}
+    async with clients(pair, home) as all_, Client(pair.address, stranger_s) as stranger:
+        for thread in ("a", "b"):
+            await all_[0].call_tool("execute", {"command": "true"}, thread=thread)
+        found = [one async for one in all_[1].sandboxes()]
+        assert sorted(one.thread for one in found) == ["a", "b"]
+        assert [one.id for one in found] == sorted(one.id for one in found)
+        assert await all_[2].get_sandbox("a") in found
+        busy = asyncio.create_task(all_[3].call_tool("execute", {"command": "touch /tmp/x; sleep 60"}, thread="a"))
+        while (await all_[0].call_tool("execute", {"command": "test -e /tmp/x"}, thread="a")).exit_code:
+            pass
+        for one in all_:
+            with pytest.raises(SandboxBusy):
+                await one.stop_sandbox("a")
+        busy.cancel()
+        stopped = await all_[4].stop_sandbox("b")
+        assert stopped.thread == "b"
+        with pytest.raises(NotFound) as not_there:
+            await all_[5].stop_sandbox("b")
+        with pytest.raises(NotFound) as not_there_either:
+            await all_[5].get_sandbox("b")
+        # A key of a tenant that the gateway did not know at its start opens nothing; told apart from the rest.
+        assert str(not_there.value) == str(not_there_either.value)
+        del stranger
+    listed = airlock("sandbox", "list", env=env)
+    assert "a " in listed.stdout
+    gone = airlock("sandbox", "get", "b", "--json", env=env, check=False)
+    assert gone.returncode == 3
+    assert '"reason": "NOT_FOUND"' in gone.stdout
+
+
+async def test_a_thread_whose_files_are_on_another_engine_is_refused(pair: Served, home: Home) -> None:
+    async with clients(pair, home) as all_:
+        await all_[0].call_tool("execute", {"command": "true"}, thread="mine")
+        path = home.config.parent / "state" / "airlock.db"
+        with closing(sqlite3.connect(path, timeout=30)) as database, database:
+            (engine,) = database.execute("SELECT engine FROM threads WHERE name = 'mine'").fetchone()
+            assert engine
+            made = (
+                "INSERT INTO threads (id, tenant, name, created_us, engine) VALUES ('thr_x', 'default', 'far', 1, 'E2')"
+            )
+            database.execute(made)
+        for one in all_:
+            with pytest.raises(OtherEngine, match="E2") as refused:
+                await one.call_tool("execute", {"command": "true"}, thread="far")
+            assert refused.value.details == {"engine": "E2"}
+        assert len(containers_of(home.instance)) == 1
+
+
+def test_a_second_gateway_on_the_same_state_directory_is_refused(pair: Served, home: Home) -> None:
+    refused = airlock(
+        *("serve", "--config", str(home.config), "--listen", "127.0.0.1:0", "--workers", "2"), check=False
+    )
+    assert refused.returncode == 2
+    assert "in use by another gateway" in refused.stderr
+
+
+def test_plain_text_beyond_loopback_is_refused(home: Home) -> None:
+    refused = airlock("serve", "--config", str(home.config), "--listen", "0.0.0.0:0", check=False)
+    assert refused.returncode == 2
+    assert "--insecure-plaintext" in refused.stderr

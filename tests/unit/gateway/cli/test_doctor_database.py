@@ -1,0 +1,51 @@
+"""What `airlock doctor --config` says of a database, without a change to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from gateway.cli.doctor import _database
+from gateway.storage.connecting import connect
+from gateway.storage.migration import downgrade, revision_of, upgrade
+
+
+@pytest.fixture
+def config(tmp_path: Path, database_url: str) -> Path:
+    path = tmp_path / "airlock.yaml"
+    path.write_text(f"database_url: {database_url}\ntenants: {{t: {{policy: t.yaml}}}}\n", encoding="utf-8")
+    return path
+
+
+def test_it_names_the_revision_and_what_the_next_start_makes_of_it(config: Path, database_url: str) -> None:
+    engine = connect(database_url)
+    upgrade(engine)
+    newest = revision_of(database_url).newest
+    assert (_database(config).state, newest in _database(config).detail) == ("ok", True)
+    downgrade(engine, "0003")
+    found = _database(config)
+    assert (found.state, "backup" in found.mend) == ("warning", True)
+    assert "revision 0003" in found.detail
+    assert revision_of(database_url).current == "0003"
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    assert _database(config).state == "failed"
+    engine.dispose()
+
+
+def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    config = tmp_path / "airlock.yaml"
+    config.write_text("tenants: {t: {policy: t.yaml}}\n", encoding="utf-8")
+    assert _database(config).state == "ok"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["airlock.yaml"]
+
+
+def test_a_database_that_does_not_open_says_why_and_never_the_password(tmp_path: Path) -> None:
+    config = tmp_path / "airlock.yaml"
+    url = f"postgresql://someone:secret@/x?host={tmp_path}"
+    config.write_text(f"database_url: {url}\ntenants: {{t: {{policy: t.yaml}}}}\n", encoding="utf-8")
+    found = _database(config)
+    assert (found.state, "secret" in found.mend) == ("failed", False)
+    assert "No such file" in found.mend

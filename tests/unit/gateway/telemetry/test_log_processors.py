@@ -1,0 +1,84 @@
+"""Lines of the log: which trace they belong to, and exceptions without what a tenant wrote."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from gateway.errors import Misconfigured
+from gateway.logging import set_up_logging
+from gateway.telemetry.log_processors import told
+from tests.unit.gateway.redaction.secrets import B64
+from tests.unit.gateway.telemetry.seen import watching
+
+SECRET = B64[:36]
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Set the log up as a gateway does, and return what reads its lines."""
+    root, kept = logging.getLogger(), structlog.get_config()
+    handlers, level = list(root.handlers), root.level
+    written = io.StringIO()
+    monkeypatch.setattr("sys.stderr", written)
+    set_up_logging()
+    yield lambda: [json.loads(line) for line in written.getvalue().splitlines()]
+    structlog.configure(**kept)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def fails() -> None:
+    token = SECRET  # a local value
+    try:
+        raise ValueError(f"cannot read {token}")
+    except ValueError as error:
+        raise RuntimeError(f"no {token}") from error
+
+
+def test_an_exception_keeps_its_class_and_places_and_no_words_of_its_own(lines: Any) -> None:
+    try:
+        fails()
+    except RuntimeError:
+        structlog.get_logger("a").exception("fault", run_id="r1")
+        logging.getLogger("foreign").exception("from a library")
+    ours, foreign = lines()
+    for line in (ours, foreign):
+        assert line["exception"].startswith("RuntimeError\n")
+        assert "caused by ValueError" in line["exception"]
+        assert "test_log_processors.py" in line["exception"]
+        assert " fails" in line["exception"]
+        assert SECRET not in json.dumps(line)
+    assert (ours["event"], ours["run_id"], foreign["event"]) == ("fault", "r1", "from a library")
+
+
+def test_our_own_errors_keep_their_message() -> None:
+    assert told(Misconfigured("set OPENAI_API_KEY")) == "gateway.errors.Misconfigured: set OPENAI_API_KEY"
+
+
+def test_a_group_tells_of_each_of_its_own() -> None:
+    text = told(ExceptionGroup(SECRET, [ValueError(SECRET), KeyError(SECRET)]))
+    assert text == "ExceptionGroup\n  of ValueError\n  of KeyError"
+
+
+def test_errors_that_cause_each_other_end() -> None:
+    first, second = ValueError(), KeyError()
+    first.__cause__, second.__cause__ = second, first
+    assert told(first) == "ValueError\ncaused by KeyError"
+
+
+def test_a_line_has_the_trace_that_it_is_written_in(lines: Any) -> None:
+    log = structlog.get_logger("b")
+    with watching().telemetry.tracer.start_as_current_span("rpc") as span:
+        log.info("in it")
+    log.info("after it")
+    inside, after = lines()
+    assert inside["trace_id"] == f"{span.get_span_context().trace_id:032x}"
+    assert inside["span_id"] == f"{span.get_span_context().span_id:016x}"
+    assert "trace_id" not in after

@@ -1,0 +1,102 @@
+"""A stream under way ends when its caller's credential does; others do not notice."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from gateway.client_wire import raise_error
+from gateway.errors import AirlockError, Unauthenticated, Unavailable
+from gateway.keys import make_key
+from gateway.storage.key_store import KeyStore
+from gateway.stream_guard import StreamGuard
+from tests.unit.gateway.who_server import who_server
+
+
+async def test_a_stream_ends_when_its_key_is_revoked_and_that_of_another_key_goes_on(tmp_path: Path) -> None:
+    async with who_server(tmp_path) as server:
+        keys, mine, others = KeyStore(server.database), make_key(), make_key()
+        await keys.add("acme", mine, others)
+        async with server.asking(mine.secret) as asking, server.asking(others.secret) as other:
+            stream, other_stream = asking.always(), other.always()
+            assert await anext(stream) == await anext(other_stream) == b"acme"
+            await keys.revoke(mine.id, by="test")
+            with pytest.raises(Unauthenticated, match="not known"):
+                await anext(stream)
+            assert await other.once()
+            pending = asyncio.ensure_future(anext(other_stream))
+            done, _ = await asyncio.wait([pending], timeout=0.1)
+            assert not done
+            pending.cancel()
+            await asyncio.gather(pending, return_exceptions=True)
+
+
+async def test_an_upload_ends_when_its_key_is_revoked(tmp_path: Path) -> None:
+    async with who_server(tmp_path) as server:
+        keys, key = KeyStore(server.database), make_key()
+        await keys.add("acme", key)
+        async with server.asking(key.secret) as asking:
+            call = asking.upload()
+            await call.write(b"half of it")
+            await keys.revoke(key.id, by="test")
+            with pytest.raises(Unauthenticated):
+                try:
+                    await call
+                except grpc.aio.AioRpcError as error:
+                    raise_error(error)
+
+
+async def test_a_stream_ends_when_its_key_expires(tmp_path: Path) -> None:
+    async with who_server(tmp_path) as server:
+        key = make_key()
+        await KeyStore(server.database).add("acme", key, lifetime_us=600_000)
+        async with server.asking(key.secret) as asking:
+            stream = asking.always()
+            assert await anext(stream)
+            with pytest.raises(Unauthenticated):
+                await anext(stream)
+
+
+async def test_a_database_that_does_not_answer_ends_no_stream() -> None:
+    asked = 0
+    again = asyncio.Event()
+
+    async def authenticate() -> None:
+        nonlocal asked
+        asked += 1
+        if asked > 2:
+            again.set()
+        raise Unavailable("locked")
+
+    with StreamGuard(authenticate, every_s=0.001):
+        await again.wait()
+
+
+async def test_what_ends_a_stream_otherwise_is_not_mistaken() -> None:
+    async def authenticate() -> None:
+        raise Unauthenticated("revoked")
+
+    async def cancelled() -> None:
+        with StreamGuard(authenticate, every_s=60):
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(cancelled())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_stream_that_sends_is_told_afterwards_and_one_that_is_not_read_is_cut_off() -> None:
+    async def authenticate() -> None:
+        raise Unauthenticated("revoked")
+
+    guard = StreamGuard(authenticate, every_s=0.001)
+    with pytest.raises(AirlockError, match="revoked"), guard:
+        guard.send()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.Event().wait()  # in grpc's hands
+        guard.sent()

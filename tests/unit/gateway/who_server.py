@@ -1,0 +1,113 @@
+"""A real server with the gateway's authentication, whose one service says who calls: once, and for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+import grpc.aio
+
+from gateway.auth import authentication
+from gateway.client_tls import Tls
+from gateway.client_wire import Secret, Wire
+from gateway.config import Config
+from gateway.edge import Authenticator, Context, principal, streaming, unary
+from gateway.model_settings import ModelSettings
+from gateway.policy import Policy, PolicyDocument
+from gateway.storage.database import Database
+from gateway.tenants import Tenant, Tenants
+from gateway.tls import server_credentials
+
+
+class Who:
+    """Answers with "tenant caller scopes"."""
+
+    scope = "tool"
+
+    def __init__(self, authenticate: Authenticator) -> None:
+        self.authenticate = authenticate
+
+    @unary
+    async def Once(self, tenant: Tenant, request: bytes, context: Context) -> bytes:  # noqa: N802
+        who = principal(context)
+        return f"{tenant.name} {who.caller.shown} {','.join(who.scopes)}".encode()
+
+    @streaming
+    async def Always(self, tenant: Tenant, request: bytes, context: Context) -> AsyncIterator[bytes]:  # noqa: N802
+        yield tenant.name.encode()
+        await asyncio.Event().wait()
+
+    @unary
+    async def Upload(self, tenant: Tenant, request: AsyncIterator[bytes], context: Context) -> bytes:  # noqa: N802
+        return b"".join([piece async for piece in request])
+
+
+class OfConfig:
+    """The tenants of a configuration, without their policies."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    async def named(self, name: str) -> Tenant:
+        Tenants._known(cast(Tenants, self), name)
+        return Tenant(name, Policy(PolicyDocument(version=1)), ModelSettings(), {})
+
+    @property
+    def _models(self) -> Any:
+        return self._config.tenants
+
+
+class Asking(Wire):
+    """A client of it."""
+
+    async def once(self) -> str:
+        return bytes(await self._unary(self._channel.unary_unary("/test.Who/Once"), b"")).decode()
+
+    async def always(self) -> AsyncIterator[bytes]:
+        async for answer in self._stream(self._channel.unary_stream("/test.Who/Always"), b""):
+            yield answer
+
+    def upload(self) -> Any:
+        return self._open(self._channel.stream_unary("/test.Who/Upload"))
+
+
+@dataclass(frozen=True)
+class WhoServer:
+    """Where it answers, and its database."""
+
+    address: str
+    database: Database
+
+    def asking(self, secret: Secret = "", tls: Tls | None = None) -> Asking:
+        return Asking(self.address, secret, tls=tls)
+
+
+@contextlib.asynccontextmanager
+async def who_server(directory: Path, **sections: Any) -> AsyncIterator[WhoServer]:
+    """Serve with a configuration of these sections; its tenants are acme and other."""
+    tenants = {name: {"policy": "none.yaml"} for name in ("acme", "other")}
+    config = Config.model_validate({"directory": directory, "tenants": tenants, **sections})
+    database = await Database.open(f"sqlite:///{directory}/airlock.db")
+    who = Who(authentication(config, database, cast(Tenants, OfConfig(config))))
+    server = grpc.aio.server()
+    handlers = {
+        "Once": grpc.unary_unary_rpc_method_handler(cast(Any, who.Once)),
+        "Always": grpc.unary_stream_rpc_method_handler(cast(Any, who.Always)),
+        "Upload": grpc.stream_unary_rpc_method_handler(cast(Any, who.Upload)),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Who", handlers),))
+    if config.tls is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        port = server.add_secure_port("127.0.0.1:0", server_credentials(config.tls, config.path))
+    await server.start()
+    try:
+        yield WhoServer(f"localhost:{port}" if config.tls else f"127.0.0.1:{port}", database)
+    finally:
+        await server.stop(0)
+        await database.close()
