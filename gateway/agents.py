@@ -1,7 +1,8 @@
 """Settings become capabilities here and nowhere else: what an agent is made of, in one order whatever its YAML says.
 
 Every agent has the eviction of large results, a flow, and the limits of its tenant's policy; journal and policy come
-with the tool path (gateway.tool_calls). Its settings add to that, and can neither take away nor reorder any of it.
+with the tool path (gateway.calls.tool_calls). Its settings add to that, and can neither take away nor reorder any of
+it.
 """
 
 from __future__ import annotations

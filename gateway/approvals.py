@@ -1,4 +1,4 @@
-"""Approvals as those who answer them see them: listed, watched and resolved. Asking is gateway/approver.py's.
+"""Approvals as those who answer them see them: listed, watched and resolved. Asking is gateway/calls/approver.py's.
 
 The first answer counts. An answer that allows more than the one call stands for the rule that was proposed with it, and
 is kept as a grant: a narrow allow rule that holds where the policy asks, and nowhere else.
@@ -17,7 +17,7 @@ import structlog
 from agent.intake import bounded
 from agent.messages import ToolCall
 from agent.tool import ToolResult
-from gateway.approver import call_digest
+from gateway.calls.approver import call_digest
 from gateway.errors import AirlockError, AlreadyResolved, EditRefused, Internal, InvalidArgument, NotFound
 from gateway.paging import PAGE_LIMIT, Place, page_size, paged, place_of
 from gateway.policy import Policy

@@ -9,15 +9,15 @@ from typing import Any, Literal, Self
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from gateway.admission_settings import AdmissionSettings
 from gateway.agent_settings import AgentSettings
 from gateway.config_section import Name, Section, problems
 from gateway.errors import Misconfigured
-from gateway.identity_settings import IdentitySettings, TlsSettings
+from gateway.identity.settings import IdentitySettings, TlsSettings
 from gateway.model_settings import MODEL_EXAMPLE, ModelSettings
 from gateway.policy.yaml_lines import YamlProblem, written_twice
-from gateway.recovery_settings import RecoverySettings, RunsSettings
 from gateway.retention_settings import RetentionSettings
+from gateway.runs.recovery_settings import RecoverySettings, RunsSettings
+from gateway.serving.admission_settings import AdmissionSettings
 from gateway.telemetry.settings import TelemetrySettings
 
 _AGENTS_EXAMPLE = "`agents: {default: {system_prompt: You mend programs.}}`"

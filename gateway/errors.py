@@ -35,8 +35,8 @@
     +-- Misconfigured        FAILED_PRECONDITION  the operator has to mend the configuration
     +-- Internal             INTERNAL             a fault of the gateway
 
-The server raises them anywhere and gateway/edge.py translates them once; the client turns a status back into the same
-class. str() says what is wrong and how to mend it.
+The server raises them anywhere and gateway/serving/edge.py translates them once; the client turns a status back into
+the same class. str() says what is wrong and how to mend it.
 """
 
 from __future__ import annotations

@@ -16,24 +16,23 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from gateway.approvals import Approvals
-from gateway.audit import Audit
-from gateway.auth import authentication
-from gateway.cautions import refuse_known_keys
+from gateway.audit.audit import Audit
+from gateway.calls.requested_calls import RequestedCalls
+from gateway.calls.thread_engines import ThreadEngines
+from gateway.calls.tool_calls import ToolCalls
 from gateway.clock import make_id
 from gateway.config import Config
-from gateway.edge import ADMISSION, Authenticator
 from gateway.erasure import Erasure, remove_files_of
-from gateway.instance import shared_instance
-from gateway.lease import Lease
-from gateway.listening import CONCURRENT_RPCS, bind, server_options
+from gateway.identity.auth import authentication
 from gateway.policies import Policies
 from gateway.policy_admin import PolicyAdmin
 from gateway.policy_files import PolicyFiles
 from gateway.quotas import Quotas
-from gateway.requested_calls import RequestedCalls
-from gateway.requested_runs import RequestedRuns
 from gateway.retention import Retention
-from gateway.runs import Runs
+from gateway.runs.lease import Lease
+from gateway.runs.requested_runs import RequestedRuns
+from gateway.runs.runs import Runs
+from gateway.runs.waiting_runs import WaitingRuns
 from gateway.services.admin_service import Administration, AdminService
 from gateway.services.approval_service import ApprovalService
 from gateway.services.audit_service import AuditService
@@ -43,7 +42,12 @@ from gateway.services.sandbox_service import SandboxService
 from gateway.services.thread_service import ThreadService
 from gateway.services.tool_service import ToolService
 from gateway.services.workspace_service import WorkspaceService
-from gateway.state_lock import held_slot, locked_state
+from gateway.serving.cautions import refuse_known_keys
+from gateway.serving.edge import ADMISSION, Authenticator
+from gateway.serving.instance import shared_instance
+from gateway.serving.listening import CONCURRENT_RPCS, bind, server_options
+from gateway.serving.state_lock import held_slot, locked_state
+from gateway.serving.worker import Worker
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.audit_reader import AuditReader
 from gateway.storage.database import Database
@@ -64,9 +68,7 @@ from gateway.telemetry.rpc import RpcInterceptor
 from gateway.telemetry.waiting import counted
 from gateway.tenant_admin import TenantAdmin
 from gateway.tenants import Tenants
-from gateway.thread_engines import ThreadEngines
 from gateway.threads import Threads
-from gateway.tool_calls import ToolCalls
 from gateway.v1 import (
     admin_service_pb2,
     admin_service_pb2_grpc,
@@ -87,8 +89,6 @@ from gateway.v1 import (
     workspace_service_pb2,
     workspace_service_pb2_grpc,
 )
-from gateway.waiting_runs import WaitingRuns
-from gateway.worker import Worker
 from sandbox.docker_engine import DockerEngine
 from sandbox.engine import Engine
 from sandbox.errors import SandboxError

@@ -9,13 +9,13 @@ from typing import Any, Protocol
 
 from agent.messages import Message
 from gateway.errors import InvalidArgument, NotFound, ThreadBusy, Unavailable
+from gateway.identity.principal import actor
 from gateway.paging import page_size, paged, place_of
-from gateway.principal import actor
+from gateway.runs.thread_history import KEY_LIMIT_CHARS, KEYS_LIMIT, VALUE_LIMIT_CHARS
 from gateway.storage.store import Store
 from gateway.storage.stored_message import NOT_READ, read_message
 from gateway.storage.thread_store import MessageRow, ThreadRow, ThreadStore
 from gateway.tenants import Tenant
-from gateway.thread_history import KEY_LIMIT_CHARS, KEYS_LIMIT, VALUE_LIMIT_CHARS
 
 
 class ThreadErasure(Protocol):

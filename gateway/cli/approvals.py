@@ -15,7 +15,7 @@ from gateway.cli.terminal import DEFAULT_ADDRESS, EXIT_USAGE, Address, Json, Key
 
 if TYPE_CHECKING:
     from gateway.client import Approval
-    from gateway.client_approvals import Answer, ApprovalStatus
+    from gateway.client.approvals import Answer, ApprovalStatus
 
 app = typer.Typer(help="Tool calls that wait for somebody's word.", no_args_is_help=True)
 app.command()(grants)

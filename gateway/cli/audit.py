@@ -25,9 +25,9 @@ from gateway.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from gateway.audit_chain import ChainReport, KnownLink
-    from gateway.audit_record import AuditRecord
-    from gateway.client_audit import AuditQuery
+    from gateway.audit.chain import ChainReport, KnownLink
+    from gateway.audit.record import AuditRecord
+    from gateway.client.audit import AuditQuery
 
 app = typer.Typer(help="Who did what, by which rule; and whether the record of it is whole.", no_args_is_help=True)
 
@@ -225,8 +225,8 @@ async def _verified_database(config: Path, tenant: str, known: KnownLink) -> Cha
 
 
 def _verified_file(path: Path, known: KnownLink, *, as_json: bool) -> ChainReport:
-    from gateway.audit_chain import ChainCheck
-    from gateway.audit_record import AuditRecord
+    from gateway.audit.chain import ChainCheck
+    from gateway.audit.record import AuditRecord
 
     check = ChainCheck(None, known, part=True)
     number = 1
@@ -243,7 +243,7 @@ def _verified_file(path: Path, known: KnownLink, *, as_json: bool) -> ChainRepor
 
 
 def _known(text: str, *, as_json: bool) -> KnownLink:
-    from gateway.audit_chain import KnownLink
+    from gateway.audit.chain import KnownLink
 
     if not text:
         return KnownLink()
@@ -266,7 +266,7 @@ def _query(
     *,
     as_json: bool,
 ) -> AuditQuery:
-    from gateway.client_audit import AuditQuery
+    from gateway.client.audit import AuditQuery
 
     return AuditQuery(
         kinds=tuple(kinds or ()),

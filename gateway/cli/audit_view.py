@@ -14,7 +14,7 @@ from rich.text import Text
 from gateway.cli.printable import one_line
 
 if TYPE_CHECKING:
-    from gateway.audit_record import AuditRecord
+    from gateway.audit.record import AuditRecord
 
 _STYLES = {"deny": "red", "ask": "yellow", "allow": "green"}
 

@@ -77,7 +77,7 @@ def init(
 async def _make_keys(config: Config) -> list[str]:
     """Make a key for services, one for approvers and one for operators, and return their secrets."""
     from gateway.cli.key_desk import local_keys
-    from gateway.keys import ACTING_SCOPES, APPROVE, OPERATOR_SCOPES
+    from gateway.identity.keys import ACTING_SCOPES, APPROVE, OPERATOR_SCOPES
 
     async with local_keys(config) as desk:
         return [

@@ -14,7 +14,7 @@ from gateway.cli.key_desk import CONFIG, AtAddress, ConfigFile, key_desk
 from gateway.cli.terminal import EXIT_USAGE, Json, Key, fail, out, print_json, run_client
 
 if TYPE_CHECKING:
-    from gateway.client_admin import KeyInfo, MadeKey
+    from gateway.client.admin import KeyInfo, MadeKey
 
 app = typer.Typer(
     help="API keys: on the database of a configuration, or with --address on a gateway.", no_args_is_help=True
@@ -52,7 +52,7 @@ def create(
 ) -> None:
     """Make a key. It is shown once; only its hash is stored."""
     from gateway.errors import InvalidArgument
-    from gateway.keys import checked_scopes
+    from gateway.identity.keys import checked_scopes
 
     expires_in_s = span_s(expires_in, "--expires-in", as_json=as_json)
     try:

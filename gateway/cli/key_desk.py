@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import typer
 
 if TYPE_CHECKING:
-    from gateway.client_admin import KeyInfo, MadeKey
+    from gateway.client.admin import KeyInfo, MadeKey
     from gateway.config import Config
     from gateway.storage.key_store import KeyStore, StoredKey
 
@@ -25,7 +25,7 @@ AtAddress = Annotated[
 
 
 class KeyDesk(Protocol):
-    """What can be done with keys; gateway/client_admin.py has it over the API."""
+    """What can be done with keys; gateway/client/admin.py has it over the API."""
 
     async def create_key(
         self, tenant: str, *, scopes: Collection[str] = (), name: str = "", expires_in_s: int = 0
@@ -78,9 +78,9 @@ class LocalKeys:
         self, tenant: str, *, scopes: Collection[str] = (), name: str = "", expires_in_s: int = 0
     ) -> MadeKey:
         """Make a key; Misconfigured for a tenant that is not configured."""
-        from gateway.client_admin import MadeKey
+        from gateway.client.admin import MadeKey
         from gateway.errors import Misconfigured
-        from gateway.keys import ACTING_SCOPES, OPERATOR_SCOPES, make_key
+        from gateway.identity.keys import ACTING_SCOPES, OPERATOR_SCOPES, make_key
 
         if tenant and tenant not in self._config.tenants:
             raise Misconfigured(f"tenant {tenant!r} is not one of {', '.join(sorted(self._config.tenants))}")
@@ -106,7 +106,7 @@ class LocalKeys:
 
     async def rotate_key(self, key_id: str, *, overlap_s: int = 0) -> MadeKey:
         """Make a key like another one."""
-        from gateway.client_admin import MadeKey
+        from gateway.client.admin import MadeKey
 
         new, key = await self._keys.rotate(key_id, overlap_us=(overlap_s or 86_400) * _S, by=local_actor())
         return MadeKey(_info(new), key.secret)
@@ -121,7 +121,7 @@ def local_actor() -> str:
 
 
 def _info(key: StoredKey) -> KeyInfo:
-    from gateway.client_admin import KeyInfo
+    from gateway.client.admin import KeyInfo
 
     return KeyInfo(
         id=key.id,

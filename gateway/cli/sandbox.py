@@ -13,7 +13,7 @@ from gateway.cli.terminal import DEFAULT_ADDRESS, Address, Json, Key, err, out, 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.client_sandboxes import Sandbox
+    from gateway.client.sandboxes import Sandbox
 
 app = typer.Typer(help="Sandboxes: where the tool calls of a thread run.", no_args_is_help=True)
 Thread = Annotated[str, typer.Argument(help="Thread whose sandbox it is.")]

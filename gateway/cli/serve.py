@@ -15,7 +15,7 @@ from gateway.cli.terminal import DEFAULT_ADDRESS, EXIT_USAGE, Json, err, fail, p
 
 if TYPE_CHECKING:
     from gateway.config import Config
-    from gateway.worker import Worker
+    from gateway.serving.worker import Worker
 
 # Past the time that calls have to end: what else a stop takes.
 _STOP_LIMIT_S = 25.0
@@ -41,16 +41,16 @@ def serve(
 
     Sandboxes are removed then or kept (sandbox.on_stop).
     """
-    from gateway.cautions import refuse_open_files, refuse_plaintext
     from gateway.config import Config
     from gateway.errors import AirlockError, from_sandbox
     from gateway.logging import set_up_logging
+    from gateway.serving.cautions import refuse_open_files, refuse_plaintext
     from sandbox.errors import SandboxError
 
     set_up_logging()
     try:
         if worker:
-            from gateway.workers import supervised_worker
+            from gateway.serving.workers import supervised_worker
 
             this = supervised_worker(worker)
             _raise_file_limit()
@@ -106,9 +106,9 @@ async def _supervise(
     as_json: bool,
 ) -> None:
     """Have workers serve, until a signal comes; a second one has them stop at once."""
-    from gateway.listening import reserved
-    from gateway.state_lock import locked_state
-    from gateway.workers import Workers, worker_command
+    from gateway.serving.listening import reserved
+    from gateway.serving.state_lock import locked_state
+    from gateway.serving.workers import Workers, worker_command
 
     with locked_state(config.path(config.state_dir)), reserved(listen) as address:
         workers = Workers(worker_command(path, address, count, options), count)

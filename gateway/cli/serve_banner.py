@@ -8,7 +8,7 @@ from rich.text import Text
 from sqlalchemy import make_url
 
 from gateway.config import Config
-from gateway.listening import is_loopback
+from gateway.serving.listening import is_loopback
 
 _SHOWN_TENANTS = 6
 

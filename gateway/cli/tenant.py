@@ -11,7 +11,7 @@ from rich.table import Table
 from gateway.cli.terminal import DEFAULT_ADDRESS, EXIT_USAGE, Address, Json, Key, fail, out, print_json, run_client
 
 if TYPE_CHECKING:
-    from gateway.client_admin import ErasedTenant, TenantInfo
+    from gateway.client.admin import ErasedTenant, TenantInfo
 
 app = typer.Typer(help="Tenants of a gateway; the key must be an operator's.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the tenant.")]

@@ -27,6 +27,6 @@ def set_tls(
     """Airlock: a sandboxed, multi-tenant tool-execution gateway."""
     if not (tls or ca or certificate or key or server_name):
         return
-    from gateway.client_tls import AMBIENT, Tls
+    from gateway.client.tls import AMBIENT, Tls
 
     AMBIENT.set(Tls(ca, certificate, key, server_name))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from gateway.calls.thread_sandbox import ThreadSandbox
 from gateway.redaction.redactor import Redactor
-from gateway.thread_sandbox import ThreadSandbox
 from sandbox.process import ProcessPage
 
 

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
 from agent.filesystem import OnOutput
+from gateway.calls.thread_sandbox import ThreadSandbox
 from gateway.redaction.patterns import compiled
 from gateway.redaction.redactor import Redactor
-from gateway.thread_sandbox import ThreadSandbox
 from sandbox.errors import SandboxError
 from sandbox.filesystem import (
     EditResult,

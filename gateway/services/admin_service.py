@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.edge import Authenticator, Context, unary
 from gateway.errors import InvalidArgument
-from gateway.keys import ACTING_SCOPES, OPERATOR_SCOPES, make_key
+from gateway.identity.keys import ACTING_SCOPES, OPERATOR_SCOPES, make_key
+from gateway.identity.principal import actor
 from gateway.paging import page_size, paged, place_of
 from gateway.policy_admin import PolicyAdmin
-from gateway.principal import actor
 from gateway.services.admin_messages import change_message, key_message
+from gateway.serving.edge import Authenticator, Context, unary
 from gateway.storage.key_store import KeyStore
 from gateway.tenant_admin import TenantAdmin
 from gateway.tenants import Tenant

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from gateway.approvals import Approvals
-from gateway.edge import Authenticator, Context, caller, streaming, unary
 from gateway.errors import InvalidArgument, Unavailable
+from gateway.serving.edge import Authenticator, Context, caller, streaming, unary
 from gateway.storage.approval_store import LISTED_LIMIT_BYTES, Approval, Grant
 from gateway.tenants import Tenant
 from gateway.v1 import approval_service_pb2 as pb

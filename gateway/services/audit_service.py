@@ -1,4 +1,4 @@
-"""AuditService over gateway.audit. Whose records are read comes from the key; an operator says whose."""
+"""AuditService over gateway.audit.audit. Whose records are read comes from the key; an operator says whose."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from gateway.audit import Audit
-from gateway.audit_chain import KnownLink
-from gateway.audit_record import AuditRecord
-from gateway.edge import Authenticator, Context, streaming, unary
+from gateway.audit.audit import Audit
+from gateway.audit.chain import KnownLink
+from gateway.audit.record import AuditRecord
 from gateway.errors import InvalidArgument, NotFound, Unavailable
+from gateway.serving.edge import Authenticator, Context, streaming, unary
 from gateway.storage.audit_reader import AuditFilter
 from gateway.tenants import Tenant
 from gateway.v1 import audit_service_pb2 as pb

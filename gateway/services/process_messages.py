@@ -5,7 +5,7 @@ from __future__ import annotations
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from agent.filesystem import OutputStream
-from gateway.program_calls import EndedProgram
+from gateway.calls.program_calls import EndedProgram
 from gateway.v1 import process_service_pb2 as pb
 from sandbox.process import Process, ProcessOutput
 

@@ -15,8 +15,11 @@ from typing import TypeVar
 import structlog
 
 from agent.filesystem import OutputStream
+from gateway.calls.program import program_of
+from gateway.calls.program_calls import TOOL, ProcessStart, ProgramRun, run_arguments, start_arguments
+from gateway.calls.thread_sandbox import ThreadSandbox
+from gateway.calls.tool_calls import FinishedToolCall, ToolCalls
 from gateway.clock import MakeId, make_id
-from gateway.edge import Authenticator, Context, streaming, unary
 from gateway.errors import (
     AirlockError,
     DeadlineExceeded,
@@ -26,15 +29,12 @@ from gateway.errors import (
     TooLarge,
     Unavailable,
 )
-from gateway.principal import actor
-from gateway.program import program_of
-from gateway.program_calls import TOOL, ProcessStart, ProgramRun, run_arguments, start_arguments
+from gateway.identity.principal import actor
 from gateway.services.process_messages import ended_message, output_message, process_message
+from gateway.serving.edge import Authenticator, Context, streaming, unary
 from gateway.shares import Shares
 from gateway.storage.audit_store import AuditEntry
 from gateway.tenants import Tenant
-from gateway.thread_sandbox import ThreadSandbox
-from gateway.tool_calls import FinishedToolCall, ToolCalls
 from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc as grpc_pb
 

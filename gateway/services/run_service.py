@@ -1,4 +1,4 @@
-"""RunService over gateway.runs."""
+"""RunService over gateway.runs.runs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from gateway import runs as hosted
-from gateway.edge import Authenticator, Context, streaming, unary
 from gateway.errors import InvalidArgument, Unavailable
 from gateway.paging import page_size, paged, place_of
-from gateway.requested_runs import RequestedRuns
+from gateway.runs import runs as hosted
+from gateway.runs.requested_runs import RequestedRuns
+from gateway.serving.edge import Authenticator, Context, streaming, unary
 from gateway.storage.store import Run
 from gateway.storage.thread_store import ThreadStore
 from gateway.tenants import Tenant

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from gateway.edge import Authenticator, Context, unary
 from gateway.errors import NotFound
+from gateway.identity.principal import actor
 from gateway.paging import page_size, paged, place_of
-from gateway.principal import actor
+from gateway.serving.edge import Authenticator, Context, unary
 from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.tenants import Tenant
 from gateway.v1 import sandbox_service_pb2 as pb

@@ -6,7 +6,7 @@ import json
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from gateway.edge import Authenticator, Context, unary
+from gateway.serving.edge import Authenticator, Context, unary
 from gateway.storage.thread_store import ThreadRow
 from gateway.tenants import Tenant
 from gateway.threads import Said, Threads, WholeThread

@@ -1,4 +1,4 @@
-"""ToolService over gateway.tool_calls."""
+"""ToolService over gateway.calls.tool_calls."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 from agent.filesystem import OnOutput
 from agent.tool import Evicted
 from agent.verdict import VerdictKind
-from gateway.edge import Authenticator, Context, streaming, unary
+from gateway.calls.output_pieces import OutputPieces
+from gateway.calls.requested_calls import RequestedCalls
+from gateway.calls.tool_calls import FinishedToolCall, ToolCalls
 from gateway.errors import NotFound
-from gateway.output_pieces import OutputPieces
-from gateway.requested_calls import RequestedCalls
+from gateway.serving.edge import Authenticator, Context, streaming, unary
 from gateway.tenants import Tenant
-from gateway.tool_calls import FinishedToolCall, ToolCalls
 from gateway.v1 import tool_service_pb2 as pb
 from gateway.v1 import tool_service_pb2_grpc as grpc_pb
 

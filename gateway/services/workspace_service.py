@@ -12,12 +12,12 @@ from typing import TypeVar
 
 from agent import errors as agent_errors
 from agent.paths import resolve
-from gateway.edge import Authenticator, Context, streaming, unary
+from gateway.calls.file_transfer import Download, Upload
+from gateway.calls.thread_sandbox import ThreadSandbox
+from gateway.calls.tool_calls import FinishedToolCall, ToolCalls
 from gateway.errors import DeadlineExceeded, InvalidArgument, InvalidPath, PermissionDenied, TooLarge
-from gateway.file_transfer import Download, Upload
+from gateway.serving.edge import Authenticator, Context, streaming, unary
 from gateway.tenants import Tenant
-from gateway.thread_sandbox import ThreadSandbox
-from gateway.tool_calls import FinishedToolCall, ToolCalls
 from gateway.v1 import workspace_service_pb2 as pb
 from gateway.v1 import workspace_service_pb2_grpc as grpc_pb
 

@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 
 from gateway.clock import MakeId, NowUs, make_id, now_us
-from gateway.principal import actor
+from gateway.identity.principal import actor
 from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database
 from gateway.storage.store import Thread
@@ -377,7 +377,7 @@ class ApprovalStore:
             if not connection.execute(revoked).rowcount:
                 return False
             self._change(connection, unused, {"status": CANCELLED})
-            row: Row[Any] = connection.execute(_GRANTS.where(grants.c.id == grant_id)).one()
+            row = connection.execute(_GRANTS.where(grants.c.id == grant_id)).one()
             self._audit.append(connection, entries=[_revoked(row, by)])
             return True
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, select
 
-from gateway.audit_chain import NOTHING_KNOWN, ChainCheck, ChainHead, ChainReport, KnownLink
-from gateway.audit_record import COLUMNS, AuditRecord
+from gateway.audit.chain import NOTHING_KNOWN, ChainCheck, ChainHead, ChainReport, KnownLink
+from gateway.audit.record import COLUMNS, AuditRecord
 from gateway.storage.database import Database
 from gateway.storage.tables import audit_heads, audit_records
 

@@ -19,8 +19,8 @@ from pydantic import JsonValue
 from sqlalchemy import Connection, Engine, bindparam, delete, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from gateway.audit_chain import PRUNED
-from gateway.audit_record import START_DIGEST, record_digest
+from gateway.audit.chain import PRUNED
+from gateway.audit.record import START_DIGEST, record_digest
 from gateway.clock import NowUs, now_us
 from gateway.storage.database import Database, at_the_end
 from gateway.storage.tables import audit_heads, audit_records

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, and_, insert, or_, select, update
 
 from gateway.clock import NowUs, now_us
 from gateway.errors import InvalidArgument, NotFound
-from gateway.keys import NewKey, checked_name, make_key
+from gateway.identity.keys import NewKey, checked_name, make_key
 from gateway.storage.audit_store import OPERATORS, AuditEntry, AuditStore
 from gateway.storage.database import Database
 from gateway.storage.tables import api_keys

@@ -21,7 +21,7 @@ _FORGOTTEN = {"request_id": None, "request_digest": None, "result": None}
 
 @dataclass(frozen=True)
 class RequestedCall:
-    """The journal's row of a call with a request id. `result` is JSON, see gateway/tool_request.py."""
+    """The journal's row of a call with a request id. `result` is JSON, see gateway/calls/tool_request.py."""
 
     id: str
     name: str

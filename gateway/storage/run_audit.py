@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import ColumnElement, Connection, select
 
-from gateway.principal import actor
+from gateway.identity.principal import actor
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.tables import runs, threads, tool_calls
 

@@ -27,7 +27,7 @@ from sqlalchemy.exc import IntegrityError
 
 from agent.messages import Message
 from gateway.clock import MakeId, NowUs, make_id, now_us
-from gateway.principal import actor
+from gateway.identity.principal import actor
 from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database, Write
 from gateway.storage.lease_store import INTERRUPTED_REASON

@@ -99,8 +99,7 @@ runs = Table(
     Column("last_sequence", Integer, nullable=False),
     Column("started_us", BigInteger, nullable=False),
     Column("finished_us", BigInteger),
-    # The gateway (a process: gateways.id) that hosts it; pin or follow; and the state that it goes on from as JSON: that
-    # of a run that waits, or of one whose gateway is lost.
+    # The gateway (a process: gateways.id) that hosts it; pin or follow; and the state that it goes on from as JSON.
     Column("gateway", String(64)),
     Column("policy_mode", String(8), nullable=False, server_default="pin"),
     Column("checkpoint", Text),

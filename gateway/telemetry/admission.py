@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.admission import Admission
+from gateway.serving.admission import Admission
 from gateway.telemetry.telemetry import Telemetry
 
 

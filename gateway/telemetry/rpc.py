@@ -1,7 +1,7 @@
 """The edge, seen: a span and a time for each RPC, the trace of whoever calls taken up, and ids on each line of the log.
 
 The interceptor is in the way of Airlock's own services only, and only where somebody is told. It knows no tenant and no
-error: gateway/edge.py says both, with `admitted` and `refused`.
+error: gateway/serving/edge.py says both, with `admitted` and `refused`.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def _digest(arguments: dict[str, Any]) -> str:
 
 def _airlock() -> None:
     """Be `airlock`, but for the calls without a record."""
-    from gateway import journal
+    from gateway.calls import journal
     from gateway.cli.main import main
     from gateway.storage.audit_store import AuditEntry, AuditStore
 

@@ -31,13 +31,13 @@ from agent.messages import Message, ToolCall, Usage
 from agent.model import OnDelta
 from agent.state import AgentState, ModelResponse
 from agent.tool import Tool, ToolContext, ToolResult
-from gateway.checkpoints import Checkpoints
-from gateway.journal import JournalHook
-from gateway.run_log import RunLog
+from gateway.calls.journal import JournalHook
+from gateway.runs.checkpoints import Checkpoints
+from gateway.runs.run_log import RunLog
+from gateway.runs.thread_history import ThreadHistoryHook
 from gateway.storage.database import Database
 from gateway.storage.run_writes import Claim, RunWrite
 from gateway.storage.store import Store
-from gateway.thread_history import ThreadHistoryHook
 
 STEPS = 1000
 _ROUNDS = 3

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway import client_wire
 from gateway.client import Client, NotFound, OtherEngine, SandboxBusy, Unavailable
+from gateway.client import wire as client_wire
 from tests.docker_state import containers_of, volumes_of
 from tests.gateway_process import Home, Served, airlock, make_home, served
 

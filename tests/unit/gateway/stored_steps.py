@@ -8,7 +8,7 @@ from gateway.storage.store import Store
 
 
 class StoredSteps:
-    """Satisfies gateway.thread_history.Steps."""
+    """Satisfies gateway.runs.thread_history.Steps."""
 
     def __init__(self, store: Store, run_id: str = "r1") -> None:
         self._store = store

@@ -13,11 +13,11 @@ import grpc.aio
 import pytest
 from sqlalchemy import select
 
-from gateway.auth import authentication
 from gateway.client import Client
 from gateway.config import Config
 from gateway.errors import InvalidArgument, NotFound, PolicyInvalid, ScopeMissing, StillConfigured, Unauthenticated
-from gateway.keys import OPERATOR_SCOPES, make_key
+from gateway.identity.auth import authentication
+from gateway.identity.keys import OPERATOR_SCOPES, make_key
 from gateway.policies import Policies
 from gateway.policy_admin import PolicyAdmin
 from gateway.services.admin_service import Administration, AdminService

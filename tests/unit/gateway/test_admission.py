@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.admission import Admission
-from gateway.admission_settings import AdmissionSettings
 from gateway.errors import Overloaded
+from gateway.serving.admission import Admission
+from gateway.serving.admission_settings import AdmissionSettings
 
 _PATIENT_S = 600.0
 

@@ -21,17 +21,17 @@ from agent.model import Model
 from agent.state import AgentState
 from gateway.agent_settings import AgentSettings, CapabilitiesSettings
 from gateway.agents import Workspace, build, check, seven_tools
+from gateway.calls.journal import JournalHook
+from gateway.calls.tool_calls import ToolCalls
 from gateway.cli.init import _CONFIG as STARTER_CONFIG
 from gateway.config import Config
 from gateway.errors import Misconfigured
-from gateway.journal import JournalHook
 from gateway.model_settings import ModelSettings
 from gateway.policy import STARTER_POLICY, PolicyDocument, PolicyError, PolicyHook, load_policy
 from gateway.policy.document import CONNECT, TOOLS, AgentTool
+from gateway.runs.thread_history import ThreadHistoryHook
 from gateway.storage.store import Store, Thread
 from gateway.tenants import Tenant, load_tenants
-from gateway.thread_history import ThreadHistoryHook
-from gateway.tool_calls import ToolCalls
 from sandbox.sandbox_keeper import SandboxKeeper
 from tests.unit.agent.fakes import FakeExec, FakeFiles, FakePiece, FakeShell, SaysInTurn, call, done, says
 from tests.unit.gateway.stored_steps import StoredSteps

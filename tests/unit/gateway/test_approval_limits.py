@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import func, select
 
 from agent.messages import ToolCall
-from gateway.approver import call_digest
+from gateway.calls.approver import call_digest
+from gateway.calls.grant_hook import load_grants
 from gateway.errors import QuotaExceeded
-from gateway.grant_hook import load_grants
 from gateway.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument, QuotasSection
 from gateway.policy.judge import Policy

@@ -10,19 +10,19 @@ import grpc.aio
 import pytest
 
 from gateway.approvals import Approvals
+from gateway.calls.tool_calls import ToolCalls
 from gateway.client import Client, EditRefused, InvalidArgument, NotFound
-from gateway.edge import Context
+from gateway.identity.principal import Caller, Principal
 from gateway.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.judge import Policy
-from gateway.principal import Caller, Principal
 from gateway.services.approval_service import ApprovalService
 from gateway.services.tool_service import ToolService
+from gateway.serving.edge import Context
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.database import Database
 from gateway.storage.store import Store
 from gateway.tenants import Tenant
-from gateway.tool_calls import ToolCalls
 from gateway.v1 import approval_service_pb2 as pb
 from gateway.v1 import approval_service_pb2_grpc, tool_service_pb2_grpc
 from sandbox.sandbox_keeper import SandboxKeeper

@@ -14,7 +14,8 @@ from structlog.testing import capture_logs
 from agent.messages import ToolCall
 from agent.tool import ToolContext, ToolResult, ToolSpec
 from gateway.approvals import Approvals
-from gateway.approver import call_digest
+from gateway.calls.approver import call_digest
+from gateway.calls.tool_calls import FinishedToolCall, ToolCalls
 from gateway.errors import AlreadyResolved, ApprovalPending, EditRefused, InvalidArgument, NotFound, QuotaExceeded
 from gateway.model_settings import ModelSettings
 from gateway.policy.document import LimitsSection, PolicyDocument, QuotasSection, Rate, Rule
@@ -25,7 +26,6 @@ from gateway.storage.database import Database
 from gateway.storage.quota_store import QuotaStore
 from gateway.storage.store import Store
 from gateway.tenants import Tenant
-from gateway.tool_calls import FinishedToolCall, ToolCalls
 from sandbox.sandbox_keeper import SandboxKeeper
 
 RULES = (

@@ -10,15 +10,15 @@ from datetime import UTC, datetime, timedelta
 import grpc.aio
 import pytest
 
-from gateway.audit import Audit
-from gateway.client_audit import AuditCalls, AuditQuery
-from gateway.edge import Context
+from gateway.audit.audit import Audit
+from gateway.client.audit import AuditCalls, AuditQuery
 from gateway.errors import InvalidArgument, NotFound, ScopeMissing, Unavailable
+from gateway.identity.principal import Caller, Principal
 from gateway.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
-from gateway.principal import Caller, Principal
 from gateway.services.audit_service import AuditService
+from gateway.serving.edge import Context
 from gateway.storage.audit_reader import AuditReader
 from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database

@@ -10,20 +10,20 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from gateway.auth import Authentication
-from gateway.certificate_authenticator import CertificateAuthenticator
-from gateway.denials import Denials
-from gateway.edge import Authenticator, Context, caller, streaming, unary
 from gateway.errors import AirlockError, ScopeMissing, Unauthenticated
-from gateway.key_authenticator import KeyAuthenticator
-from gateway.keys import make_key
+from gateway.identity.auth import Authentication
+from gateway.identity.certificate_authenticator import CertificateAuthenticator
+from gateway.identity.denials import Denials
+from gateway.identity.key_authenticator import KeyAuthenticator
+from gateway.identity.keys import make_key
+from gateway.identity.principal import Caller
 from gateway.model_settings import ModelSettings
 from gateway.policy import Policy, PolicyDocument
-from gateway.principal import Caller
 from gateway.services.process_service import ProcessService
 from gateway.services.run_service import RunService
 from gateway.services.tool_service import ToolService
 from gateway.services.workspace_service import WorkspaceService
+from gateway.serving.edge import Authenticator, Context, caller, streaming, unary
 from gateway.storage.audit_store import AuditStore
 from gateway.storage.database import Database
 from gateway.storage.key_store import KeyStore

@@ -15,19 +15,19 @@ from sqlalchemy import select
 
 from agent.messages import ToolCall
 from agent.tool import ToolContext, ToolResult, ToolSpec
-from gateway.audit_record import AuditRecord
+from gateway.audit.record import AuditRecord
+from gateway.calls.tool_calls import ToolCalls
 from gateway.errors import Unavailable
+from gateway.identity.principal import CALLER, Caller
 from gateway.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.judge import Policy
-from gateway.principal import CALLER, Caller
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.audit_reader import AuditReader
 from gateway.storage.database import Database
 from gateway.storage.store import Store
 from gateway.storage.tables import tool_calls
 from gateway.tenants import Tenant
-from gateway.tool_calls import ToolCalls
 from sandbox.sandbox_keeper import SandboxKeeper
 
 RULES = (

@@ -9,9 +9,9 @@ import grpc.aio
 import pytest
 
 from gateway.client import Client, QuotaExceeded, Retry, Unavailable
-from gateway.client_retry import Attempts
-from gateway.edge import status_of
+from gateway.client.retry import Attempts
 from gateway.errors import AirlockError, InProgress, InvalidArgument, NotFound, Overloaded
+from gateway.serving.edge import status_of
 from gateway.v1 import run_service_pb2 as pb
 from gateway.v1 import run_service_pb2_grpc, tool_service_pb2, tool_service_pb2_grpc
 

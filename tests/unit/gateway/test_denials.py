@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from gateway.denials import Denials
+from gateway.identity.denials import Denials
 from gateway.storage.audit_store import AuditStore
 from gateway.storage.database import Database
 from gateway.storage.tables import audit_records

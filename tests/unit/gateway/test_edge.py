@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from google.rpc import error_details_pb2
 
-from gateway.edge import status_of
 from gateway.errors import AirlockError, InvalidPath, NotFound, Unavailable, all_errors, from_sandbox
+from gateway.serving.edge import status_of
 from sandbox import errors as sandbox_errors
 
 

@@ -9,15 +9,15 @@ from typing import cast
 
 import pytest
 
-from gateway.cautions import KNOWN_KEYS, refuse_known_keys
+from gateway.calls.thread_engines import ThreadEngines
 from gateway.clock import make_id
 from gateway.errors import Misconfigured, OtherEngine
-from gateway.instance import shared_instance
-from gateway.keys import NewKey, digest_of
+from gateway.identity.keys import NewKey, digest_of
+from gateway.serving.cautions import KNOWN_KEYS, refuse_known_keys
+from gateway.serving.instance import shared_instance
 from gateway.storage.database import Database
 from gateway.storage.key_store import KeyStore
 from gateway.storage.store import Store
-from gateway.thread_engines import ThreadEngines
 from sandbox.engine import Engine
 from sandbox.errors import EngineUnavailable
 

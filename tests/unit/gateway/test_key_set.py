@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import Unauthenticated, Unavailable
-from gateway.key_set import KeySet, from_url, read_keys
+from gateway.identity.key_set import KeySet, from_url, read_keys
 from tests.unit.gateway.test_token_authenticator import EC, RSA, jwks
 
 

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import update
 
 from gateway.errors import InvalidArgument
-from gateway.keys import ACTING_SCOPES, SCOPES, checked_scopes, digest_of, make_key
+from gateway.identity.keys import ACTING_SCOPES, SCOPES, checked_scopes, digest_of, make_key
 from gateway.storage.database import Database
 from gateway.storage.key_store import KeyStore
 from gateway.storage.tables import api_keys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.output_pieces import OutputPieces
+from gateway.calls.output_pieces import OutputPieces
 
 
 async def test_what_nobody_took_yet_grows_together_and_streams_stay_in_order() -> None:

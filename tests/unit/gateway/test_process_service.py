@@ -15,7 +15,8 @@ import pytest
 
 from agent.hook import Hook
 from agent.state import AgentState
-from gateway import program_calls
+from gateway.calls import program_calls
+from gateway.calls.tool_calls import ToolCalls, ToolPath
 from gateway.client import Client
 from gateway.errors import (
     AirlockError,
@@ -38,7 +39,6 @@ from gateway.services.process_service import ProcessService
 from gateway.storage.database import Database
 from gateway.storage.store import Store, Thread
 from gateway.tenants import Tenant
-from gateway.tool_calls import ToolCalls, ToolPath
 from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc
 from sandbox import errors as sandbox_errors

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.calls.program import PROGRAM_LIMIT_BYTES, Program, program_of
 from gateway.errors import InvalidArgument, InvalidPath, TooLarge
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.judge import Policy
 from gateway.policy.shell import parse_line
 from gateway.policy.wrappers import read_programs
-from gateway.program import PROGRAM_LIMIT_BYTES, Program, program_of
 from gateway.v1 import process_service_pb2 as pb
 
 HOSTILE = [

@@ -23,12 +23,12 @@ from agent.state import AgentState, ModelResponse
 from agent.tool import ToolResult
 from agent.tool_runner import ToolRunner
 from agent.toolbox import Toolbox
-from gateway.edge import status_of
+from gateway.calls.quota_hook import QuotaHook
 from gateway.errors import QuotaExceeded, Unavailable
 from gateway.policy.decision import Decision, Effect, RuleLimit
 from gateway.policy.document import QuotasSection
-from gateway.quota_hook import QuotaHook
 from gateway.quotas import Quotas, QuotaUsage
+from gateway.serving.edge import status_of
 from gateway.storage.database import Database
 from gateway.storage.quota_store import QuotaStore
 from gateway.storage.store import Store

@@ -15,9 +15,9 @@ from google.rpc import error_details_pb2
 from grpc_tools import protoc
 
 import gateway.v1
-from gateway.edge import status_of
 from gateway.errors import InvalidArgument
-from gateway.request_checks import check
+from gateway.serving.edge import status_of
+from gateway.serving.request_checks import check
 from gateway.v1 import approval_service_pb2, run_service_pb2, thread_service_pb2, tool_service_pb2, validate_pb2
 
 WELL_KNOWN = Path(grpc_tools.__file__).parent / "_proto"

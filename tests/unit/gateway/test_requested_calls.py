@@ -10,18 +10,18 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import select, update
 
+from gateway.calls.requested_calls import RequestedCalls
+from gateway.calls.tool_calls import FinishedToolCall, ToolCalls
 from gateway.errors import AirlockError, Cancelled, InProgress, NotFound, RequestIdReused
 from gateway.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.judge import Policy
-from gateway.requested_calls import RequestedCalls
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.database import Database
 from gateway.storage.request_store import REMEMBERED_US, RequestStore
 from gateway.storage.store import Store
 from gateway.storage.tables import tool_calls as rows
 from gateway.tenants import Tenant
-from gateway.tool_calls import FinishedToolCall, ToolCalls
 from sandbox.filesystem import ExecResult, OutputPiece
 from sandbox.sandbox_keeper import SandboxKeeper
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from agent.events import Event
-from gateway.run_log import RunLog
+from gateway.runs.run_log import RunLog
 from gateway.storage.database import Database
 from gateway.storage.run_writes import Claim, RunWrite
 from gateway.storage.store import Run, Store

@@ -19,7 +19,7 @@ from sqlalchemy.exc import IntegrityError
 from agent.events import Event
 from agent.messages import Message
 from gateway.errors import Misconfigured, Unavailable
-from gateway.run_log import RunLog
+from gateway.runs.run_log import RunLog
 from gateway.storage import store as store_module
 from gateway.storage.database import Database
 from gateway.storage.lease_store import LeaseStore

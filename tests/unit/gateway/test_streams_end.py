@@ -8,11 +8,11 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from gateway.client_wire import raise_error
+from gateway.client.wire import raise_error
 from gateway.errors import AirlockError, Unauthenticated, Unavailable
-from gateway.keys import make_key
+from gateway.identity.keys import make_key
+from gateway.identity.stream_guard import StreamGuard
 from gateway.storage.key_store import KeyStore
-from gateway.stream_guard import StreamGuard
 from tests.unit.gateway.who_server import who_server
 
 

@@ -16,16 +16,16 @@ from agent.hook import InferenceRequest
 from agent.model import OnDelta
 from agent.state import ModelResponse
 from gateway.errors import ThreadBusy
-from gateway.lease import Lease
-from gateway.run_log import RunLog
-from gateway.runs import Runs
+from gateway.runs.lease import Lease
+from gateway.runs.run_log import RunLog
+from gateway.runs.runs import Runs
+from gateway.runs.waiting_runs import WaitingRuns
 from gateway.storage.database import Database
 from gateway.storage.lease_store import LeaseStore
 from gateway.storage.run_writes import Claim, KeptStep, LeaseLost, RunWrite
 from gateway.storage.store import LoggedEvent, Run, Store
 from gateway.storage.tables import runs as runs_table
 from gateway.storage.tables import tool_calls
-from gateway.waiting_runs import WaitingRuns
 from tests.unit.agent.fakes import says
 from tests.unit.gateway.test_waiting_runs import Host, World, a_policy, writes
 

@@ -14,12 +14,12 @@ from agent.hook import Hook
 from agent.loop import Agent
 from agent.messages import Message
 from agent.state import AgentState
-from gateway import thread_history
 from gateway.errors import Unavailable
+from gateway.runs import thread_history
+from gateway.runs.thread_history import KEYS_LIMIT, VALUE_LIMIT_CHARS, ThreadHistoryHook
 from gateway.storage.database import Database, Write
 from gateway.storage.store import Store, Thread
 from gateway.storage.tables import thread_metadata
-from gateway.thread_history import KEYS_LIMIT, VALUE_LIMIT_CHARS, ThreadHistoryHook
 from tests.unit.agent.fakes import SaysInTurn, allowing, call, done, says, tool
 from tests.unit.gateway.stored_steps import StoredSteps
 

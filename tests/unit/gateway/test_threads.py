@@ -13,14 +13,14 @@ from sqlalchemy import insert, update
 
 from agent.messages import Message, ToolCall
 from gateway.client import Client, InvalidArgument, NotFound, ThreadBusy
-from gateway.edge import Context
+from gateway.identity.principal import Caller, Principal
 from gateway.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
-from gateway.principal import Caller, Principal
-from gateway.runs import Runs
+from gateway.runs.runs import Runs
 from gateway.services.run_service import RunService
 from gateway.services.thread_service import ThreadService
+from gateway.serving.edge import Context
 from gateway.storage.database import Database
 from gateway.storage.store import Store
 from gateway.storage.stored_message import stored_text

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import trustme
 
-from gateway.certificate_authenticator import CertificateAuthenticator
-from gateway.client_tls import Tls
+from gateway.client.tls import Tls
 from gateway.config import Config
 from gateway.errors import Misconfigured, ScopeMissing, Unauthenticated, Unavailable
-from gateway.keys import make_key
+from gateway.identity.certificate_authenticator import CertificateAuthenticator
+from gateway.identity.keys import make_key
 from gateway.storage.key_store import KeyStore
 from tests.unit.gateway.who_server import who_server
 

@@ -19,21 +19,21 @@ from agent.model import OnDelta
 from agent.state import ModelResponse
 from gateway.agent_settings import AgentSettings
 from gateway.approvals import Approvals
+from gateway.calls.tool_calls import ToolCalls
 from gateway.errors import ThreadBusy, Unavailable
 from gateway.model_settings import ModelSettings
 from gateway.models import Models
 from gateway.policies import InForce
 from gateway.policy.document import LimitsSection, PolicyDocument, Rule
 from gateway.policy.judge import Policy
-from gateway.runs import Runs
+from gateway.runs.runs import Runs
+from gateway.runs.waiting_runs import WaitingRuns
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.database import Database
 from gateway.storage.store import LoggedEvent, Run, Store
 from gateway.storage.tables import runs as runs_table
 from gateway.storage.waiting_store import WaitingStore
 from gateway.tenants import Tenant
-from gateway.tool_calls import ToolCalls
-from gateway.waiting_runs import WaitingRuns
 from sandbox.sandbox_keeper import SandboxKeeper
 from tests.unit.agent.fakes import FakeFiles, says
 
@@ -64,7 +64,7 @@ class World:
         self.policies[name] = policy
         self.in_force.replace(InForce(policy, name))
 
-    # --- gateway.waiting_runs.TenantSource ---
+    # --- gateway.runs.waiting_runs.TenantSource ---
 
     async def named(self, name: str) -> Tenant:
         return Tenant(name, self.in_force, MODEL, {"default": AgentSettings()})
@@ -177,7 +177,7 @@ async def test_a_waiting_run_is_no_task_and_goes_on_when_approved(world: World, 
     gateway = host()
     run, approval_id = await gateway.waits()
     assert world.files.files == {}
-    assert gateway.runs._live == {}
+    assert gateway.runs.runs._live == {}
     watched = asyncio.create_task(gateway.events(run))
     await gateway.answer(approval_id)
     events = await watched
@@ -298,7 +298,7 @@ async def test_several_calls_wait_until_all_are_answered(world: World, host: Cal
     assert len(asked) == 3
     for approval_id in asked[:2]:
         await gateway.answer(approval_id)
-    assert (await gateway.runs.get(await world.named("acme"), run.id)).status == "waiting"
+    assert (await gateway.runs.runs.get(await world.named("acme"), run.id)).status == "waiting"
     assert world.files.files == {}
     await gateway.answer(asked[2], "deny")
     await gateway.status(run, "completed")
@@ -320,7 +320,7 @@ async def test_a_waiting_run_can_be_cancelled(world: World, host: Callable[..., 
     gateway = host()
     run, approval_id = await gateway.waits()
     watched = asyncio.create_task(gateway.events(run))
-    await gateway.runs.cancel(await world.named("acme"), run.id)
+    await gateway.runs.runs.cancel(await world.named("acme"), run.id)
     events = await watched
     assert events[-1].type == "run_finished"
     assert json.loads(events[-1].payload)["status"] == "cancelled"
@@ -337,7 +337,7 @@ async def test_an_answer_that_a_cancelled_run_did_not_use_is_cancelled(world: Wo
     asked = await gateway.pending(run)
     await gateway.answer(asked[0])
     acme = await world.named("acme")
-    await gateway.runs.cancel(acme, run.id)
+    await gateway.runs.runs.cancel(acme, run.id)
     await gateway.status(run, "cancelled")
     assert [(await gateway.approvals.get(acme, one)).status for one in asked] == ["cancelled"] * 2
     assert world.files.files == {}
@@ -406,7 +406,7 @@ async def test_a_gateway_that_stops_leaves_waiting_runs_alone(world: World, host
     run, approval_id = await gateway.waits()
     watched = asyncio.create_task(gateway.events(run))
     await asyncio.sleep(0)
-    await gateway.runs.close()
+    await gateway.runs.runs.close()
     with pytest.raises(Unavailable, match="watch again from sequence"):
         await watched
     again = host()

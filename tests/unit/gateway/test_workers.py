@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from gateway import workers as workers_room
-from gateway.cautions import refuse_open_files, refuse_plaintext
 from gateway.config import Config
 from gateway.errors import Misconfigured
-from gateway.identity_settings import TlsSettings
-from gateway.listening import is_loopback, reserved
-from gateway.state_lock import held_slot, locked_state
-from gateway.worker import Worker
-from gateway.workers import Workers, supervised_worker
+from gateway.identity.settings import TlsSettings
+from gateway.serving import workers as workers_room
+from gateway.serving.cautions import refuse_open_files, refuse_plaintext
+from gateway.serving.listening import is_loopback, reserved
+from gateway.serving.state_lock import held_slot, locked_state
+from gateway.serving.worker import Worker
+from gateway.serving.workers import Workers, supervised_worker
 
 # Says that it answers, leaves its process id, and ends when it is told to.
 SERVING = """

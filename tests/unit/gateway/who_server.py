@@ -12,16 +12,16 @@ from typing import Any, cast
 import grpc
 import grpc.aio
 
-from gateway.auth import authentication
-from gateway.client_tls import Tls
-from gateway.client_wire import Secret, Wire
+from gateway.client.tls import Tls
+from gateway.client.wire import Secret, Wire
 from gateway.config import Config
-from gateway.edge import Authenticator, Context, principal, streaming, unary
+from gateway.identity.auth import authentication
+from gateway.identity.tls import server_credentials
 from gateway.model_settings import ModelSettings
 from gateway.policy import Policy, PolicyDocument
+from gateway.serving.edge import Authenticator, Context, principal, streaming, unary
 from gateway.storage.database import Database
 from gateway.tenants import Tenant, Tenants
-from gateway.tls import server_credentials
 
 
 class Who:

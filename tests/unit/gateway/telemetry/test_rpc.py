@@ -11,8 +11,8 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind
 
-from gateway.edge import streaming, unary
 from gateway.errors import NotFound
+from gateway.serving.edge import streaming, unary
 from gateway.telemetry import attributes as a
 from gateway.telemetry.client_span import with_trace
 from gateway.telemetry.rpc import RpcInterceptor

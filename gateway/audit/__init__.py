@@ -1,0 +1,1 @@
+"""The audit: what is told, and how a chain is verified."""

@@ -1,0 +1,68 @@
+"""The audit as those who answer for what happened read it: pages, a tail that follows, and whether it is whole."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+
+from gateway.audit.chain import ChainReport, KnownLink
+from gateway.audit.record import AuditRecord
+from gateway.paging import page_size, paged, place_of
+from gateway.storage.audit_reader import SLICE, AuditFilter, AuditReader
+
+_PAGE, _PAGE_LIMIT = 100, 1000
+_POLL_S = 0.3
+
+
+class Audit:
+    """The audit of every tenant; the service says whose is read."""
+
+    def __init__(self, reader: AuditReader, poll_s: float = _POLL_S) -> None:
+        self._reader = reader
+        self._poll_s = poll_s
+        self._closing = asyncio.Event()
+
+    async def page(
+        self, tenant: str, wanted: AuditFilter, *, size: int, token: str
+    ) -> tuple[Sequence[AuditRecord], str]:
+        """Return records, the newest first, and the token of the next page, empty at the end."""
+        size = page_size(size, usual=_PAGE, limit=_PAGE_LIMIT)
+        place = place_of(token, "audit", tenant, wanted)
+        found = await self._reader.before(tenant, wanted, sequence=place[0] if place else None, limit=size + 1)
+        return paged(found, size, lambda record: (record.sequence, ""), "audit", tenant, wanted)
+
+    async def tail(
+        self, tenant: str, wanted: AuditFilter, *, from_sequence: int, follow: bool
+    ) -> AsyncIterator[AuditRecord]:
+        """Yield records in their order, from a sequence number on, 0 for what is new; with `follow` until the end.
+
+        A slice is held at a time, and the next is read when that one has been taken.
+        """
+        head = await self._reader.head(tenant)
+        sequence = from_sequence - 1 if from_sequence else (head.sequence if head is not None else 0)
+        while True:
+            end = head.sequence if head is not None else 0
+            while sequence < end:
+                found = await self._reader.after(tenant, wanted, sequence=sequence, until=end)
+                for record in found:
+                    yield record
+                # What does not match is not looked at again.
+                sequence = found[-1].sequence if len(found) == SLICE else end
+            if not follow or self._closing.is_set():
+                return
+            await self._pause()
+            head = await self._reader.head(tenant)
+
+    async def verified(self, tenant: str, known: KnownLink) -> ChainReport:
+        """Compute a chain again."""
+        return await self._reader.verified(tenant, known)
+
+    def close(self) -> None:
+        """End those who follow."""
+        self._closing.set()
+
+    async def _pause(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._poll_s):
+                await self._closing.wait()

@@ -1,0 +1,68 @@
+"""What the audit is told of a tool call: everything but its arguments and its result."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
+
+from pydantic import JsonValue
+
+from agent.state import ToolExecution
+from gateway.identity.principal import actor
+from gateway.redaction import Redactor
+from gateway.storage.audit_store import AuditEntry
+from gateway.storage.store import Thread
+
+TOOL_CALL = "tool_call"
+_PLAIN = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_DETAILS = ("exit_code", "would_be", "would_be_rule", "approval_id")
+
+
+@runtime_checkable
+class Moves(Protocol):
+    """What stands in for the tools of a call whose bytes flow past; `audit_kind` is what the audit calls it.
+
+    Where it counts them, its `moved_bytes` are the call's.
+    """
+
+    audit_kind: str
+
+
+def shown_name(name: str, redactor: Redactor | None) -> str:
+    """Return a tool's name as it is stored; a model may have put anything in its place."""
+    return name if redactor is None or _PLAIN.fullmatch(name) else redactor.text(name)
+
+
+def call_entry(
+    thread: Thread,
+    tool: ToolExecution,
+    row: Mapping[str, str | None],
+    ended: Mapping[str, JsonValue],
+    *,
+    moves: Moves | None = None,
+    duration_us: int = 0,
+) -> AuditEntry:
+    """Return the entry of a call that is over, waits or was blocked, of its row in the journal and how it ended."""
+    size_bytes = getattr(moves, "moved_bytes", ended["result_bytes"])
+    told = {name: ended[name] for name in _DETAILS if ended[name] is not None}
+    withheld_by = tool.result.withheld_by if tool.result is not None else None
+    if withheld_by:
+        told["withheld_by"] = withheld_by
+    return AuditEntry(
+        thread.tenant,
+        TOOL_CALL if moves is None else moves.audit_kind,
+        actor(),
+        thread=thread.name,
+        run_id=row["run_id"] or "",
+        call_id=tool.call.id,
+        tool=row["name"] or "",
+        arguments_digest=row["arguments_digest"] or "",
+        verdict=str(ended["verdict"]),
+        rule=str(ended["rule"] or ""),
+        policy_version=str(ended["policy_version"]),
+        outcome=str(ended["outcome"] or ""),
+        size_bytes=size_bytes if isinstance(size_bytes, int) else 0,
+        duration_us=duration_us,
+        details=told,
+    )

@@ -1,0 +1,113 @@
+"""The Python client.
+
+    async with Client("127.0.0.1:7443", api_key) as airlock:
+        result = await airlock.call_tool("execute", {"command": "true", "timeout_s": 5}, thread="t1")
+        await airlock.write_file("t1", "/workspace/a.bin", data)
+        result = await airlock.run_program(["wc", "-c"], thread="t1", stdin=data)
+        async for event in airlock.run("fix the tests", thread="t1"):
+            ...
+
+Every failure is a class of gateway.errors: NotFound, PermissionDenied, IsADirectory, InvalidPath, Unauthenticated, ...
+A tool call that was refused or failed is a result, not an exception.
+"""
+
+from __future__ import annotations
+
+from gateway.audit.record import AuditRecord
+from gateway.client.approvals import Approval, Grant
+from gateway.client.audit import AuditQuery
+from gateway.client.client import Client, Evicted, Tool, ToolResult
+from gateway.client.processes import Process, Processes, ProcessOutput, ProgramResult
+from gateway.client.retry import Retry
+from gateway.client.runs import Event, PolicyMode, Run, RunStatus
+from gateway.client.sandboxes import Sandbox
+from gateway.client.threads import Thread, ThreadMessage
+from gateway.client.tls import Tls
+from gateway.client.wire import Input
+from gateway.errors import (
+    AirlockError,
+    AlreadyResolved,
+    ApprovalPending,
+    Cancelled,
+    Conflict,
+    DeadlineExceeded,
+    EditRefused,
+    Exhausted,
+    InProgress,
+    InputNotTaken,
+    Internal,
+    InvalidArgument,
+    InvalidPath,
+    IsADirectory,
+    NoSpace,
+    NotADirectory,
+    NotFound,
+    OtherEngine,
+    Overloaded,
+    PermissionDenied,
+    ProcessEnded,
+    QuotaExceeded,
+    RequestIdReused,
+    SandboxBusy,
+    ScopeMissing,
+    StartFailed,
+    ThreadBusy,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+)
+
+__all__ = [
+    "AirlockError",
+    "AlreadyResolved",
+    "Approval",
+    "ApprovalPending",
+    "AuditQuery",
+    "AuditRecord",
+    "Cancelled",
+    "Client",
+    "Conflict",
+    "DeadlineExceeded",
+    "EditRefused",
+    "Event",
+    "Evicted",
+    "Exhausted",
+    "Grant",
+    "InProgress",
+    "Input",
+    "InputNotTaken",
+    "Internal",
+    "InvalidArgument",
+    "InvalidPath",
+    "IsADirectory",
+    "NoSpace",
+    "NotADirectory",
+    "NotFound",
+    "OtherEngine",
+    "Overloaded",
+    "PermissionDenied",
+    "PolicyMode",
+    "Process",
+    "ProcessEnded",
+    "ProcessOutput",
+    "Processes",
+    "ProgramResult",
+    "QuotaExceeded",
+    "RequestIdReused",
+    "Retry",
+    "Run",
+    "RunStatus",
+    "Sandbox",
+    "SandboxBusy",
+    "ScopeMissing",
+    "StartFailed",
+    "Thread",
+    "ThreadBusy",
+    "ThreadMessage",
+    "Tls",
+    "TooLarge",
+    "Tool",
+    "ToolResult",
+    "Unauthenticated",
+    "Unavailable",
+]

@@ -1,0 +1,181 @@
+"""What operators do, in the Python client: tenants, keys and policies. The key must be an operator's."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from gateway.client.wire import Wire, message
+from gateway.v1 import admin_service_pb2 as pb
+from gateway.v1 import admin_service_pb2_grpc as grpc_pb
+
+
+@dataclass(frozen=True)
+class TenantInfo:
+    """A tenant. `stored` is rows by table, of `Client.tenant` only."""
+
+    name: str
+    policy_version: str
+    stored: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class ErasedTenant:
+    """What was removed and what is left, as rows by table; and the record of it in the operators' audit."""
+
+    removed: Mapping[str, int]
+    left: Mapping[str, int]
+    workspaces_removed: int
+    audit_sequence: int
+
+
+@dataclass(frozen=True)
+class KeyInfo:
+    """An API key without its secret; `tenant` is "" for an operator's."""
+
+    id: str
+    tenant: str
+    shown: str
+    scopes: tuple[str, ...]
+    name: str
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    replaced_by: str
+
+
+@dataclass(frozen=True)
+class MadeKey:
+    """A key just made; its secret is nowhere else."""
+
+    key: KeyInfo
+    secret: str
+
+
+@dataclass(frozen=True)
+class PolicyText:
+    """A layer of policy, YAML, and its version."""
+
+    text: str
+    version: str
+
+
+@dataclass(frozen=True)
+class PolicyChange:
+    """A layer of policy came into force: by `apply`, `rollback` or `file`. `tenant` is "" for the operator's layer."""
+
+    tenant: str
+    version: str
+    kind: str
+    by: str
+    comment: str
+    at: datetime
+
+
+class AdminCalls(Wire):
+    """The calls of AdminService. ScopeMissing where the key is not an operator's."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._admin: Any = grpc_pb.AdminServiceStub(self._channel)
+
+    async def tenants(self) -> AsyncIterator[TenantInfo]:
+        """Yield the tenants of the configuration, by name."""
+        token = ""
+        while True:
+            page = await self._unary(self._admin.ListTenants, pb.ListTenantsRequest(page_token=token), safe=True)
+            for one in page.tenants:
+                yield _tenant(one)
+            token = page.next_page_token
+            if not token:
+                return
+
+    async def tenant(self, name: str) -> TenantInfo:
+        """Return a tenant and what is stored of it; NotFound."""
+        request = message(pb.GetTenantRequest, tenant=name)
+        return _tenant((await self._unary(self._admin.GetTenant, request, safe=True)).tenant)
+
+    async def delete_tenant_data(self, name: str, *, audit: bool = False) -> ErasedTenant:
+        """Remove all that is stored of a tenant, its audit too where asked. StillConfigured, NotFound."""
+        request = message(pb.DeleteTenantDataRequest, tenant=name, audit=audit)
+        erased = await self._unary(self._admin.DeleteTenantData, request)
+        return ErasedTenant(dict(erased.removed), dict(erased.left), erased.workspaces_removed, erased.audit_sequence)
+
+    async def create_key(
+        self, tenant: str, *, scopes: Collection[str] = (), name: str = "", expires_in_s: int = 0
+    ) -> MadeKey:
+        """Make a key of a tenant, or of an operator with "". Without scopes it has the usual ones; 0 s: for ever."""
+        request = message(pb.CreateKeyRequest, tenant=tenant, scopes=list(scopes), name=name, expires_in_s=expires_in_s)
+        made = await self._unary(self._admin.CreateKey, request)
+        return MadeKey(_key(made.key), made.secret)
+
+    async def keys(self, tenant: str = "", *, include_ended: bool = False) -> AsyncIterator[KeyInfo]:
+        """Yield keys, the newest first: of a tenant, or of all; `include_ended`: also revoked and expired ones."""
+        token = ""
+        while True:
+            request = message(pb.ListKeysRequest, tenant=tenant, include_ended=include_ended, page_token=token)
+            page = await self._unary(self._admin.ListKeys, request, safe=True)
+            for one in page.keys:
+                yield _key(one)
+            token = page.next_page_token
+            if not token:
+                return
+
+    async def revoke_key(self, key_id: str) -> KeyInfo:
+        """Make a key useless within a second. NotFound."""
+        request = message(pb.RevokeKeyRequest, key_id=key_id)
+        return _key((await self._unary(self._admin.RevokeKey, request, safe=True)).key)
+
+    async def rotate_key(self, key_id: str, *, overlap_s: int = 0) -> MadeKey:
+        """Make a key like another one, which works for `overlap_s` more; 0 means 24 hours. NotFound."""
+        made = await self._unary(
+            self._admin.RotateKey, message(pb.RotateKeyRequest, key_id=key_id, overlap_s=overlap_s)
+        )
+        return MadeKey(_key(made.key), made.secret)
+
+    async def policy(self, tenant: str, version: str = "") -> PolicyText:
+        """Return a tenant's layer of policy, or the operator's with "": in force, or of a version. NotFound."""
+        request = message(pb.GetPolicyRequest, tenant=tenant, version=version)
+        found = await self._unary(self._admin.GetPolicy, request, safe=True)
+        return PolicyText(found.text, found.version)
+
+    async def apply_policy(
+        self, tenant: str, text: str = "", *, version: str = "", comment: str = "", check_only: bool = False
+    ) -> str:
+        """Put a text, or an earlier version, in force and return its version. PolicyInvalid lists `problems`."""
+        request = message(
+            pb.ApplyPolicyRequest, tenant=tenant, text=text, version=version, comment=comment, check_only=check_only
+        )
+        return str((await self._unary(self._admin.ApplyPolicy, request)).version)
+
+    async def policy_changes(self, tenant: str) -> AsyncIterator[PolicyChange]:
+        """Yield what was in force, the newest first."""
+        token = ""
+        while True:
+            request = message(pb.ListPolicyChangesRequest, tenant=tenant, page_token=token)
+            page = await self._unary(self._admin.ListPolicyChanges, request, safe=True)
+            for one in page.changes:
+                yield PolicyChange(one.tenant, one.version, one.kind, one.by, one.comment, one.at.ToDatetime(UTC))
+            token = page.next_page_token
+            if not token:
+                return
+
+
+def _tenant(one: pb.Tenant) -> TenantInfo:
+    return TenantInfo(one.name, one.policy_version, dict(one.stored))
+
+
+def _key(one: pb.Key) -> KeyInfo:
+    return KeyInfo(
+        id=one.id,
+        tenant=one.tenant,
+        shown=one.shown,
+        scopes=tuple(one.scopes),
+        name=one.name,
+        created_at=one.created_at.ToDatetime(UTC),
+        expires_at=one.expires_at.ToDatetime(UTC) if one.HasField("expires_at") else None,
+        revoked_at=one.revoked_at.ToDatetime(UTC) if one.HasField("revoked_at") else None,
+        replaced_by=one.replaced_by,
+    )

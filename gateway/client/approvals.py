@@ -1,0 +1,221 @@
+"""Approvals in the Python client: what waits for somebody's word, and saying it. The key must be an approver's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from gateway.client.wire import Wire, message
+from gateway.errors import InvalidArgument, Unavailable
+from gateway.v1 import approval_service_pb2 as pb
+from gateway.v1 import approval_service_pb2_grpc as grpc_pb
+
+ApprovalStatus = Literal["pending", "approved", "used", "denied", "expired", "cancelled"]
+Answer = Literal["once", "run", "thread", "deny", "edit"]
+
+_ANSWERS = {
+    "once": pb.ANSWER_ALLOW_ONCE,
+    "run": pb.ANSWER_ALLOW_RUN,
+    "thread": pb.ANSWER_ALLOW_THREAD,
+    "deny": pb.ANSWER_DENY,
+    "edit": pb.ANSWER_EDIT,
+}
+_WORDS = {number: word for word, number in _ANSWERS.items()}
+
+
+@dataclass(frozen=True)
+class Approval:
+    """A tool call that waits, or waited, for an answer. `asked` are the parts it is about, `proposed_rule` is YAML.
+
+    Of one that was edited, `edited_arguments` are what it was approved with. `answer` is empty until there is one.
+    With `arguments_cut`, as lists and watches give it, what is longer than 4 KiB was left out: `arguments` are empty
+    then, or another field is. `approval(id)` returns all of it.
+    """
+
+    id: str
+    thread: str
+    run_id: str
+    call_id: str
+    tool: str
+    arguments: Mapping[str, Any]
+    digest: str
+    policy_version: str
+    rule: str
+    reason: str
+    asked: tuple[str, ...]
+    proposed_rule: str
+    status: str
+    answer: str
+    message: str
+    resolved_by: str
+    edited_arguments: Mapping[str, Any] | None
+    created_at: datetime
+    expires_at: datetime
+    resolved_at: datetime | None
+    arguments_size_bytes: int = 0
+    arguments_cut: bool = False
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A rule (YAML) that an answer made: where the policy asks, calls of the thread that it matches pass.
+
+    It is `in_force` until it is revoked, or the run that it is for, `run_id`, is over.
+    """
+
+    id: str
+    thread: str
+    run_id: str
+    rule: str
+    approval_id: str
+    granted_by: str
+    created_at: datetime
+    revoked_at: datetime | None
+    in_force: bool
+
+
+class ApprovalCalls(Wire):
+    """The calls of ApprovalService.
+
+    ScopeMissing where the key is not an approver's, AlreadyResolved where somebody answered first.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._approvals: Any = grpc_pb.ApprovalServiceStub(self._channel)
+
+    async def approvals(
+        self, *, status: ApprovalStatus | None = None, thread: str = "", run_id: str = "", limit: int = 50
+    ) -> Sequence[Approval]:
+        """Return approvals, the newest first."""
+        wanted = f"APPROVAL_STATUS_{status.upper()}" if status else "APPROVAL_STATUS_UNSPECIFIED"
+        if wanted not in pb.ApprovalStatus.keys():  # noqa: SIM118 - an enum of protobuf is no mapping
+            raise InvalidArgument(f"status: {status!r} is not one of {', '.join(_statuses())}")
+        found: list[Approval] = []
+        token = ""
+        while len(found) < limit:
+            request = message(
+                pb.ListApprovalsRequest,
+                status=pb.ApprovalStatus.Value(wanted),
+                thread=thread,
+                run_id=run_id,
+                page_size=min(200, limit - len(found)),
+                page_token=token,
+            )
+            page = await self._unary(self._approvals.ListApprovals, request, safe=True)
+            found += [_approval(one) for one in page.approvals]
+            token = page.next_page_token
+            if not token:
+                break
+        return found
+
+    async def approval(self, approval_id: str) -> Approval:
+        """Return an approval."""
+        request = message(pb.GetApprovalRequest, approval_id=approval_id)
+        return _approval((await self._unary(self._approvals.GetApproval, request, safe=True)).approval)
+
+    async def watch_approvals(
+        self, caught_up: Callable[[], None] = lambda: None, *, resume: bool = False
+    ) -> AsyncIterator[Approval]:
+        """Yield the approvals that wait, then each one that changes, without end; in between `caught_up` is called.
+
+        Unavailable when the gateway stops or does not answer: whoever watches again is told anew what waits. With
+        `resume` the client does that itself, as long as its Retry says.
+        """
+        watch = self._resumed if resume else self._watched_once
+        async for said in watch(self._approvals.WatchApprovals, pb.WatchApprovalsRequest):
+            if said.HasField("approval"):
+                yield _approval(said.approval)
+            elif said.caught_up:
+                caught_up()
+        raise Unavailable("the gateway ended the stream; watch again when it is back")
+
+    def _watched_once(self, method: Any, request_now: Callable[[], Any]) -> AsyncIterator[Any]:
+        return self._stream(method, request_now())
+
+    async def resolve_approval(
+        self, approval_id: str, answer: Answer, *, text: str = "", arguments: Mapping[str, Any] | None = None
+    ) -> Approval:
+        """Answer. `text` is for people and, with deny, for the model; `arguments` are for edit."""
+        if answer not in _ANSWERS:
+            raise InvalidArgument(f"answer: {answer!r} is not one of {', '.join(_ANSWERS)}")
+        request = message(
+            pb.ResolveApprovalRequest,
+            approval_id=approval_id,
+            answer=_ANSWERS[answer],
+            message=text,
+            arguments_json="" if arguments is None else json.dumps(arguments),
+        )
+        return _approval((await self._unary(self._approvals.ResolveApproval, request)).approval)
+
+    async def grants(self, *, thread: str = "", include_ended: bool = False, limit: int = 50) -> Sequence[Grant]:
+        """Return what answers have granted, the newest first; `include_ended`: also what does not count any more."""
+        found: list[Grant] = []
+        token = ""
+        while len(found) < limit:
+            request = message(
+                pb.ListGrantsRequest,
+                thread=thread,
+                include_ended=include_ended,
+                page_size=min(200, limit - len(found)),
+                page_token=token,
+            )
+            page = await self._unary(self._approvals.ListGrants, request, safe=True)
+            found += [_grant(one) for one in page.grants]
+            token = page.next_page_token
+            if not token:
+                break
+        return found
+
+    async def revoke_grant(self, grant_id: str) -> Grant:
+        """Take a grant back: from the next call on it does not count. One that was revoked stays as it is."""
+        request = message(pb.RevokeGrantRequest, grant_id=grant_id)
+        return _grant((await self._unary(self._approvals.RevokeGrant, request, safe=True)).grant)
+
+
+def _statuses() -> list[str]:
+    return [name.removeprefix("APPROVAL_STATUS_").lower() for name in pb.ApprovalStatus.keys()][1:]  # noqa: SIM118 - as above
+
+
+def _grant(one: pb.Grant) -> Grant:
+    return Grant(
+        id=one.id,
+        thread=one.thread,
+        run_id=one.run_id,
+        rule=one.rule,
+        approval_id=one.approval_id,
+        granted_by=one.granted_by,
+        created_at=one.created_at.ToDatetime(UTC),
+        revoked_at=one.revoked_at.ToDatetime(UTC) if one.HasField("revoked_at") else None,
+        in_force=one.in_force,
+    )
+
+
+def _approval(one: pb.Approval) -> Approval:
+    return Approval(
+        id=one.id,
+        thread=one.thread,
+        run_id=one.run_id,
+        call_id=one.call_id,
+        tool=one.tool,
+        arguments=json.loads(one.arguments_json or "{}"),
+        digest=one.digest,
+        policy_version=one.policy_version,
+        rule=one.rule,
+        reason=one.reason,
+        asked=tuple(one.asked),
+        proposed_rule=one.proposed_rule,
+        status=pb.ApprovalStatus.Name(one.status).removeprefix("APPROVAL_STATUS_").lower(),
+        answer=_WORDS.get(one.answer, ""),
+        message=one.message,
+        resolved_by=one.resolved_by,
+        edited_arguments=json.loads(one.edited_arguments_json) if one.edited_arguments_json else None,
+        created_at=one.created_at.ToDatetime(UTC),
+        expires_at=one.expires_at.ToDatetime(UTC),
+        resolved_at=one.resolved_at.ToDatetime(UTC) if one.HasField("resolved_at") else None,
+        arguments_size_bytes=one.arguments_size_bytes,
+        arguments_cut=one.arguments_cut,
+    )

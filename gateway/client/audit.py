@@ -1,0 +1,154 @@
+"""The audit in the Python client: who did what, by which rule, and whether the record of it is whole.
+
+The key must have the scope `audit`. A tenant's reads its own chain; an operator's says whose, and by default reads the
+operators' own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from gateway.audit.chain import ChainReport
+from gateway.audit.record import AuditRecord
+from gateway.client.wire import Wire, message
+from gateway.errors import InvalidArgument
+from gateway.v1 import audit_service_pb2 as pb
+from gateway.v1 import audit_service_pb2_grpc as grpc_pb
+
+_PAGE_LIMIT = 1000
+
+
+@dataclass(frozen=True)
+class AuditQuery:
+    """Chooses records; what is empty does not matter. A time without a zone is this machine's; `until` is not in."""
+
+    kinds: tuple[str, ...] = ()
+    thread: str = ""
+    run_id: str = ""
+    tool: str = ""
+    verdict: str = ""
+    rule: str = ""
+    actor: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+ALL_RECORDS = AuditQuery()
+
+
+class AuditCalls(Wire):
+    """The calls of AuditService. ScopeMissing where the key may not read the audit."""
+
+    async def audit(
+        self, query: AuditQuery = ALL_RECORDS, *, tenant: str = "", limit: int = 100
+    ) -> Sequence[AuditRecord]:
+        """Return records, the newest first."""
+        found: list[AuditRecord] = []
+        token = ""
+        while len(found) < limit:
+            request = message(
+                pb.QueryAuditRequest,
+                tenant=tenant,
+                filter=_filter(query),
+                page_size=min(_PAGE_LIMIT, limit - len(found)),
+                page_token=token,
+            )
+            page = await self._unary(self._audit_stub().QueryAudit, request, safe=True)
+            found += [_record(one) for one in page.records]
+            token = page.next_page_token
+            if not token:
+                break
+        return found
+
+    async def tail_audit(
+        self,
+        query: AuditQuery = ALL_RECORDS,
+        *,
+        tenant: str = "",
+        from_sequence: int = 0,
+        follow: bool = True,
+        resume: bool = False,
+    ) -> AsyncIterator[AuditRecord]:
+        """Yield records in their order from a sequence number on, 0 for what is new; with `follow` without end.
+
+        Unavailable when the gateway stops: follow again from the sequence number after the last. With `resume` the
+        client does that itself, as long as its Retry says.
+        """
+        if not from_sequence:
+            newest = await self.audit(tenant=tenant, limit=1)
+            from_sequence = newest[0].sequence + 1 if newest else 1
+        wanted = _filter(query)
+
+        def request_now() -> pb.TailAuditRequest:
+            return message(
+                pb.TailAuditRequest, tenant=tenant, filter=wanted, from_sequence=from_sequence, follow=follow
+            )
+
+        tail = self._audit_stub().TailAudit
+        answers = self._resumed(tail, request_now) if resume else self._stream(tail, request_now(), safe=True)
+        async for said in answers:
+            yield _record(said.record)
+            from_sequence = said.record.sequence + 1
+
+    async def verify_audit(self, *, tenant: str = "", known: tuple[int, str] | None = None) -> ChainReport:
+        """Have the chain computed again. `known` is the sequence number and digest of a record, noted earlier."""
+        sequence, digest = known or (0, "")
+        request = message(pb.VerifyAuditRequest, tenant=tenant, known_sequence=sequence, known_digest=digest)
+        said = await self._unary(self._audit_stub().VerifyAudit, request, safe=True)
+        return ChainReport(
+            records=said.records,
+            first_sequence=said.first_sequence,
+            last_sequence=said.last_sequence,
+            last_digest=said.last_digest,
+            broken_sequence=said.broken_sequence,
+            problem=said.problem or ("" if said.whole else "changed"),
+        )
+
+    def _audit_stub(self) -> Any:
+        return grpc_pb.AuditServiceStub(self._channel)
+
+
+def _filter(query: AuditQuery) -> pb.AuditFilter:
+    if isinstance(query.kinds, str):
+        raise InvalidArgument("kinds: a tuple of names is expected")
+    wanted = message(
+        pb.AuditFilter,
+        kinds=list(query.kinds),
+        thread=query.thread,
+        run_id=query.run_id,
+        tool=query.tool,
+        verdict=query.verdict,
+        rule=query.rule,
+        actor=query.actor,
+    )
+    for name, at in (("since", query.since), ("until", query.until)):
+        if at is not None:
+            getattr(wanted, name).FromDatetime(at.astimezone(UTC))
+    return wanted
+
+
+def _record(one: pb.AuditRecord) -> AuditRecord:
+    return AuditRecord(
+        tenant=one.tenant,
+        sequence=one.sequence,
+        at_us=one.at.ToMicroseconds(),
+        kind=one.kind,
+        actor=one.actor,
+        thread=one.thread,
+        run_id=one.run_id,
+        call_id=one.call_id,
+        tool=one.tool,
+        arguments_digest=one.arguments_digest,
+        verdict=one.verdict,
+        rule=one.rule,
+        policy_version=one.policy_version,
+        outcome=one.outcome,
+        size_bytes=one.size_bytes,
+        duration_us=round(one.duration_ms * 1000),
+        details=one.details_json,
+        previous_digest=one.previous_digest,
+        digest=one.digest,
+    )

@@ -1,0 +1,284 @@
+"""The client: tools and files, and what its other rooms have."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc.aio
+
+from gateway.client.admin import AdminCalls
+from gateway.client.approvals import ApprovalCalls
+from gateway.client.audit import AuditCalls
+from gateway.client.processes import ProcessCalls
+from gateway.client.retry import DEFAULT_RETRY, Retry
+from gateway.client.runs import RunCalls, word
+from gateway.client.sandboxes import SandboxCalls
+from gateway.client.threads import ThreadCalls
+from gateway.client.tls import Tls
+from gateway.client.wire import Input, Secret, check_input, message, pause, pieces, raise_error
+from gateway.errors import (
+    AirlockError,
+    InProgress,
+    Internal,
+    InvalidArgument,
+    Overloaded,
+    Unavailable,
+)
+from gateway.v1 import (
+    tool_service_pb2,
+    tool_service_pb2_grpc,
+    workspace_service_pb2,
+    workspace_service_pb2_grpc,
+)
+
+OnOutput = Callable[[str, bytes], None]
+_CANCEL_S = 2.0
+
+
+@dataclass(frozen=True)
+class Evicted:
+    """Where a result that was too large is, in the sandbox."""
+
+    path: str
+    size_bytes: int
+    lines: int
+    sha256: str
+    incomplete: bool
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """A tool call's result. `content` is text (bytes that are not UTF-8 are replaced); `content_bytes` is exact.
+
+    `note` is what a model is told besides: how a page goes on, a bad exit code, a timeout. With the verdict ask and the
+    outcome waiting the call did not run: make it again once the approval `approval_id` is given. Where the approver
+    changed the arguments, the call is refused and `edited_arguments` are those to make it with, once.
+    """
+
+    call_id: str
+    thread: str
+    verdict: str
+    rule: str
+    reason: str
+    outcome: str
+    exit_code: int | None
+    content_bytes: bytes
+    is_error: bool
+    evicted: Evicted | None
+    duration_ms: float
+    stdout_bytes: bytes
+    stderr_bytes: bytes
+    note: str = ""
+    approval_id: str = ""
+    policy_version: str = ""
+    edited_arguments: Mapping[str, Any] | None = None
+
+    @property
+    def content(self) -> str:
+        """What the tool gave, as text."""
+        return self.content_bytes.decode("utf-8", "replace")
+
+    @property
+    def stdout(self) -> str:
+        """Standard output of execute, as text."""
+        return self.stdout_bytes.decode("utf-8", "replace")
+
+    @property
+    def stderr(self) -> str:
+        """Standard error of execute, as text."""
+        return self.stderr_bytes.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool and the JSON Schema of its arguments."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+class Client(RunCalls, ThreadCalls, ProcessCalls, ApprovalCalls, AuditCalls, SandboxCalls, AdminCalls):
+    """A connection to a gateway; use it as an async context manager.
+
+    `api_key` is a key, or a function that returns a token that is good now; empty where a certificate says who calls.
+    What is safe is tried again, and streams of runs are resumed, as `retry` says; None means never.
+    """
+
+    def __init__(
+        self, address: str, api_key: Secret = "", *, tls: Tls | None = None, retry: Retry | None = DEFAULT_RETRY
+    ) -> None:
+        super().__init__(address, api_key, tls=tls, retry=retry)
+        self._tools: Any = tool_service_pb2_grpc.ToolServiceStub(self._channel)
+        self._workspaces: Any = workspace_service_pb2_grpc.WorkspaceServiceStub(self._channel)
+
+    # --- tools ---
+
+    async def list_tools(self) -> Sequence[Tool]:
+        """Return the tools and their schemas."""
+        response = await self._unary(self._tools.ListTools, tool_service_pb2.ListToolsRequest(), safe=True)
+        return [Tool(tool.name, tool.description, json.loads(tool.parameters_json)) for tool in response.tools]
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        thread: str = "default",
+        on_output: OnOutput | None = None,
+        timeout_s: float | None = None,
+        request_id: str = "",
+    ) -> ToolResult:
+        """Run one tool call; cancelling the await kills what it started.
+
+        `on_output` gets (stream, bytes) as output arrives. `timeout_s` is for all attempts together: the call runs
+        once, however often a broken connection makes the client ask. With a `request_id` of your own you may ask again
+        yourself, and get the same result; one whose gateway was lost meanwhile has the outcome interrupted. Raises
+        InvalidArgument, RequestIdReused, QuotaExceeded, Overloaded, DeadlineExceeded, Unavailable.
+        """
+        id_ = request_id or str(uuid.uuid4())
+        request = message(
+            tool_service_pb2.CallToolRequest,
+            thread=thread,
+            name=name,
+            arguments_json=_as_json(arguments),
+            request_id=id_,
+        )
+        try:
+            if on_output is None:
+                response = await self._unary(self._tools.CallTool, request, timeout_s, safe=True)
+                return _result(response.result)
+            return await self._streamed_call(request, on_output, timeout_s)
+        except asyncio.CancelledError:
+            await self._cancel_call(id_)
+            raise
+
+    async def _streamed_call(
+        self, request: tool_service_pb2.CallToolRequest, on_output: OnOutput, timeout_s: float | None
+    ) -> ToolResult:
+        """Make a call with its output as it arrives. Where it broke off, the result has the rest."""
+        streamed = tool_service_pb2.StreamToolCallRequest(call=request)
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        attempts = self._attempts()
+        told = {"stdout": 0, "stderr": 0}
+        broken = False
+        while True:
+            left_s = None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0)
+            try:
+                async for said in self._stream(self._tools.StreamToolCall, streamed, left_s):
+                    if said.WhichOneof("event") == "result":
+                        result = _result(said.result)
+                        if broken:
+                            _tell_rest(result, told, on_output)
+                        return result
+                    stream = "stderr" if said.output.stderr else "stdout"
+                    told[stream] += len(said.output.data)
+                    on_output(stream, said.output.data)
+            except (Unavailable, Overloaded, InProgress) as error:
+                await pause(attempts.pause_s(error), deadline_s, error)
+                broken = True
+            else:
+                raise Internal("the stream ended without a result")
+
+    async def _cancel_call(self, request_id: str) -> None:
+        """End a call whose caller does not wait any more: by its connection alone it would end a little later."""
+        request = tool_service_pb2.CancelToolCallRequest(request_id=request_id)
+        with contextlib.suppress(AirlockError, asyncio.CancelledError):
+            await asyncio.shield(self._unary(self._tools.CancelToolCall, request, _CANCEL_S))
+
+    # --- files ---
+
+    async def write_file(self, thread: str, path: str, data: Input) -> int:
+        """Replace a file atomically and return its size in bytes; a source that raises leaves the old file.
+
+        Bytes are sent again where the connection breaks, which leaves the same file; a source that was read cannot be.
+        Raises PermissionDenied, InvalidPath, IsADirectory, NoSpace, Unavailable.
+        """
+        check_input(data)
+        attempts = self._attempts()
+        while True:
+            try:
+                return await self._written(thread, path, data)
+            except (Unavailable, Overloaded) as error:
+                again = isinstance(data, bytes | bytearray | memoryview)
+                await pause(attempts.pause_s(error) if again else None, None, error)
+
+    async def _written(self, thread: str, path: str, data: Input) -> int:
+        opening = message(workspace_service_pb2.WriteFileRequest, thread=thread, path=path)
+        call = self._open(self._workspaces.WriteFile)
+        try:
+            try:
+                await call.write(opening)
+                async for piece in pieces(data):
+                    await call.write(workspace_service_pb2.WriteFileRequest(data=piece))
+                await call.write(workspace_service_pb2.WriteFileRequest(end=True))
+                await call.done_writing()
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                pass  # the call is over, and what it says of that here is not why; its status does
+            return int((await call).size_bytes)
+        except grpc.aio.AioRpcError as error:
+            raise_error(error)
+        finally:
+            call.cancel()  # one that is over does not mind
+
+    async def read_file(self, thread: str, path: str) -> bytes:
+        """Return a file's bytes. Raises NotFound, PermissionDenied, IsADirectory, InvalidPath, Unavailable."""
+        return b"".join([chunk async for chunk in self.stream_file(thread, path)])
+
+    async def stream_file(self, thread: str, path: str) -> AsyncIterator[bytes]:
+        """Yield a file's bytes in pieces; a slow reader slows the sandbox and costs the gateway nothing.
+
+        A connection that breaks before the first byte is made again; after that it is Unavailable, for the file may
+        have changed. Raises as read_file.
+        """
+        request = message(workspace_service_pb2.ReadFileRequest, thread=thread, path=path)
+        async for piece in self._stream(self._workspaces.ReadFile, request, safe=True):
+            yield piece.data
+
+
+def _tell_rest(result: ToolResult, told: Mapping[str, int], on_output: OnOutput) -> None:
+    """Tell what the stream that broke did not; of an evicted result the file has it."""
+    if result.evicted is not None:
+        return
+    for stream, whole in (("stdout", result.stdout_bytes), ("stderr", result.stderr_bytes)):
+        if len(whole) > told[stream]:
+            on_output(stream, whole[told[stream] :])
+
+
+def _as_json(arguments: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(arguments)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgument(f"arguments: they cannot be written as JSON: {error}") from error
+
+
+def _result(result: tool_service_pb2.ToolResult) -> ToolResult:
+    evicted = result.evicted
+    return ToolResult(
+        call_id=result.call_id,
+        thread=result.thread,
+        verdict=word(tool_service_pb2.Verdict.Name(result.verdict)),
+        rule=result.rule,
+        reason=result.reason,
+        outcome=result.outcome,
+        exit_code=result.exit_code if result.HasField("exit_code") else None,
+        content_bytes=result.content,
+        is_error=result.is_error,
+        evicted=Evicted(evicted.path, evicted.size_bytes, evicted.lines, evicted.sha256, evicted.incomplete)
+        if result.HasField("evicted")
+        else None,
+        duration_ms=result.duration_ms,
+        stdout_bytes=result.stdout,
+        stderr_bytes=result.stderr,
+        note=result.note,
+        approval_id=result.approval_id,
+        policy_version=result.policy_version,
+        edited_arguments=json.loads(result.edited_arguments_json) if result.edited_arguments_json else None,
+    )

@@ -1,0 +1,269 @@
+"""The wire under the Python client: one channel, the key on every call, and statuses turned back into errors."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from typing import Any, NoReturn, Self, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.any_pb2 import Any as Packed
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from gateway.client.retry import DEFAULT_RETRY, Attempts, Retry
+from gateway.client.tls import AMBIENT, Tls
+from gateway.errors import (
+    AirlockError,
+    Cancelled,
+    DeadlineExceeded,
+    InProgress,
+    InvalidArgument,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+    all_errors,
+)
+from gateway.telemetry.client_span import calling, with_trace
+
+_CHUNK_BYTES = 512 * 1024
+_ANSWER_LIMIT_BYTES = 64 * 1024 * 1024
+# A gateway that is back is found within seconds; grpc itself would come to wait for two minutes.
+_RECONNECT_LIMIT_MS = 5000
+_OPTIONS = (
+    ("grpc.max_receive_message_length", _ANSWER_LIMIT_BYTES),
+    # Else a gateway that was gone for a while is looked for a second later than the first attempts (client_retry.py).
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", _RECONNECT_LIMIT_MS),
+    # A peer that is gone without a word is found in a call. The gateway lets clients ping so often (server.py).
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+_ERRORS = all_errors()
+# For a status that grpc itself made and that therefore carries no reason; other codes stand for several classes.
+_BY_CODE: Mapping[grpc.StatusCode, type[AirlockError]] = {
+    kind.code: kind
+    for kind in (
+        Unauthenticated,
+        InvalidArgument,
+        NotFound,
+        PermissionDenied,
+        Overloaded,
+        Unavailable,
+        DeadlineExceeded,
+        Cancelled,
+    )
+}
+
+_TIMEOUT_LIMIT_S = 366 * 86_400.0
+_Message = TypeVar("_Message")
+
+Input = bytes | bytearray | memoryview | AsyncIterable[bytes]
+"""What a stream is fed with: all of it, or pieces of any size as they come."""
+
+
+Secret = str | Callable[[], str]
+"""An API key or a token; or what returns one that is good now, and does not wait."""
+
+
+class Wire:
+    """A connection to a gateway; an async context manager."""
+
+    def __init__(
+        self, address: str, api_key: Secret, *, tls: Tls | None = None, retry: Retry | None = DEFAULT_RETRY
+    ) -> None:
+        """Take where the gateway is and who calls; `retry` says how what is safe is tried again, None never."""
+        self._retry = retry
+        self._secret = api_key
+        if isinstance(api_key, str):
+            _check_secret(api_key)
+        tls = tls or AMBIENT.get()
+        if tls is None:
+            self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        else:
+            options = (*_OPTIONS, *tls.options())
+            self._channel = grpc.aio.secure_channel(address, tls.credentials(), options=options)
+
+    @property
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        """What goes with each call: a key, a token of now, or nothing where a certificate says who calls."""
+        secret = self._secret if isinstance(self._secret, str) else _check_secret(self._secret())
+        return (("authorization", f"Bearer {secret}"),) if secret else ()
+
+    async def __aenter__(self) -> Self:
+        """Return the client; it connects on the first call."""
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        """Close the connection."""
+        await self._channel.close(None)
+
+    async def _unary(self, method: Any, request: Any, timeout_s: float | None = None, *, safe: bool = False) -> Any:
+        """Return the answer of a call. One that is `safe` is tried again; `timeout_s` is for all attempts together."""
+        _check_timeout(timeout_s)
+        attempts = Attempts(self._retry if safe else None)
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        try:
+            while True:
+                left_s = None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0)
+                try:
+                    return await self._once(method, request, left_s)
+                except (Unavailable, Overloaded, InProgress) as error:
+                    await pause(attempts.pause_s(error), deadline_s, error)
+        except grpc.aio.UsageError as error:
+            raise _closed(error) from error
+
+    def _attempts(self) -> Attempts:
+        return Attempts(self._retry)
+
+    async def _once(self, method: Any, request: Any, timeout_s: float | None) -> Any:
+        try:
+            with calling(method, self._metadata) as metadata:
+                return await method(request, metadata=metadata, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise_error(error)
+
+    async def _stream(
+        self,
+        method: Any,
+        request: Any,
+        timeout_s: float | None = None,
+        *,
+        safe: bool = False,
+    ) -> AsyncIterator[Any]:
+        """Yield the answers of a call. One that is `safe` is tried again until its first answer has come."""
+        _check_timeout(timeout_s)
+        attempts = Attempts(self._retry if safe else None)
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        begun = False
+        while True:
+            left_s = None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0)
+            try:
+                async for answer in method(request, metadata=with_trace(self._metadata), timeout=left_s):
+                    begun = True
+                    yield answer
+            except grpc.aio.AioRpcError as failed:
+                error = error_of(failed)
+                if begun:
+                    raise error from failed
+                await pause(attempts.pause_s(error), deadline_s, error)
+            except grpc.aio.UsageError as failed:
+                raise _closed(failed) from failed
+            else:
+                return
+
+    async def _resumed(self, method: Any, request_now: Callable[[], Any]) -> AsyncIterator[Any]:
+        """Yield the answers of a stream that is begun again where it broke: `request_now` says where that is."""
+        attempts = Attempts(self._retry)
+        while True:
+            try:
+                async for answer in self._stream(method, request_now()):
+                    attempts.progressed()
+                    yield answer
+            except Unavailable as error:
+                if isinstance(error.__cause__, grpc.aio.UsageError):
+                    raise  # this client was closed
+                await pause(attempts.resume_pause_s(error), None, error)
+            else:
+                return
+
+    def _open(self, method: Any) -> Any:
+        """Return a call whose messages are sent one by one."""
+        try:
+            return method(metadata=with_trace(self._metadata))
+        except grpc.aio.UsageError as error:
+            raise _closed(error) from error
+
+
+def _check_secret(secret: str) -> str:
+    if not (secret.isascii() and secret.isprintable()):
+        raise Unauthenticated("the key holds characters that no key has: is there a line end in it?")
+    return secret
+
+
+def message(kind: Callable[..., _Message], **fields: Any) -> _Message:
+    """Return a request; InvalidArgument where a field does not take its value."""
+    try:
+        return kind(**fields)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"what was given is not what a field takes: {error}") from error
+
+
+def check_input(data: object) -> None:
+    """Raise InvalidArgument for what no stream can be fed with."""
+    if not isinstance(data, bytes | bytearray | memoryview | AsyncIterable):
+        raise InvalidArgument(
+            f"input is bytes, or an asynchronous iterator of bytes, not {type(data).__name__}; encode a text first"
+        )
+
+
+async def pieces(data: Input) -> AsyncIterator[bytes]:
+    """Yield input in pieces that a message takes."""
+    check_input(data)
+    if isinstance(data, AsyncIterable):
+        async for chunk in data:
+            async for piece in pieces(chunk):
+                yield piece
+        return
+    whole = bytes(data)
+    for at in range(0, len(whole), _CHUNK_BYTES):
+        yield whole[at : at + _CHUNK_BYTES]
+
+
+def _check_timeout(timeout_s: float | None) -> None:
+    if timeout_s is not None and not 0 <= timeout_s <= _TIMEOUT_LIMIT_S:  # NaN too
+        raise InvalidArgument(f"timeout_s {timeout_s!r}: 0 to {_TIMEOUT_LIMIT_S:.0f} s; leave it out for none")
+
+
+def _closed(error: Exception) -> Unavailable:
+    return Unavailable(f"this client was closed; make another ({error})")
+
+
+def raise_error(error: grpc.aio.AioRpcError) -> NoReturn:
+    """Raise the class of gateway.errors that a status stands for."""
+    raise error_of(error) from error
+
+
+def error_of(error: grpc.aio.AioRpcError) -> AirlockError:
+    """Return the error of gateway.errors that a status stands for."""
+    said = error.details() or error.code().name
+    status = rpc_status.from_call(error)  # type: ignore[arg-type]
+    details = status.details if status else ()
+    for detail in details:
+        info = error_details_pb2.ErrorInfo()
+        if detail.Unpack(info) and info.reason in _ERRORS:
+            kind = _ERRORS[info.reason]
+            if issubclass(kind, Overloaded | InProgress):
+                return kind(said, _retry_after_s(details), **dict(info.metadata))
+            made = kind(said, **dict(info.metadata))
+            return made.of_fields(_violations(details)) if isinstance(made, InvalidArgument) else made
+    kind = _BY_CODE.get(error.code(), AirlockError)
+    if kind is Overloaded and "larger than max" in said:
+        kind = TooLarge
+    return kind(f"{error.code().name}: {said}")
+
+
+def _violations(details: Iterable[Packed]) -> dict[str, str]:
+    request = error_details_pb2.BadRequest()
+    found = any(detail.Unpack(request) for detail in details)
+    return {one.field: one.description for one in request.field_violations} if found else {}
+
+
+async def pause(pause_s: float | None, deadline_s: float | None, error: AirlockError) -> None:
+    """Wait before the next attempt; raise the error where there is none, or no time for it."""
+    if pause_s is None or (deadline_s is not None and time.monotonic() + pause_s >= deadline_s):
+        raise error
+    await asyncio.sleep(pause_s)
+
+
+def _retry_after_s(details: Iterable[Packed]) -> float | None:
+    retry = error_details_pb2.RetryInfo()
+    found = any(detail.Unpack(retry) for detail in details)
+    return retry.retry_delay.ToMicroseconds() / 1_000_000 if found else None

@@ -1,0 +1,92 @@
+"""Clients' certificates: who calls is whom the configuration has for a name (SAN) in it.
+
+The listener has verified the chain and the possession of the key (gateway/identity/tls.py). A connection lives longer
+than a handshake, so that the time in the certificate is looked at with each call.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+from cryptography import x509
+
+from gateway.errors import Unauthenticated
+from gateway.identity.principal import Caller, Principal, shown_of
+from gateway.identity.settings import CertificateSettings
+from gateway.serving.edge import Context
+from gateway.tenants import Tenants
+
+_CACHE_LIMIT = 1000
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What a certificate says. Times are seconds since 1970, UTC."""
+
+    not_before_s: float
+    not_after_s: float
+    id: str
+    matches: tuple[CertificateSettings, ...]
+
+
+class CertificateAuthenticator:
+    """Takes the certificate of the peer."""
+
+    def __init__(
+        self,
+        settings: Sequence[CertificateSettings],
+        tenants: Tenants,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = {one.san: one for one in settings}
+        self._tenants = tenants
+        self._clock = clock
+        self._cache: dict[bytes, _Known] = {}
+
+    async def __call__(self, context: Context) -> Principal | None:
+        """Return who calls, None where the peer has no certificate; Unauthenticated for one that is nobody's."""
+        if not self._settings:
+            return None
+        found = list(context.auth_context().get("x509_pem_cert") or ())
+        if not found:
+            return None
+        pem = found[0]
+        known = self._cache.get(pem)
+        if known is None:
+            if len(self._cache) >= _CACHE_LIMIT:
+                self._cache.clear()
+            known = self._cache[pem] = self._read(pem)
+        if not known.not_before_s <= self._clock() <= known.not_after_s:
+            raise Unauthenticated("the client's certificate has expired, or is not valid yet")
+        if len({(one.tenant, one.scopes) for one in known.matches}) != 1:
+            said = "more than one tenant" if known.matches else "no tenant"
+            raise Unauthenticated(f"the names in the client's certificate stand for {said}: identity.certificates")
+        one = known.matches[0]
+        caller = Caller(known.id, shown_of("certificate", one.san))
+        return Principal(await self._tenants.named(one.tenant), caller, one.scopes)
+
+    def _read(self, pem: bytes) -> _Known:
+        try:
+            certificate = x509.load_pem_x509_certificate(pem)
+            names = _names(certificate)
+        except ValueError as error:
+            raise Unauthenticated("the client's certificate cannot be read") from error
+        return _Known(
+            certificate.not_valid_before_utc.timestamp(),
+            certificate.not_valid_after_utc.timestamp(),
+            f"cert_{sha256(pem).hexdigest()[:16]}",
+            tuple(self._settings[name] for name in names if name in self._settings),
+        )
+
+
+def _names(certificate: x509.Certificate) -> list[str]:
+    """Return the URIs and DNS names of a certificate, never its common name. One kind cannot stand for the other."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    uris = [name for name in names.get_values_for_type(x509.UniformResourceIdentifier) if ":" in name]
+    return uris + [name for name in names.get_values_for_type(x509.DNSName) if ":" not in name]

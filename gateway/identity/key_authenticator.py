@@ -1,0 +1,45 @@
+"""API keys: who calls is whom the key was made for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from gateway.errors import Unauthenticated
+from gateway.identity.keys import digest_of
+from gateway.identity.principal import Caller, Principal
+from gateway.storage.key_store import KeyStore, StoredKey
+from gateway.tenants import Tenants
+
+# Until then a key is not looked up again. With the looks at streams (stream_guard.py) less than the second in which a
+# revoked key stops to work.
+_CACHE_S = 0.5
+_CACHE_LIMIT = 10_000
+
+
+class KeyAuthenticator:
+    """Takes the secret of a key."""
+
+    def __init__(self, keys: KeyStore, tenants: Tenants, clock: Callable[[], float] = time.monotonic) -> None:
+        self._keys = keys
+        self._tenants = tenants
+        self._clock = clock
+        self._cache: dict[str, tuple[float, StoredKey]] = {}
+
+    async def __call__(self, secret: str) -> Principal:
+        """Return who calls; Unauthenticated for a key that is not known, revoked or expired: nothing says which."""
+        digest = digest_of(secret)
+        cached = self._cache.get(digest)
+        if cached is None or cached[0] < self._clock():
+            key = await self._keys.find(digest)
+            if key is None:
+                self._cache.pop(digest, None)
+                raise Unauthenticated(
+                    "this key is not known: make one with `airlock key create --tenant NAME --config FILE`"
+                )
+            if len(self._cache) >= _CACHE_LIMIT:
+                self._cache.clear()
+            cached = self._cache[digest] = (self._clock() + _CACHE_S, key)
+        key = cached[1]
+        tenant = await self._tenants.named(key.tenant) if key.tenant else None
+        return Principal(tenant, Caller(key.id, key.shown), key.scopes)

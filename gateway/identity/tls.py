@@ -1,0 +1,92 @@
+"""TLS of the listener. Its files are looked at before each handshake: a renewed certificate needs no restart."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import structlog
+
+from gateway.errors import Misconfigured
+from gateway.identity.settings import TlsSettings
+
+log = structlog.get_logger(__name__)
+_Stamp = tuple[tuple[int, int, int], ...]
+Resolve = Callable[[Path], Path]
+
+
+def server_credentials(settings: TlsSettings, resolve: Resolve) -> grpc.ServerCredentials:
+    """Return the listener's credentials, or Misconfigured; `resolve` makes the configuration's paths absolute."""
+    files = _Files(settings, resolve)
+    # grpc-stubs do not know that None means "as it was".
+    changed: Callable[[], grpc.ServerCertificateConfiguration] = files.changed  # type: ignore[assignment]
+    return grpc.dynamic_ssl_server_credentials(files.first(), changed, settings.requires_certificates)
+
+
+class _Files:
+    """The PEM files. `changed` is called in grpc's threads, before each handshake."""
+
+    def __init__(self, settings: TlsSettings, resolve: Resolve) -> None:
+        self._certificate = resolve(settings.certificate)
+        self._key = resolve(settings.key)
+        self._client_ca = resolve(settings.client_ca) if settings.requires_certificates and settings.client_ca else None
+        self._stamp: _Stamp = ()
+
+    def first(self) -> grpc.ServerCertificateConfiguration:
+        """Return what the files hold now."""
+        try:
+            self._stamp = self._now()
+            return self._read()
+        except (OSError, ValueError) as error:
+            raise Misconfigured(f"tls: {_said(error)}") from error
+
+    def changed(self) -> grpc.ServerCertificateConfiguration | None:
+        """Return what the files hold, None where that is what it was. Files that do not fit together change nothing."""
+        try:
+            stamp = self._now()
+            if stamp == self._stamp:
+                return None
+            read = self._read()
+        except (OSError, ValueError) as error:
+            # Perhaps one file is there and the other one comes yet: the next handshake looks again.
+            log.warning("the last good certificate holds", error=_said(error))
+            return None
+        self._stamp = stamp
+        log.info("the certificate was read anew", file=str(self._certificate))
+        return read
+
+    def _now(self) -> _Stamp:
+        files = [self._certificate, self._key, *([self._client_ca] if self._client_ca else [])]
+        stats = [path.stat() for path in files]
+        return tuple((stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats)
+
+    def _read(self) -> grpc.ServerCertificateConfiguration:
+        certificate, key = self._certificate.read_bytes(), self._key.read_bytes()
+        ca = self._client_ca.read_bytes() if self._client_ca else None
+        _check(certificate, key, ca)
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], ca)
+
+
+def _check(certificate: bytes, key: bytes, ca: bytes | None) -> None:
+    """Raise where a key is not the certificate's, or a file holds none: grpc itself says so in no handshake."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with tempfile.NamedTemporaryFile(prefix="airlock-tls-") as both:  # readable to its owner alone
+        both.write(key + b"\n" + certificate)
+        both.flush()
+        context.load_cert_chain(both.name, password=_no_password)
+    if ca is not None:
+        context.load_verify_locations(cadata=ca.decode("ascii"))
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted: give the gateway one that is not, readable to it alone")
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.filename:
+        return f"{os.fspath(error.filename)}: {error.strerror}"
+    return str(error)

@@ -1,0 +1,139 @@
+"""Signed tokens (JWT, RFC 7519, as OpenID Connect has them): who calls is whom an issuer says, and for how long."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from typing import Any
+
+import jwt
+
+from gateway.errors import Unauthenticated
+from gateway.identity.key_set import KeySet
+from gateway.identity.keys import APPROVE, TENANT_SCOPES, digest_of
+from gateway.identity.principal import Caller, Principal, shown_of
+from gateway.identity.settings import JwtSettings
+from gateway.tenants import Tenants
+
+_REQUIRED = ("exp", "nbf", "aud", "iss", "sub")
+# A token is verified again after this time, in case its issuer withdrew the key.
+_CACHE_S = 30.0
+_CACHE_LIMIT = 10_000
+_SUBJECT_LIMIT_CHARS = 256
+
+
+@dataclass(frozen=True)
+class Issuer:
+    """Whose tokens are taken, and the keys that they are signed with."""
+
+    settings: JwtSettings
+    keys: KeySet
+
+
+@dataclass(frozen=True)
+class _Verified:
+    """What a token says. `until_s` is seconds since 1970, leeway included."""
+
+    until_s: float
+    again_s: float
+    tenant: str
+    caller: Caller
+    scopes: tuple[str, ...]
+
+
+class TokenAuthenticator:
+    """Takes a token."""
+
+    def __init__(self, issuers: Sequence[Issuer], tenants: Tenants, clock: Callable[[], float] = time.time) -> None:
+        self._issuers = {issuer.settings.issuer: issuer for issuer in issuers}
+        self._tenants = tenants
+        self._clock = clock
+        self._cache: dict[str, _Verified] = {}
+
+    async def __call__(self, token: str) -> Principal:
+        """Return who calls; Unauthenticated says which claim is missing or wrong, once the signature is good."""
+        digest = digest_of(token)
+        found = self._cache.get(digest)
+        now_s = self._clock()
+        if found is None or now_s > min(found.until_s, found.again_s):
+            self._cache.pop(digest, None)
+            found = await self._verified(token, now_s)
+            if len(self._cache) >= _CACHE_LIMIT:
+                self._cache.clear()
+            self._cache[digest] = found
+        return Principal(await self._tenants.named(found.tenant), found.caller, found.scopes)
+
+    async def _verified(self, token: str, now_s: float) -> _Verified:
+        try:
+            header = jwt.get_unverified_header(token)
+            issuer = self._issuers[jwt.decode(token, options={"verify_signature": False})["iss"]]
+        except (jwt.PyJWTError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise Unauthenticated("this token is none, or of no issuer that is known here") from error
+        settings = issuer.settings
+        if header.get("alg") not in settings.algorithms:
+            raise Unauthenticated(f"tokens of {settings.issuer} are signed with {', '.join(settings.algorithms)} here")
+        public = await issuer.keys.key(str(header.get("kid", "")))
+        if public.algorithm not in (None, header["alg"]):
+            raise Unauthenticated("the token is signed by another algorithm than its key is for")
+        try:
+            # exp and nbf are compared below, with the clock that is injected.
+            claims: Mapping[str, Any] = jwt.decode(
+                token,
+                public.key,
+                algorithms=list(settings.algorithms),
+                audience=settings.audience,
+                issuer=settings.issuer,
+                options={"require": list(_REQUIRED), "verify_exp": False, "verify_nbf": False, "verify_iat": False},
+            )
+        except (jwt.PyJWTError, ValueError, TypeError) as error:
+            raise Unauthenticated(f"the token is refused: {error}") from error
+        until_s = _seconds(claims, "exp") + settings.leeway_s
+        if now_s > until_s or now_s < _seconds(claims, "nbf") - settings.leeway_s:
+            raise Unauthenticated("the token has expired, or is not valid yet: get another from its issuer")
+        subject = str(claims["sub"])
+        if not 0 < len(subject) <= _SUBJECT_LIMIT_CHARS:
+            raise Unauthenticated(f"the token's sub is empty, or longer than {_SUBJECT_LIMIT_CHARS} characters")
+        caller = Caller(f"token_{digest_of(f'{settings.issuer} {subject}')[:16]}", shown_of("token", subject))
+        return _Verified(
+            until_s, now_s + _CACHE_S, _tenant(settings, claims, subject), caller, _scopes(settings, claims)
+        )
+
+
+def _tenant(settings: JwtSettings, claims: Mapping[str, Any], subject: str) -> str:
+    if settings.tenants is not None:
+        for pattern, tenant in settings.tenants.items():
+            if fnmatchcase(subject, pattern):
+                return tenant
+        raise Unauthenticated("the token's sub stands for no tenant: identity.jwt.tenants")
+    named = claims.get(settings.named_by)
+    if not isinstance(named, str) or not named:
+        raise Unauthenticated(f"the token names no tenant in its claim {settings.named_by}")
+    return named
+
+
+def _scopes(settings: JwtSettings, claims: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the token's scopes that mean something here; issuers put others beside them."""
+    said = claims.get(settings.scopes_claim)
+    if said is None:
+        return settings.scopes
+    words = said.split() if isinstance(said, str) else said if isinstance(said, list) else ()
+    scopes = tuple(scope for scope in TENANT_SCOPES if scope in words)
+    if APPROVE in scopes and len(scopes) > 1:
+        raise Unauthenticated(
+            f"a token with the scope {APPROVE} may have no other: who makes agents act must not answer"
+        )
+    return scopes
+
+
+def _seconds(claims: Mapping[str, Any], name: str) -> float:
+    value = claims[name]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Unauthenticated(f"the token's {name} is no number of seconds")
+    try:
+        datetime.fromtimestamp(value, UTC)
+    except (ValueError, OverflowError, OSError):
+        raise Unauthenticated(f"the token's {name} is no moment") from None
+    return float(value)

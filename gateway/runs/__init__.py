@@ -1,0 +1,1 @@
+"""Runs: hosting them, their logs and checkpoints, and taking them over."""

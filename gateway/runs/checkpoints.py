@@ -1,0 +1,70 @@
+"""What a run goes on from when its gateway is lost: kept on its way by its log, and read again by who takes it over.
+
+    between two steps     the thread with all that the last step added, and the state without a step in flight
+    the model answered    the same, and the step with its calls, before any of them begins (agent.recovery)
+
+What the calls of a step came to is in the journal meanwhile (gateway/calls/journal.py), with their results, until the
+step is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from agent.messages import ToolCall
+from agent.recovery import EarlierCall
+from agent.state import AgentState
+from gateway.calls.journal import JournalHook
+from gateway.runs.run_log import RunLog
+from gateway.runs.suspended_run import SuspendedRun
+from gateway.runs.thread_history import ThreadHistoryHook
+from gateway.storage.run_writes import KeptStep
+
+
+class Checkpoints:
+    """The Recovery of one run, and the Steps of its thread."""
+
+    def __init__(
+        self,
+        log: RunLog,
+        journal: JournalHook,
+        policy: str,
+        not_begun: Callable[[Collection[str]], None] = lambda _: None,
+    ) -> None:
+        """`policy` names what the run is pinned to; `not_begun` is told which calls of a step did not begin."""
+        self._log = log
+        self._journal = journal
+        self._policy = policy
+        self._not_begun = not_begun
+        self.history: ThreadHistoryHook
+
+    def stored(self, state: AgentState, more: int = 0) -> str:
+        """Return the text that is stored of a state, with as many events as there are, and so many more."""
+        return SuspendedRun.of(state, self._policy, self._log.sequence + more).model_dump_json()
+
+    # --- gateway.runs.thread_history.Steps ---
+
+    async def keep(self, step: KeptStep, state: AgentState) -> None:
+        """Keep a step and its state; between two steps the results of the last one's calls are not needed any more."""
+        forget = self._journal.kept() if state.pending is None else ()
+        try:
+            await self._log.checkpoint(self.stored(state), step, forget)
+        except BaseException:
+            self._journal.not_kept(forget)
+            raise
+
+    async def keep_last(self, step: KeptStep) -> None:
+        """Keep the last step with the run's end."""
+        self._log.keep_last(step, self._journal.kept())
+
+    # --- agent.recovery.Recovery ---
+
+    async def answered(self, state: AgentState) -> None:
+        """Keep the step with the model's answer."""
+        await self.history.keep(state)
+
+    async def earlier(self, calls: Sequence[ToolCall]) -> Mapping[str, EarlierCall]:
+        """Return what the journal has of the calls of a step that goes on."""
+        found = await self._journal.earlier(calls)
+        self._not_begun([call.id for call in calls if call.id not in found])
+        return found

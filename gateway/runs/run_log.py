@@ -1,0 +1,256 @@
+"""The log of a live run and its one writer: takes events without blocking, numbers them, stores them in order.
+
+With the events it stores what the run goes on from when this process is lost (gateway/runs/checkpoints.py), in one
+transaction. An answer of the model is held back until the state that has it is stored with it: what was shown is then
+what is kept. A watcher reads the database, never this buffer, so that one that is slow or gone costs the run nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+import structlog
+from pydantic import JsonValue
+
+from agent.coalescing import PIECES, merged
+from agent.events import Event
+from gateway.clock import NowUs, now_us
+from gateway.errors import Unavailable
+from gateway.runs.event_payload import payload_json
+from gateway.storage.run_writes import Claim, KeptStep, LeaseLost, RunWrite
+from gateway.storage.store import LoggedEvent, Store
+
+_PENDING_LIMIT = 1000
+_FIRST_RETRY_S = 0.05
+_LAST_RETRY_S = 2.0
+# What stands in for an event that cannot be stored.
+_UNSTORABLE: dict[str, JsonValue] = {"problem": "this event could not be stored; the gateway's log says why"}
+_UNSTORABLE_STOP: dict[str, JsonValue] = {
+    "hook": "gateway",
+    "rule": "unstorable",
+    "reason": "the end of this run could not be stored as it was; the gateway's log says why",
+}
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class _Checkpoint:
+    """What is stored besides events; `done` is None for what belongs to the last event."""
+
+    state: str | None
+    step: KeptStep | None
+    forget: Collection[str] = ()
+    done: asyncio.Future[None] | None = field(default=None, compare=False)
+
+
+class RunLog:
+    """Call `emit` as the run's event sink; `wait` returns when more is stored than `sequence`."""
+
+    def __init__(
+        self,
+        claim: Claim | str,
+        store: Store,
+        clock: NowUs = now_us,
+        *,
+        last_sequence: int = 0,
+        lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Go on after `last_sequence`, where a run came from elsewhere. `lost` is called when it is elsewhere again."""
+        self.claim = Claim(claim) if isinstance(claim, str) else claim
+        self._run_id = self.claim.run_id
+        self._store = store
+        self._clock = clock
+        self._lost = lost
+        self._pending: list[tuple[Event, LoggedEvent]] = []
+        # From where on what is pending is held back.
+        self._held_from: int | None = None
+        self._sequence = last_sequence
+        self._stored = last_sequence
+        self._checkpoint: _Checkpoint | None = None
+        self._suspended = False
+        self._abandoned = False
+        self._changed = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._done = False
+        self._flusher = asyncio.create_task(self._flush(), name=f"log of {self._run_id}")
+
+    @property
+    def sequence(self) -> int:
+        """The number of the newest event."""
+        return self._sequence
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last event was taken."""
+        return self._done
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether the run goes on elsewhere."""
+        return self._abandoned
+
+    def emit(self, event: Event) -> None:
+        """Take an event."""
+        if self._done:
+            return
+        # Neighbouring pieces that are not stored yet become one event: a slow database makes fewer, larger ones.
+        both = merged(self._pending[-1][0], event) if self._pending else None
+        if both is not None:
+            self._pending[-1] = (both, replace(self._pending[-1][1], payload=payload_json(both.payload)))
+            return
+        if event.type in PIECES and len(self._pending) >= _PENDING_LIMIT:
+            return  # their whole text comes again in model_finished and tool_call_finished
+        if event.type == "model_finished" and "within" not in event.payload and self._held_from is None:
+            self._held_from = len(self._pending)
+        logged = LoggedEvent(self._sequence + 1, event.type, self._clock(), payload_json(event.payload))
+        self._sequence += 1
+        self._pending.append((event, logged))
+        if event.type == "run_finished":
+            self._done, self._held_from = True, None
+        self._wake.set()
+
+    async def checkpoint(self, state: str | None, step: KeptStep | None = None, forget: Collection[str] = ()) -> None:
+        """Return when all events so far, this state and this step are stored. Raises what is wrong with the step.
+
+        A caller that gives up takes nothing back: the next checkpoint tells all of it again.
+        """
+        if self._done:
+            return
+        before = self._checkpoint
+        done = asyncio.get_running_loop().create_future()
+        self._checkpoint = _Checkpoint(state, step, {*(before.forget if before else ()), *forget}, done)
+        self._held_from = None
+        self._wake.set()
+        await done
+
+    def keep_last(self, step: KeptStep, forget: Collection[str] = ()) -> None:
+        """Take what the run's last step added: it is stored with the last event."""
+        if not self._done:
+            self._checkpoint = _Checkpoint(None, step, forget)
+
+    def suspend(self, event: Event, state: str, step: KeptStep | None = None) -> None:
+        """Take the last event for now: with it the run's state is stored, and from then on it waits."""
+        if self._done:
+            return
+        self._suspended, self._held_from = True, None
+        self._checkpoint = _Checkpoint(state, step)
+        self.emit(event)
+        self._done = True
+
+    def abandon(self) -> None:
+        """Store nothing more: the run goes on elsewhere."""
+        self._done, self._abandoned, self._held_from = True, True, None
+        self._pending.clear()
+        if self._checkpoint is not None and self._checkpoint.done is not None:
+            self._checkpoint.done.cancel()
+        self._checkpoint = None
+        self._wake.set()
+
+    async def wait(self, sequence: int) -> None:
+        """Return once an event after `sequence` is stored, or the log is complete."""
+        while self._stored <= sequence and not self._flusher.done():
+            changed = self._changed
+            waiter = asyncio.create_task(changed.wait())
+            await asyncio.wait({waiter, self._flusher}, return_when=asyncio.FIRST_COMPLETED)
+            waiter.cancel()
+
+    async def close(self) -> None:
+        """Store what is left; call it after run_finished was emitted, or `suspend` or `abandon` was called."""
+        self._done = True
+        self._held_from = None
+        self._wake.set()
+        await asyncio.shield(self._flusher)
+
+    async def _flush(self) -> None:
+        while not (self._done and not self._pending):
+            await self._wake.wait()
+            self._wake.clear()
+            free = len(self._pending) if self._held_from is None else self._held_from
+            batch, self._pending = self._pending[:free], self._pending[free:]
+            self._held_from = None if self._held_from is None else 0
+            checkpoint = None
+            # What belongs to the last event waits for it.
+            if self._checkpoint is not None and (self._checkpoint.done is not None or self._done):
+                checkpoint, self._checkpoint = self._checkpoint, None
+            if not batch and checkpoint is None:
+                continue
+            try:
+                await self._store_all([logged for _, logged in batch], checkpoint)
+            except LeaseLost:
+                log.warning("a run is hosted elsewhere by now", run_id=self._run_id)
+                if checkpoint is not None and checkpoint.done is not None:
+                    checkpoint.done.cancel()
+                self.abandon()
+                self._lost()
+            if batch:
+                self._stored = batch[-1][1].sequence
+                self._changed.set()
+                self._changed = asyncio.Event()
+
+    async def _store_all(self, batch: Sequence[LoggedEvent], checkpoint: _Checkpoint | None) -> None:
+        """Store a batch; in place of an event that cannot be stored at all, one that says so, for a run has its end."""
+        try:
+            await self._keep_storing(batch, checkpoint)
+        except LeaseLost:
+            raise
+        except Exception as error:
+            # No traceback: it might show what tenants wrote.
+            problem = f"{type(error).__name__}: {error}".splitlines()[0]
+            log.error("events cannot be stored", run_id=self._run_id, events=len(batch), error=problem)  # noqa: TRY400
+            if checkpoint is not None:
+                await self._store_apart(batch, checkpoint, error)
+            elif len(batch) > 1:
+                for logged in batch:
+                    await self._store_all([logged], None)
+            elif batch and (stand_in := _stand_in(batch[0])) != batch[0]:
+                await self._store_all([stand_in], None)
+        else:
+            if checkpoint is not None and checkpoint.done is not None and not checkpoint.done.done():
+                checkpoint.done.set_result(None)
+
+    async def _store_apart(self, batch: Sequence[LoggedEvent], checkpoint: _Checkpoint, error: Exception) -> None:
+        """Store a batch and then a checkpoint, where both together cannot be stored."""
+        if batch and checkpoint.done is not None:
+            await self._store_all(batch, None)
+            await self._store_all((), checkpoint)
+        elif checkpoint.done is not None:
+            if not checkpoint.done.done():
+                checkpoint.done.set_exception(error)
+        elif self._suspended:
+            # Without its state the run could not go on: the state stays, what the step added may be what is wrong.
+            await self._store_all(batch, None if checkpoint.step is None else replace(checkpoint, step=None))
+        else:
+            await self._store_all(batch, None)
+
+    async def _keep_storing(self, batch: Sequence[LoggedEvent], checkpoint: _Checkpoint | None) -> None:
+        """Store a batch, again and again while the database refuses: a full disk must not cost a run its end."""
+        last = batch[-1] if batch else None
+        # As it is stored, for the run's row is to say the same.
+        ends = last is not None and last.type == "run_finished"
+        write = RunWrite(
+            events=batch,
+            finished=Event(last.type, json.loads(last.payload)) if last is not None and ends else None,
+            checkpoint=checkpoint.state if checkpoint is not None else None,
+            waits=last is not None and last.type == "run_suspended" and self._suspended,
+            step=checkpoint.step if checkpoint is not None else None,
+            forget=checkpoint.forget if checkpoint is not None else (),
+        )
+        wait_s = _FIRST_RETRY_S
+        while not self._abandoned:
+            try:
+                return await self._store.write_run(self.claim, write)
+            except Unavailable as error:
+                log.error("events are not stored yet", run_id=self._run_id, events=len(batch), error=str(error))  # noqa: TRY400 - the database has logged why
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LAST_RETRY_S)
+        raise LeaseLost(self._run_id)
+
+
+def _stand_in(logged: LoggedEvent) -> LoggedEvent:
+    """Return a small event of the same type and number."""
+    finished: dict[str, JsonValue] = {"status": "failed", "stop": _UNSTORABLE_STOP, "answer": ""}
+    payload = finished if logged.type == "run_finished" else _UNSTORABLE
+    return replace(logged, payload=payload_json(payload))

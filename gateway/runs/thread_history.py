@@ -1,0 +1,150 @@
+"""Keeps what lasts as long as the thread: its messages and its metadata.
+
+Each step writes what it added and changed, in one transaction with the state that the run goes on from when this
+process is lost, so a step's cost does not grow with the thread. Not mandatory, for mandatory hooks are inherited by
+subagents, and what they say is not said in the thread; the gateway adds it to every run, and no agent's settings reach
+it.
+
+A value that does not fit (its key, its size, one too many) is not kept and logged, and the run goes on with it: the
+value that was kept last stays. A tool that wrote too much must not cost the run its work.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Protocol
+
+import structlog
+from pydantic import JsonValue, TypeAdapter
+
+from agent.hook import Hook
+from agent.messages import Message
+from agent.state import AgentState
+from agent.token_estimate import CHARS_PER_TOKEN, messages_tokens
+from gateway.storage.run_writes import KeptStep
+from gateway.storage.store import Thread
+
+KEY_LIMIT_CHARS = 512
+VALUE_LIMIT_CHARS = 65_536
+"""Of a value as JSON in ASCII, so these are bytes too."""
+KEYS_LIMIT = 1024
+THREAD_LIMIT_CHARS = 32 * 1024 * 1024
+"""Of what was said in a thread: a run reads all of it, into this process and for the model."""
+
+_OUTERMOST_PRIORITY = 1_000_000
+# A database that is away is waited for: no step begins before the one before it is kept.
+_PATIENCE_S = 86_400.0
+_JSON: TypeAdapter[JsonValue] = TypeAdapter(JsonValue)
+log = structlog.get_logger(__name__)
+
+
+class Steps(Protocol):
+    """Where steps are kept; see gateway.runs.checkpoints.Checkpoints."""
+
+    async def keep(self, step: KeptStep, state: AgentState) -> None:
+        """Keep a step, and the state that the run goes on from."""
+        ...
+
+    async def keep_last(self, step: KeptStep) -> None:
+        """Keep what the last step added together with the run's end."""
+        ...
+
+
+class ThreadHistoryHook(Hook):
+    """Keeps the thread of one run; the state of another run, or of a subagent, is none of its."""
+
+    name = "history"
+    priority = _OUTERMOST_PRIORITY
+    timeout_s = _PATIENCE_S
+
+    def __init__(self, steps: Steps, thread: Thread, kept: AgentState) -> None:
+        """Take the run's state as the thread was kept: without the task, which is new, or as it was suspended."""
+        self._steps = steps
+        self._thread = thread
+        self._run_id = kept.run_id
+        self._position = len(kept.messages)
+        self._chars = 0
+        self._messages = kept.messages
+        self._metadata: Mapping[str, JsonValue] = kept.metadata
+        self._keys = frozenset(kept.metadata)
+
+    async def before_step(self, state: AgentState) -> AgentState:
+        """Keep what the last step added; the first step keeps the task. A thread that is too long goes no further."""
+        state = await self.keep(state)
+        if self._chars <= THREAD_LIMIT_CHARS or not self._is_ours(state):
+            return state
+        reason = f"this run added about {self._chars:,} characters to its thread, the limit is {THREAD_LIMIT_CHARS:,}"
+        return state.forbid_continuation(self.name, "max_thread_chars", reason)
+
+    async def execution_end(self, state: AgentState) -> AgentState:
+        """Have what the last step added kept with the run's end."""
+        if self._is_ours(state):
+            await self._steps.keep_last(self.added(state))
+        return state
+
+    async def keep(self, state: AgentState) -> AgentState:
+        """Keep what is new."""
+        if not self._is_ours(state):
+            return state
+        step = self.added(state)
+        await self._steps.keep(step, state)
+        # Not before: what a failed write did not keep, the next one does.
+        self._position += len(step.said)
+        self._chars += CHARS_PER_TOKEN * messages_tokens(step.said)
+        self._messages, self._metadata = state.messages, state.metadata
+        self._keys = (self._keys - frozenset(step.removed)) | step.changed.keys()
+        return state
+
+    def added(self, state: AgentState) -> KeptStep:
+        """Return what is new in a state."""
+        changed, removed = self._changes(state.metadata)
+        return KeptStep(self._thread, self._position, self._said(state.messages), changed, removed)
+
+    def _is_ours(self, state: AgentState) -> bool:
+        return state.run_id == self._run_id and not state.depth
+
+    def _said(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """Return the messages that were not there before. What was kept stays, also when a hook rewrote the past."""
+        before = self._messages
+        if not before or (len(messages) >= len(before) and messages[len(before) - 1] is before[-1]):
+            return messages[len(before) :]
+        known = {id(message) for message in before}
+        return tuple(message for message in messages if id(message) not in known)
+
+    def _changes(self, metadata: Mapping[str, JsonValue]) -> tuple[dict[str, str], frozenset[str]]:
+        """Return the JSON texts of what is new or other than before, and the kept keys that are gone."""
+        if metadata is self._metadata:
+            return {}, frozenset()
+        removed = self._keys - metadata.keys()
+        room = KEYS_LIMIT - len(self._keys) + len(removed)
+        changed: dict[str, str] = {}
+        for key, value in metadata.items():
+            if key in self._metadata and self._metadata[key] is value:
+                continue
+            text, problem = _as_json(key, value)
+            if key not in self._keys and not problem:
+                problem = "" if room else f"{KEYS_LIMIT} keys are kept of a thread"
+                room -= not problem
+            if problem:
+                log.warning("metadata not kept", **self._whose(), key=key[:KEY_LIMIT_CHARS], problem=problem)
+            elif key not in self._metadata or text != _as_json(key, self._metadata[key])[0]:
+                changed[key] = text
+        return changed, removed
+
+    def _whose(self) -> dict[str, str]:
+        return {"tenant": self._thread.tenant, "thread": self._thread.name, "run_id": self._run_id}
+
+
+def _as_json(key: str, value: JsonValue) -> tuple[str, str]:
+    """Return the text that is kept, and what keeps it from being kept."""
+    if len(key) > KEY_LIMIT_CHARS or "\0" in key:
+        return "", f"a key has {KEY_LIMIT_CHARS} characters at most, and no NUL"
+    try:
+        text = json.dumps(value)
+        if len(text) > VALUE_LIMIT_CHARS:
+            return "", f"{len(text)} characters of JSON, the limit is {VALUE_LIMIT_CHARS}"
+        _JSON.validate_json(text)  # as it is when the next run starts, which must not fail because of it
+    except (ValueError, RecursionError):
+        return "", "nested too deep"
+    return text, ""

@@ -1,0 +1,220 @@
+"""The edge: every RPC goes through one of these wrappers. It authenticates, and it translates errors, once.
+
+A servicer says in `scope` which of a credential's scopes its RPCs need, and in `scopes` what single ones need instead.
+One with `for_operators` admits operators too, for whom the tenant is None. `principal(context)` tells an RPC who calls.
+A stream ends when its caller's credential does.
+
+An RPC is written as `async def CallTool(self, tenant, request, context)`; what it raises becomes a status with a
+google.rpc.ErrorInfo whose reason a client can branch on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, NoReturn, Protocol, TypeVar
+
+import grpc
+import grpc.aio
+import structlog
+from google.protobuf import any_pb2
+from google.protobuf.message import Message
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from gateway.errors import (
+    AirlockError,
+    InProgress,
+    Internal,
+    InvalidArgument,
+    Overloaded,
+    QuotaExceeded,
+    ScopeMissing,
+    from_sandbox,
+)
+from gateway.identity.keys import OPERATE
+from gateway.identity.principal import CALLER, PRINCIPAL, Caller, Principal
+from gateway.identity.stream_guard import StreamGuard
+from gateway.serving.admission import Admission
+from gateway.serving.request_checks import check
+from gateway.storage.audit_store import OPERATORS
+from gateway.telemetry.rpc import admitted, refused
+from gateway.tenants import Tenant
+from sandbox.errors import SandboxError
+
+log = structlog.get_logger(__name__)
+_DOMAIN = "airlock"
+ADMISSION = Admission()
+"""Of this process, as memory and processors are; gateway/server.py gives it the configured bounds."""
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Authenticator(Protocol):
+    """Tells whose call it is; Unauthenticated when nobody's. One that knows no keys answers with the tenant alone."""
+
+    async def __call__(self, context: Context) -> Principal | Tenant: ...
+
+
+class Service(Protocol):
+    """What a servicer must have for the wrappers.
+
+    It may also have `scopes`, what single RPCs need by their names, `for_operators`, `works`: the names of its streams
+    that work, such as a program, and so need a place as calls that answer once do, and `waits`: of those that answer
+    once and only wait for something until then.
+    """
+
+    scope: str
+    authenticate: Authenticator
+
+
+S = TypeVar("S", bound=Service)
+T = TypeVar("T", Tenant, Tenant | None)
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+def caller(context: Context) -> Caller:
+    """Return the credential that the call under way came with."""
+    del context  # grpc's have no room for it; every RPC has a task of its own, and so a variable of its own
+    return CALLER.get(Caller())
+
+
+def principal(context: Context) -> Principal:
+    """Return who makes the call under way, which was admitted."""
+    del context  # as above
+    return PRINCIPAL.get()
+
+
+def scope_of(service: Service | type[Service], method: str) -> str:
+    """Return the scope that an RPC needs."""
+    scopes: Mapping[str, str] = getattr(service, "scopes", {})
+    return scopes.get(method, service.scope)
+
+
+async def _admitted(service: Service, method: str, context: Context) -> Tenant | None:
+    """Return the tenant of a call that may be made; Unauthenticated or ScopeMissing for others."""
+    found = await service.authenticate(context)
+    who = Principal(found) if isinstance(found, Tenant) else found
+    scope = scope_of(service, method)
+    if scope not in who.scopes:
+        raise _scope_missing(who, scope)
+    if who.tenant is None and not getattr(service, "for_operators", False):
+        raise ScopeMissing("an operator's key belongs to no tenant: make one with `airlock key create --tenant NAME`")
+    CALLER.set(who.caller)
+    PRINCIPAL.set(who)
+    admitted(OPERATORS if who.tenant is None else who.tenant.name)
+    return who.tenant
+
+
+def _scope_missing(who: Principal, scope: str) -> ScopeMissing:
+    if scope == OPERATE:
+        whose = "--operator"
+    elif who.tenant is None:
+        whose = f"--tenant NAME --scope {scope}"
+    else:
+        whose = f"--tenant {who.tenant.name} --scope {scope}"
+    return ScopeMissing(
+        f"this key is for {', '.join(who.scopes) or 'nothing'}, and the call needs {scope}: make a key with "
+        f"`airlock key create {whose}`",
+        scope=scope,
+    )
+
+
+def _at_work(whose: str, request: object, context: Context) -> contextlib.AbstractAsyncContextManager[None]:
+    size_bytes = request.ByteSize() if isinstance(request, Message) else 0
+    return ADMISSION.work(whose, size_bytes=size_bytes, patience_s=context.time_remaining())
+
+
+def unary(
+    method: Callable[[S, T, Q, Context], Awaitable[A]],
+) -> Callable[[S, Q, Context], Awaitable[A]]:
+    """Wrap an RPC that answers once."""
+
+    @functools.wraps(method)
+    async def rpc(self: S, request: Q, context: Context) -> A:
+        try:
+            tenant: Any = await _admitted(self, method.__name__, context)
+            check(request)
+            whose = OPERATORS if tenant is None else tenant.name
+            if method.__name__ in getattr(self, "waits", ()):
+                with ADMISSION.stream(whose):
+                    return await method(self, tenant, request, context)
+            if not hasattr(request, "__anext__"):
+                async with _at_work(whose, request, context):
+                    return await method(self, tenant, request, context)
+            with ADMISSION.stream(whose), StreamGuard(functools.partial(self.authenticate, context)):
+                return await method(self, tenant, request, context)
+        except Exception as error:
+            del request  # grpc keeps the frame for a while, and a refusal must not keep what was refused
+            await _abort(context, error)
+
+    return rpc
+
+
+def streaming(
+    method: Callable[[S, T, Q, Context], AsyncIterator[A]],
+) -> Callable[[S, Q, Context], AsyncIterator[A]]:
+    """Wrap an RPC that answers with a stream."""
+
+    @functools.wraps(method)
+    async def rpc(self: S, request: Q, context: Context) -> AsyncIterator[A]:
+        try:
+            tenant: Any = await _admitted(self, method.__name__, context)
+            check(request)
+            whose = OPERATORS if tenant is None else tenant.name
+            async with contextlib.AsyncExitStack() as held:
+                held.enter_context(ADMISSION.stream(whose))
+                guard = held.enter_context(StreamGuard(functools.partial(self.authenticate, context)))
+                if method.__name__ in getattr(self, "works", ()):
+                    await held.enter_async_context(_at_work(whose, request, context))
+                async for answer in method(self, tenant, request, context):
+                    guard.send()
+                    yield answer
+                    guard.sent()
+        except Exception as error:
+            del request
+            await _abort(context, error)
+
+    return rpc
+
+
+async def _abort(context: Context, error: Exception) -> NoReturn:
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    traceback.clear_frames(error.__traceback__)
+    if isinstance(error, SandboxError):
+        error = from_sandbox(error)
+    if not isinstance(error, AirlockError):
+        log.error("fault", exc_info=error)
+        error = Internal("a fault of the gateway; its log has the details")
+    refused(error)
+    # grpc-stubs do not know this method, nor that it never returns.
+    abort: Callable[[grpc.Status], Awaitable[NoReturn]] = context.abort_with_status  # type: ignore[attr-defined]
+    await abort(rpc_status.to_status(status_of(error)))
+
+
+def status_of(error: AirlockError) -> status_pb2.Status:
+    """Return the google.rpc.Status of an error."""
+    told: list[Message] = [error_details_pb2.ErrorInfo(reason=error.reason, domain=_DOMAIN, metadata=error.details)]
+    if isinstance(error, InvalidArgument) and error.violations:
+        violations = [
+            error_details_pb2.BadRequest.FieldViolation(field=field, description=said)
+            for field, said in error.violations.items()
+        ]
+        told.append(error_details_pb2.BadRequest(field_violations=violations))
+    if isinstance(error, QuotaExceeded):
+        violation = error_details_pb2.QuotaFailure.Violation(
+            subject=error.details.get("rule") or error.details.get("quota", ""), description=str(error)
+        )
+        told.append(error_details_pb2.QuotaFailure(violations=[violation]))
+    if isinstance(error, Overloaded | InProgress) and error.retry_after_s is not None:
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromMicroseconds(round(error.retry_after_s * 1_000_000))
+        told.append(retry)
+    details = [any_pb2.Any() for _ in told]
+    for detail, message in zip(details, told, strict=True):
+        detail.Pack(message)
+    code = code_pb2.Code.Value(error.code.name)
+    return status_pb2.Status(code=code, message=str(error), details=details)

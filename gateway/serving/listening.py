@@ -1,0 +1,87 @@
+"""Where a gateway listens: the address, the options of its server, and addresses that several workers share."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+from collections.abc import Iterator
+
+import grpc.aio
+
+from gateway.config import Config
+from gateway.errors import Misconfigured
+from gateway.identity.tls import server_credentials
+
+CONCURRENT_RPCS = 2048
+# What is parsed at once on the one event loop that all tenants share; larger files go through WorkspaceService.
+_REQUEST_LIMIT_BYTES = 4 * 1024 * 1024
+# A policy may let large results through.
+_ANSWER_LIMIT_BYTES = 64 * 1024 * 1024
+_LAST_PORT = 65_535
+
+
+def server_options(*, shared: bool) -> tuple[tuple[str, int], ...]:
+    """Return the options of a server; on a shared port the kernel gives each worker its part of the connections."""
+    return (
+        ("grpc.max_receive_message_length", _REQUEST_LIMIT_BYTES),
+        ("grpc.max_send_message_length", _ANSWER_LIMIT_BYTES),
+        ("grpc.so_reuseport", int(shared)),
+        ("grpc.keepalive_time_ms", 30_000),
+    )
+
+
+def bind(server: grpc.aio.Server, listen: str, config: Config) -> str:
+    """Have a server listen and return its HOST:PORT; Misconfigured when it cannot."""
+    host, _ = host_and_port(listen)
+    credentials = server_credentials(config.tls, config.path) if config.tls is not None else None
+    try:
+        bound = server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen)
+    except RuntimeError as error:
+        raise _not_to_be_had(listen) from error
+    return f"{host}:{bound}"
+
+
+def host_and_port(listen: str) -> tuple[str, int]:
+    """Return the parts of HOST:PORT; Misconfigured for anything else."""
+    host, _, port = listen.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > _LAST_PORT:
+        raise Misconfigured(f"--listen {listen!r}: HOST:PORT is expected, such as 127.0.0.1:7443")
+    return host, int(port)
+
+
+def is_loopback(listen: str) -> bool:
+    """Return whether only this machine reaches an address; a name that is not localhost may be anybody's."""
+    host = host_and_port(listen)[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@contextlib.contextmanager
+def reserved(listen: str) -> Iterator[str]:
+    """Keep an address for workers, a free port for port 0, until the block ends; nobody listens here.
+
+    A program that does not share its port refuses the bind, as it would refuse theirs.
+    """
+    host, port = host_and_port(listen)
+    with contextlib.ExitStack() as stack:
+        try:
+            found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            family, kind, protocol, _, address = found[0]
+            with socket.socket(family, kind, protocol) as alone:
+                # Another gateway of this user that shares the same port would be no obstacle to sharing it, and each
+                # connection would then be either's.
+                alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                alone.bind(address)
+            held = stack.enter_context(socket.socket(family, kind, protocol))
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            held.bind(address)
+        except OSError as error:
+            raise _not_to_be_had(listen) from error
+        yield f"{host}:{held.getsockname()[1]}"
+
+
+def _not_to_be_had(listen: str) -> Misconfigured:
+    return Misconfigured(f"--listen {listen}: in use, or not an address of this machine")

@@ -1,0 +1,99 @@
+"""Requests are checked against the rules that their protos state, once, at the edge (gateway/serving/edge.py).
+
+The rules are protovalidate's, `(buf.validate.field)`; its engine takes a few microseconds a request. What is said of a
+field that breaks one is made of all rules of that field, so that it says what would be right: "thread: 256 printable
+characters at most". Of a client's stream only the first message is checked, by the servicer that reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import protovalidate
+from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from gateway.errors import InvalidArgument
+from gateway.v1 import validate_pb2
+
+_VALIDATOR = protovalidate.Validator()
+# How the protos write: characters that can be seen, and spaces.
+_PRINTABLE = r"^( |[^\p{C}\p{Z}])*$"
+_VIOLATIONS_LIMIT = 16
+
+
+def check(request: object) -> None:
+    """Raise InvalidArgument, with a violation for each field, for a request that breaks its rules."""
+    if not isinstance(request, Message):
+        return
+    broken = _VALIDATOR.collect_violations(request)
+    if not broken:
+        return
+    violations: dict[str, str] = {}
+    for one in broken[:_VIOLATIONS_LIMIT]:
+        names = [element.field_name for element in one.proto.field.elements] if one.proto.field is not None else []
+        path = ".".join(names) or "request"
+        violations.setdefault(path, _expected(request, names) or one.proto.message)
+    said = "; ".join(f"{path}: {text}" for path, text in violations.items())
+    raise InvalidArgument(said).of_fields(violations)
+
+
+def _expected(request: Message, names: Iterable[str]) -> str:
+    """Return what a field's rules say, in words; empty for rules that have none here."""
+    descriptor: Any = request.DESCRIPTOR
+    field: FieldDescriptor | None = None
+    for name in names:
+        field = descriptor.fields_by_name[name]
+        descriptor = field.message_type
+    if field is None:
+        return ""
+    rules: Any = field.GetOptions().Extensions[validate_pb2.field]  # type: ignore[index]
+    return _in_words(rules, field)
+
+
+def _in_words(rules: Any, field: FieldDescriptor) -> str:
+    if rules.required:
+        return "it must be given"
+    match rules.WhichOneof("type"):
+        case "string":
+            return _text(rules.string)
+        case "int32" | "int64" | "uint32" | "uint64" as kind:
+            return _number(getattr(rules, kind))
+        case "enum" if field.enum_type is not None:
+            return f"one of {', '.join(_names(field.enum_type, rules.enum))}"
+        case "repeated":
+            many = f"{rules.repeated.max_items:,} at most"
+            each = _in_words(rules.repeated.items, field)
+            return f"{many}, each {each}" if each else many
+        case "map":
+            keys, values = _text(rules.map.keys.string), _text(rules.map.values.string)
+            return f"{rules.map.max_pairs:,} entries at most; a key has {keys}, a value {values}"
+        case _:
+            return ""
+
+
+def _text(rules: Any) -> str:
+    allowed = getattr(rules, "in")
+    if allowed:
+        return f"one of {', '.join(word for word in allowed if word)}"
+    if rules.pattern and rules.pattern != _PRINTABLE:
+        return f"it must match {rules.pattern}"
+    what = "printable characters" if rules.pattern else "characters"
+    if rules.min_len:
+        return f"between {rules.min_len} and {rules.max_len:,} {what}"
+    return f"{rules.max_len:,} {what} at most"
+
+
+def _number(rules: Any) -> str:
+    least = rules.gte if rules.WhichOneof("greater_than") else None
+    most = rules.lte if rules.WhichOneof("less_than") else None
+    if least is None:
+        return f"{most:,} at most"
+    return f"{least:,} or more" if most is None else f"between {least:,} and {most:,}"
+
+
+def _names(enum: EnumDescriptor, rules: Any) -> list[str]:
+    """Return the last words of an enum's values, which all begin alike: POLICY_MODE_PIN is PIN."""
+    prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
+    return [value.name.removeprefix(prefix) for value in enum.values if value.number not in rules.not_in]

@@ -1,0 +1,107 @@
+"""One gateway a state directory: two would end each other's runs and remove each other's sandboxes.
+
+A gateway of several workers is one. Its parent holds the directory, and each worker a slot: a file that is locked while
+it lives and names its process. Whoever finds a name in a slot that nobody holds knows that this process is dead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.errors import Misconfigured
+from gateway.serving.worker import Worker
+
+_ID_LIMIT_BYTES = 128
+_SLOT = re.compile(r"slot-(\d{1,6})")
+
+
+@contextlib.contextmanager
+def locked_state(state_dir: Path) -> Iterator[None]:
+    """Hold the directory until the block ends; the kernel lets go of it when this process dies, however it dies."""
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise Misconfigured(
+            f"state_dir {state_dir}: {error.strerror}; the gateway must be able to write there"
+        ) from error
+    try:
+        if not _locked(descriptor):
+            holder = os.read(descriptor, 32).decode("ascii", "replace").strip()
+            raise Misconfigured(
+                f"state_dir {state_dir} is in use by another gateway (process {holder or 'unknown'}): "
+                "stop that one, or give this one a state_dir of its own"
+            )
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A worker's slot. `predecessors` are the ids of processes that are dead and did not end in order."""
+
+    descriptor: int
+    predecessors: tuple[str, ...]
+
+    def record(self, process_id: str) -> None:
+        """Write down who holds the slot, once what its predecessors left is somebody's."""
+        os.ftruncate(self.descriptor, 0)
+        os.pwrite(self.descriptor, process_id.encode("ascii"), 0)
+
+
+@contextlib.contextmanager
+def held_slot(state_dir: Path, worker: Worker) -> Iterator[Slot]:
+    """Hold a worker's slot until the block ends. The first worker inherits from those that there are no more."""
+    path = state_dir / f"slot-{worker.index}"
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise Misconfigured(f"{path}: {error.strerror}; the gateway must be able to write there") from error
+    try:
+        if not _locked(descriptor):
+            raise Misconfigured(f"{path} is held by a worker of an earlier gateway that has not stopped yet; try again")
+        found = [_id_in(descriptor)]
+        if worker.index == 0:
+            found += _given_up(state_dir, worker.count)
+        yield Slot(descriptor, tuple(one for one in found if one))
+        os.ftruncate(descriptor, 0)  # an orderly end leaves nothing to anybody
+    finally:
+        os.close(descriptor)
+
+
+def _given_up(state_dir: Path, count: int) -> list[str]:
+    """Return the ids in slots past the last worker's, and remove them: there were more workers before."""
+    found = []
+    for path in state_dir.glob("slot-*"):
+        number = _SLOT.fullmatch(path.name)
+        if number is None or int(number[1]) < count:
+            continue
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if _locked(descriptor):
+                found.append(_id_in(descriptor))
+                path.unlink(missing_ok=True)
+        finally:
+            os.close(descriptor)
+    return found
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _id_in(descriptor: int) -> str:
+    return os.pread(descriptor, _ID_LIMIT_BYTES, 0).decode("ascii", "replace").strip()
