@@ -30,7 +30,8 @@ class Answered:
 
 def blocked_result(verdict: Verdict, unfit: ToolResult | None = None) -> ToolResult:
     """Return what the model is told of a call that was blocked; `unfit` is what was wrong with it besides."""
-    message = f"Blocked by rule {verdict.rule} of {verdict.hook}: {verdict.reason}. The call did not run."
+    reason = verdict.reason.removesuffix(".")
+    message = f"Blocked by rule {verdict.rule} of {verdict.hook}: {reason}. The call did not run."
     if verdict.policy_version:
         message = f"{message} Policy version: {verdict.policy_version}."
     if unfit is not None:

@@ -28,6 +28,7 @@ from agent.hook_checks import check_hook, overrides
 from agent.hook_guard import kept_strict, settled_by_innermost
 from agent.messages import ToolCall
 from agent.state import AgentState, ModelResponse
+from agent.time_limit import within
 from agent.tool import ToolResult
 from agent.verdict import Verdict
 
@@ -175,10 +176,9 @@ async def _bounded(point: Point, hook: Hook, handler: _Handler, state: AgentStat
     cause: BaseException | None = None
     kept = state
     try:
-        async with limit:
-            if not hook.matches(state):
-                return state
-            returned: object = await handler(state)
+        if not hook.matches(state):
+            return state
+        returned: object = await within(limit, handler(state))
         if not isinstance(returned, AgentState):
             problem = f"it returned {type(returned).__name__} instead of the AgentState"
         elif returned is not state:

@@ -6,17 +6,19 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
+import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc_tools
 import typer
-from google.protobuf import descriptor_pb2
+from google.protobuf import descriptor_pb2, text_format
 from grpc_tools import protoc
 
 import agent.events
@@ -25,6 +27,7 @@ from gateway.cli.main import app
 from gateway.config import Config
 from gateway.errors import AirlockError, all_errors
 from gateway.policy.schema import policy_schema
+from gateway.v1 import validate_pb2
 
 ROOT = Path(__file__).parents[1]
 _KNOWN = Path(grpc_tools.__file__).parent / "_proto"  # google/protobuf/*.proto
@@ -39,10 +42,13 @@ _TYPES = {
 }
 
 
+# What a field's type is called that has no section of its own.
+_UNTOLD = {"JsonValue": "any", "WithoutSettings": "nothing"}
 _API = (
     "Package `gateway.v1`. The tenant comes from the credential, never from a request. Errors are a status with a "
     "`google.rpc.ErrorInfo`: see [errors.md](errors.md)."
 )
+_SCOPE = "Needs the scope `{}`."
 _CLI = (
     "`AIRLOCK_ADDRESS` and `AIRLOCK_API_KEY` stand in for `--address` and `--key`. `airlock --install-completion` has "
     "the shell complete commands and options."
@@ -98,7 +104,7 @@ def _api() -> str:
     for file in _files():
         told = {tuple(place.path): place.leading_comments for place in file.source_code_info.location}
         for index, service in enumerate(file.service):
-            parts += [f"## {service.name}", _prose(told[_SERVICE, index])]
+            parts += [f"## {service.name}", _prose(told[_SERVICE, index]), _SCOPE.format(_scope(service.name))]
             parts += [
                 f"### {service.name}.{rpc.name}\n\n"
                 f"`{_stream(rpc.client_streaming)}{_short(rpc.input_type)}` → "
@@ -117,7 +123,7 @@ def _api() -> str:
                 (
                     f"`{field.name}`",
                     f"`{_type(field, message)}`",
-                    _prose(told[_MESSAGE, index, _METHOD_OR_FIELD_OR_VALUE, at]),
+                    _prose(told[_MESSAGE, index, _METHOD_OR_FIELD_OR_VALUE, at]) + _rules(field),
                 )
                 for at, field in enumerate(message.field)
             ]
@@ -152,6 +158,21 @@ def _type(field: descriptor_pb2.FieldDescriptorProto, message: descriptor_pb2.De
     return f"optional {name}" if field.proto3_optional else name
 
 
+def _rules(field: descriptor_pb2.FieldDescriptorProto) -> str:
+    """Return what a request must keep to, as protovalidate has it; nothing where it may be anything."""
+    if not field.options.HasExtension(validate_pb2.field):
+        return ""
+    rules = text_format.MessageToString(field.options.Extensions[validate_pb2.field], as_one_line=True)
+    return f" Must be `{rules}`."
+
+
+def _scope(service: str) -> str:
+    """Return the scope that a service's RPCs need, by the name of the service."""
+    file = "_".join(part.lower() for part in re.findall(r"[A-Z][a-z]+", service))
+    servicer = getattr(importlib.import_module(f"gateway.services.{file}"), service)
+    return str(servicer.scope)
+
+
 def _short(name: str) -> str:
     return name.removeprefix(".gateway.v1.").removeprefix(".google.protobuf.").rpartition(".")[2]
 
@@ -170,9 +191,9 @@ def _cli() -> str:
         _docstring(terminal).partition("\n\n")[2],
         _CLI,
     ]
-    parts += [
-        part for path, command in _commands("airlock", typer.main.get_command(app)) for part in _command(path, command)
-    ]
+    whole = typer.main.get_command(app)
+    parts += ["## Before any command", _options(whole)]
+    parts += [part for path, command in _commands("airlock", whole) for part in _command(path, command)]
     return _page(parts)
 
 
@@ -189,13 +210,17 @@ def _command(path: str, command: Any) -> Iterator[str]:
     arguments = [_metavar(part) for part in command.params if part.param_type_name == "argument"]
     yield f"## {' '.join((path, *arguments))}"
     yield inspect.cleandoc(command.help or "")
+    yield _options(command)
+
+
+def _options(command: Any) -> str:
+    """Return the table of a command's options, nothing where it has none."""
     options = [
         (", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts)), _told(option.help or "", option))
         for option in command.params
         if option.param_type_name == "option" and not option.hidden and option.name != "help"
     ]
-    if options:
-        yield _table(("option", "meaning"), options)
+    return _table(("option", "meaning"), options) if options else ""
 
 
 def _metavar(argument: Any) -> str:
@@ -205,6 +230,8 @@ def _metavar(argument: Any) -> str:
 
 def _told(text: str, option: Any) -> str:
     default = option.default
+    if option.envvar and option.envvar not in _CLI:
+        text = f"{text} Or `{option.envvar}`."
     shown = option.show_default and default not in {None, False, True, ""} and not callable(default)
     return f"{text} Default: `{default}`." if shown else text
 
@@ -225,22 +252,23 @@ def _configuration() -> str:
 
 def _schema_parts(schema: Mapping[str, Any]) -> Iterator[str]:
     yield "## The file"
-    yield _properties(schema)
-    for name, section in sorted(schema.get("$defs", {}).items()):
-        if section.get("properties"):
-            yield f"## {name}"
-            yield " ".join(str(section.get("description", "")).split())
-            yield _properties(section)
+    sections = {name: section for name, section in schema.get("$defs", {}).items() if section.get("properties")}
+    yield _properties(schema, sections)
+    for name, section in sorted(sections.items()):
+        yield f"## {name}"
+        yield " ".join(str(section.get("description", "")).split())
+        yield _properties(section, sections)
 
 
-def _properties(section: Mapping[str, Any]) -> str:
+def _properties(section: Mapping[str, Any], sections: Container[str]) -> str:
     required = section.get("required", ())
     rows = []
     for name, value in section.get("properties", {}).items():
         if name == "directory":
             continue  # the gateway's own: where the file lies
         default = "required" if name in required else _shown_default(value)
-        rows.append((f"`{name}`", _kind(value), default, " ".join(str(value.get("description", "")).split())))
+        says = " ".join(str(value.get("description", "")).split())
+        rows.append((f"`{name}`", _kind(value, sections), default, says))
     return _table(("field", "type", "default", "meaning"), rows)
 
 
@@ -249,37 +277,30 @@ def _shown_default(value: Mapping[str, Any]) -> str:
     return "" if default in (None, {}, []) or isinstance(default, dict) else f"`{json.dumps(default)}`"
 
 
-def _kind(value: Mapping[str, Any]) -> str:
+def _kind(value: Mapping[str, Any], sections: Container[str]) -> str:
+    """Return what a field takes, with a link where the page has a section of it."""
     if "$ref" in value:
         name = value["$ref"].rpartition("/")[2]
-        return f"[{name}](#{name.lower()})"
+        return f"[{name}](#{name.lower()})" if name in sections else _UNTOLD.get(name, name)
     if "anyOf" in value or "oneOf" in value:
-        kinds = [_kind(one) for one in value.get("anyOf") or value.get("oneOf") or ()]
+        kinds = [_kind(one, sections) for one in value.get("anyOf") or value.get("oneOf") or ()]
         return " or ".join(kind for kind in dict.fromkeys(kinds) if kind != "null")
     if "enum" in value:
         return ", ".join(f"`{one}`" for one in value["enum"])
     if "const" in value:
         return f"`{value['const']}`"
     if value.get("type") == "array":
-        return f"list of {_kind(value.get('items', {}))}"
+        return f"list of {_kind(value.get('items', {}), sections)}"
     if value.get("type") == "object" and isinstance(value.get("additionalProperties"), dict):
-        return f"map to {_kind(value['additionalProperties'])}"
+        return f"map to {_kind(value['additionalProperties'], sections)}"
+    for named in value.get("patternProperties", {}).values():
+        return f"map to {_kind(named, sections)}"
     return str(value.get("type", "any"))
 
 
 def _policy() -> str:
-    schema = policy_schema()
-    parts = [
-        "# The policy file",
-        _GENERATED,
-        _POLICY,
-        "## The file",
-        _properties(schema),
-    ]
-    for name, section in sorted(schema.get("$defs", {}).items()):
-        if section.get("properties"):
-            parts += [f"## {name}", " ".join(str(section.get("description", "")).split()), _properties(section)]
-    return _page(parts)
+    parts = ["# The policy file", _GENERATED, _POLICY]
+    return _page([*parts, *_schema_parts(policy_schema())])
 
 
 # --- errors and events ---

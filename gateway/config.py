@@ -36,7 +36,7 @@ class _Loader(yaml.SafeLoader):
 class TenantSettings(Section):
     """A tenant: its policy file, its own model if it has one, and agents that no other tenant can name."""
 
-    policy: Path
+    policy: Path = Field(description="its file; an edited one is in force within a second")
     model: ModelSettings | None = Field(default=None, examples=[MODEL_EXAMPLE])
     agents: dict[Name, AgentSettings] = Field(default_factory=dict, examples=[_AGENTS_EXAMPLE])
 
@@ -47,12 +47,12 @@ class SandboxSettings(Section):
     engine_url: str | None = Field(
         default=None, description="Docker engine; unset means DOCKER_HOST or the default socket"
     )
-    runtime_image: str = "airlock-runtime"
+    runtime_image: str = Field(default="airlock-runtime", description="the daemon's bundle, of the gateway's release")
     channel_dir: Path | None = Field(
         default=None, description="where sandboxes' sockets are; unset means AIRLOCK_CHANNEL_DIR or state_dir/channels"
     )
-    idle_timeout_s: float = Field(default=600.0, gt=0)
-    max_live: int = Field(default=64, ge=1)
+    idle_timeout_s: float = Field(default=600.0, gt=0, description="a sandbox that nobody used for so long is removed")
+    max_live: int = Field(default=64, ge=1, description="sandboxes at once, of one process")
     max_live_per_tenant: int = Field(default=16, ge=1)
     keep_workspaces: bool = Field(default=True, description="false removes every workspace when the gateway stops")
     on_stop: Literal["remove", "keep"] = Field(
@@ -72,7 +72,7 @@ class Config(Section):
     """The whole file. `directory` is where it lies; `agents` are there for every tenant, a "default" among them."""
 
     directory: Path = Field(default=Path(), exclude=True)
-    state_dir: Path = Path("state")
+    state_dir: Path = Field(default=Path("state"), description="the gateway's own: lock, sockets, SQLite's file")
     database_url: str | None = Field(default=None, description="unset means SQLite in state_dir")
     drain_s: float = Field(
         default=5.0, ge=0, le=300, description="how long calls that are under way may go on when the gateway stops"

@@ -15,16 +15,20 @@ from gateway.errors import NotFound, ThreadBusy, Unavailable
 from gateway.storage.database import Database
 from gateway.storage.erasure_store import ErasureStore, RunUnderWay
 from sandbox.engine import Engine
-from sandbox.errors import SandboxBusy, SandboxError
+from sandbox.errors import SandboxBusy, SandboxError, SandboxUnavailable
 
 log = structlog.get_logger(__name__)
 RemoveFiles = Callable[[str, str], Awaitable[None]]
 """Removes the sandbox and the workspace of a tenant's thread. Raises SandboxBusy while calls are under way in it."""
+EngineId = Callable[[], Awaitable[str]]
+"""Says which engine the files are removed from; threads.engine names the same."""
 Sleep = Callable[[float], Awaitable[None]]
 
 # How long runs and calls that are under way have to end once they were asked to.
 _PATIENCE_S = 30.0
 _LOOK_S = 0.2
+# How long a container that is being removed may still hold its workspace.
+_HELD_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -37,12 +41,18 @@ class Erased:
     audit_sequence: int
 
 
-def remove_files_of(engine: Engine) -> RemoveFiles:
+def remove_files_of(engine: Engine, sleep: Sleep = asyncio.sleep) -> RemoveFiles:
     """Return what removes a thread's sandbox and files from an engine."""
 
     async def remove(tenant: str, thread: str) -> None:
-        await engine.stop(tenant, thread)
-        await engine.remove_workspace(tenant, thread)
+        for _ in range(round(_HELD_S / _LOOK_S)):
+            # Each time: a call that came between has made it a sandbox again.
+            await engine.stop(tenant, thread)
+            try:
+                return await engine.remove_workspace(tenant, thread)
+            except SandboxUnavailable:
+                await sleep(_LOOK_S)
+        return await engine.remove_workspace(tenant, thread)
 
     return remove
 
@@ -51,17 +61,25 @@ class Erasure:
     """Removes what is stored of threads and of tenants."""
 
     def __init__(
-        self, database: Database, store: ErasureStore, remove_files: RemoveFiles, sleep: Sleep = asyncio.sleep
+        self,
+        database: Database,
+        store: ErasureStore,
+        remove_files: RemoveFiles,
+        engine_id: EngineId | None = None,
+        sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._database = database
         self._store = store
         self._remove_files = remove_files
+        self._engine_id = engine_id
         self._sleep = sleep
 
     async def thread(self, tenant: str, name: str, actor: str) -> Mapping[str, int]:
         """Remove a thread; return the rows by table. Raises ThreadBusy while anything is under way in it, NotFound."""
         try:
             if await self._store.may_remove(tenant, name):
+                if elsewhere := await self._elsewhere(await self._store.threads_of(tenant, name)):
+                    raise _on_other_engines(elsewhere)
                 await self._remove_files(tenant, name)
             removed = await self._store.remove_thread(tenant, name, actor)
         except SandboxBusy as error:
@@ -100,15 +118,30 @@ class Erasure:
         await self._store.take_runs(tenant)
 
     async def _remove_all_files(self, tenant: str) -> int:
-        """Remove the workspaces of all threads; return how many."""
-        removed = 0
-        for thread in await self._store.threads_of(tenant):
+        """Remove the workspaces of all threads; return how many. Unavailable where some are on another engine."""
+        found = await self._store.threads_of(tenant)
+        elsewhere = await self._elsewhere(found)
+        here = found.keys() - elsewhere
+        for thread in sorted(here):
             try:
                 await self._remove_patiently(tenant, thread)
             except SandboxError as error:
                 raise Unavailable(f"the files of thread {thread[:64]!r} are not removed; ask again: {error}") from error
-            removed += 1
-        return removed
+            if elsewhere:
+                await self._store.forget_engine(tenant, thread)
+        if elsewhere:
+            raise _on_other_engines(elsewhere)
+        return len(here)
+
+    async def _elsewhere(self, found: Mapping[str, str | None]) -> Mapping[str, str]:
+        """Return those of some threads whose files are on another engine, with that engine."""
+        if self._engine_id is None or not any(found.values()):
+            return {}
+        try:
+            own = await self._engine_id()
+        except SandboxError as error:
+            raise Unavailable(f"the engine does not answer, so nothing is removed: {error}") from error
+        return {thread: engine for thread, engine in found.items() if engine is not None and engine != own}
 
     async def _remove_patiently(self, tenant: str, thread: str) -> None:
         for _ in range(round(_PATIENCE_S / _LOOK_S)):
@@ -119,3 +152,11 @@ class Erasure:
             else:
                 return
         await self._remove_files(tenant, thread)
+
+
+def _on_other_engines(elsewhere: Mapping[str, str]) -> Unavailable:
+    engines = ", ".join(sorted(set(elsewhere.values())))
+    return Unavailable(
+        f"the files of {len(elsewhere)} threads are on other engines ({engines}): ask a gateway on each of those to "
+        "delete the same, too"
+    )

@@ -14,6 +14,16 @@ import structlog
 from gateway.telemetry.log_processors import add_trace, told_exception
 
 
+def _tells_of_no_peer_that_went(record: logging.LogRecord) -> bool:
+    """Return whether a line is not grpc's traceback of a message that found its peer gone, which is no fault."""
+    error = record.exc_info[1] if record.exc_info else None
+    # Looked at by its name: the CLI sets up its log without grpc.
+    kind = type(error)
+    if kind.__module__ != "grpc._cython.cygrpc":
+        return True
+    return not (kind.__name__ == "ExecuteBatchError" or (kind.__name__ == "UsageError" and "finished" in str(error)))
+
+
 def set_up_logging() -> None:
     """Send structlog and the standard library's loggers the same way; AIRLOCK_LOG_LEVEL is the least level shown."""
     level = logging.getLevelNamesMapping().get(os.environ.get("AIRLOCK_LOG_LEVEL", "info").upper(), logging.INFO)
@@ -40,5 +50,7 @@ def set_up_logging() -> None:
     )
     logging.basicConfig(level=level, handlers=[handler], force=True)
     # Each of these tells of every request at info; what counts of it is in our own lines.
+    for told_by in ("asyncio", "grpc._cython.cygrpc"):
+        logging.getLogger(told_by).addFilter(_tells_of_no_peer_that_went)
     for chatty in ("httpx", "httpx2", "httpcore", "httpcore2", "openai", "docker", "urllib3", "alembic", "asyncio"):
         logging.getLogger(chatty).setLevel(max(level, logging.WARNING))

@@ -7,19 +7,26 @@ subagents takes its turns like others, and can neither fill an endpoint nor use 
 from __future__ import annotations
 
 import asyncio
+import importlib
+import sys
+from typing import TYPE_CHECKING
 
 import structlog
 
 from agent.hook import InferenceRequest
 from agent.model import Model, OnDelta
-from agent.models.openai_model import OpenAIModel, Prices
 from agent.state import ModelResponse
 from gateway.model_settings import ModelSettings
 from gateway.telemetry.observed_model import ObservedModel
 from gateway.telemetry.telemetry import Telemetry
 
+if TYPE_CHECKING:
+    from agent.models.openai_model import OpenAIModel
+
 log = structlog.get_logger(__name__)
 _REQUESTS_LIMIT = 16
+# The endpoint's client library is a third of what a gateway imports: none that only calls tools waits for it.
+_DRIVER = "agent.models.openai_model"
 
 
 class Models:
@@ -34,7 +41,7 @@ class Models:
     def of(self, settings: ModelSettings) -> Model:
         """Return the model; nothing is connected yet. Raises Misconfigured when the environment has no key for it."""
         if settings not in self._opened:
-            self._opened[settings] = _InTurn(_opened(settings), self._turns)
+            self._opened[settings] = _InTurn(settings, self._turns)
         opened = self._opened[settings]
         if self._telemetry is None or not self._telemetry.on:
             return opened
@@ -48,30 +55,41 @@ class Models:
 
 
 class _InTurn:
-    """A model that is asked when it is one's turn."""
+    """A model that is asked when it is one's turn; its client is made then, if it is the first time."""
 
-    def __init__(self, model: OpenAIModel, turns: asyncio.Semaphore) -> None:
-        self._model = model
+    def __init__(self, settings: ModelSettings, turns: asyncio.Semaphore) -> None:
+        self._settings = settings
+        self._api_key = settings.resolved_api_key()
         self._turns = turns
-        self.close = model.close
+        self._opened: OpenAIModel | None = None
 
     @property
     def name(self) -> str:
-        return self._model.name
+        return self._settings.resolved_name()
 
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
         async with self._turns:
-            return await self._model.infer(request, on_delta)
+            if _DRIVER not in sys.modules:
+                await asyncio.to_thread(importlib.import_module, _DRIVER)
+            if self._opened is None:
+                self._opened = _opened(self._settings, self._api_key)
+            return await self._opened.infer(request, on_delta)
+
+    async def close(self) -> None:
+        if self._opened is not None:
+            await self._opened.close()
 
 
-def _opened(settings: ModelSettings) -> OpenAIModel:
+def _opened(settings: ModelSettings, api_key: str) -> OpenAIModel:
+    from agent.models.openai_model import OpenAIModel, Prices  # noqa: PLC0415 - see _DRIVER
+
     prices = None
     if settings.input_usd_per_mtok is not None and settings.output_usd_per_mtok is not None:
         prices = Prices(settings.input_usd_per_mtok, settings.output_usd_per_mtok)
     return OpenAIModel(
         settings.resolved_name(),
         base_url=settings.resolved_base_url(),
-        api_key=settings.resolved_api_key(),
+        api_key=api_key,
         stream=settings.stream,
         timeout_s=settings.timeout_s,
         max_output_tokens=settings.max_output_tokens,

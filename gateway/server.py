@@ -12,8 +12,7 @@ import grpc
 import grpc.aio
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_health.v1._async import HealthServicer
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from gateway.approvals import Approvals
 from gateway.audit.audit import Audit
@@ -42,10 +41,12 @@ from gateway.services.sandbox_service import SandboxService
 from gateway.services.thread_service import ThreadService
 from gateway.services.tool_service import ToolService
 from gateway.services.workspace_service import WorkspaceService
+from gateway.serving.anonymous_calls import AnonymousStreams, BoundedHealth, BoundedReflection
+from gateway.serving.arrivals import Arrivals
 from gateway.serving.cautions import refuse_known_keys
 from gateway.serving.edge import ADMISSION, Authenticator
 from gateway.serving.instance import shared_instance
-from gateway.serving.listening import CONCURRENT_RPCS, bind, server_options
+from gateway.serving.listening import CONCURRENT_RPCS, bind, server_options, without_registered_methods
 from gateway.serving.state_lock import held_slot, locked_state
 from gateway.serving.worker import Worker
 from gateway.storage.approval_store import ApprovalStore
@@ -63,7 +64,7 @@ from gateway.storage.thread_store import ThreadStore
 from gateway.storage.waiting_store import WaitingStore
 from gateway.telemetry.admission import observe_admission
 from gateway.telemetry.observed_sandboxes import observed_engine, observed_keeper
-from gateway.telemetry.providers import opened
+from gateway.telemetry.opening import opened
 from gateway.telemetry.rpc import RpcInterceptor
 from gateway.telemetry.waiting import counted
 from gateway.tenant_admin import TenantAdmin
@@ -114,9 +115,10 @@ SERVICES = tuple(
 
 @dataclass(frozen=True)
 class Gateway:
-    """A gateway that answers at `address`."""
+    """A gateway that answers at `address`, and is scraped at `metrics`."""
 
     address: str
+    metrics: str | None
     store: Store
     tenants: Tenants
     policies: Policies
@@ -181,21 +183,32 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         tool_calls = ToolCalls(store, keeper, approvals=asked, quotas=quotas, telemetry=telemetry, engines=engines)
         unhosted = WaitingStore(database, gateway=process_id, engine=engine_id)
         waiting = WaitingRuns(unhosted, asked, tenants, takes_over=True)
-        runs = Runs(store, tool_calls, waiting=waiting, quotas=quotas, telemetry=telemetry, on_stop=config.runs.on_stop)
+        runs = Runs(
+            store,
+            tool_calls,
+            waiting=waiting,
+            quotas=quotas,
+            telemetry=telemetry,
+            on_stop=config.runs.on_stop,
+            end_calls=engine.end_calls,
+            lease_over=lease.over,
+        )
         lease.lost = runs.abandon_all
         requests = RequestStore(database)
-        requested = RequestedCalls(tool_calls, requests)
+        requested = RequestedCalls(tool_calls, requests, lingering=ADMISSION.lingering)
         listed = ThreadStore(database)
         stack.push_async_callback(requested.close)
         approvals = Approvals(asked, tool_calls.normalised, lambda _: waiting.look())
         ADMISSION.configure(config.admission)
+        await stack.enter_async_context(ADMISSION.heeding_load())
         observe_admission(telemetry, ADMISSION)
         server = grpc.aio.server(
-            interceptors=(RpcInterceptor(telemetry),) if telemetry.on else (),
+            interceptors=(Arrivals(), *((RpcInterceptor(telemetry),) if telemetry.on else ())),
             options=server_options(shared=worker.supervised),
             maximum_concurrent_rpcs=CONCURRENT_RPCS,
         )
-        erasure = Erasure(database, ErasureStore(database), remove_files_of(engine))
+        without_registered_methods(server)
+        erasure = Erasure(database, ErasureStore(database), remove_files_of(engine), engine.id)
         authenticate = authentication(config, database, tenants)
         healthy = await _add_services(
             server,
@@ -236,7 +249,7 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         stack.push_async_callback(healthy.enter_graceful_shutdown)
         # What is there now stays: without this the collector looks at all of it again and again, in the midst of calls.
         gc.freeze()
-        yield Gateway(address, store, tenants, policies)
+        yield Gateway(address, telemetry.metrics_address, store, tenants, policies)
 
 
 @contextlib.asynccontextmanager
@@ -281,7 +294,7 @@ async def _add_services(
     requested_calls: RequestedCalls,
     listed: ThreadStore,
     threads: Threads,
-) -> HealthServicer:
+) -> BoundedHealth:
     run_service = RunService(runs, authenticate, requested=requested_runs, listed=listed)
     run_service_pb2_grpc.add_RunServiceServicer_to_server(run_service, server)
     tool_service = ToolService(tool_calls, authenticate, requested_calls)
@@ -292,9 +305,11 @@ async def _add_services(
     )
     process_service_pb2_grpc.add_ProcessServiceServicer_to_server(ProcessService(tool_calls, authenticate), server)
     approval_service_pb2_grpc.add_ApprovalServiceServicer_to_server(ApprovalService(approvals, authenticate), server)
-    healthy = HealthServicer()
+    anonymous = AnonymousStreams()
+    healthy = BoundedHealth(anonymous)
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     for name in ("", *SERVICES):
         await healthy.set(name, health_pb2.HealthCheckResponse.SERVING)
-    reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(BoundedReflection(names, anonymous), server)
     return healthy

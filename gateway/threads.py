@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agent.messages import Message
-from gateway.errors import InvalidArgument, NotFound, ThreadBusy, Unavailable
+from gateway.errors import InvalidArgument, NotFound, ThreadBusy, TooLarge, Unavailable
 from gateway.identity.principal import actor
 from gateway.paging import page_size, paged, place_of
-from gateway.runs.thread_history import KEY_LIMIT_CHARS, KEYS_LIMIT, VALUE_LIMIT_CHARS
+from gateway.runs.thread_history import KEY_LIMIT_CHARS, KEYS_LIMIT, METADATA_LIMIT_BYTES, VALUE_LIMIT_CHARS
 from gateway.storage.store import Store
 from gateway.storage.stored_message import NOT_READ, read_message
-from gateway.storage.thread_store import MessageRow, ThreadRow, ThreadStore
+from gateway.storage.thread_store import MessageRow, MetadataFull, ThreadRow, ThreadStore, entry_bytes
 from gateway.tenants import Tenant
 
 
@@ -68,7 +68,13 @@ class Threads:
     async def get(self, tenant: Tenant, name: str) -> WholeThread:
         """Return a thread; NotFound also when it is another tenant's. It is not made."""
         row = await self._row(tenant, name)
-        return WholeThread(row, await self._listed.metadata(row.id), await self._listed.message_count(row.id))
+        metadata = await self._listed.metadata(row.id, limit_bytes=METADATA_LIMIT_BYTES)
+        if metadata is None:
+            raise TooLarge(
+                f"the thread has more than {METADATA_LIMIT_BYTES:,} bytes of metadata, kept before there was that "
+                "limit: remove some with SetThreadMetadata"
+            )
+        return WholeThread(row, metadata, await self._listed.message_count(row.id))
 
     async def messages(self, tenant: Tenant, name: str, *, size: int, token: str) -> tuple[Sequence[Said], str]:
         """Return what was said, the oldest first, and the token of the next page, empty at the end."""
@@ -83,19 +89,27 @@ class Threads:
     async def set_metadata(
         self, tenant: Tenant, name: str, changed: Mapping[str, str], removed: Sequence[str]
     ) -> WholeThread:
-        """Set entries, JSON texts by their keys, and remove others; a thread that is not there is made."""
+        """Set entries, JSON texts by their keys, and remove others; a thread that is not there is made.
+
+        What is returned has the entries that were set, and no others.
+        """
+        if sum(entry_bytes(key, value) for key, value in changed.items()) > METADATA_LIMIT_BYTES:
+            raise InvalidArgument(f"set: {METADATA_LIMIT_BYTES:,} bytes of metadata are kept of a thread; set less")
         for key, value in changed.items():
             _check_entry(key, value)
         both = sorted(changed.keys() & set(removed))
         if both:
             raise InvalidArgument(f"remove: {both[0]!r} is to be set as well; name each key once")
         thread = await self._store.thread(tenant.name, name)
-        busy = await self._listed.change_metadata(thread.id, changed, removed, KEYS_LIMIT)
-        if busy == "":
-            raise InvalidArgument(f"set: {KEYS_LIMIT:,} keys are kept of a thread; remove some first")
+        try:
+            busy = await self._listed.change_metadata(
+                thread.id, changed, removed, keys_limit=KEYS_LIMIT, limit_bytes=METADATA_LIMIT_BYTES
+            )
+        except MetadataFull as full:
+            raise InvalidArgument(f"set: {full}; remove some first") from None
         if busy is not None:
             raise _busy(name, busy)
-        return await self.get(tenant, name)
+        return WholeThread(await self._row(tenant, name), changed, 0)
 
     async def delete(self, tenant: Tenant, name: str) -> Mapping[str, int]:
         """Remove a thread with all that is kept of it; return the rows that went, by table."""
@@ -116,6 +130,10 @@ class Threads:
         return row
 
 
+class _NoJsonError(ValueError):
+    """What Python's json takes, and JSON does not have."""
+
+
 def _position(one: MessageRow) -> tuple[int, str]:
     return one.position, ""
 
@@ -132,8 +150,10 @@ def _check_entry(key: str, value: str) -> None:
         value.encode("ascii")
     except UnicodeEncodeError:
         value = json.dumps(json.loads(value))
-    except (ValueError, RecursionError) as error:
+    except (json.JSONDecodeError, _NoJsonError, RecursionError) as error:
         raise InvalidArgument(f"set: the value of {key[:64]!r} is not JSON: {error}") from None
+    except ValueError:  # Python's limit of an integer, whose message is for who programs in it
+        raise InvalidArgument(f"set: the value of {key[:64]!r} has a number with too many digits") from None
     if len(value) > VALUE_LIMIT_CHARS:
         raise InvalidArgument(
             f"set: the value of {key[:64]!r} has {len(value):,} characters as JSON in ASCII, the limit is "
@@ -142,7 +162,7 @@ def _check_entry(key: str, value: str) -> None:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise _NoJsonError(f"{name} is no JSON")
 
 
 def _said(row: MessageRow) -> Said:

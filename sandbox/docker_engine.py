@@ -121,6 +121,22 @@ class DockerEngine(DockerGround):
             raise SandboxBusy("calls are under way in this sandbox; stop it when they are over, or cancel them")
         return was
 
+    async def end_calls(self, tenant: str, thread: str) -> bool:
+        """Remove a thread's sandbox if calls are under way in it; return whether there were any."""
+        lock = await self._locks.enter_existing((config.digest(tenant), config.digest(tenant, thread)))
+        note = lock.read() if lock is not None else None
+        if lock is None or note is None:
+            return False
+        try:
+            if lock.unused():
+                return False
+            log.warning("sandbox %s is removed with the calls that are under way in it", note.sandbox)
+            await self._destroy(note.sandbox)
+            lock.retire()
+            return True
+        finally:
+            lock.close()
+
     async def remove_idle(self, tenant: str | None) -> bool:
         """Remove the sandbox that was used longest ago and is not in use."""
         for owner in self._locks.owners():

@@ -188,6 +188,13 @@ class Engine(Protocol):
         """
         ...
 
+    async def end_calls(self, tenant: str, thread: str) -> bool:
+        """Remove the sandbox of a thread if calls are under way in it, whoever's; return whether there were any.
+
+        For calls of a process that is lost and may live: what they had still to do in the sandbox is not done.
+        """
+        ...
+
     async def remove_idle(self, tenant: str | None) -> bool:
         """Remove the sandbox that was used longest ago and is not in use, whichever process has it.
 

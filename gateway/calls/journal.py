@@ -41,6 +41,7 @@ from gateway.policy.hook import PolicyHook
 from gateway.redaction import Redactor
 from gateway.redaction.finders import RedactionFailed
 from gateway.runs.patience import patiently
+from gateway.storage.request_store import is_of_request_id
 from gateway.storage.run_writes import Claim, LeaseLost
 from gateway.storage.store import Store, Thread
 
@@ -48,6 +49,8 @@ from gateway.storage.store import Store, Thread
 INNERMOST_PRIORITY = -1_000_000
 # What is kept of the arguments themselves; the digest covers all of them.
 _ARGUMENTS_LIMIT_CHARS = 16_384
+# As long as the column: a hook may call its rules what it likes.
+_RULE_LIMIT_CHARS = 128
 _LOGGED = ("verdict", "rule", "outcome", "exit_code")
 _REASON_LIMIT_CHARS = 200
 _SMALL_BYTES = 16_384
@@ -84,8 +87,11 @@ class JournalHook(Hook):
         self._policy_version = policy_version if callable(policy_version) else lambda: policy_version
         self._run_id = run_id
         self._executing: dict[str, float] = {}
+        # What was written of a call before it executed: made once, for looking for secrets takes its time.
+        self._told: dict[str, tuple[ToolCall, dict[str, str | None]]] = {}
         self._claim: Claim | None = None
         self._read_only: frozenset[str] = frozenset()
+        self._lease_over: Callable[[], bool] = lambda: False
         self._abandoned = False
         self._recalled: set[str] = set()
         self._with_result: set[str] = set()
@@ -93,26 +99,33 @@ class JournalHook(Hook):
 
     async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
         """Write "about to execute"."""
-        if self._abandoned:
+        if self._lost():
             raise LeaseLost(self._run_id)
+        told = self._row(call, self._policy_version())
         self._executing[call.id] = perf_counter()
-        row: dict[str, Any] = {**self._row(call, self._policy_version()), "state": "executing"}
+        self._told[call.id] = call, told
+        row: dict[str, Any] = {**told, "state": "executing"}
         if self._claim is not None:
             row["read_only"] = call.name in self._read_only
         request = None if self._run_id else REQUEST.get()
         try:
             written = row if request is None else row | request.columns()
             await self._store.write_tool_call(written, claim=self._claim)
-        except IntegrityError:
-            if request is None:
+        except IntegrityError as error:
+            if request is None or not is_of_request_id(error):
                 raise
             request.taken = True  # the same request is under way elsewhere: this one does not execute
             raise request.in_progress() from None
         except Unavailable:
             del self._executing[call.id]  # it does not execute, and that is all there is to be written of it
             raise
+        if self._lost():
+            raise LeaseLost(self._run_id)  # while it was written: who takes the run over says that it was interrupted
         with structlog.contextvars.bound_contextvars(call_id=call.id):
             return await next_(call)
+
+    def _lost(self) -> bool:
+        return self._abandoned or self._lease_over()
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
         """Write the outcome; the runner comes here for cancelled calls too."""
@@ -129,7 +142,7 @@ class JournalHook(Hook):
         ended = {
             "state": "blocked" if tool.blocked else "waiting" if tool.waiting else "finished",
             "verdict": "deny" if tool.blocked else "ask" if verdict and verdict.kind is VerdictKind.ASK else "allow",
-            "rule": verdict.rule if verdict else None,
+            "rule": verdict.rule[:_RULE_LIMIT_CHARS] if verdict else None,
             "reason": verdict.reason if verdict else None,
             "outcome": result.outcome if result else None,
             "exit_code": result.exit_code if result else None,
@@ -142,7 +155,7 @@ class JournalHook(Hook):
         }
         told = {name: ended[name] for name in _LOGGED} | self._why(tool)
         log.info("tool call", **self._facts(tool, version), **told)
-        row = self._row(tool.call, version)
+        row = self._row_of(tool.call, version)
         started_s = self._executing.pop(tool.call.id, None)
         duration_us = 0 if started_s is None else round((perf_counter() - started_s) * 1_000_000)
         if started_s is not None and request is not None:
@@ -169,12 +182,13 @@ class JournalHook(Hook):
 
     # --- a run that may go on in another process ---
 
-    def host(self, claim: Claim, read_only: Collection[str]) -> None:
+    def host(self, claim: Claim, read_only: Collection[str], lease_over: Callable[[], bool] = lambda: False) -> None:
         """Write for a run that is hosted here: as long as it is, and with its calls' results until they are kept.
 
-        `read_only` are the tools whose calls may be made again when they were interrupted.
+        `read_only` are the tools whose calls may be made again when they were interrupted. No call begins once
+        `lease_over`, which a process that was stopped in the midst of it finds out last.
         """
-        self._claim, self._read_only = claim, frozenset(read_only)
+        self._claim, self._read_only, self._lease_over = claim, frozenset(read_only), lease_over
 
     def abandon(self) -> None:
         """Let no further call begin and write nothing more: the run goes on elsewhere, and finds it as it is."""
@@ -223,6 +237,7 @@ class JournalHook(Hook):
     def forget(self, call_id: str) -> bool:
         """Forget a call that is over; return whether its record is not written yet."""
         self._moves.pop(call_id, None)
+        self._told.pop(call_id, None)
         late = call_id in self._unwritten
         self._unwritten.discard(call_id)
         return late
@@ -253,6 +268,11 @@ class JournalHook(Hook):
         if policy.would_be:
             told |= {"would_be": policy.would_be, "would_be_rule": policy.would_be_rule}
         return told
+
+    def _row_of(self, call: ToolCall, version: str) -> dict[str, str | None]:
+        """Return the row of a call that is over: what it was told of by, if that was this very call."""
+        before, row = self._told.pop(call.id, (None, {}))
+        return {**row, "policy_version": version} if before is call else self._row(call, version)
 
     def _row(self, call: ToolCall, version: str) -> dict[str, str | None]:
         arguments = self._shown_arguments(call)

@@ -14,7 +14,7 @@ the caller's deadline and `cancel` end it at once, and so does the end of the ga
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,12 +40,27 @@ class _UnderWay:
     digest: str
     task: asyncio.Task[FinishedToolCall]
     callers: int = 0
+    counted: Callable[[], None] | None = None
+
+    def uncount(self) -> None:
+        if self.counted is not None:
+            self.counted()
+            self.counted = None
 
 
 class RequestedCalls:
     """The calls with request ids that this process executes, and the way to the results of others."""
 
-    def __init__(self, tool_calls: ToolCalls, store: RequestStore, *, linger_s: float = LINGER_S) -> None:
+    def __init__(
+        self,
+        tool_calls: ToolCalls,
+        store: RequestStore,
+        *,
+        linger_s: float = LINGER_S,
+        lingering: Callable[[str], Callable[[], None]] | None = None,
+    ) -> None:
+        """`lingering` counts a call of a tenant that goes on without a caller; it returns what takes it off again."""
+        self._lingering = lingering
         self._tool_calls = tool_calls
         self._store = store
         self._linger_s = linger_s
@@ -107,6 +122,7 @@ class RequestedCalls:
 
         def over(task: asyncio.Task[FinishedToolCall]) -> None:
             self._under_way.pop(key, None)
+            known.uncount()
             if not task.cancelled():
                 task.exception()  # where nobody waits any more, nobody is told
 
@@ -139,6 +155,7 @@ class RequestedCalls:
     async def _result(self, key: tuple[str, str], known: _UnderWay, deadline_s: float | None) -> FinishedToolCall:
         """Wait for a call with whoever else does; the last caller who goes leaves it a moment."""
         known.callers += 1
+        known.uncount()
         try:
             return await asyncio.shield(known.task)
         except asyncio.CancelledError:
@@ -156,6 +173,8 @@ class RequestedCalls:
         if self._closing or alone > _LINGERING_LIMIT or (deadline_s is not None and loop.time() >= deadline_s):
             known.task.cancel()
             return
+        # Its caller's place is free in a moment, and the work is not done: it is counted until it is.
+        known.counted = None if self._lingering is None else self._lingering(key[0])
         loop.call_later(self._linger_s, _end_unless_wanted, known)
 
 

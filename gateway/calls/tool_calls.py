@@ -241,7 +241,7 @@ class ToolCalls:
         else:
             call = ToolCall(id=id_, name=name, arguments=dict(arguments))
         journal, unwritten = tool_path.journal, False
-        if isinstance(tools, Moves):
+        if executor is not None and isinstance(tools, Moves):
             journal.moving(call.id, tools)
         try:
             state = await runner.run(AgentState(run_id=call.id, thread=tool_path.thread.name), [call])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
+from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import (
     DEFAULT_ADDRESS,
     EXIT_BAD_NEWS,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from gateway.audit.record import AuditRecord
     from gateway.client.audit import AuditQuery
 
+# Records between two words of how far it has come.
+_TOLD_EACH = 1000
 app = typer.Typer(help="Who did what, by which rule; and whether the record of it is whole.", no_args_is_help=True)
 
 OfTenant = Annotated[
@@ -141,13 +144,15 @@ def export(
     async def work() -> int:
         from gateway.client import Client
 
-        with _opened(to, as_json=as_json) as file:
+        with _opened(to, as_json=as_json) as file, SlowWork("exporting the chain") as slow:
             count = 0
             async with Client(address, key) as airlock:
                 chain = airlock.tail_audit(tenant=tenant, from_sequence=from_sequence, follow=False, resume=True)
                 async for record in chain:
                     file.write(record.line() + "\n")
                     count += 1
+                    if count % _TOLD_EACH == 0:
+                        slow.at(f"{count:,} records")
             return count
 
     count = run_client(work(), as_json=as_json)
@@ -180,12 +185,13 @@ def verify(
     if file is not None and config is not None:
         fail("--file and --config: one of them", EXIT_USAGE, as_json=as_json)
     link = _known(known, as_json=as_json)
-    if file is not None:
-        report = _verified_file(file, link, as_json=as_json)
-    elif config is not None:
-        report = run_client(_verified_database(config, tenant, link), as_json=as_json)
-    else:
-        report = run_client(_verified_by_gateway(tenant, link, address, key), as_json=as_json)
+    with SlowWork("verifying the chain") as slow:
+        if file is not None:
+            report = _verified_file(file, link, slow, as_json=as_json)
+        elif config is not None:
+            report = run_client(_verified_database(config, tenant, link), as_json=as_json)
+        else:
+            report = run_client(_verified_by_gateway(tenant, link, address, key), as_json=as_json)
     _show(report, as_json=as_json)
 
 
@@ -224,7 +230,7 @@ async def _verified_database(config: Path, tenant: str, known: KnownLink) -> Cha
         await database.close()
 
 
-def _verified_file(path: Path, known: KnownLink, *, as_json: bool) -> ChainReport:
+def _verified_file(path: Path, known: KnownLink, slow: SlowWork, *, as_json: bool) -> ChainReport:
     from gateway.audit.chain import ChainCheck
     from gateway.audit.record import AuditRecord
 
@@ -235,6 +241,8 @@ def _verified_file(path: Path, known: KnownLink, *, as_json: bool) -> ChainRepor
             for line in lines:
                 check.take(AuditRecord.of_line(line))
                 number += 1
+                if number % _TOLD_EACH == 0:
+                    slow.at(f"{number:,} records")
     except OSError as error:
         fail(f"{path}: {error.strerror}", EXIT_USAGE, as_json=as_json)
     except (ValueError, RecursionError) as error:

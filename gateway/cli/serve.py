@@ -6,6 +6,7 @@ import asyncio
 import os
 import resource
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,7 +80,8 @@ async def _serve(config: Config, listen: str, ready_file: Path | None, *, as_jso
 
     stop = _stop_on_signals(config)
     async with running_gateway(config, listen) as gateway:
-        await _answering(config, gateway.address, 1, ready_file, as_json=as_json)
+        metrics = [gateway.metrics] if gateway.metrics else []
+        await _answering(config, gateway.address, 1, metrics, ready_file, as_json=as_json)
         await stop.wait()
         _not_answering(ready_file)
 
@@ -89,8 +91,8 @@ async def _serve_as_worker(config: Config, listen: str, worker: Worker, ready_fd
     from gateway.server import running_gateway
 
     stop = _stop_on_signals(config)
-    async with running_gateway(config, listen, worker):
-        os.write(ready_fd, b"\n")
+    async with running_gateway(config, listen, worker) as gateway:
+        os.write(ready_fd, f"{gateway.metrics or ''}\n".encode())
         os.close(ready_fd)
         await stop.wait()
 
@@ -124,23 +126,25 @@ async def _supervise(
         try:
             await workers.start()
             if not stop.is_set():
-                await _answering(config, address, count, ready_file, as_json=as_json)
+                await _answering(config, address, count, workers.metrics, ready_file, as_json=as_json)
                 await stop.wait()
                 _not_answering(ready_file)
         finally:
             await workers.stopped()
 
 
-async def _answering(config: Config, address: str, workers: int, ready_file: Path | None, *, as_json: bool) -> None:
+async def _answering(
+    config: Config, address: str, workers: int, metrics: Sequence[str], ready_file: Path | None, *, as_json: bool
+) -> None:
     """Tell people and programs that the gateway answers."""
     if ready_file is not None:
         await asyncio.to_thread(_write_atomically, ready_file, address)
     if as_json:
-        print_json({"address": address, "workers": workers})
+        print_json({"address": address, "workers": workers, "metrics": list(metrics)})
         return
     from gateway.cli.serve_banner import banner
 
-    err.print(banner(config, address, workers))
+    err.print(banner(config, address, workers, metrics))
 
 
 def _not_answering(ready_file: Path | None) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import DEFAULT_ADDRESS, EXIT_USAGE, Address, Json, Key, fail, out, print_json, run_client
 
 if TYPE_CHECKING:
@@ -82,7 +83,8 @@ def delete(
         async with Client(address, key) as airlock:
             return await airlock.delete_tenant_data(name, audit=audit)
 
-    erased = run_client(work(), as_json=as_json)
+    with SlowWork(f"deleting what is stored of {name}"):
+        erased = run_client(work(), as_json=as_json)
     kept = {"audit_records", "audit_heads"} if not audit else set()
     left = {table: rows for table, rows in erased.left.items() if rows and table not in kept}
     if as_json:

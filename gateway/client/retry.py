@@ -1,7 +1,8 @@
 """When the Python client tries again: what may be tried, how often, and how long it waits in between.
 
 Only what is safe is tried again: reads and lists, and what carries a request id, so that the gateway does it once. A
-quota that is used up is not waited for: that is for the caller to decide.
+quota that is used up is not waited for: that is for the caller to decide. While most of a client's calls are refused
+for overload, a refusal is final at once: five attempts of every call would be five times the load.
 """
 
 from __future__ import annotations
@@ -29,14 +30,38 @@ class Retry:
 
 
 DEFAULT_RETRY = Retry()
+# As gRPC's own retry throttling counts: a refusal costs one, what succeeds gives a tenth, half must be there.
+_TOKENS, _TOKENS_OF_SUCCESS = 10.0, 0.1
+
+
+class RetryBudget:
+    """What a connection may spend on trying refused calls again; shared by all its calls."""
+
+    def __init__(self) -> None:
+        self._tokens = _TOKENS
+
+    def succeeded(self) -> None:
+        """Say that a call was served."""
+        self._tokens = min(_TOKENS, self._tokens + _TOKENS_OF_SUCCESS)
+
+    def refused(self) -> bool:
+        """Say that a call was refused for overload; return whether it may be tried again."""
+        self._tokens = max(0.0, self._tokens - 1)
+        return self._tokens > _TOKENS / 2
 
 
 class Attempts:
     """The attempts of one call or stream."""
 
-    def __init__(self, retry: Retry | None, chance: Callable[[], float] = random.random) -> None:
+    def __init__(
+        self,
+        retry: Retry | None,
+        chance: Callable[[], float] = random.random,
+        budget: RetryBudget | None = None,
+    ) -> None:
         """Without `retry` there is only the first; `chance` gives numbers from 0 to 1."""
         self._retry = retry
+        self._budget = budget or RetryBudget()
         self._chance = chance
         self._failed = 0
         self._waited_s = 0.0
@@ -57,6 +82,8 @@ class Attempts:
         if self._failed >= retry.attempts or isinstance(error, QuotaExceeded):
             return None
         if isinstance(error, Overloaded):
+            if not self._budget.refused():
+                return None
             asked_s = error.retry_after_s
             return None if asked_s is None or asked_s > retry.longest_s else max(asked_s, self._backoff_s(retry))
         return self._backoff_s(retry) if isinstance(error, Unavailable) else None

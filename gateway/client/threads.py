@@ -84,7 +84,8 @@ class ThreadCalls(Wire):
     ) -> Thread:
         """Set entries of a thread's metadata, values that JSON has, and remove others; return the thread.
 
-        One that is not there is made. Raises ThreadBusy while a run is under way in it, and InvalidArgument.
+        Its metadata are the entries that were set. One that is not there is made. Raises ThreadBusy while a run is
+        under way in it, and InvalidArgument.
         """
         try:
             texts = {key: json.dumps(value) for key, value in (changed or {}).items()}

@@ -13,7 +13,7 @@ from google.protobuf.any_pb2 import Any as Packed
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from gateway.client.retry import DEFAULT_RETRY, Attempts, Retry
+from gateway.client.retry import DEFAULT_RETRY, Attempts, Retry, RetryBudget
 from gateway.client.tls import AMBIENT, Tls
 from gateway.errors import (
     AirlockError,
@@ -37,11 +37,11 @@ _ANSWER_LIMIT_BYTES = 64 * 1024 * 1024
 _RECONNECT_LIMIT_MS = 5000
 _OPTIONS = (
     ("grpc.max_receive_message_length", _ANSWER_LIMIT_BYTES),
-    # Else a gateway that was gone for a while is looked for a second later than the first attempts (client_retry.py).
+    # Else a gateway that was gone for a while is looked for a second later than the first attempts (retry.py).
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", _RECONNECT_LIMIT_MS),
-    # A peer that is gone without a word is found in a call. The gateway lets clients ping so often (server.py).
+    # A peer that is gone without a word is found in a call. The gateway lets clients ping so often (listening.py).
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -81,6 +81,7 @@ class Wire:
     ) -> None:
         """Take where the gateway is and who calls; `retry` says how what is safe is tried again, None never."""
         self._retry = retry
+        self._budget = RetryBudget()
         self._secret = api_key
         if isinstance(api_key, str):
             _check_secret(api_key)
@@ -108,7 +109,7 @@ class Wire:
     async def _unary(self, method: Any, request: Any, timeout_s: float | None = None, *, safe: bool = False) -> Any:
         """Return the answer of a call. One that is `safe` is tried again; `timeout_s` is for all attempts together."""
         _check_timeout(timeout_s)
-        attempts = Attempts(self._retry if safe else None)
+        attempts = Attempts(self._retry if safe else None, budget=self._budget)
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             while True:
@@ -121,14 +122,16 @@ class Wire:
             raise _closed(error) from error
 
     def _attempts(self) -> Attempts:
-        return Attempts(self._retry)
+        return Attempts(self._retry, budget=self._budget)
 
     async def _once(self, method: Any, request: Any, timeout_s: float | None) -> Any:
         try:
             with calling(method, self._metadata) as metadata:
-                return await method(request, metadata=metadata, timeout=timeout_s)
+                answer = await method(request, metadata=metadata, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             raise_error(error)
+        self._budget.succeeded()
+        return answer
 
     async def _stream(
         self,
@@ -140,7 +143,7 @@ class Wire:
     ) -> AsyncIterator[Any]:
         """Yield the answers of a call. One that is `safe` is tried again until its first answer has come."""
         _check_timeout(timeout_s)
-        attempts = Attempts(self._retry if safe else None)
+        attempts = Attempts(self._retry if safe else None, budget=self._budget)
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         begun = False
         while True:
@@ -161,7 +164,7 @@ class Wire:
 
     async def _resumed(self, method: Any, request_now: Callable[[], Any]) -> AsyncIterator[Any]:
         """Yield the answers of a stream that is begun again where it broke: `request_now` says where that is."""
-        attempts = Attempts(self._retry)
+        attempts = Attempts(self._retry, budget=self._budget)
         while True:
             try:
                 async for answer in self._stream(method, request_now()):

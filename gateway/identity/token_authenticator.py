@@ -66,6 +66,10 @@ class TokenAuthenticator:
             self._cache[digest] = found
         return Principal(await self._tenants.named(found.tenant), found.caller, found.scopes)
 
+    def _shown(self, settings: JwtSettings, subject: str) -> str:
+        """Return what is shown of who calls; two issuers may name two people alike."""
+        return shown_of("token", subject if len(self._issuers) == 1 else f"{settings.issuer} {subject}")
+
     async def _verified(self, token: str, now_s: float) -> _Verified:
         try:
             header = jwt.get_unverified_header(token)
@@ -94,12 +98,20 @@ class TokenAuthenticator:
         if now_s > until_s or now_s < _seconds(claims, "nbf") - settings.leeway_s:
             raise Unauthenticated("the token has expired, or is not valid yet: get another from its issuer")
         subject = str(claims["sub"])
+        _check_text("sub", subject)
         if not 0 < len(subject) <= _SUBJECT_LIMIT_CHARS:
             raise Unauthenticated(f"the token's sub is empty, or longer than {_SUBJECT_LIMIT_CHARS} characters")
-        caller = Caller(f"token_{digest_of(f'{settings.issuer} {subject}')[:16]}", shown_of("token", subject))
+        caller = Caller(f"token_{digest_of(f'{settings.issuer} {subject}')[:16]}", self._shown(settings, subject))
         return _Verified(
             until_s, now_s + _CACHE_S, _tenant(settings, claims, subject), caller, _scopes(settings, claims)
         )
+
+
+def _check_text(name: str, value: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Unauthenticated(f"the token's {name} holds half of a surrogate pair, which is no character") from None
 
 
 def _tenant(settings: JwtSettings, claims: Mapping[str, Any], subject: str) -> str:
@@ -111,6 +123,7 @@ def _tenant(settings: JwtSettings, claims: Mapping[str, Any], subject: str) -> s
     named = claims.get(settings.named_by)
     if not isinstance(named, str) or not named:
         raise Unauthenticated(f"the token names no tenant in its claim {settings.named_by}")
+    _check_text(settings.named_by, named)
     return named
 
 

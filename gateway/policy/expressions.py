@@ -12,10 +12,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cache, lru_cache
+from types import ModuleType
 from typing import Any
-
-import cel
 
 from gateway.policy.regexes import compile_regex
 
@@ -61,6 +60,14 @@ _TOKEN = re.compile(
 )
 
 
+@cache
+def _evaluator() -> ModuleType:
+    """Return the library. It brings its command line with it, which a gateway without a `when` need not wait for."""
+    import cel  # noqa: PLC0415
+
+    return cel
+
+
 class ExpressionError(Exception):
     """An expression that has no answer for a call; str() says why."""
 
@@ -87,7 +94,7 @@ class Expression:
 def context(variables: Mapping[str, object]) -> Any:
     """Return what expressions are evaluated over; only what is visible is in it."""
     seen = {name: visible(value) for name, value in variables.items()}
-    made = cel.Context(variables={name: value for name, value in seen.items() if value is not _ABSENT})
+    made = _evaluator().Context(variables={name: value for name, value in seen.items() if value is not _ABSENT})
     made.add_function(_OWN_MATCHES, _matches)
     return made
 
@@ -126,8 +133,8 @@ def compile_expression(text: str) -> Expression:
     tokens = _tokens(text)
     _check_calls(tokens)
     try:
-        named = frozenset(cel.compile(text).variables())
-        program = cel.compile(_with_own_matches(tokens))
+        named = frozenset(_evaluator().compile(text).variables())
+        program = _evaluator().compile(_with_own_matches(tokens))
     except ValueError as error:
         raise ValueError(f"not an expression of CEL: {_sentence(error)}") from error
     except Exception as error:  # a crash of the parser is a bad expression too
@@ -190,7 +197,7 @@ def _check_calls(tokens: list[tuple[str, str]]) -> None:
 def _check_pattern(argument: list[tuple[str, str]]) -> None:
     if len(argument) < 2 or argument[0][0] != "text" or argument[1] != ("mark", ")"):
         raise ValueError("matches() takes one pattern, written out as a text")
-    pattern = cel.compile(argument[0][1]).execute({})
+    pattern = _evaluator().compile(argument[0][1]).execute({})
     compile_regex(pattern)
 
 

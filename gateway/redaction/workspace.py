@@ -36,6 +36,8 @@ _CUT_MATCH_BYTES = 994
 _KEY_LINE = compiled(r"[A-Za-z0-9+/=]{40}")
 _CONTEXTS_LIMIT = 32
 _CONTEXT_LINE_BYTES = 65_536
+# Looking through so much takes less than a thread's turn does.
+_AT_ONCE_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,8 @@ class RedactedWorkspace:
             on_output=on_output,
         )
         ended = done.outcome == "exited"
+        if done.evicted is None and sum(len(piece.data) for piece in done.output) <= _AT_ONCE_BYTES:
+            return replace(done, output=self._pieces(done.output, cut_end=not ended))
         # In a thread: the gateway serves others meanwhile, however long the output.
         if done.evicted is None:
             return replace(done, output=await asyncio.to_thread(self._pieces, done.output, cut_end=not ended))

@@ -30,8 +30,13 @@ class Checkpoints:
         journal: JournalHook,
         policy: str,
         not_begun: Callable[[Collection[str]], None] = lambda _: None,
+        taken_up: SuspendedRun | None = None,
     ) -> None:
-        """`policy` names what the run is pinned to; `not_begun` is told which calls of a step did not begin."""
+        """`policy` names what the run is pinned to; `not_begun` is told which calls of a step did not begin.
+
+        `taken_up` is what the run goes on from here, where it came from elsewhere.
+        """
+        self._taken_up = taken_up
         self._log = log
         self._journal = journal
         self._policy = policy
@@ -40,7 +45,14 @@ class Checkpoints:
 
     def stored(self, state: AgentState, more: int = 0) -> str:
         """Return the text that is stored of a state, with as many events as there are, and so many more."""
-        return SuspendedRun.of(state, self._policy, self._log.sequence + more).model_dump_json()
+        return SuspendedRun.of(state, self._policy, self._sequence(state, more)).model_dump_json()
+
+    def _sequence(self, state: AgentState, more: int) -> int:
+        was = self._taken_up
+        if was is not None and (state.steps, state.pending) == (was.state.steps, None) and was.state.pending is None:
+            # The very place it was taken up at: of what follows, an earlier gateway may have told some already.
+            return was.sequence
+        return self._log.sequence + more
 
     # --- gateway.runs.thread_history.Steps ---
 

@@ -66,6 +66,10 @@ class Lease:
         await self._store.take(self.id, round(self._lease_s * _US_PER_S), started_us=self._started_us, **self._whose)
         self._renewed_s = asked_s
 
+    def over(self) -> bool:
+        """Return whether it was not renewed in time: what is hosted here may be hosted elsewhere by now."""
+        return self._clock() - self._renewed_s > self._lease_s
+
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(self._lease_s / _RENEWALS)
@@ -82,7 +86,7 @@ class Lease:
             self._look()
 
     def _look(self) -> None:
-        if self._clock() - self._renewed_s > self._lease_s:
+        if self.over():
             log.error("the lease was lost: its runs end here, and another gateway may have them", gateway=self.id)
             self._renewed_s = self._clock()
             self.lost()

@@ -23,7 +23,7 @@ class RecoverySettings(Section):
 
     lease_s: float = Field(
         default=5.0,
-        ge=0.5,
+        ge=2.0,
         le=300.0,
         description="a gateway that was not heard of for so long is lost",
     )

@@ -5,8 +5,8 @@ process is lost, so a step's cost does not grow with the thread. Not mandatory, 
 subagents, and what they say is not said in the thread; the gateway adds it to every run, and no agent's settings reach
 it.
 
-A value that does not fit (its key, its size, one too many) is not kept and logged, and the run goes on with it: the
-value that was kept last stays. A tool that wrote too much must not cost the run its work.
+A value that does not fit (its key, its size, one too many, all of them together) is not kept and logged, and the run
+goes on with it: the value that was kept last stays. A tool that wrote too much must not cost the run its work.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ from agent.state import AgentState
 from agent.token_estimate import CHARS_PER_TOKEN, messages_tokens
 from gateway.storage.run_writes import KeptStep
 from gateway.storage.store import Thread
+from gateway.storage.thread_store import entry_bytes
 
 KEY_LIMIT_CHARS = 512
 VALUE_LIMIT_CHARS = 65_536
 """Of a value as JSON in ASCII, so these are bytes too."""
 KEYS_LIMIT = 1024
+METADATA_LIMIT_BYTES = 1024 * 1024
+"""Of a thread's metadata in all, keys and values: whoever asks for the thread gets all of it."""
 THREAD_LIMIT_CHARS = 32 * 1024 * 1024
 """Of what was said in a thread: a run reads all of it, into this process and for the model."""
 
@@ -68,6 +71,8 @@ class ThreadHistoryHook(Hook):
         self._messages = kept.messages
         self._metadata: Mapping[str, JsonValue] = kept.metadata
         self._keys = frozenset(kept.metadata)
+        # Of each key that is kept with its value; measured once there is something new.
+        self._bytes: dict[str, int] | None = None
 
     async def before_step(self, state: AgentState) -> AgentState:
         """Keep what the last step added; the first step keeps the task. A thread that is too long goes no further."""
@@ -94,6 +99,10 @@ class ThreadHistoryHook(Hook):
         self._chars += CHARS_PER_TOKEN * messages_tokens(step.said)
         self._messages, self._metadata = state.messages, state.metadata
         self._keys = (self._keys - frozenset(step.removed)) | step.changed.keys()
+        if self._bytes is not None:
+            for key in step.removed:
+                self._bytes.pop(key, None)
+            self._bytes.update((key, entry_bytes(key, text)) for key, text in step.changed.items())
         return state
 
     def added(self, state: AgentState) -> KeptStep:
@@ -118,6 +127,8 @@ class ThreadHistoryHook(Hook):
             return {}, frozenset()
         removed = self._keys - metadata.keys()
         room = KEYS_LIMIT - len(self._keys) + len(removed)
+        kept = self._kept_bytes()
+        in_all = sum(kept.values()) - sum(kept.get(key, 0) for key in removed)
         changed: dict[str, str] = {}
         for key, value in metadata.items():
             if key in self._metadata and self._metadata[key] is value:
@@ -126,11 +137,21 @@ class ThreadHistoryHook(Hook):
             if key not in self._keys and not problem:
                 problem = "" if room else f"{KEYS_LIMIT} keys are kept of a thread"
                 room -= not problem
+            more = entry_bytes(key, text) - kept.get(key, 0)
+            if not problem and more > 0 and in_all + more > METADATA_LIMIT_BYTES:
+                problem = f"{METADATA_LIMIT_BYTES} bytes of metadata are kept of a thread"
             if problem:
                 log.warning("metadata not kept", **self._whose(), key=key[:KEY_LIMIT_CHARS], problem=problem)
             elif key not in self._metadata or text != _as_json(key, self._metadata[key])[0]:
                 changed[key] = text
+                in_all += more
         return changed, removed
+
+    def _kept_bytes(self) -> Mapping[str, int]:
+        if self._bytes is None:
+            texts = ((key, _as_json(key, value)[0]) for key, value in self._metadata.items() if key in self._keys)
+            self._bytes = {key: entry_bytes(key, text) for key, text in texts}
+        return self._bytes
 
     def _whose(self) -> dict[str, str]:
         return {"tenant": self._thread.tenant, "thread": self._thread.name, "run_id": self._run_id}

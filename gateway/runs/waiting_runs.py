@@ -14,6 +14,7 @@ from typing import Protocol
 import structlog
 
 from gateway.errors import AirlockError, Unauthenticated
+from gateway.runs import endings
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.waiting_store import WaitingRun, WaitingStore
 from gateway.tenants import Tenant
@@ -60,6 +61,14 @@ class WaitingRuns:
     async def tenant(self, name: str, policy: str = "") -> Tenant:
         """Return a tenant, with the policy of that reference when one is given."""
         return await (self._tenants.at(name, policy) if policy else self._tenants.named(name))
+
+    async def end(self, run_id: str) -> bool:
+        """End a run while it waits, and what it asked, for somebody wants its end; return whether it waited."""
+        if not await self.store.end(run_id, endings.cancelled()):
+            return False
+        await self.approvals.cancel_open(run_id)
+        log.info("run finished", run_id=run_id, status="cancelled")
+        return True
 
     def look(self) -> None:
         """Look at once: something was answered."""

@@ -37,6 +37,7 @@ class RunService(grpc_pb.RunServiceServicer):
     """Starts and follows runs."""
 
     scope = "run"
+    frees = ("CancelRun",)
 
     def __init__(
         self,

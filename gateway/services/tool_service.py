@@ -24,6 +24,7 @@ class ToolService(grpc_pb.ToolServiceServicer):
 
     scope = "tool"
     works = ("StreamToolCall",)
+    frees = ("CancelToolCall",)
 
     def __init__(
         self, tool_calls: ToolCalls, authenticate: Authenticator, requested: RequestedCalls | None = None

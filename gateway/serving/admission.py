@@ -1,32 +1,44 @@
 """Admission: who may work now, who waits and who is told to come back, decided before a call costs anything.
 
-    at work     calls_at_once of all tenants, calls_at_once_per_tenant of one; a quarter more for tenants with nothing
-                at work, so that long calls of others keep nobody out
+    at work     calls_at_once of all tenants, calls_at_once_per_tenant of one; of those that began a moment ago fewer
+                while the processors have more to do than they can (load_limit.py); a quarter more for tenants with
+                nothing at work, so that long calls of others keep nobody out
     waiting     queue_per_tenant of one, for queue_wait_s or as long as the call's own deadline lets it
     refused     Overloaded, with the time after which trying again is likely to help
 
 A place that gets free goes to the tenant that has the fewest calls at work, and among equals to the one that was served
 longest ago: what one tenant has queued delays another by no more than one turn. Streams that only wait (watching,
-following, moving a file at the client's pace) are counted apart. So are the bytes of requests that work or wait.
+following, moving a file at the client's pace) are counted apart. So are the bytes of requests that work or wait, and
+all RPCs that are open, whatever they do (open_rpcs.py). Work that goes on without its caller counts as its tenant's,
+but for the first call of who comes back for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from gateway.errors import Overloaded
 from gateway.serving.admission_settings import AdmissionSettings
+from gateway.serving.load_limit import LoadLimit, following
+from gateway.serving.open_rpcs import OpenRpcs
 
 # Of the service time that is remembered, how much the newest call counts.
 _NEWEST = 0.05
 _RETRY_AT_LEAST_S = 0.05
 _RETRY_AT_MOST_S = 30.0
 _RESERVE = 4
+# A call that has been at work for longer waits for something else than the processors, or has had its part of them.
+_MOMENT_S = 5.0
+# So many keep a processor busy: of a call's time a good part is waiting for its sandbox and for the database.
+_CALLS_OF_A_PROCESSOR = 8
+# Calls that end work wait for nobody, and take no time: more of one tenant at once end nothing sooner.
+_FREEING_PER_TENANT = 32
 
 
 @dataclass(frozen=True)
@@ -34,6 +46,7 @@ class AdmissionSnapshot:
     """What is under way now, and what was counted since the start."""
 
     at_work: int
+    limit: int
     waiting: int
     streams: int
     request_bytes: int
@@ -48,9 +61,15 @@ class Admission:
 
     def __init__(self, settings: AdmissionSettings | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings or AdmissionSettings()
+        self._limit = _limit(self._settings)
         self._clock = clock
+        self._open = OpenRpcs()
         self._at_work: Counter[str] = Counter()
+        self._lingering: Counter[str] = Counter()
+        self._freeing: Counter[str] = Counter()
         self._in_all = 0
+        # Those at work that began a moment ago, the first first, and when that was.
+        self._young: dict[object, float] = {}
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
         self._streams: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
@@ -66,14 +85,14 @@ class Admission:
 
         `size_bytes` is what the request takes in memory, `patience_s` what is left of the call's own time.
         """
-        with self._room(tenant, size_bytes):
-            await self._place(tenant, patience_s)
+        with self._open_rpc(tenant), self._room(tenant, size_bytes):
+            place = await self._place(tenant, patience_s)
             started_s = self._clock()
             try:
                 yield
             finally:
                 self._service_time_s += _NEWEST * (self._clock() - started_s - self._service_time_s)
-                self._leave(tenant)
+                self._leave(tenant, place)
 
     @contextmanager
     def stream(self, tenant: str) -> Iterator[None]:
@@ -81,21 +100,75 @@ class Admission:
         most = self._settings.streams_per_tenant
         if self._streams[tenant] >= most:
             raise self._overloaded(tenant, f"{most} streams of this tenant are open, the most there may be: end some")
-        self._streams[tenant] += 1
+        with self._open_rpc(tenant):
+            self._streams[tenant] += 1
+            try:
+                yield
+            finally:
+                _take_off(self._streams, tenant, 1)
+
+    @contextmanager
+    def freeing(self, tenant: str) -> Iterator[None]:
+        """Make a call that ends work, and so waits for no place; raises Overloaded past so many of a tenant at once."""
+        if self._freeing[tenant] >= _FREEING_PER_TENANT:
+            raise self._overloaded(tenant, f"{_FREEING_PER_TENANT} cancellations of this tenant are under way")
+        with self._open_rpc(tenant):
+            self._freeing[tenant] += 1
+            try:
+                yield
+            finally:
+                _take_off(self._freeing, tenant, 1)
+
+    @contextmanager
+    def _open_rpc(self, tenant: str) -> Iterator[None]:
+        try:
+            held = self._open.one(tenant)
+        except Overloaded:
+            self._refused += 1
+            raise
         try:
             yield
         finally:
-            _take_off(self._streams, tenant, 1)
+            held()
 
     def configure(self, settings: AdmissionSettings) -> None:
         """Use other bounds from now on; what is under way stays."""
         self._settings = settings
+        self._limit = _limit(settings)
+
+    def heeding_load(self) -> AbstractAsyncContextManager[None]:
+        """Follow the load of the event loop until the block ends; without it the limit stays where it is."""
+        return following(self.observe)
+
+    def observe(self, lag_s: float, pressure: float) -> None:
+        """Take how long work waits for a processor (load_limit.py), and let in whom the limit lets in now."""
+        long_ago_s = self._clock() - _MOMENT_S
+        while self._young and self._young[first := next(iter(self._young))] < long_ago_s:
+            del self._young[first]
+        self._limit.observe(lag_s, pressure, len(self._young), self._waiting())
+        self._hand_out()
+
+    def lingering(self, tenant: str) -> Callable[[], None]:
+        """Count work that goes on without a caller as a call of its tenant at work; return what ends that."""
+        self._in_all += 1
+        self._lingering[tenant] += 1
+        work = object()
+        self._young[work] = self._clock()
+
+        def end() -> None:
+            self._in_all -= 1
+            self._young.pop(work, None)
+            _take_off(self._lingering, tenant, 1)
+            self._hand_out()
+
+        return end
 
     def snapshot(self) -> AdmissionSnapshot:
         """Return what is under way and what was counted; for metrics."""
         return AdmissionSnapshot(
             at_work=self._in_all,
-            waiting=sum(map(len, self._queues.values())),
+            limit=self._limit.now,
+            waiting=self._waiting(),
             streams=self._streams.total(),
             request_bytes=self._bytes_in_all,
             service_time_s=self._service_time_s,
@@ -121,10 +194,11 @@ class Admission:
             self._bytes_in_all -= size_bytes
             _take_off(self._bytes, tenant, size_bytes)
 
-    async def _place(self, tenant: str, patience_s: float | None) -> None:
+    async def _place(self, tenant: str, patience_s: float | None) -> object:
         if tenant not in self._queues and self._may_begin(tenant):
-            self._begin(tenant)
-            return
+            taken = object()
+            self._begin(tenant, taken)
+            return taken
         settings = self._settings
         queue = self._queues.setdefault(tenant, deque())
         if len(queue) >= settings.queue_per_tenant:
@@ -143,10 +217,11 @@ class Admission:
         except asyncio.CancelledError:
             self._give_up(tenant, place)
             raise
+        return place
 
     def _give_up(self, tenant: str, place: asyncio.Future[None]) -> None:
         if place.done() and not place.cancelled():
-            self._leave(tenant)  # it was given at the very moment, and nobody is here to use it
+            self._leave(tenant, place)  # it was given at the very moment, and nobody is here to use it
             return
         queue = self._queues.get(tenant)
         if queue is not None and place in queue:
@@ -155,18 +230,22 @@ class Admission:
 
     def _may_begin(self, tenant: str) -> bool:
         at_work, settings = self._at_work[tenant], self._settings
+        bounds = ((self._in_all, settings.calls_at_once), (len(self._young), self._limit.now))
         if not at_work:
-            return self._in_all < settings.calls_at_once + max(1, settings.calls_at_once // _RESERVE)
-        return at_work < settings.calls_at_once_per_tenant and self._in_all < settings.calls_at_once
+            return all(count < most + max(1, most // _RESERVE) for count, most in bounds)
+        share = at_work + self._lingering[tenant]
+        return share < settings.calls_at_once_per_tenant and all(count < most for count, most in bounds)
 
-    def _begin(self, tenant: str) -> None:
+    def _begin(self, tenant: str, place: object) -> None:
+        self._young[place] = self._clock()
         self._at_work[tenant] += 1
         self._in_all += 1
         self._admitted += 1
         self._turn += 1
         self._served[tenant] = self._turn
 
-    def _leave(self, tenant: str) -> None:
+    def _leave(self, tenant: str, place: object) -> None:
+        self._young.pop(place, None)
         self._in_all -= 1
         _take_off(self._at_work, tenant, 1)
         self._hand_out()
@@ -183,8 +262,11 @@ class Admission:
             place = self._queues[next_].popleft()
             self._forget_if_empty(next_)
             if not place.done():
-                self._begin(next_)
+                self._begin(next_, place)
                 place.set_result(None)
+
+    def _waiting(self) -> int:
+        return sum(map(len, self._queues.values()))
 
     def _forget_if_empty(self, tenant: str) -> None:
         if not self._queues.get(tenant, True):
@@ -192,12 +274,16 @@ class Admission:
 
     def _overloaded(self, tenant: str, why: str) -> Overloaded:
         self._refused += 1
-        settings = self._settings
         tenants = max(1, len(self._at_work.keys() | self._queues.keys()))
-        share = max(1, min(settings.calls_at_once_per_tenant, settings.calls_at_once // tenants))
+        share = max(1, min(self._settings.calls_at_once_per_tenant, self._limit.now // tenants))
         before = len(self._queues.get(tenant, ())) + self._at_work[tenant]
         retry_s = min(_RETRY_AT_MOST_S, max(_RETRY_AT_LEAST_S, self._service_time_s * (before + 1) / share))
         return Overloaded(f"{why}: make fewer calls at once, or try again in {retry_s:.2f} s", retry_s)
+
+
+def _limit(settings: AdmissionSettings) -> LoadLimit:
+    least = settings.calls_at_once_under_load or _CALLS_OF_A_PROCESSOR * (os.cpu_count() or 1)
+    return LoadLimit(least, settings.calls_at_once)
 
 
 def _take_off(counter: Counter[str], name: str, amount: int) -> None:

@@ -13,9 +13,14 @@ class AdmissionSettings(Section):
     """Bounds of a process, and of each tenant within them."""
 
     calls_at_once: int = Field(default=256, ge=1, description="calls at work, of all tenants")
+    calls_at_once_under_load: int | None = Field(
+        default=None,
+        ge=1,
+        description="calls that began in the last 5 s while all processors are in use; 8 a processor unless given",
+    )
     calls_at_once_per_tenant: int = Field(default=64, ge=1)
     queue_per_tenant: int = Field(default=256, ge=0, description="calls that wait behind those at work")
-    queue_wait_s: float = Field(default=10.0, gt=0, description="after that long a call that waits is refused")
+    queue_wait_s: float = Field(default=2.0, gt=0, description="after that long a call that waits is refused")
     streams_per_tenant: int = Field(
         default=256, ge=1, description="open streams that wait: watching, following, moving files"
     )

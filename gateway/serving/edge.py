@@ -2,7 +2,7 @@
 
 A servicer says in `scope` which of a credential's scopes its RPCs need, and in `scopes` what single ones need instead.
 One with `for_operators` admits operators too, for whom the tenant is None. `principal(context)` tells an RPC who calls.
-A stream ends when its caller's credential does.
+A stream, and a call that takes its time, ends when its caller's credential does.
 
 An RPC is written as `async def CallTool(self, tenant, request, context)`; what it raises becomes a status with a
 google.rpc.ErrorInfo whose reason a client can branch on.
@@ -34,7 +34,9 @@ from gateway.errors import (
     ScopeMissing,
     from_sandbox,
 )
+from gateway.identity.call_guard import CallGuard
 from gateway.identity.keys import OPERATE
+from gateway.identity.presented import Presented
 from gateway.identity.principal import CALLER, PRINCIPAL, Caller, Principal
 from gateway.identity.stream_guard import StreamGuard
 from gateway.serving.admission import Admission
@@ -48,21 +50,23 @@ log = structlog.get_logger(__name__)
 _DOMAIN = "airlock"
 ADMISSION = Admission()
 """Of this process, as memory and processors are; gateway/server.py gives it the configured bounds."""
+GUARD = CallGuard()
+"""Of this process, for calls that answer once."""
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Authenticator(Protocol):
     """Tells whose call it is; Unauthenticated when nobody's. One that knows no keys answers with the tenant alone."""
 
-    async def __call__(self, context: Context) -> Principal | Tenant: ...
+    async def __call__(self, context: Any) -> Principal | Tenant: ...
 
 
 class Service(Protocol):
     """What a servicer must have for the wrappers.
 
     It may also have `scopes`, what single RPCs need by their names, `for_operators`, `works`: the names of its streams
-    that work, such as a program, and so need a place as calls that answer once do, and `waits`: of those that answer
-    once and only wait for something until then.
+    that work, such as a program, and so need a place as calls that answer once do, `waits`: of those that answer
+    once and only wait for something until then, and `frees`: of those that end work, for which nobody may have to wait.
     """
 
     scope: str
@@ -138,14 +142,15 @@ def unary(
             tenant: Any = await _admitted(self, method.__name__, context)
             check(request)
             whose = OPERATORS if tenant is None else tenant.name
-            if method.__name__ in getattr(self, "waits", ()):
-                with ADMISSION.stream(whose):
-                    return await method(self, tenant, request, context)
-            if not hasattr(request, "__anext__"):
+            with GUARD.call(self.authenticate, Presented.by(context)):
+                if method.__name__ in getattr(self, "frees", ()):
+                    with ADMISSION.freeing(whose):
+                        return await method(self, tenant, request, context)
+                if method.__name__ in getattr(self, "waits", ()) or hasattr(request, "__anext__"):
+                    with ADMISSION.stream(whose):
+                        return await method(self, tenant, request, context)
                 async with _at_work(whose, request, context):
                     return await method(self, tenant, request, context)
-            with ADMISSION.stream(whose), StreamGuard(functools.partial(self.authenticate, context)):
-                return await method(self, tenant, request, context)
         except Exception as error:
             del request  # grpc keeps the frame for a while, and a refusal must not keep what was refused
             await _abort(context, error)
@@ -166,7 +171,7 @@ def streaming(
             whose = OPERATORS if tenant is None else tenant.name
             async with contextlib.AsyncExitStack() as held:
                 held.enter_context(ADMISSION.stream(whose))
-                guard = held.enter_context(StreamGuard(functools.partial(self.authenticate, context)))
+                guard = held.enter_context(StreamGuard(functools.partial(self.authenticate, Presented.by(context))))
                 if method.__name__ in getattr(self, "works", ()):
                     await held.enter_async_context(_at_work(whose, request, context))
                 async for answer in method(self, tenant, request, context):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+import grpc
 import grpc.aio
 
 from gateway.config import Config
@@ -19,6 +21,10 @@ _REQUEST_LIMIT_BYTES = 4 * 1024 * 1024
 # A policy may let large results through.
 _ANSWER_LIMIT_BYTES = 64 * 1024 * 1024
 _LAST_PORT = 65_535
+# A peer that is gone without a word is found so soon, also where it has no call just then.
+_KEEPALIVE_MS, _KEEPALIVE_TIMEOUT_MS = 30_000, 10_000
+# Grpc's own is five minutes: the third ping of a client that waits for an answer would end its connection.
+_LEAST_BETWEEN_PINGS_MS = 10_000
 
 
 def server_options(*, shared: bool) -> tuple[tuple[str, int], ...]:
@@ -27,8 +33,25 @@ def server_options(*, shared: bool) -> tuple[tuple[str, int], ...]:
         ("grpc.max_receive_message_length", _REQUEST_LIMIT_BYTES),
         ("grpc.max_send_message_length", _ANSWER_LIMIT_BYTES),
         ("grpc.so_reuseport", int(shared)),
-        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", _LEAST_BETWEEN_PINGS_MS),
     )
+
+
+def without_registered_methods(server: grpc.aio.Server) -> None:
+    """Have a server find methods by their names; call it before services are added.
+
+    For each method that is registered grpc.aio keeps a task that waits for its next call, and at each call it looks at
+    all of these tasks: with as many methods as there are here that is a good part of what a call costs it.
+    """
+
+    def ignore(service_name: str, method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]) -> None:
+        """Leave these to their generic handler, which is added besides."""
+
+    server.add_registered_method_handlers = ignore  # type: ignore[attr-defined]  # grpc-stubs do not know it
 
 
 def bind(server: grpc.aio.Server, listen: str, config: Config) -> str:

@@ -7,12 +7,14 @@ characters at most". Of a client's stream only the first message is checked, by 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
 import protovalidate
-from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from gateway.errors import InvalidArgument
 from gateway.v1 import validate_pb2
@@ -21,12 +23,16 @@ _VALIDATOR = protovalidate.Validator()
 # How the protos write: characters that can be seen, and spaces.
 _PRINTABLE = r"^( |[^\p{C}\p{Z}])*$"
 _VIOLATIONS_LIMIT = 16
+# What google.protobuf.Timestamp may hold, in seconds since 1970; its type takes more, and no calendar does.
+_FIRST_S, _LAST_S, _NANOS = -62_135_596_800, 253_402_300_799, 1_000_000_000
 
 
 def check(request: object) -> None:
     """Raise InvalidArgument, with a violation for each field, for a request that breaks its rules."""
     if not isinstance(request, Message):
         return
+    for moment in _moments(request.DESCRIPTOR):
+        _check_moment(request, moment)
     broken = _VALIDATOR.collect_violations(request)
     if not broken:
         return
@@ -37,6 +43,31 @@ def check(request: object) -> None:
         violations.setdefault(path, _expected(request, names) or one.proto.message)
     said = "; ".join(f"{path}: {text}" for path, text in violations.items())
     raise InvalidArgument(said).of_fields(violations)
+
+
+@functools.cache
+def _moments(descriptor: Descriptor) -> tuple[tuple[str, ...], ...]:
+    """Return where a message has moments, as the names of fields that lead there. No request has lists of them."""
+    found: list[tuple[str, ...]] = []
+    for field in descriptor.fields:
+        if field.message_type is None or field.is_repeated:
+            continue
+        if field.message_type.full_name == Timestamp.DESCRIPTOR.full_name:
+            found.append((field.name,))
+        else:
+            found += [(field.name, *path) for path in _moments(field.message_type)]
+    return tuple(found)
+
+
+def _check_moment(request: Message, path: tuple[str, ...]) -> None:
+    value: Any = request
+    for name in path:
+        if not value.HasField(name):
+            return
+        value = getattr(value, name)
+    if not (_FIRST_S <= value.seconds <= _LAST_S and 0 <= value.nanos < _NANOS):
+        said = "a moment between the years 1 and 9999, its nanos from 0 to 999,999,999"
+        raise InvalidArgument(f"{'.'.join(path)}: {said}").of_fields({".".join(path): said})
 
 
 def _expected(request: Message, names: Iterable[str]) -> str:

@@ -33,7 +33,7 @@ _READY_LIMIT_BYTES = 256
 _WORKER = re.compile(r"(\d{1,4})/(\d{1,4})@(\d{1,10})")
 
 Command = Callable[[int, int], Sequence[str]]
-"""Returns the command of a worker by its index and the descriptor on which it says that it answers."""
+"""Returns the command of a worker by its index and the descriptor for its one line: that it answers, and metrics."""
 
 
 class Workers:
@@ -46,6 +46,12 @@ class Workers:
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._ready = [asyncio.Event() for _ in range(count)]
         self._tasks: list[asyncio.Task[None]] = []
+        self._metrics: dict[int, str] = {}
+
+    @property
+    def metrics(self) -> list[str]:
+        """The addresses where those that answer are scraped; empty where they are not."""
+        return [address for _, address in sorted(self._metrics.items()) if address]
 
     async def start(self) -> None:
         """Start them all; return when each has answered once, or raise Misconfigured when one ends before it has."""
@@ -125,8 +131,9 @@ class Workers:
                 lambda: asyncio.StreamReaderProtocol(reader), pipe
             )
             try:
-                if await reader.read(1):
-                    log.info("a worker answers", worker=index)
+                if said := await reader.readline():
+                    self._metrics[index] = said.decode("ascii", "replace").strip()
+                    log.info("a worker answers", worker=index, metrics=self._metrics[index] or None)
                     self._ready[index].set()
             finally:
                 transport.close()

@@ -454,7 +454,7 @@ def _answered(approval: Approval, resolution: Resolution) -> AuditEntry:
     )
 
 
-def _revoked(row: Row[Any], by: str) -> AuditEntry:
+def _revoked(row: Any, by: str) -> AuditEntry:
     details = {"grant_id": row.id, "approval_id": row.approval_id}
     return AuditEntry(row.tenant, "grant_revoked", by, thread=row.thread, run_id=row.run_id or "", details=details)
 

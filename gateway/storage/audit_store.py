@@ -22,23 +22,26 @@ from sqlalchemy.dialects import postgresql, sqlite
 from gateway.audit.chain import PRUNED
 from gateway.audit.record import START_DIGEST, record_digest
 from gateway.clock import NowUs, now_us
-from gateway.storage.database import Database, at_the_end
+from gateway.storage.database import Database
+from gateway.storage.prepared import Prepared
 from gateway.storage.tables import audit_heads, audit_records
+from gateway.storage.writer import at_the_end
 
 OPERATORS = ""
 """The tenant of the operators' own chain."""
 
 _ACTOR_LIMIT_CHARS = 256
+# What models, callers and certificates say; all else is the gateway's own.
+_OTHERS_WORDS = ("actor", "thread", "call_id", "tool", "rule")
 # So many records are pruned in one transaction, for others wait meanwhile.
 _PRUNED_AT_ONCE = 5_000
-_INSERT = insert(audit_records)
-_LOCK = (
-    select(audit_heads.c.tenant, audit_heads.c.sequence, audit_heads.c.digest)
-    .where(audit_heads.c.tenant.in_(bindparam("tenants", expanding=True)))
-    .order_by(audit_heads.c.tenant)
+_INSERT = Prepared(insert(audit_records))
+_LOCK = Prepared(
+    select(audit_heads.c.sequence, audit_heads.c.digest)
+    .where(audit_heads.c.tenant == bindparam("of_tenant"))
     .with_for_update()
 )
-_MOVE = (
+_MOVE = Prepared(
     update(audit_heads)
     .where(audit_heads.c.tenant == bindparam("of_tenant"))
     .values(sequence=bindparam("to_sequence"), digest=bindparam("to_digest"))
@@ -124,8 +127,8 @@ class AuditStore:
 
 
 def _row(entry: AuditEntry, now: int) -> dict[str, Any]:
-    """Return an entry as a row without its place in the chain."""
-    return {
+    """Return an entry as a row without its place in the chain, as the database will give it back."""
+    row: dict[str, Any] = {
         "tenant": entry.tenant,
         "at_us": now if entry.at_us is None else entry.at_us,
         "kind": entry.kind,
@@ -143,6 +146,11 @@ def _row(entry: AuditEntry, now: int) -> dict[str, Any]:
         "duration_us": entry.duration_us,
         "details": json.dumps(dict(entry.details), sort_keys=True),
     }
+    for name in _OTHERS_WORDS:
+        if "\0" in row[name]:
+            # The digest is of what is stored, and no NUL is: gateway/storage/connecting.py.
+            row[name] = row[name].replace("\0", "\ufffd")
+    return row
 
 
 def _append_all(connection: Connection, rows: Sequence[Any]) -> None:
@@ -155,12 +163,12 @@ def _append_all(connection: Connection, rows: Sequence[Any]) -> None:
         digest = record_digest(row, previous)
         linked.append({**row, "previous_digest": previous, "digest": digest})
         heads[row["tenant"]] = (sequence + 1, digest)
-    connection.execute(_INSERT, linked)
+    _INSERT.execute_all(connection, linked)
     moved = [
         {"of_tenant": tenant, "to_sequence": sequence, "to_digest": digest}
         for tenant, (sequence, digest) in heads.items()
     ]
-    connection.execute(_MOVE, moved)
+    _MOVE.execute_all(connection, moved)
 
 
 def _locked(connection: Connection, tenants: Sequence[str]) -> dict[str, tuple[int, str]]:
@@ -170,8 +178,11 @@ def _locked(connection: Connection, tenants: Sequence[str]) -> dict[str, tuple[i
     while True:
         if new:
             _begin(connection, new)
-        found = connection.execute(_LOCK, {"tenants": tenants}).all()
-        heads = {row.tenant: (row.sequence, row.digest) for row in found}
+        heads = {}
+        for tenant in tenants:  # in the order of their names
+            head = _LOCK.execute(connection, {"of_tenant": tenant}).first()
+            if head is not None:
+                heads[tenant] = (head.sequence, head.digest)
         begun.update(heads)
         # A chain that was erased, or whose beginning was rolled back.
         new = [tenant for tenant in tenants if tenant not in heads]

@@ -91,8 +91,8 @@ def _postgresql(url: URL) -> Engine:
     return create_engine(
         url,
         hide_parameters=True,
-        # The readers, the writer, and one for what must not wait for them.
-        pool_size=READERS + 1,
+        # The readers, the foremost of them and the writer, and one for what must not wait for them.
+        pool_size=READERS + 2,
         max_overflow=1,
         pool_timeout=_BUSY_S,
         isolation_level="READ COMMITTED",

@@ -111,9 +111,17 @@ class ErasureStore:
         left = (runs.c.tenant == tenant) & (runs.c.status == "running")
         await self._database.write((update(runs).where(left).values(**ended), None))
 
-    async def threads_of(self, tenant: str) -> Sequence[str]:
-        """Return the names of a tenant's threads."""
-        return [row.name for row in await self._database.rows(select(threads.c.name).where(threads.c.tenant == tenant))]
+    async def threads_of(self, tenant: str, name: str | None = None) -> Mapping[str, str | None]:
+        """Return a tenant's threads, or the one of a name, with the engine that the files are on, where known."""
+        query = select(threads.c.name, threads.c.engine).where(threads.c.tenant == tenant)
+        if name is not None:
+            query = query.where(threads.c.name == name)
+        return {row.name: row.engine for row in await self._database.rows(query)}
+
+    async def forget_engine(self, tenant: str, name: str) -> None:
+        """Note that a thread has files on no engine any more."""
+        this = (threads.c.tenant == tenant) & (threads.c.name == name)
+        await self._database.write((update(threads).where(this).values(engine=None), None))
 
     async def remove_tenant(self, tenant: str) -> Mapping[str, int]:
         """Remove every row of a tenant but the audit's, in batches; return how many, by table.

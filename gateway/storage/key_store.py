@@ -57,7 +57,7 @@ class KeyStore:
     async def find(self, digest: str) -> StoredKey | None:
         """Return the key with a digest, None when it is not known, revoked or expired."""
         query = select(api_keys).where(_KEYS.digest == digest, self._works())
-        found = await self._database.rows(query)
+        found = await self._database.rows(query, foremost=True)
         return _key(found[0]) if found else None
 
     async def get(self, key_id: str) -> StoredKey:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, Select, func, insert, select
@@ -20,6 +20,7 @@ OPERATOR = ""
 
 Kind = Literal["file", "apply", "rollback"]
 _CHANGES = policy_changes.c
+_BY_LIMIT_CHARS = 256
 # Two transactions may become visible in another order than their ids have; none is this far behind.
 _LATE_CHANGES = 64
 
@@ -60,16 +61,19 @@ class PolicyStore:
             "tenant": tenant,
             "digest": digest_of_text(text),
             "kind": kind,
-            "by": by,
+            "by": by[:_BY_LIMIT_CHARS],
             "comment": comment,
             "at_us": self._clock(),
         }
-        entry = AuditEntry(tenant, "policy_applied", by, details={"how": kind, "text_sha256": row["digest"]})
+        # What an operator does to a tenant is in both chains; a file's change is nobody's act, and in the tenant's.
+        chains = (tenant,) if kind == "file" else tuple(dict.fromkeys((OPERATOR, tenant)))
 
         def work(connection: Connection) -> Change:
             change = _apply(connection, text=text, row=row)
-            if change.at_us == row["at_us"] and change.by == by:  # else another gateway was faster
-                self._audit.append(connection, entries=[replace(entry, details={**entry.details, "change": change.id})])
+            if change.at_us == row["at_us"] and change.by == row["by"]:  # else another gateway was faster
+                told = {"tenant": tenant, "how": kind, "text_sha256": row["digest"], "change": change.id}
+                entries = [AuditEntry(chain, "policy_applied", by, details=told) for chain in chains]
+                self._audit.append(connection, entries=entries)
             return change
 
         return await self._database.transact(work)

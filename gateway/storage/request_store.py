@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import select, update
+from sqlalchemy import bindparam, select, update
 from sqlalchemy.exc import IntegrityError
 
 from gateway.clock import NowUs, now_us
 from gateway.storage.database import Database
+from gateway.storage.prepared import Prepared
 from gateway.storage.tables import runs, tool_calls
 
 REMEMBERED_US = 24 * 3600 * 1_000_000
@@ -16,7 +17,17 @@ REMEMBERED_US = 24 * 3600 * 1_000_000
 
 _CALL = tool_calls.c
 _COLUMNS = (_CALL.id, _CALL.name, _CALL.request_digest, _CALL.state, _CALL.outcome, _CALL.result, _CALL.started_us)
+_CALL_OF = Prepared(
+    select(*_COLUMNS).where(_CALL.tenant == bindparam("of_tenant"), _CALL.request_id == bindparam("asked"))
+)
+# As the databases name the constraint: PostgreSQL by its name, SQLite by its columns.
+_REQUEST_ID = ("uq_tool_calls_request_id", "tool_calls.tenant, tool_calls.request_id")
 _FORGOTTEN = {"request_id": None, "request_digest": None, "result": None}
+
+
+def is_of_request_id(error: IntegrityError) -> bool:
+    """Return whether a call was not written because another has its request id."""
+    return any(name in str(error.orig) for name in _REQUEST_ID)
 
 
 @dataclass(frozen=True)
@@ -40,8 +51,7 @@ class RequestStore:
 
     async def call_of(self, tenant: str, request_id: str) -> RequestedCall | None:
         """Return the call that a request id was given to; one of more than 24 hours ago is forgotten."""
-        query = select(*_COLUMNS).where(_CALL.tenant == tenant, _CALL.request_id == request_id)
-        found = await self._database.rows(query)
+        found = await self._database.look(_CALL_OF, {"of_tenant": tenant, "asked": request_id})
         if not found:
             return None
         row = found[0]

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Insert, bindparam, delete, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 
 from agent.events import Event
 from agent.messages import Message
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 _REMOVE_METADATA = delete(thread_metadata).where(
     thread_metadata.c.thread_id == bindparam("in_thread"), thread_metadata.c.key == bindparam("named")
 )
+_ADD_EVENTS: Mapping[str, Insert] = {
+    "sqlite": sqlite.insert(events).on_conflict_do_nothing(),
+    "postgresql": postgresql.insert(events).on_conflict_do_nothing(),
+}
 _FORGET_RESULT = update(tool_calls).where(tool_calls.c.id == bindparam("kept_id")).values(result=None)
 # On the path of every call, so it is built once.
 _IS_OURS = select(runs.c.id).where(
@@ -79,22 +84,30 @@ def check_claim(connection: Connection, claim: Claim) -> None:
         raise LeaseLost(claim.run_id)
 
 
-def write_run(connection: Connection, claim: Claim, write: RunWrite, now_us: Callable[[], int]) -> None:
-    """Write it, or raise LeaseLost."""
-    ours = (runs.c.id == claim.run_id) & (runs.c.epoch == claim.epoch) & (runs.c.status == "running")
-    if not connection.execute(update(runs).where(ours).values(**_changes(claim, write))).rowcount:
+def write_run(connection: Connection, claim: Claim, write: RunWrite, now_us: Callable[[], int]) -> bool:
+    """Write it, or raise LeaseLost; return False where it was the run's end, or the begin of its wait, and is written.
+
+    To do it twice is the same as once: a commit whose connection was lost may or may not have been done.
+    """
+    ours = (runs.c.id == claim.run_id) & (runs.c.epoch == claim.epoch)
+    changes = _changes(claim, write)
+    if not connection.execute(update(runs).where(ours, runs.c.status == "running").values(**changes)).rowcount:
+        as_left = [runs.c[name] == changes[name] for name in ("status", "last_sequence") if name in changes]
+        if "status" in changes and connection.execute(select(runs.c.id).where(ours, *as_left)).first() is not None:
+            return False
         raise LeaseLost(claim.run_id)
     if write.events:
         rows = [
             {"run_id": claim.run_id, "sequence": e.sequence, "type": e.type, "at_us": e.at_us, "payload": e.payload}
             for e in write.events
         ]
-        connection.execute(insert(events), rows)
+        connection.execute(_ADD_EVENTS[connection.dialect.name], rows)
     if write.step is not None:
         for statement, parameters in step_writes(claim.run_id, write.step, now_us()):
             connection.execute(statement, parameters)
     if write.forget:
         connection.execute(_FORGET_RESULT, [{"kept_id": call_id} for call_id in write.forget])
+    return True
 
 
 def _changes(claim: Claim, write: RunWrite) -> dict[str, Any]:
@@ -103,8 +116,8 @@ def _changes(claim: Claim, write: RunWrite) -> dict[str, Any]:
         stop: Any = write.finished.payload.get("stop") or {}
         changes |= {
             "status": write.finished.payload["status"],
-            "stop_hook": stop.get("hook"),
-            "stop_rule": stop.get("rule"),
+            # As long as the columns: a hook may call itself and its rules what it likes.
+            **{f"stop_{name}": None if (said := stop.get(name)) is None else said[:128] for name in ("hook", "rule")},
             "stop_reason": stop.get("reason"),
             "finished_us": write.events[-1].at_us,
             "checkpoint": None,

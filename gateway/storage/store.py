@@ -29,8 +29,9 @@ from agent.messages import Message
 from gateway.clock import MakeId, NowUs, make_id, now_us
 from gateway.identity.principal import actor
 from gateway.storage.audit_store import AuditEntry, AuditStore
-from gateway.storage.database import Database, Write
+from gateway.storage.database import Database
 from gateway.storage.lease_store import INTERRUPTED_REASON
+from gateway.storage.prepared import Prepared
 from gateway.storage.run_audit import calls_interrupted, run_changed, run_started
 from gateway.storage.run_writes import Claim, KeptStep, RunWrite, check_claim, step_writes, write_run
 from gateway.storage.stored_message import read_message, whole_thread
@@ -50,8 +51,8 @@ _OUTCOME_COLUMNS = (
 ONCE = ("run_started", "step_started", "step_finished", "tool_call_started", "hook_verdict", "tool_call_finished")
 """Events that are told once of a run, a step or a call."""
 
-# On the path of every call, so it is built once: building it costs as much as running it.
-_FINISH_TOOL_CALL = (
+_BEGIN_TOOL_CALL = Prepared(insert(tool_calls))
+_FINISH_TOOL_CALL = Prepared(
     update(tool_calls)
     .where(tool_calls.c.id == bindparam("finished_id"), tool_calls.c.state == "executing")
     .values({name: bindparam(name) for name in (*_OUTCOME_COLUMNS, "finished_us")})
@@ -267,8 +268,7 @@ class Store:
         """Write what a run has come to, all of it or none; LeaseLost when another gateway has the run."""
 
         def work(connection: Connection) -> None:
-            write_run(connection, claim, write, self._clock)
-            if write.finished is not None:
+            if write_run(connection, claim, write, self._clock) and write.finished is not None:
                 self.audit.append(connection, entries=run_changed(connection, "run_finished", claim.run_id))
 
         await self._database.transact(work, apart=False)
@@ -326,6 +326,11 @@ class Store:
 
     # --- tool calls ---
 
+    async def calls_under_way(self, run_id: str) -> bool:
+        """Return whether any call of a run is under way, as far as is written."""
+        under_way = (tool_calls.c.run_id == run_id) & (tool_calls.c.state == "executing")
+        return bool(await self._database.rows(select(tool_calls.c.id).where(under_way).limit(1)))
+
     async def write_tool_call(
         self, row: dict[str, Any], *, claim: Claim | None = None, audited: Sequence[AuditEntry] = ()
     ) -> None:
@@ -334,15 +339,15 @@ class Store:
         With the `claim` of the run that it belongs to it raises LeaseLost when another gateway has that run. A call
         that was interrupted and is made again under its id takes the place of what was written of it.
         """
-        write: Write = (insert(tool_calls), {"started_us": self._clock(), "gateway": self._gateway, **row})
-        again = delete(tool_calls).where(tool_calls.c.id == row["id"], tool_calls.c.read_only)
+        begun = {"started_us": self._clock(), "gateway": self._gateway, **row}
 
         def work(connection: Connection) -> None:
             if claim is not None:
                 check_claim(connection, claim)
                 if row.get("read_only"):
-                    connection.execute(again)
-            connection.execute(*write)
+                    again = (tool_calls.c.id == row["id"]) & tool_calls.c.read_only
+                    connection.execute(delete(tool_calls).where(again))
+            _BEGIN_TOOL_CALL.execute(connection, begun)
             self.audit.append(connection, entries=audited)
 
         await self._database.transact(work, apart=False)
@@ -364,7 +369,7 @@ class Store:
         def work(connection: Connection) -> None:
             if claim is not None:
                 check_claim(connection, claim)
-            if connection.execute(_FINISH_TOOL_CALL, row).rowcount:
+            if _FINISH_TOOL_CALL.execute(connection, row).rowcount:
                 self.audit.append(connection, entries=audited)
 
         await self._database.transact(work, apart=False)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, Table, delete, func, insert, select, tuple_
+from sqlalchemy import Connection, LargeBinary, Row, Table, cast, delete, func, insert, select, tuple_
 from sqlalchemy import literal as bound
 
 from gateway.clock import NowUs, now_us
@@ -72,11 +72,25 @@ class ThreadStore:
         busy = await self._under_way([found[0].id])
         return ThreadRow(found[0].id, found[0].name, found[0].created_us, busy.get(found[0].id))
 
-    async def metadata(self, thread_id: str) -> dict[str, str]:
-        """Return a thread's metadata: JSON texts by their keys."""
+    async def metadata(self, thread_id: str, *, limit_bytes: int) -> dict[str, str] | None:
+        """Return a thread's metadata: JSON texts by their keys.
+
+        None where they are more than `limit_bytes`, which only those are that were kept before there was a limit.
+        """
         columns = thread_metadata.c
         query = select(columns.key, columns.value).where(columns.thread_id == thread_id).order_by(columns.key)
-        return {row.key: row.value for row in await self._database.rows(query)}
+
+        def take(rows: Any) -> dict[str, str] | None:
+            found: dict[str, str] = {}
+            in_all = 0
+            for row in rows:
+                in_all += entry_bytes(row.key, row.value)
+                if in_all > limit_bytes:
+                    return None
+                found[row.key] = row.value
+            return found
+
+        return await self._database.read(query, take)
 
     async def message_count(self, thread_id: str) -> int:
         """Return how many messages a thread has."""
@@ -109,11 +123,17 @@ class ThreadStore:
         return await self._database.read(query, take)
 
     async def change_metadata(
-        self, thread_id: str, changed: Mapping[str, str], removed: Sequence[str], keys_limit: int
+        self,
+        thread_id: str,
+        changed: Mapping[str, str],
+        removed: Sequence[str],
+        *,
+        keys_limit: int,
+        limit_bytes: int,
     ) -> str | None:
-        """Set and remove entries, unless a run is under way in the thread: return that run then, "" for too many keys.
+        """Set and remove entries, unless a run is under way in the thread: return that run then.
 
-        None means that it is done.
+        None means that it is done. Raises MetadataFull for more keys or more bytes than a thread may have.
         """
         columns = thread_metadata.c
         gone = {*changed, *removed}
@@ -131,15 +151,16 @@ class ThreadStore:
                 connection.execute(delete(thread_metadata).where(columns.thread_id == thread_id, columns.key.in_(gone)))
             count = select(func.count()).select_from(thread_metadata).where(columns.thread_id == thread_id)
             if (connection.execute(count).scalar() or 0) + len(values) > keys_limit:
-                raise _TooManyKeysError
+                raise MetadataFull(f"{keys_limit:,} keys are kept of a thread")
             if values:
                 connection.execute(insert(thread_metadata), values)
+                bytes_ = _bytes_of(connection, columns.key) + _bytes_of(connection, columns.value)
+                in_all = select(func.sum(bytes_)).where(columns.thread_id == thread_id)
+                if (connection.execute(in_all).scalar() or 0) > limit_bytes:
+                    raise MetadataFull(f"{limit_bytes:,} bytes of metadata, keys and values, are kept of a thread")
             return None
 
-        try:
-            return await self._database.transact(work)
-        except _TooManyKeysError:
-            return ""
+        return await self._database.transact(work)
 
     async def runs(
         self,
@@ -177,8 +198,18 @@ class ThreadStore:
         return {row.thread_id: row.id for row in await self._database.rows(_under_way_in(thread_ids))}
 
 
-class _TooManyKeysError(Exception):
+class MetadataFull(Exception):
     """What was set is more than a thread keeps; the transaction is undone."""
+
+
+def entry_bytes(key: str, text: str) -> int:
+    """Return what an entry of the metadata counts: its key and its JSON text, in UTF-8."""
+    return len(key.encode("utf-8", "surrogatepass")) + len(text.encode("utf-8", "surrogatepass"))
+
+
+def _bytes_of(connection: Connection, column: Any) -> Any:
+    is_sqlite = connection.dialect.name == "sqlite"
+    return func.length(cast(column, LargeBinary)) if is_sqlite else func.octet_length(column)
 
 
 def _under_way_in(thread_ids: Sequence[str]) -> Any:

@@ -32,14 +32,8 @@ _NAME = "airlock"
 
 
 @contextlib.asynccontextmanager
-async def opened(settings: TelemetrySettings, *, process: str, worker: int = 0) -> AsyncIterator[Telemetry]:
-    """Tell what is asked for until the block ends; what was told by then is sent.
-
-    Each worker is scraped by itself, at a port of its own. Misconfigured where that port is taken.
-    """
-    if not settings.on:
-        yield Telemetry.off()
-        return
+async def told(settings: TelemetrySettings, *, process: str, worker: int) -> AsyncIterator[Telemetry]:
+    """Do what `opened` says, where something is asked for."""
     resource = Resource.create(
         {
             "service.name": "airlock-gateway",
@@ -49,9 +43,9 @@ async def opened(settings: TelemetrySettings, *, process: str, worker: int = 0) 
     )
     with contextlib.ExitStack() as stack:
         tracer = tracer_of(settings, resource, stack)
-        meter = _meter_of(settings, resource, worker, stack)
+        meter, address = _meter_of(settings, resource, worker, stack)
         try:
-            yield Telemetry(tracer, Instruments(meter), settings, BoundedNames(settings.tenants_in_metrics))
+            yield Telemetry(tracer, Instruments(meter), settings, BoundedNames(settings.tenants_in_metrics), address)
         finally:
             # It waits for the network.
             await asyncio.to_thread(stack.pop_all().close)
@@ -80,9 +74,12 @@ def _exporter(endpoint: str) -> SpanExporter:
     return OTLPSpanExporter(endpoint=endpoint, insecure=endpoint.startswith("http://"), timeout=_EXPORT_S)
 
 
-def _meter_of(settings: TelemetrySettings, resource: Resource, worker: int, stack: contextlib.ExitStack) -> Meter:
+def _meter_of(
+    settings: TelemetrySettings, resource: Resource, worker: int, stack: contextlib.ExitStack
+) -> tuple[Meter, str | None]:
+    """Return a meter, and the HOST:PORT where what it measures is served."""
     if settings.metrics_listen is None:
-        return NoOpMeter(_NAME)
+        return NoOpMeter(_NAME), None
     registry = CollectorRegistry()
     reader = PrometheusMetricReader(registry=registry, scope_info_enabled=False)
     # A scrape has no exemplars, and looking for them is most of what a measurement costs.
@@ -100,5 +97,6 @@ def _meter_of(settings: TelemetrySettings, resource: Resource, worker: int, stac
         thread.join()
 
     stack.callback(stop)
-    log.info("metrics are served", address=f"{host}:{server.server_port}")
-    return provider.get_meter(_NAME)
+    address = f"{host}:{server.server_port}"
+    log.info("metrics are served", address=address)
+    return provider.get_meter(_NAME), address

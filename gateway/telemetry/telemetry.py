@@ -30,6 +30,8 @@ class Telemetry:
     instruments: Instruments
     settings: TelemetrySettings
     tenants: BoundedNames
+    metrics_address: str | None = None
+    """HOST:PORT where this process is scraped; None where it is not."""
     clock: Callable[[], float] = field(default=time.perf_counter)
 
     @classmethod

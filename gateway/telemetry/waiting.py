@@ -33,7 +33,7 @@ async def counted(telemetry: Telemetry, database: Database, *, every_s: float = 
         telemetry.instruments.add("airlock.database.write.duration", taken_s)
         telemetry.instruments.add("airlock.database.write.group_size", writes)
 
-    database.wrote = wrote
+    database.listen(wrote)
     counting = asyncio.create_task(_count(database, found, every_s), name="count of what waits")
     try:
         yield

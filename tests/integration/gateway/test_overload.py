@@ -91,6 +91,29 @@ async def test_one_tenant_in_a_rush_is_refused_with_a_time_and_another_is_served
         assert 0 < retry.retry_delay.ToMilliseconds() <= 30_000
 
 
+async def test_a_call_can_be_cancelled_when_nothing_more_is_let_in(gateway: Served, home: Home) -> None:
+    metadata = _metadata(home.key)
+    arguments = json.dumps({"command": "sleep 600"})
+    async with grpc.aio.insecure_channel(gateway.address) as channel:
+        stub = tool_service_pb2_grpc.ToolServiceStub(channel)
+        calls: dict[str, asyncio.Task[grpc.StatusCode]] = {}
+        for name in map(str, range(_AT_ONCE + 1 + _QUEUE + 1)):
+            asked = tool_service_pb2.CallToolRequest(name="execute", arguments_json=arguments, request_id=name)
+            calls[name] = asyncio.create_task(stub.CallTool(asked, metadata=metadata).code())
+        over, _ = await asyncio.wait(calls.values(), return_when=asyncio.FIRST_COMPLETED)
+        assert {call.result() for call in over} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        while waiting := [name for name, call in calls.items() if not call.done()]:
+            for name in waiting:
+                cancel = tool_service_pb2.CancelToolCallRequest(request_id=name)
+                code = await stub.CancelToolCall(cancel, metadata=metadata).code()
+                # One that waits for a place has not begun, and one that is over is gone.
+                assert code in {grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND}
+            await asyncio.wait([calls[name] for name in waiting], timeout=0.1)
+        codes = [call.result() for call in calls.values()]
+    assert codes.count(grpc.StatusCode.CANCELLED) >= _AT_ONCE
+    assert set(codes) == {grpc.StatusCode.CANCELLED, grpc.StatusCode.RESOURCE_EXHAUSTED}
+
+
 @pytest.mark.parametrize("what", ["a tool call", "a file", "a program", "a process"])
 async def test_a_client_that_stops_reading_costs_the_gateway_no_memory(gateway: Served, home: Home, what: str) -> None:
     """What is not read stays in the sandbox: the bound is for all of them together, and far below what there is."""

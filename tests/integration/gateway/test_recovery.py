@@ -1,7 +1,8 @@
-"""kill -9 at fifty seeded moments of a run with side effects: every event once and in order, no call twice, an end.
+"""kill -9 at fifty seeded moments of runs with side effects: every event once and in order, no call twice, an end.
 
-On SQLite the gateway that was killed comes back; on PostgreSQL another one takes the run over each time, and the one
-that was killed comes back as the other. A moment is measured from the run's progress, and drawn by a seeded generator.
+Five runs are under way at once, so that each of ten kills meets five of them, each somewhere else. On SQLite the
+gateway that was killed comes back; on PostgreSQL another one takes the runs over, and the one that was killed comes
+back as the other. A moment is measured from a run's progress, and drawn by a seeded generator.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from gateway.errors import Unavailable
 from gateway.storage.database import Database
 from gateway.storage.tables import runs
 from tests.docker_state import containers_of, volumes_of
-from tests.gateway_process import Home, Served, airlock, make_home, served
+from tests.gateway_process import Home, airlock, make_home, served
 
-KILLS = int(os.environ.get("AIRLOCK_KILLS", "50"))
+KILLS = int(os.environ.get("AIRLOCK_KILLS", "10"))
+THREADS = ("t0", "t1", "t2", "t3", "t4")
 ENV = {"OPENAI_API_KEY": "none", "NO_PROXY": "127.0.0.1"}
 LIMITS = {"steps": 10_000, "tool_calls": 100_000, "output_tokens": 10_000_000, "run_s": 3600}
 
@@ -49,7 +51,7 @@ class Endless:
         if number % 3 == 0:
             return (
                 Call("write_file", {"path": "/workspace/state", "content": f"{number}"}),
-                Call("read_file", {"path": "/workspace/log"}),
+                Call("ls", {"path": "/workspace"}),
             )
         return (
             Call("execute", {"command": f"echo id-{number}-a >> log; sleep 0.02"}),
@@ -57,7 +59,7 @@ class Endless:
         )
 
     def turns(self) -> list[Turn]:
-        return [Turn(say="On.", calls=self.calls)] * 3000
+        return [Turn(say="On.", calls=self.calls)] * 30_000
 
 
 async def _home(directory: Path, model: ScriptedModelServer, **sections: Any) -> Home:
@@ -84,21 +86,50 @@ class Run:
 
     async def progress(self, past: int) -> int:
         """Return the number of the newest event once there is one past that number."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(90):
             while True:
                 sequence, status, _ = await self.row()
                 assert status == "running"
                 if sequence > past:
                     return sequence
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.02)
+
+
+class Runs:
+    """Runs under way at once, and where they were at the last kill."""
+
+    def __init__(self, database: Database, seed: int) -> None:
+        self._moments = random.Random(seed)
+        self._database = database
+        self.all: list[Run] = []
+        self._at: list[int] = []
+
+    async def start(self, client: Client) -> None:
+        made = [await client.start_run("go on", thread=thread) for thread in THREADS]
+        self.all = [Run(self._database, run.id) for run in made]
+        self._at = [0] * len(made)
+
+    async def moment(self) -> None:
+        """Return at the next moment to kill at: when all have gone on, and one of them somewhat further."""
+        await asyncio.gather(*(run.progress(at) for run, at in zip(self.all, self._at, strict=True)))
+        n = self._moments.randrange(len(self.all))
+        await self.all[n].progress((await self.all[n].row())[0] + self._moments.randint(0, 12))
+        await asyncio.sleep(self._moments.uniform(0, 0.2))
+
+    async def killed(self) -> None:
+        self._at = [(await run.row())[0] for run in self.all]
+
+    async def check(self, client: Client) -> None:
+        for run, thread in zip(self.all, THREADS, strict=True):
+            await _check(client, thread, await _events(client, run.id), KILLS)
 
 
 async def _events(client: Client, run_id: str) -> list[Event]:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(90):
         return [event async for event in client.watch_run(run_id)]
 
 
-async def _check(client: Client, events: list[Event], taken_over: int) -> None:
+async def _check(client: Client, thread: str, events: list[Event], taken_over: int) -> None:
     """Look at all that must be true of the run at its end."""
     assert [event.sequence for event in events] == list(range(1, len(events) + 1))
     assert events[-1].type == "run_finished"
@@ -119,7 +150,7 @@ async def _check(client: Client, events: list[Event], taken_over: int) -> None:
     outcomes = Counter(call["outcome"] for call in finished.values())
     assert outcomes.keys() <= {"exited", "completed", "interrupted"}, outcomes
     assert outcomes["exited"], outcomes
-    written = await client.call_tool("execute", {"command": "cat /workspace/log"}, thread="t")
+    written = await client.call_tool("execute", {"command": "cat /workspace/log"}, thread=thread)
     lines = Counter(written.content.split())
     assert {line: times for line, times in lines.items() if times != 1} == {}
     for call_id, call in finished.items():
@@ -148,37 +179,31 @@ async def model(endless: Endless) -> AsyncIterator[ScriptedModelServer]:
         yield server
 
 
-async def _started(home: Home, gateway: Served) -> str:
-    async with Client(gateway.address, home.key) as client:
-        return (await client.start_run("go on", thread="t")).id
-
-
-async def test_a_gateway_that_is_killed_fifty_times_and_comes_back_loses_and_repeats_nothing(
+async def test_a_gateway_that_is_killed_again_and_again_and_comes_back_loses_and_repeats_nothing(
     tmp_path: Path, endless: Endless, model: ScriptedModelServer
 ) -> None:
     home = await _home(tmp_path / "home", model)
-    moments = random.Random(6)
     database = await Database.open(f"sqlite:///{tmp_path}/home/state/airlock.db")
-    run, sequence = None, 0
+    runs_ = Runs(database, 6)
     for _ in range(KILLS):
         with served(home, ENV) as gateway:
-            run = run or Run(database, await _started(home, gateway))
-            sequence = await run.progress(sequence + moments.randint(0, 30))
-            await asyncio.sleep(moments.uniform(0, 0.2))
+            if not runs_.all:
+                async with Client(gateway.address, home.key) as client:
+                    await runs_.start(client)
+            await runs_.moment()
             gateway.kill()
-            sequence = (await run.row())[0]
-    assert run is not None
+            await runs_.killed()
     endless.stopping = True
     with served(home, ENV) as gateway:
         async with Client(gateway.address, home.key) as client:
-            await _check(client, await _events(client, run.id), KILLS)
+            await runs_.check(client)
     await database.close()
     assert model.failures == []
     assert containers_of(home.instance) == []
     assert volumes_of(home.instance) == []
 
 
-async def test_of_two_gateways_the_one_that_lives_takes_the_run_over_fifty_times(
+async def test_of_two_gateways_the_one_that_lives_takes_the_runs_over_again_and_again(
     tmp_path: Path, endless: Endless, model: ScriptedModelServer, postgres_url: str
 ) -> None:
     shared = {"database_url": postgres_url}
@@ -190,26 +215,25 @@ async def test_of_two_gateways_the_one_that_lives_takes_the_run_over_fifty_times
         airlock, "key", "create", "--tenant", "default", "--config", str(homes[0].config), "--json"
     )
     key = str(json.loads(made.stdout)["key"])
-    moments = random.Random(7)
     database = await Database.open(postgres_url)
+    runs_ = Runs(database, 7)
     async with contextlib.AsyncExitStack() as last:
         lives = [last.enter_context(contextlib.ExitStack()) for _ in homes]
         gateways = [life.enter_context(served(home, ENV)) for life, home in zip(lives, homes, strict=True)]
         async with Client(gateways[0].address, key) as client:
-            run = Run(database, (await client.start_run("go on", thread="t")).id)
-        sequence = 0
+            await runs_.start(client)
         for _ in range(KILLS):
-            sequence = await run.progress(sequence + moments.randint(0, 30))
-            await asyncio.sleep(moments.uniform(0, 0.2))
-            _, _, host = await run.row()
+            await runs_.moment()
+            # As a rule it has all runs, for it alone served when they were taken over the last time.
+            _, _, host = await runs_.all[0].row()
             killed = next((n for n, home in enumerate(homes) if _process_id(home) == host), 0)
             gateways[killed].kill()
-            sequence = (await run.row())[0]
+            await runs_.killed()
             lives[killed].close()
             gateways[killed] = lives[killed].enter_context(served(homes[killed], ENV))
         endless.stopping = True
         async with Client(gateways[0].address, key) as client:
-            await _check(client, await _events(client, run.id), KILLS)
+            await runs_.check(client)
     await database.close()
     assert model.failures == []
 

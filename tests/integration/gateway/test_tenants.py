@@ -30,6 +30,20 @@ async def test_processes_of_another_tenant_cannot_be_seen(client: Client, strict
     assert 0 < len(pids) < 10
 
 
+async def test_a_sandbox_of_another_tenant_is_none(client: Client, strict: Client) -> None:
+    await client.call_tool("execute", {"command": "true"}, thread="of-default")
+    mine = await client.get_sandbox("of-default")
+    assert mine.id not in {one.id async for one in strict.sandboxes()}
+    for ask in (strict.get_sandbox, strict.stop_sandbox):
+        said = set()
+        for thread in ("of-default", "of-nobody"):
+            with pytest.raises(NotFound) as refused:
+                await ask(thread)
+            said.add((str(refused.value).replace(thread, "THREAD"), tuple(refused.value.details)))
+        assert len(said) == 1, "not yours and not there are one answer"
+    assert await client.get_sandbox("of-default") == mine
+
+
 async def test_every_rpc_needs_a_key(pair: Pair) -> None:
     with grpc.insecure_channel(pair.address) as channel:
         database = ProtoReflectionDescriptorDatabase(channel)

@@ -184,6 +184,11 @@ async def test_a_policy_is_checked_applied_read_and_taken_back(world: World) -> 
         ]
         assert changes[1].comment == "tighter"
         assert changes[1].by.startswith("alk_")
+        for chain in ("acme", ""):
+            acts = [
+                details for whose, kind, details in await world.told() if (whose, kind) == (chain, "policy_applied")
+            ]
+            assert [one["how"] for one in acts if one["tenant"] == "acme"] == ["apply", "apply", "rollback"]
         with pytest.raises(NotFound):
             await operator.policy("acme", "policy_000000000000")
         with pytest.raises(NotFound):

@@ -11,6 +11,11 @@ import pytest
 from gateway.errors import Overloaded
 from gateway.serving.admission import Admission
 from gateway.serving.admission_settings import AdmissionSettings
+from gateway.serving.anonymous_calls import STREAMS
+from gateway.serving.arrivals import MANY
+from gateway.serving.listening import CONCURRENT_RPCS
+from gateway.serving.open_rpcs import OPEN_RPCS, OPEN_RPCS_WITH_FEW, OPEN_RPCS_WITH_OPERATORS
+from gateway.storage.audit_store import OPERATORS
 
 _PATIENT_S = 600.0
 
@@ -144,6 +149,89 @@ async def test_a_place_given_to_a_call_that_is_cancelled_at_that_moment_goes_to_
         await calls.settle()
         await calls.ask("d")
         assert calls.begun[-1] == "d"
+
+
+async def test_work_that_goes_on_without_its_caller_holds_a_place_until_it_is_done() -> None:
+    async with _calls(calls_at_once=1, calls_at_once_per_tenant=1) as calls:
+        await calls.ask("a")
+        end = calls.admission.lingering("a")  # as its caller goes
+        await calls.end()
+        await calls.ask("a")  # who comes back is let in, by the reserve
+        await calls.ask("b")
+        assert calls.begun == ["a", "a"]
+        end()
+        await calls.settle()
+        assert calls.begun == ["a", "a", "b"]
+
+
+async def test_work_without_its_caller_is_in_its_tenants_share() -> None:
+    async with _calls(calls_at_once=8, calls_at_once_per_tenant=2) as calls:
+        end = calls.admission.lingering("a")
+        await calls.ask("a", 2)
+        await calls.ask("b", 2)
+        assert calls.begun == ["a", "b", "b"]
+        end()
+        await calls.settle()
+        assert calls.begun == ["a", "b", "b", "a"]
+
+
+async def test_cancellations_wait_for_no_place_and_a_tenant_has_so_many_at_once() -> None:
+    async with _calls(calls_at_once=1, calls_at_once_per_tenant=1) as calls:
+        await calls.ask("a", 2)
+        with contextlib.ExitStack() as held:
+            for _ in range(32):
+                held.enter_context(calls.admission.freeing("a"))
+            with pytest.raises(Overloaded, match="32 cancellations"), calls.admission.freeing("a"):
+                pass
+            with calls.admission.freeing("b"):
+                pass
+
+
+def test_all_rpcs_that_are_open_stay_below_the_servers_limit_with_a_part_for_others_and_for_operators() -> None:
+    admission = Admission(AdmissionSettings(streams_per_tenant=10_000))
+
+    def fill(held: contextlib.ExitStack, tenant: str) -> int:
+        with contextlib.suppress(Overloaded):
+            for count in range(CONCURRENT_RPCS):
+                held.enter_context(admission.stream(f"{tenant}{count // 8}" if tenant == "few" else tenant))
+        return admission.snapshot().streams
+
+    for _ in range(2):
+        with contextlib.ExitStack() as held:
+            assert fill(held, "greedy") == OPEN_RPCS
+            assert fill(held, "few") == OPEN_RPCS_WITH_FEW
+            assert fill(held, OPERATORS) == OPEN_RPCS_WITH_OPERATORS
+    assert OPEN_RPCS_WITH_OPERATORS + STREAMS + MANY < CONCURRENT_RPCS
+    assert admission.snapshot().streams == 0
+
+
+async def test_a_loop_that_is_late_lets_in_fewer_and_those_who_wait_come_in_once_it_is_not() -> None:
+    async with _calls(calls_at_once=64, calls_at_once_under_load=2) as calls:
+        for _ in range(100):
+            calls.admission.observe(1.0, 0.0)
+        await calls.ask("a", 50)
+        assert len(calls.begun) == 2
+        assert calls.admission.snapshot().waiting == 48
+        for _ in range(100):
+            calls.admission.observe(0.0, 0.0)
+        await calls.settle()
+        assert len(calls.begun) == 50
+
+
+async def test_calls_that_have_been_at_work_for_long_keep_nobody_out_of_a_machine_that_is_busy() -> None:
+    async with _calls(calls_at_once=6, calls_at_once_per_tenant=6, calls_at_once_under_load=2) as calls:
+        for _ in range(100):
+            calls.admission.observe(0.0, 1.0)
+        await calls.ask("a", 5)
+        assert len(calls.begun) == 2
+        calls.now_s = 60.0
+        calls.admission.observe(0.0, 1.0)
+        await calls.settle()
+        assert len(calls.begun) == 4
+        calls.now_s = 120.0
+        calls.admission.observe(0.0, 1.0)
+        await calls.ask("a", 5)
+        assert len(calls.begun) == 6
 
 
 async def test_what_fails_gives_its_place_back() -> None:

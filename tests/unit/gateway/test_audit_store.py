@@ -162,3 +162,11 @@ async def test_the_head_is_read_with_the_newest_record(database: Database) -> No
     rows = await database.rows(select(audit_records.c.digest))
     assert head is not None
     assert (head.sequence, head.digest, head.first_sequence) == (1, rows[0].digest, 1)
+
+
+async def test_a_nul_in_what_a_model_says_breaks_no_chain(database: Database) -> None:
+    said = AuditEntry("a", "tool_call", actor="k\0", thread="t\0", tool="x\0y", rule="r\0", details={"why": "\0"})
+    await AuditStore(database).write(said)
+    (record,) = await chain(database, "a")
+    assert (record.tool, record.rule) == ("x\ufffdy", "r\ufffd")
+    assert await whole(database, "a")

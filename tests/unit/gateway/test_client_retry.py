@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 
 from gateway.client import Client, QuotaExceeded, Retry, Unavailable
-from gateway.client.retry import Attempts
+from gateway.client.retry import Attempts, RetryBudget
 from gateway.errors import AirlockError, InProgress, InvalidArgument, NotFound, Overloaded
 from gateway.serving.edge import status_of
 from gateway.v1 import run_service_pb2 as pb
@@ -35,6 +35,17 @@ def test_a_gateway_that_says_how_long_to_wait_is_obeyed() -> None:
     assert pauses(Overloaded("x", 0.3)) == pytest.approx([0.3, 0.3, 0.4, 0.5])
     assert pauses(Overloaded("x", 60.0)) == []
     assert pauses(Overloaded("x")) == []
+
+
+def test_while_most_calls_are_refused_a_refusal_is_final_and_what_is_served_earns_attempts_again() -> None:
+    budget = RetryBudget()
+    refused = [Attempts(QUICK, budget=budget).pause_s(Overloaded("x", 0.01)) for _ in range(20)]
+    assert all(pause_s is not None for pause_s in refused[:4])
+    assert refused[4:] == [None] * 16
+    assert Attempts(QUICK, budget=budget).pause_s(Unavailable("x")) is not None
+    for _ in range(100):
+        budget.succeeded()
+    assert Attempts(QUICK, budget=budget).pause_s(Overloaded("x", 0.01)) is not None
 
 
 def test_what_is_under_way_is_asked_for_until_it_is_over() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import insert, select, update
 
-from gateway.erasure import Erasure
+from gateway.erasure import Erasure, remove_files_of
 from gateway.errors import NotFound, ThreadBusy, Unavailable
 from gateway.storage import erasure_store
 from gateway.storage.audit_store import OPERATORS
@@ -17,7 +18,8 @@ from gateway.storage.database import Database
 from gateway.storage.erasure_store import ErasureStore, belongs_to_thread
 from gateway.storage.tables import api_keys, audit_records, metadata, runs, threads
 from gateway.storage.tenant_rows import belongs_to_tenant
-from sandbox.errors import EngineUnavailable, SandboxBusy
+from sandbox.engine import Engine
+from sandbox.errors import EngineUnavailable, SandboxBusy, SandboxUnavailable
 from tests.unit.gateway.filled_database import AUDIT, OF_NO_TENANT, fill, rows
 
 GONE, KEPT = "zgone", "zkept"
@@ -174,6 +176,58 @@ async def test_a_thread_with_calls_under_way_keeps_its_rows(database: Database, 
 async def test_another_tenants_thread_of_that_name_is_not_there(database: Database, erasure: Erasure) -> None:
     with pytest.raises(NotFound):
         await erasure.thread(KEPT, await _name(database, GONE), "key")
+
+
+async def test_files_on_another_engine_are_removed_by_a_gateway_there_and_the_rows_wait_for_that(
+    database: Database, files: Files
+) -> None:
+    async def here() -> str:
+        return "here"
+
+    async def there() -> str:
+        return "there"
+
+    mine, name = threads.c.tenant == GONE, await _name(database, GONE)
+    own = {column.name: None for column in threads.columns if column.nullable}
+    row = {"id": "second", "tenant": GONE, "name": "second", "created_us": 1, **own}
+    await database.write(
+        (update(threads).where(mine).values(engine="there"), None),
+        (update(runs).where(runs.c.tenant == GONE).values(status="completed"), None),
+        (insert(threads), row | {"engine": "here"}),
+    )
+    one, other = (Erasure(database, ErasureStore(database), files.remove, engine) for engine in (here, there))
+    with pytest.raises(Unavailable, match="there"):
+        await one.thread(GONE, name, "key")
+    with pytest.raises(Unavailable, match="there"):
+        await one.tenant(GONE, True, "operator")
+    assert files.removed == [(GONE, "second")]
+    erased = await other.tenant(GONE, True, "operator")
+    assert (GONE, name) in files.removed
+    assert not any(erased.left.values())
+
+
+async def test_a_workspace_that_a_container_on_its_way_out_still_holds_is_waited_for() -> None:
+    held = [SandboxUnavailable("volume is in use"), SandboxUnavailable("volume is in use")]
+    asked: list[str] = []
+
+    class Held:
+        async def stop(self, tenant: str, thread: str) -> None:
+            asked.append(f"stop {tenant} {thread}")
+
+        async def remove_workspace(self, tenant: str, thread: str) -> None:
+            if held:
+                raise held.pop()
+            asked.append(f"removed {tenant} {thread}")
+
+    async def no_time(_: float) -> None:
+        return None
+
+    engine: Engine = cast(Any, Held())
+    await remove_files_of(engine, no_time)("t", "a")
+    assert asked == ["stop t a", "stop t a", "stop t a", "removed t a"]
+    held += [SandboxUnavailable("volume is in use")] * 100
+    with pytest.raises(SandboxUnavailable):
+        await remove_files_of(engine, no_time)("t", "a")
 
 
 async def test_no_byte_of_what_was_erased_is_in_the_files_of_sqlite(tmp_path: Path) -> None:

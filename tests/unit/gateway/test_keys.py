@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from gateway.errors import InvalidArgument
 from gateway.identity.keys import ACTING_SCOPES, SCOPES, checked_scopes, digest_of, make_key
+from gateway.storage.connecting import READERS
 from gateway.storage.database import Database
 from gateway.storage.key_store import KeyStore
 from gateway.storage.tables import api_keys
@@ -29,6 +32,23 @@ async def test_a_key_is_found_by_its_digest_only(database: Database) -> None:
     assert (found.id, found.tenant, found.shown, found.scopes) == (key.id, "default", key.shown, ACTING_SCOPES)
     assert await keys.find(digest_of(key.secret + "x")) is None
     assert key.secret not in (key.digest, key.shown)
+
+
+async def test_a_key_is_found_while_every_reader_is_at_a_long_answer(database: Database) -> None:
+    keys, key = KeyStore(database), make_key()
+    await keys.add("default", key)
+    free = threading.Event()
+
+    def slow(found: object) -> None:
+        free.wait(timeout=60)
+
+    reading = [asyncio.create_task(database.read(select(api_keys), slow)) for _ in range(2 * READERS)]
+    try:
+        assert await keys.find(key.digest) is not None
+        assert not any(one.done() for one in reading)
+    finally:
+        free.set()
+        await asyncio.gather(*reading)
 
 
 async def test_a_revoked_key_is_not_known(database: Database) -> None:

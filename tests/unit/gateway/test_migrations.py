@@ -10,27 +10,18 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import BigInteger, Boolean, Connection, Engine, Integer, MetaData, inspect, text
 
 from gateway.errors import Misconfigured
+from gateway.storage import migration
 from gateway.storage.connecting import connect
 from gateway.storage.database import Database
-from gateway.storage.migration import downgrade, revision_of, upgrade
+from gateway.storage.migration import NEWEST, downgrade, revision_of, upgrade
 from gateway.storage.tables import metadata
-from tests.postgres import PostgresServer
 
 # What was renamed since, by the name of the time before.
 _RENAMED = {("runs", "suspended"): "checkpoint"}
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/airlock.db"
-        return
-    server: PostgresServer = request.getfixturevalue("postgres_server")
-    with server.database(migrated=False) as url:
-        yield url
 
 
 @pytest.fixture
@@ -50,6 +41,11 @@ def _value(column: Any) -> object:
     if isinstance(column.type, BigInteger | Integer):
         return 1
     return {"status": "running", "state": "executing", "scopes": "run,tool"}.get(column.name, "x")
+
+
+def test_the_newest_revision_is_the_last_script() -> None:
+    scripts = Path(migration.__file__).parent / "migrations"
+    assert ScriptDirectory(str(scripts)).get_current_head() == NEWEST
 
 
 def test_up_down_and_up_again_ends_with_exactly_the_tables_of_the_code(engine: Engine) -> None:

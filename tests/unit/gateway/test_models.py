@@ -25,14 +25,21 @@ async def test_equal_settings_share_a_client_and_all_are_closed_together(monkeyp
     async def close(self: OpenAIModel) -> None:
         closed.append(self.name)
 
+    async def infer(self: OpenAIModel, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
+        return says(self.name)
+
     monkeypatch.setattr(OpenAIModel, "close", close)
+    monkeypatch.setattr(OpenAIModel, "infer", infer)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     models = Models()
     one = models.of(ModelSettings(name="a", base_url="http://127.0.0.1:1/v1"))
     same = models.of(ModelSettings(name="a", base_url="http://127.0.0.1:1/v1"))
     other = models.of(ModelSettings(name="b", base_url="http://127.0.0.1:1/v1"))
     assert one is same
+    models.of(ModelSettings(name="c", base_url="http://127.0.0.1:1/v1"))  # is never asked, and has no connections
     assert (one.name, other.name) == ("a", "b")
+    for model in (one, same, other):
+        assert (await model.infer(REQUEST, lambda _: None)).message.content == model.name
     await models.close()
     assert closed == ["a", "b"]
 

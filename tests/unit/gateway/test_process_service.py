@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import grpc
@@ -142,8 +141,8 @@ def keeper(sandbox: FakeSandbox) -> FakeKeeper:
 
 
 @pytest.fixture
-async def tool_calls(tmp_path: Path, keeper: FakeKeeper) -> AsyncIterator[HookedToolCalls]:
-    database = await Database.open(f"sqlite:///{tmp_path}/airlock.db")
+async def tool_calls(sqlite_url: str, keeper: FakeKeeper) -> AsyncIterator[HookedToolCalls]:
+    database = await Database.open(sqlite_url)
     yield HookedToolCalls(Store(database), cast(SandboxKeeper, keeper))
     await database.close()
 

@@ -11,6 +11,7 @@ from typing import Any
 import grpc_tools
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
+from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import error_details_pb2
 from grpc_tools import protoc
 
@@ -18,9 +19,35 @@ import gateway.v1
 from gateway.errors import InvalidArgument
 from gateway.serving.edge import status_of
 from gateway.serving.request_checks import check
-from gateway.v1 import approval_service_pb2, run_service_pb2, thread_service_pb2, tool_service_pb2, validate_pb2
+from gateway.v1 import (
+    approval_service_pb2,
+    audit_service_pb2,
+    run_service_pb2,
+    thread_service_pb2,
+    tool_service_pb2,
+    validate_pb2,
+)
 
 WELL_KNOWN = Path(grpc_tools.__file__).parent / "_proto"
+
+
+@pytest.mark.parametrize("seconds", [2**62, -(2**62), 253_402_300_800, -62_135_596_801])
+def test_a_moment_out_of_every_calendar_is_refused_wherever_it_is(seconds: int) -> None:
+    moment = Timestamp(seconds=seconds)
+    for request, field in (
+        (run_service_pb2.ListRunsRequest(started_since=moment), "started_since"),
+        (audit_service_pb2.QueryAuditRequest(filter=audit_service_pb2.AuditFilter(until=moment)), "filter.until"),
+    ):
+        with pytest.raises(InvalidArgument) as refused:
+            check(request)
+        assert set(refused.value.violations) == {field}
+
+
+def test_the_first_and_the_last_moment_are_taken() -> None:
+    for seconds in (253_402_300_799, -62_135_596_800):
+        check(run_service_pb2.ListRunsRequest(started_until=Timestamp(seconds=seconds, nanos=999_999_999)))
+    with pytest.raises(InvalidArgument, match="started_until"):
+        check(run_service_pb2.ListRunsRequest(started_until=Timestamp(nanos=-1)))
 
 
 def files() -> Iterator[FileDescriptor]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import insert, select, update
+from sqlalchemy.exc import IntegrityError
 
 from gateway.calls.requested_calls import RequestedCalls
 from gateway.calls.tool_calls import FinishedToolCall, ToolCalls
@@ -18,7 +19,7 @@ from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.judge import Policy
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.database import Database
-from gateway.storage.request_store import REMEMBERED_US, RequestStore
+from gateway.storage.request_store import REMEMBERED_US, RequestStore, is_of_request_id
 from gateway.storage.store import Store
 from gateway.storage.tables import tool_calls as rows
 from gateway.tenants import Tenant
@@ -65,9 +66,19 @@ class Gateway:
     """What a process has of request ids, over a database that others may share."""
 
     def __init__(self, database: Database, sandbox: Sandbox, linger_s: float = 30.0) -> None:
+        self.lingering = 0
         asked = ApprovalStore(database)
         calls = ToolCalls(Store(database), cast(SandboxKeeper, sandbox), approvals=asked)
-        self.calls = RequestedCalls(calls, RequestStore(database), linger_s=linger_s)
+        self.calls = RequestedCalls(calls, RequestStore(database), linger_s=linger_s, lingering=self._lingering)
+
+    def _lingering(self, tenant: str) -> Callable[[], None]:
+        assert tenant
+        self.lingering += 1
+
+        def end() -> None:
+            self.lingering -= 1
+
+        return end
 
     async def call(
         self, request_id: str = "r", arguments: str = TRUE, *, thread: str = "t", tenant: Tenant = ACME, **more: Any
@@ -191,6 +202,15 @@ async def test_a_refusal_is_remembered_and_what_waits_is_not(database: Database,
     assert [tuple(row) for row in journal] == [("blocked", "no"), ("waiting", None), ("waiting", None)]
 
 
+async def test_only_another_call_with_the_id_is_taken_for_one(database: Database, sandbox: Sandbox) -> None:
+    await Gateway(database, sandbox).call()
+    (first,) = await database.rows(select(rows))
+    for changed, is_of_id in (({"id": "call_2"}, True), ({"request_id": "another"}, False)):
+        with pytest.raises(IntegrityError) as refused:
+            await database.write((insert(rows).values({**first._mapping, **changed}), None))
+        assert is_of_request_id(refused.value) is is_of_id
+
+
 async def test_an_id_is_forgotten_after_a_day(database: Database, sandbox: Sandbox) -> None:
     gateway = Gateway(database, sandbox)
     await gateway.call()
@@ -206,8 +226,10 @@ async def test_a_caller_who_comes_back_finds_the_call_that_he_left(database: Dat
     await sandbox.began.get()
     left.cancel()
     await asyncio.gather(left, return_exceptions=True)
+    assert gateway.lingering == 1
     back = asyncio.create_task(gateway.call())
     await asyncio.sleep(0)
+    assert gateway.lingering == 0
     sandbox.free.set()
     assert (await back).result.exit_code == 3
     assert (sandbox.ran, sandbox.cancelled) == (1, 0)
@@ -235,6 +257,8 @@ async def test_a_call_that_nobody_comes_back_for_is_ended(database: Database, sa
         except AirlockError:
             await asyncio.sleep(0.01)
     assert (answer.result.outcome, sandbox.ran, sandbox.cancelled) == ("cancelled", 1, 1)
+    while gateway.lingering:  # its record is there a moment before its task is over
+        await asyncio.sleep(0)
 
 
 async def test_who_waits_for_a_call_that_is_cancelled_is_told(database: Database, sandbox: Sandbox) -> None:

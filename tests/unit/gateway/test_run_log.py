@@ -83,12 +83,9 @@ async def test_an_end_that_cannot_be_stored_is_an_end_that_says_so(database: Dat
 
 @pytest.mark.parametrize("bad", [10**5000, object(), "half \ud800"], ids=["number", "object", "half"])
 async def test_an_end_is_logged_whatever_is_in_it(database: Database, bad: object) -> None:
-    places, _, run = await _logged(
-        Store(database),
-        Event(
-            "run_finished", {"status": "failed", "answer": bad, "stop": {"hook": "h", "rule": "r", "reason": "\ud800"}}
-        ),  # type: ignore[dict-item]
-    )
+    stop = {"hook": "h", "rule": "r", "reason": "\ud800"}
+    ended = Event("run_finished", {"status": "failed", "answer": bad, "stop": stop})  # type: ignore[dict-item]
+    places, _, run = await _logged(Store(database), ended)
     assert places == [(1, "run_finished")]
     assert run is not None
     assert (run.status, run.stop_rule, run.stop_reason) == ("failed", "r", "\ufffd")
@@ -98,3 +95,12 @@ async def test_a_store_that_takes_nothing_is_not_asked_for_ever(database: Databa
     store = Broken(database)
     await _logged(store, Event("run_started", {}), Event("run_finished", {"status": "completed"}))
     assert store.asked == 5  # both together, then each as it is and what stands in for it
+
+
+async def test_a_hook_that_calls_its_rule_by_a_long_name_ends_a_run_as_any_other(database: Database) -> None:
+    stop = {"hook": "h" * 300, "rule": "r" * 300, "reason": "x" * 3000}
+    finished = Event("run_finished", {"status": "stopped", "stop": stop, "answer": ""})  # type: ignore[dict-item]
+    sequences, _, run = await _logged(Store(database), finished)
+    assert sequences == [(1, "run_finished")]
+    assert run is not None
+    assert (run.status, run.stop_hook, run.stop_rule) == ("stopped", "h" * 128, "r" * 128)

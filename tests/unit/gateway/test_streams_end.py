@@ -1,8 +1,9 @@
-"""A stream under way ends when its caller's credential does; others do not notice."""
+"""A stream under way, and a call that takes its time, ends when its caller's credential does; others do not notice."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import grpc.aio
@@ -10,6 +11,7 @@ import pytest
 
 from gateway.client.wire import raise_error
 from gateway.errors import AirlockError, Unauthenticated, Unavailable
+from gateway.identity.call_guard import CallGuard
 from gateway.identity.keys import make_key
 from gateway.identity.stream_guard import StreamGuard
 from gateway.storage.key_store import KeyStore
@@ -47,6 +49,57 @@ async def test_an_upload_ends_when_its_key_is_revoked(tmp_path: Path) -> None:
                     await call
                 except grpc.aio.AioRpcError as error:
                     raise_error(error)
+
+
+async def test_a_call_that_takes_its_time_ends_when_its_key_is_revoked_and_that_of_another_key_goes_on(
+    tmp_path: Path,
+) -> None:
+    async with who_server(tmp_path) as server:
+        keys, mine, others = KeyStore(server.database), make_key(), make_key()
+        await keys.add("acme", mine, others)
+        async with server.asking(mine.secret) as asking, server.asking(others.secret) as other:
+            calls = [asyncio.create_task(one.slow()) for one in (asking, other)]
+            assert await asking.once()
+            assert await other.once()
+            await keys.revoke(mine.id, by="test")
+            with pytest.raises(Unauthenticated, match="not known"):
+                await calls[0]
+            assert not calls[1].done()
+            calls[1].cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def test_a_call_that_takes_its_time_ends_when_its_key_expires(tmp_path: Path) -> None:
+    async with who_server(tmp_path) as server:
+        key = make_key()
+        await KeyStore(server.database).add("acme", key, lifetime_us=600_000)
+        async with server.asking(key.secret) as asking:
+            with pytest.raises(Unauthenticated):
+                await asking.slow()
+
+
+async def test_an_answer_that_comes_in_spite_of_its_end_is_not_given() -> None:
+    async def authenticate(context: object) -> None:
+        raise Unauthenticated("revoked")
+
+    guarded = CallGuard(every_s=0.001).call(authenticate, None)
+    with pytest.raises(Unauthenticated, match="revoked"), guarded, contextlib.suppress(asyncio.CancelledError):
+        await asyncio.Event().wait()
+
+
+async def test_a_database_that_does_not_answer_ends_no_call() -> None:
+    asked = 0
+    again = asyncio.Event()
+
+    async def authenticate(context: object) -> None:
+        nonlocal asked
+        asked += 1
+        if asked > 2:
+            again.set()
+        raise Unavailable("locked")
+
+    with CallGuard(every_s=0.001).call(authenticate, None):
+        await again.wait()
 
 
 async def test_a_stream_ends_when_its_key_expires(tmp_path: Path) -> None:

@@ -62,27 +62,23 @@ class Held(World):
 class Gateway(Host):
     """A gateway that takes runs over, with a lease that the test gives and ends."""
 
-    def __init__(self, world: World, name: str, on_stop: Any = "cancel") -> None:
+    def __init__(self, world: World, name: str, **settings: Any) -> None:
         super().__init__(world, name)
-        assert self.runs._waker is not None
-        self.runs._waker.cancel()
+        self._first = self.runs
         self.leases = LeaseStore(world.database)
         self.name = name
         store = self.waiting.store
         self.waiting = WaitingRuns(store, self.asked, world, poll_s=0.01, others_after_s=0.05, takes_over=True)
-        models = self.runs._models
-        self.runs._canceller.cancel()
-        self.runs = Runs(self.store, self.runs._tool_calls, waiting=self.waiting, on_stop=on_stop)
-        self.runs._models = models
+        self.runs = Runs(self.store, self.tool_calls, waiting=self.waiting, models=self.models, **settings)
 
     async def serve(self) -> None:
+        await self._first.stop_following()
         await self.leases.take(self.name, LONG_US)
 
     async def lose(self) -> None:
         """Die: what is hosted ends without a word, and the lease with it."""
-        assert self.runs._waker is not None
-        self.runs._waker.cancel()
-        works = list(self.runs._live.values())
+        await self.runs.stop_following()
+        works = list(self.runs.live.values())
         self.runs.abandon_all()
         await asyncio.gather(*(work.ended for work in works if work.ended is not None))
         await self.leases.end((self.name,))
@@ -231,9 +227,9 @@ async def test_a_stalled_gateway_that_is_back_writes_nothing(world: Held, gatewa
     run = await first.start()
     await world.reached.wait()
     await first.leases.end((first.name,))  # it lives, and does not know
-    first.runs._waker.cancel()  # type: ignore[union-attr]
+    await first.runs.stop_following()
     world.holds = ""
-    stalled = first.runs._live[run.id]
+    stalled = first.runs.live[run.id]
     second = gateway("gw_2")
     await second.serve()
     await second.status(run, "completed")
@@ -243,7 +239,7 @@ async def test_a_stalled_gateway_that_is_back_writes_nothing(world: Held, gatewa
     async with asyncio.timeout(20):
         await asyncio.wait({stalled.ended})
     assert await second.events(run) == before
-    assert first.runs._live == {}
+    assert first.runs.live == {}
 
 
 async def test_a_write_of_another_epoch_changes_nothing(world: Held) -> None:

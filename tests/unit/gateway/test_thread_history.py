@@ -236,6 +236,20 @@ async def test_so_many_keys_are_kept_and_a_removed_one_makes_room(store: Store, 
     assert "k0" not in kept
 
 
+async def test_all_that_is_kept_is_bounded_together_and_what_does_not_fit_leaves_what_was_kept_last(
+    store: Store, thread: Thread
+) -> None:
+    value = "x" * 60_000
+    await _run(store, thread, {f"k{n}": value for n in range(17)})
+    with capture_logs() as logs:
+        changes: list[dict[str, JsonValue]] = [{"k17": value, "small": 1, "k1": 2, "k18": value}, {"k19": value}]
+        await _run(store, thread, *changes, run_id="r2", steps=2)
+    kept = await store.metadata_of(thread)
+    assert set(kept) == {f"k{n}" for n in range(17)} | {"small", "k17"}
+    assert kept["k1"] == 2
+    assert {one["key"] for one in logs if one["event"] == "metadata not kept"} == {"k18", "k19"}
+
+
 async def test_a_hook_that_rewrites_the_past_does_not_change_what_was_kept(store: Store, thread: Thread) -> None:
     first, second, third = (Message(role="user", content=content) for content in "abc")
     history = ThreadHistoryHook(StoredSteps(store), thread, _kept())

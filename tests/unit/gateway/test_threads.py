@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import insert, update
 
 from agent.messages import Message, ToolCall
-from gateway.client import Client, InvalidArgument, NotFound, ThreadBusy
+from gateway.client import Client, InvalidArgument, NotFound, ThreadBusy, TooLarge
 from gateway.identity.principal import Caller, Principal
 from gateway.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument
@@ -24,11 +24,11 @@ from gateway.serving.edge import Context
 from gateway.storage.database import Database
 from gateway.storage.store import Store
 from gateway.storage.stored_message import stored_text
-from gateway.storage.tables import messages, runs
+from gateway.storage.tables import messages, runs, thread_metadata
 from gateway.storage.thread_store import TASK_LISTED_CHARS, ThreadStore
 from gateway.tenants import Tenant
 from gateway.threads import Threads
-from gateway.v1 import run_service_pb2, run_service_pb2_grpc, thread_service_pb2_grpc
+from gateway.v1 import run_service_pb2, run_service_pb2_grpc, thread_service_pb2, thread_service_pb2_grpc
 
 ACME = Tenant("acme", Policy(PolicyDocument(version=1)), ModelSettings(), {})
 
@@ -144,6 +144,35 @@ async def test_metadata_is_set_and_removed_and_bounded(served: Served) -> None:
             await served.client.set_thread_metadata("u", bad)
     with pytest.raises(InvalidArgument, match="name each key once"):
         await served.client.set_thread_metadata("u", {"a": 1}, remove=["a"])
+
+
+async def test_all_metadata_of_a_thread_is_bounded_together_and_setting_some_returns_those(served: Served) -> None:
+    value = "x" * 60_000
+    await served.client.set_thread_metadata("t", {f"k{n}": value for n in range(16)})
+    with pytest.raises(InvalidArgument, match="1,048,576 bytes"):
+        await served.client.set_thread_metadata("t", {"k16": value, "k17": value})
+    with pytest.raises(InvalidArgument, match="1,048,576 bytes"):
+        await served.client.set_thread_metadata("other", {f"k{n}": value for n in range(18)})
+    changed = await served.client.set_thread_metadata("t", {"k17": value}, remove=["k0"])
+    assert set(changed.metadata or ()) == {"k17"}
+    assert len((await served.client.get_thread("t")).metadata or ()) == 16
+
+
+async def test_metadata_from_before_there_was_a_limit_is_named_and_can_be_removed(served: Served) -> None:
+    thread = await served.store.thread("acme", "old")
+    rows = [{"thread_id": thread.id, "key": f"k{n}", "value": f'"{"é" * 30_000}"', "updated_us": 1} for n in range(40)]
+    await served.database.write((insert(thread_metadata), rows))
+    with pytest.raises(TooLarge, match="1,048,576 bytes"):
+        await served.client.get_thread("old")
+    await served.client.set_thread_metadata("old", remove=[f"k{n}" for n in range(30)])
+    assert len((await served.client.get_thread("old")).metadata or ()) == 10
+
+
+async def test_a_number_of_too_many_digits_is_refused_in_words_for_clients(served: Served) -> None:
+    request = thread_service_pb2.SetThreadMetadataRequest(thread="t", set={"n": "1" * 30_000})
+    with pytest.raises(InvalidArgument, match="too many digits") as refused:
+        await served.client._unary(served.client._threads.SetThreadMetadata, request)
+    assert "sys." not in str(refused.value)
 
 
 async def test_metadata_stays_as_it_is_while_a_run_is_under_way(served: Served) -> None:

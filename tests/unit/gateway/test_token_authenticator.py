@@ -70,6 +70,15 @@ async def test_a_token_says_tenant_subject_and_scopes(tmp_path: Path, key: Any, 
         assert await asking.once() == "acme token:svc-1 run,tool"
 
 
+async def test_with_several_issuers_who_calls_is_named_with_his(tmp_path: Path) -> None:
+    identity = settings(tmp_path)
+    identity["jwt"].append({**identity["jwt"][0], "issuer": "https://other.example"})
+    async with who_server(tmp_path, identity=identity) as server:
+        for issuer in (ISSUER, "https://other.example"):
+            async with server.asking(token(iss=issuer)) as asking:
+                assert await asking.once() == f"acme token:{issuer} svc-1 run,tool"
+
+
 _PUBLIC = RSA.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 _GOOD = jwt.decode(token(), options={"verify_signature": False})
 WRONG = {
@@ -83,6 +92,8 @@ WRONG = {
     "without iss": lambda: token(iss=None),
     "without sub": lambda: token(sub=None),
     "with an empty sub": lambda: token(sub=""),
+    "with half of a surrogate pair for a sub": lambda: token(sub="\ud800"),
+    "of a tenant that is half of a surrogate pair": lambda: token(airlock_tenant="\ud800"),
     "with an endless sub": lambda: token(sub="x" * 300),
     "of no tenant": lambda: token(airlock_tenant=None),
     "of a tenant that is none": lambda: token(airlock_tenant="nobody"),

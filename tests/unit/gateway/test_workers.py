@@ -22,12 +22,12 @@ from gateway.serving.state_lock import held_slot, locked_state
 from gateway.serving.worker import Worker
 from gateway.serving.workers import Workers, supervised_worker
 
-# Says that it answers, leaves its process id, and ends when it is told to.
+# Says that it answers and where it is scraped, leaves its process id, and ends when it is told to.
 SERVING = """
 import os, signal, sys
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 open(f"{sys.argv[1]}/{sys.argv[2]}.{os.getpid()}", "w").close()
-os.write(int(sys.argv[3]), b"1")
+os.write(int(sys.argv[3]), f"host:{sys.argv[2]}\\n".encode())
 os.close(int(sys.argv[3]))
 signal.pause()
 """
@@ -55,6 +55,10 @@ async def two(tmp_path: Path) -> AsyncIterator[Set]:
     await made.workers.start()
     yield made
     await made.workers.stopped()
+
+
+async def test_the_parent_knows_where_each_worker_is_scraped(two: Set) -> None:
+    assert two.workers.metrics == ["host:0", "host:1"]
 
 
 async def test_a_worker_that_dies_is_started_again_and_the_others_go_on(two: Set) -> None:

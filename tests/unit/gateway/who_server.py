@@ -37,6 +37,11 @@ class Who:
         who = principal(context)
         return f"{tenant.name} {who.caller.shown} {','.join(who.scopes)}".encode()
 
+    @unary
+    async def Slow(self, tenant: Tenant, request: bytes, context: Context) -> bytes:  # noqa: N802
+        await asyncio.Event().wait()
+        return b""
+
     @streaming
     async def Always(self, tenant: Tenant, request: bytes, context: Context) -> AsyncIterator[bytes]:  # noqa: N802
         yield tenant.name.encode()
@@ -68,6 +73,9 @@ class Asking(Wire):
     async def once(self) -> str:
         return bytes(await self._unary(self._channel.unary_unary("/test.Who/Once"), b"")).decode()
 
+    async def slow(self) -> None:
+        await self._unary(self._channel.unary_unary("/test.Who/Slow"), b"")
+
     async def always(self) -> AsyncIterator[bytes]:
         async for answer in self._stream(self._channel.unary_stream("/test.Who/Always"), b""):
             yield answer
@@ -97,6 +105,7 @@ async def who_server(directory: Path, **sections: Any) -> AsyncIterator[WhoServe
     server = grpc.aio.server()
     handlers = {
         "Once": grpc.unary_unary_rpc_method_handler(cast(Any, who.Once)),
+        "Slow": grpc.unary_unary_rpc_method_handler(cast(Any, who.Slow)),
         "Always": grpc.unary_stream_rpc_method_handler(cast(Any, who.Always)),
         "Upload": grpc.stream_unary_rpc_method_handler(cast(Any, who.Upload)),
     }

@@ -13,22 +13,22 @@ from gateway.storage.migration import downgrade, revision_of, upgrade
 
 
 @pytest.fixture
-def config(tmp_path: Path, database_url: str) -> Path:
+def config(tmp_path: Path, empty_url: str) -> Path:
     path = tmp_path / "airlock.yaml"
-    path.write_text(f"database_url: {database_url}\ntenants: {{t: {{policy: t.yaml}}}}\n", encoding="utf-8")
+    path.write_text(f"database_url: {empty_url}\ntenants: {{t: {{policy: t.yaml}}}}\n", encoding="utf-8")
     return path
 
 
-def test_it_names_the_revision_and_what_the_next_start_makes_of_it(config: Path, database_url: str) -> None:
-    engine = connect(database_url)
+def test_it_names_the_revision_and_what_the_next_start_makes_of_it(config: Path, empty_url: str) -> None:
+    engine = connect(empty_url)
     upgrade(engine)
-    newest = revision_of(database_url).newest
+    newest = revision_of(empty_url).newest
     assert (_database(config).state, newest in _database(config).detail) == ("ok", True)
     downgrade(engine, "0003")
     found = _database(config)
     assert (found.state, "backup" in found.mend) == ("warning", True)
     assert "revision 0003" in found.detail
-    assert revision_of(database_url).current == "0003"
+    assert revision_of(empty_url).current == "0003"
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     assert _database(config).state == "failed"

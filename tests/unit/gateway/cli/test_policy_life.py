@@ -113,9 +113,9 @@ def test_what_is_not_there_is_told(line: Line) -> None:
     assert "nothing is in force" in line.policy("current", "--tenant", "default", code=1)["error"]
 
 
-def test_init_makes_a_key_that_acts_and_one_that_approves(line: Line) -> None:
-    assert {"config", "tenant", "key", "approver_key"} == line.made.keys()
-    assert line.made["key"] != line.made["approver_key"]
+def test_init_makes_a_key_that_acts_one_that_approves_and_one_that_operates(line: Line) -> None:
+    assert {"config", "tenant", "key", "approver_key", "operator_key"} == line.made.keys()
+    assert len({line.made[name] for name in ("key", "approver_key", "operator_key")}) == 3
 
 
 def test_a_key_is_made_for_what_was_asked(line: Line) -> None:

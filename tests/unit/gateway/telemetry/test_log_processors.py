@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import structlog
+from grpc._cython import cygrpc
 
 from gateway.errors import Misconfigured
 from gateway.logging import set_up_logging
@@ -40,6 +41,14 @@ def fails() -> None:
         raise ValueError(f"cannot read {token}")
     except ValueError as error:
         raise RuntimeError(f"no {token}") from error
+
+
+def test_a_message_that_found_its_peer_gone_is_no_line_and_other_faults_are(lines: Any) -> None:
+    gone = [cygrpc.ExecuteBatchError("Failed"), cygrpc.UsageError("RPC already finished.")]
+    for name in ("asyncio", "grpc._cython.cygrpc"):
+        for error in (*gone, cygrpc.UsageError("another"), ValueError("fault")):
+            logging.getLogger(name).error("in %s", name, exc_info=error)
+    assert len(lines()) == 4
 
 
 def test_an_exception_keeps_its_class_and_places_and_no_words_of_its_own(lines: Any) -> None:

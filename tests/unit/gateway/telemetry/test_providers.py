@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from gateway.errors import Misconfigured
 from gateway.telemetry.bounded_names import OTHER
-from gateway.telemetry.providers import opened
+from gateway.telemetry.opening import opened
 from gateway.telemetry.settings import TelemetrySettings
 from tests.unit.gateway.telemetry.receiver import receiver
 

@@ -1,0 +1,143 @@
+"""Hosting: which runs are under way here, from the moment that a thread is taken to the run's last event stored."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+import structlog
+
+from agent.errors import AgentError
+from gateway.errors import AirlockError
+from gateway.quotas import Quotas
+from gateway.runs import endings
+from gateway.runs.agent_run import AgentRuns, Interrupted
+from gateway.runs.live_run import LiveRun
+from gateway.runs.run_log import RunLog
+from gateway.runs.waiting_runs import WaitingRuns
+from gateway.storage.lease_store import INTERRUPTED_REASON
+from gateway.storage.run_writes import Claim
+from gateway.storage.store import Run, Store, Thread
+from gateway.storage.waiting_store import ClaimedRun, WaitingRun
+from gateway.tenants import Tenant
+
+OnStop = Literal["hand_over", "cancel"]
+log = structlog.get_logger(__name__)
+
+
+class Hosting:
+    """The live runs of this process by their ids, and its busy threads by theirs."""
+
+    def __init__(
+        self,
+        store: Store,
+        agent_runs: AgentRuns,
+        waiting: WaitingRuns | None = None,
+        quotas: Quotas | None = None,
+        on_stop: OnStop = "cancel",
+    ) -> None:
+        """`on_stop` says what becomes of live runs when this is closed: they end, or other gateways go on with them."""
+        self.live: dict[str, LiveRun] = {}
+        self.busy: dict[str, Thread] = {}
+        self.closing = asyncio.Event()
+        self._store = store
+        self._agent_runs = agent_runs
+        self._waiting = waiting
+        self._quotas = quotas
+        self._on_stop = on_stop
+
+    async def hold_quotas(self, tenant: Tenant, run_id: str) -> None:
+        """Count a run that is to be hosted; QuotaExceeded where the tenant has as many as it may."""
+        if self._quotas is not None:
+            await self._quotas.hold_run(tenant.name, run_id, tenant.policy.document.quotas)
+
+    async def release_quotas(self, run_id: str) -> None:
+        """Count it no longer."""
+        if self._quotas is not None:
+            await self._quotas.release_run(run_id)
+
+    def start(self, run: Run, thread: Thread, tenant: Tenant) -> None:
+        """Host a new run, in a thread that is busy with it."""
+        self._host(self._live_run(run, thread, Claim(run.id)), tenant)
+
+    def go_on(self, run: Run, ready: WaitingRun, claimed: ClaimedRun, tenant: Tenant) -> None:
+        """Host a run that was taken from where it waited, or from another gateway."""
+        work = self._live_run(run, ready.thread, claimed.claim, claimed.last_sequence)
+        work.because, work.cancelled = ready.because, ready.cancelled
+        self._host(work, tenant, claimed.checkpoint)
+
+    def abandon_all(self) -> None:
+        """End all that is hosted here without a word: others may have it."""
+        for work in list(self.live.values()):
+            work.abandon()
+
+    async def close(self) -> None:
+        """Cancel every live run, or hand it over, and wait until what is to be stored is."""
+        live = list(self.live.values())
+        for work in live:
+            if self._on_stop == "hand_over" and not work.cancelled:
+                work.handed_over = True
+                work.abandon()
+            elif work.task is not None:
+                work.task.cancel()
+        await asyncio.gather(*(work.ended for work in live if work.ended is not None))
+
+    def _live_run(self, run: Run, thread: Thread, claim: Claim, last_sequence: int = 0) -> LiveRun:
+        def lost() -> None:
+            work.abandon()
+
+        work = LiveRun(run, thread, RunLog(claim, self._store, last_sequence=last_sequence, lost=lost))
+        return work
+
+    def _host(self, work: LiveRun, tenant: Tenant, suspended: str | None = None) -> None:
+        run = work.run
+        self.live[run.id] = work
+        work.task = asyncio.create_task(self._agent_runs.run(work, tenant, suspended), name=f"run {run.id}")
+        work.ended = asyncio.create_task(self._end(work, work.task), name=f"end of run {run.id}")
+        if self.closing.is_set():
+            work.task.cancel()
+
+    async def _end(self, work: LiveRun, task: asyncio.Task[None]) -> None:
+        """Wait for a run and settle it. Nobody cancels this task, so a run's last event is always stored."""
+        await asyncio.wait({task})
+        try:
+            task.result()
+        except asyncio.CancelledError:
+            work.tell(endings.cancelled())
+        except Interrupted:
+            work.tell(endings.finished("failed", "interrupted", INTERRUPTED_REASON))
+        except (AgentError, AirlockError) as error:
+            work.tell(endings.finished("failed", "error", str(error)))
+        except Exception as error:
+            log.exception("run failed", run_id=work.run.id)
+            work.tell(endings.finished("failed", "fault", f"a fault of the gateway: {type(error).__name__}"))
+        try:
+            await work.log.close()
+            if not work.abandoned:
+                await self._settle_approvals(work)
+            elif work.handed_over:
+                await self._hand_over(work)
+            await self.release_quotas(work.run.id)
+        finally:
+            self.live.pop(work.run.id, None)
+            self.busy.pop(work.thread.id, None)
+
+    async def _hand_over(self, work: LiveRun) -> None:
+        """Let others take a run, now that nothing of it happens here any more."""
+        try:
+            await self._store.hand_over(work.log.claim)
+            log.info("run is handed over", run_id=work.run.id, tenant=work.run.tenant, thread=work.run.thread)
+        except AirlockError as error:
+            log.warning("a run is found when the lease is over", run_id=work.run.id, error=str(error))
+
+    async def _settle_approvals(self, work: LiveRun) -> None:
+        """Take back what a run that is over has asked; end one that was cancelled just as it began to wait."""
+        if self._waiting is None:
+            return
+        try:
+            if not work.suspended:
+                await self._waiting.approvals.cancel_open(work.run.id)
+            elif work.cancelled:
+                await self._waiting.end(work.run.id)
+        except AirlockError as error:
+            log.warning("approvals of a run are left as they are", run_id=work.run.id, error=str(error))

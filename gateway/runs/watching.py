@@ -1,0 +1,65 @@
+"""Following a run's events, wherever it is hosted: they are read from the database, never from a live buffer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from gateway.errors import InvalidArgument, NotFound, Unavailable
+from gateway.runs.hosting import Hosting
+from gateway.storage.store import LoggedEvent, Run, Store
+from gateway.tenants import Tenant
+
+_EVENTS_PAGE = 200
+# How soon those who watch a run that waits, or that another gateway hosts, see what it does.
+_POLL_S = 0.3
+UNDER_WAY = ("running", "waiting")
+
+
+async def stored_run(store: Store, tenant: Tenant, run_id: str) -> Run:
+    """Return a run; NotFound also when it is another tenant's."""
+    run = await store.run(tenant.name, run_id)
+    if run is None:
+        raise NotFound(f"no run {run_id[:64]!r}: `airlock run` shows the id of each run it starts")
+    return run
+
+
+async def watched(
+    store: Store, hosting: Hosting, tenant: Tenant, run_id: str, from_sequence: int
+) -> AsyncIterator[LoggedEvent]:
+    """Yield a run's events from a sequence number on, until the run has finished."""
+    if from_sequence < 0:
+        raise InvalidArgument("from_sequence: 0 or more")
+    run = await stored_run(store, tenant, run_id)
+    sequence = max(1, from_sequence)
+    while True:
+        # Looked up before the events are read: what is stored after that is announced.
+        live = hosting.live.get(run_id)
+        page = await store.events_of(run_id, sequence, _EVENTS_PAGE)
+        for event in page:
+            yield event
+            if event.type == "run_finished":
+                return
+            sequence = event.sequence + 1
+        if page:
+            continue
+        if live is not None:
+            await live.log.wait(sequence - 1)
+            if live.log.abandoned and not hosting.closing.is_set():
+                await _pause(hosting.closing)  # until nothing of it is here any more, or others have it
+            continue
+        # It waits for an approval, or another gateway has it; or its last event came in between.
+        if run.status not in UNDER_WAY:
+            return
+        if hosting.closing.is_set():
+            raise Unavailable(f"the gateway is stopping; watch again from sequence {sequence} when it is back")
+        run = await stored_run(store, tenant, run_id)
+        if run.status in UNDER_WAY and run_id not in hosting.live and run.last_sequence < sequence:
+            await _pause(hosting.closing)
+
+
+async def _pause(closing: asyncio.Event) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_POLL_S):
+            await closing.wait()

@@ -1,0 +1,96 @@
+"""How many calls may begin at once, by how long work waits for a processor.
+
+    lag         how much later than asked a pause of the event loop ends: what every step of every call waits for
+    pressure    the share of the time in which something on this machine waits for a processor (Linux' PSI); it tells of
+                sandboxes that wait for each other, which the loop does not feel. Without PSI the lag alone counts.
+
+While either is too much, the limit goes a tenth below what there is, again and again, down to `least`, which keeps all
+processors busy: more calls would each take longer and none would be done sooner, until their callers give up. While
+neither is and calls wait for a place, it grows by a quarter, up to `most`. It holds for calls that began a moment ago
+(admission.py): those that have been at work for long, such as a build or a program that sleeps, keep no other out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+_TICK_S = 0.1
+# What a call with a dozen steps may lose by waiting for each.
+_LAG_S = 0.05
+_PRESSURE = 0.8
+# How much the newest tick counts: one pause, such as of the collector, says nothing yet.
+_NEWEST = 0.3
+_DOWN, _UP = 10, 4
+_PSI = Path("/proc/pressure/cpu")
+_PSI_TOTAL_US = re.compile(rb"^some .*total=(\d+)")
+_PSI_BYTES = 256
+
+
+class LoadLimit:
+    """The limit of one process."""
+
+    def __init__(self, least: int, most: int) -> None:
+        """Begin at `most`: what is too much is known when it was tried."""
+        self.least = min(least, most)
+        self.most = most
+        self.now = most
+        self._lag_s = 0.0
+        self._pressure = 0.0
+
+    def observe(self, lag_s: float, pressure: float, at_work: int, waiting: int) -> None:
+        """Take the lag and the pressure of one tick, how many calls the limit holds for, and how many wait."""
+        self._lag_s += _NEWEST * (max(0.0, lag_s) - self._lag_s)
+        self._pressure += _NEWEST * (max(0.0, pressure) - self._pressure)
+        if self._lag_s > _LAG_S or self._pressure > _PRESSURE:
+            self.now = max(self.least, min(self.now, at_work - max(1, at_work // _DOWN)))
+        elif waiting:
+            self.now = min(self.most, self.now + max(1, self.now // _UP))
+
+
+@contextlib.asynccontextmanager
+async def following(tick: Callable[[float, float], None]) -> AsyncIterator[None]:
+    """Tell `tick` the loop's lag in seconds and the pressure, ten times a second, until the block ends."""
+    loop = asyncio.get_running_loop()
+    with _waited_s() as waited_s:
+        last_s, last_waited_s = loop.time(), waited_s()
+
+        def measure() -> None:
+            nonlocal last_s, last_waited_s
+            now_s, now_waited_s = loop.time(), waited_s()
+            passed_s = now_s - last_s
+            tick(passed_s - _TICK_S, (now_waited_s - last_waited_s) / passed_s if passed_s else 0.0)
+            last_s, last_waited_s = now_s, now_waited_s
+            timers.append(loop.call_later(_TICK_S, measure))
+
+        timers = deque([loop.call_later(_TICK_S, measure)], maxlen=1)
+        try:
+            yield
+        finally:
+            timers[0].cancel()
+
+
+@contextlib.contextmanager
+def _waited_s() -> Iterator[Callable[[], float]]:
+    """Have a function that returns for how long, in all, something has waited for a processor; 0 where none tells."""
+    with contextlib.ExitStack() as stack:
+        try:
+            psi = os.open(_PSI, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            yield lambda: 0.0
+            return
+        stack.callback(os.close, psi)
+
+        def read() -> float:
+            try:
+                found = _PSI_TOTAL_US.match(os.pread(psi, _PSI_BYTES, 0))
+            except OSError:  # a kernel that has it switched off opens the file and does not read it
+                found = None
+            return int(found[1]) / 1_000_000 if found else 0.0
+
+        yield read

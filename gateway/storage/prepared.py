@@ -1,0 +1,68 @@
+"""Prepared: a statement on the path of every call, compiled once for each dialect and each set of parameters.
+
+What SQLAlchemy does for a statement each time, finding the compiled one and laying out the parameters, is more than
+half of what a small write costs. The text that it would send is sent, so that all else of a connection stays: its
+events, its errors. Parameters and results are as the driver has them, and so no type that is converted is for this:
+texts, integers and truth values that are written are well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, CursorResult, Executable
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.elements import ClauseElement
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    text: str
+    # In this order, or by their names where the driver takes them so.
+    order: Sequence[str] | None
+    given: Mapping[str, Any]
+
+    def laid_out(self, parameters: Mapping[str, Any]) -> Any:
+        values = {**self.given, **parameters} if self.given else parameters
+        return values if self.order is None else tuple([values[name] for name in self.order])
+
+
+class Prepared:
+    """A statement without lists of parameters (IN)."""
+
+    def __init__(self, statement: Executable) -> None:
+        self._statement = statement
+        self._compiled: dict[tuple[str, ...], _Compiled] = {}
+
+    def execute(self, connection: Connection, parameters: Mapping[str, Any]) -> CursorResult[Any]:
+        """Execute it."""
+        compiled = self._for(connection, parameters)
+        return connection.exec_driver_sql(compiled.text, compiled.laid_out(parameters))
+
+    def execute_all(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Execute it for each row; all have the same keys, and there is one at least."""
+        if len(rows) == 1:
+            self.execute(connection, rows[0])
+            return
+        compiled = self._for(connection, rows[0])
+        connection.exec_driver_sql(compiled.text, [compiled.laid_out(row) for row in rows])
+
+    def _for(self, connection: Connection, parameters: Mapping[str, Any]) -> _Compiled:
+        key = (connection.dialect.name, *parameters)
+        found = self._compiled.get(key)
+        if found is None:
+            found = self._compiled[key] = self._compile(connection, list(parameters))
+        return found
+
+    def _compile(self, connection: Connection, names: list[str]) -> _Compiled:
+        statement = self._statement
+        if not isinstance(statement, ClauseElement):
+            raise TypeError(f"{type(statement).__name__} is no statement that can be compiled")
+        compiled = statement.compile(dialect=connection.dialect, column_keys=names)
+        if not isinstance(compiled, SQLCompiler) or compiled.post_compile_params:
+            raise TypeError("a statement with lists of parameters cannot be prepared")
+        given = {name: value for name, value in compiled.params.items() if name not in names}
+        order = compiled.positiontup if compiled.positional else None
+        return _Compiled(compiled.string, order, given)

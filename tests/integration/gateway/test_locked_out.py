@@ -1,0 +1,93 @@
+"""Callers without a credential cannot take every place of a gateway: a tenant and an operator get through."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from gateway.client import Client
+from gateway.serving.anonymous_calls import STREAMS, STREAMS_OF_A_HOST
+from gateway.serving.arrivals import MANY
+from gateway.serving.listening import CONCURRENT_RPCS
+from tests.gateway_process import Home, Served, airlock, make_home, served
+
+_CONNECTIONS = 30
+_EACH = CONCURRENT_RPCS * 3 // 2 // _CONNECTIONS
+# Grpc's core ends what comes faster than a server takes it.
+_ENDS = {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    return make_home(tmp_path_factory.mktemp("locked"))
+
+
+@pytest.fixture(scope="module")
+def operator_key(home: Home) -> str:
+    made = airlock("key", "create", "--operator", "--config", str(home.config), "--json")
+    return str(json.loads(made.stdout)["key"])
+
+
+@pytest.fixture(scope="module")
+def gateway(home: Home, operator_key: str) -> Iterator[Served]:
+    assert operator_key
+    with served(home) as running:
+        yield running
+
+
+@contextlib.asynccontextmanager
+async def _channels(gateway: Served) -> AsyncIterator[list[grpc.aio.Channel]]:
+    own = [("grpc.use_local_subchannel_pool", 1)]
+    channels = [grpc.aio.insecure_channel(gateway.address, options=own) for _ in range(_CONNECTIONS)]
+    try:
+        yield channels
+    finally:
+        await asyncio.gather(*(channel.close() for channel in channels))
+
+
+async def _both_get_through(gateway: Served, home: Home, operator_key: str) -> None:
+    async with Client(gateway.address, home.key, retry=None) as client:
+        assert await client.list_tools()
+    async with Client(gateway.address, operator_key, retry=None) as client:
+        assert [tenant async for tenant in client.tenants()]
+
+
+async def test_watches_of_health_that_nobody_paid_for_lock_nobody_out(
+    gateway: Served, home: Home, operator_key: str
+) -> None:
+    async with _channels(gateway) as channels:
+        watches: list[Any] = []
+        for channel in channels:
+            stub: Any = health_pb2_grpc.HealthStub(channel)
+            watches += [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(_EACH)]
+        said = await asyncio.gather(*(watch.read() for watch in watches), return_exceptions=True)
+        held = [one for one in said if isinstance(one, health_pb2.HealthCheckResponse)]
+        refused = {one.code() for one in said if isinstance(one, grpc.aio.AioRpcError)}
+        assert len(held) == STREAMS_OF_A_HOST < STREAMS
+        assert refused <= _ENDS
+        assert len(held) + sum(isinstance(one, grpc.aio.AioRpcError) for one in said) == len(watches)
+        await _both_get_through(gateway, home, operator_key)
+        health: Any = health_pb2_grpc.HealthStub(channels[0])
+        assert (await health.Check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_calls_whose_request_never_comes_lock_nobody_out(gateway: Served, home: Home, operator_key: str) -> None:
+    async with _channels(gateway) as channels:
+        # A stream of requests to the gateway's eyes is what any method is, until its one request is there.
+        begun: list[Any] = [
+            channel.stream_unary("/gateway.v1.ToolService/CallTool")() for channel in channels for _ in range(_EACH)
+        ]
+        codes = asyncio.as_completed([call.code() for call in begun])
+        for _, one in zip(range(len(begun) - CONCURRENT_RPCS + MANY), codes, strict=False):
+            assert await one in _ENDS
+        await _both_get_through(gateway, home, operator_key)
+        for call in begun:
+            call.cancel()
