@@ -15,7 +15,7 @@ demo: ## Show one agent run, from an empty machine to the answer
 
 test: ## Run every check and every test, with real containers
 	@deploy/test-tools
-	@deploy/setup runtime sandbox gateway -- sh -c 'deploy/check && .venv/bin/python -m pytest'
+	@deploy/setup runtime sandbox gateway -- sh -c 'deploy/check && deploy/run-tests'
 
 check: ## Check format, lint, types, imports, protos and stubs; needs no engine
 	@deploy/venv

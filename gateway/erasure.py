@@ -18,8 +18,13 @@ from sandbox.engine import Engine
 from sandbox.errors import SandboxBusy, SandboxError, SandboxUnavailable
 
 log = structlog.get_logger(__name__)
-RemoveFiles = Callable[[str, str], Awaitable[None]]
-"""Removes the sandbox and the workspace of a tenant's thread. Raises SandboxBusy while calls are under way in it."""
+RemoveFiles = Callable[[str, str], Awaitable[bool]]
+"""Removes the sandbox and the workspace of a tenant's thread; says whether there was a workspace.
+
+Raises SandboxBusy while calls are under way in it.
+"""
+LeftOf = Callable[[str], Awaitable[Mapping[str, int]]]
+"""Counts what the engine still has of a tenant: `volumes` and `containers`."""
 EngineId = Callable[[], Awaitable[str]]
 """Says which engine the files are removed from; threads.engine names the same."""
 Sleep = Callable[[float], Awaitable[None]]
@@ -33,7 +38,10 @@ _HELD_S = 5.0
 
 @dataclass(frozen=True)
 class Erased:
-    """What was removed and what is left, as rows by table; `audit_sequence` is the record in the operators' audit."""
+    """What was removed and what is left, as rows by table; `audit_sequence` is the record in the operators' audit.
+
+    `left` has the engine's `volumes` and `containers` too; `workspaces_removed` are volumes that there were.
+    """
 
     removed: Mapping[str, int]
     left: Mapping[str, int]
@@ -44,7 +52,7 @@ class Erased:
 def remove_files_of(engine: Engine, sleep: Sleep = asyncio.sleep) -> RemoveFiles:
     """Return what removes a thread's sandbox and files from an engine."""
 
-    async def remove(tenant: str, thread: str) -> None:
+    async def remove(tenant: str, thread: str) -> bool:
         for _ in range(round(_HELD_S / _LOOK_S)):
             # Each time: a call that came between has made it a sandbox again.
             await engine.stop(tenant, thread)
@@ -67,12 +75,14 @@ class Erasure:
         remove_files: RemoveFiles,
         engine_id: EngineId | None = None,
         sleep: Sleep = asyncio.sleep,
+        left_of: LeftOf | None = None,
     ) -> None:
         self._database = database
         self._store = store
         self._remove_files = remove_files
         self._engine_id = engine_id
         self._sleep = sleep
+        self._left_of = left_of
 
     async def thread(self, tenant: str, name: str, actor: str) -> Mapping[str, int]:
         """Remove a thread; return the rows by table. Raises ThreadBusy while anything is under way in it, NotFound."""
@@ -101,9 +111,11 @@ class Erasure:
         await self._store.stop_tenant(name)
         await self._until_runs_ended(name)
         workspaces = await self._remove_all_files(name)
+        # Asked before the rows go: an engine that does not answer can be asked again only while there are some.
+        on_engine = await self._left_on_engine(name)
         removed = await self._store.remove_tenant(name)
         everything, left, sequence = await self._store.tell(
-            name, audit=audit, actor=actor, removed=removed, workspaces=workspaces
+            name, audit=audit, actor=actor, removed=removed, workspaces=workspaces, on_engine=on_engine
         )
         if not await self._database.truncate_log():
             log.warning("what was deleted stays in the database's log until it is next emptied", tenant=name)
@@ -118,20 +130,27 @@ class Erasure:
         await self._store.take_runs(tenant)
 
     async def _remove_all_files(self, tenant: str) -> int:
-        """Remove the workspaces of all threads; return how many. Unavailable where some are on another engine."""
+        """Remove the workspaces of all threads; return how many there were. Unavailable where one is elsewhere."""
         found = await self._store.threads_of(tenant)
         elsewhere = await self._elsewhere(found)
         here = found.keys() - elsewhere
+        removed = 0
         for thread in sorted(here):
             try:
-                await self._remove_patiently(tenant, thread)
+                removed += await self._remove_patiently(tenant, thread)
             except SandboxError as error:
                 raise Unavailable(f"the files of thread {thread[:64]!r} are not removed; ask again: {error}") from error
             if elsewhere:
                 await self._store.forget_engine(tenant, thread)
         if elsewhere:
             raise _on_other_engines(elsewhere)
-        return len(here)
+        return removed
+
+    async def _left_on_engine(self, tenant: str) -> Mapping[str, int]:
+        try:
+            return {} if self._left_of is None else await self._left_of(tenant)
+        except SandboxError as error:
+            raise Unavailable(f"the engine does not say what it still has, so ask again: {error}") from error
 
     async def _elsewhere(self, found: Mapping[str, str | None]) -> Mapping[str, str]:
         """Return those of some threads whose files are on another engine, with that engine."""
@@ -143,15 +162,13 @@ class Erasure:
             raise Unavailable(f"the engine does not answer, so nothing is removed: {error}") from error
         return {thread: engine for thread, engine in found.items() if engine is not None and engine != own}
 
-    async def _remove_patiently(self, tenant: str, thread: str) -> None:
+    async def _remove_patiently(self, tenant: str, thread: str) -> bool:
         for _ in range(round(_PATIENCE_S / _LOOK_S)):
             try:
-                await self._remove_files(tenant, thread)
+                return await self._remove_files(tenant, thread)
             except SandboxBusy:
                 await self._sleep(_LOOK_S)
-            else:
-                return
-        await self._remove_files(tenant, thread)
+        return await self._remove_files(tenant, thread)
 
 
 def _on_other_engines(elsewhere: Mapping[str, str]) -> Unavailable:

@@ -45,6 +45,7 @@ from gateway.serving.anonymous_calls import AnonymousStreams, BoundedHealth, Bou
 from gateway.serving.arrivals import Arrivals
 from gateway.serving.cautions import refuse_known_keys
 from gateway.serving.edge import ADMISSION, Authenticator
+from gateway.serving.health import Health, needs_of
 from gateway.serving.instance import shared_instance
 from gateway.serving.listening import CONCURRENT_RPCS, bind, server_options, without_registered_methods
 from gateway.serving.state_lock import held_slot, locked_state
@@ -145,12 +146,13 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         policies = await stack.enter_async_context(_policies(config, database))
         tenants = Tenants(config, policies)
         store = Store(database, gateway=process_id)
-        engine: Engine = DockerEngine(
+        docker = DockerEngine(
             instance=instance,
             channel_root=config.resolved_channel_dir(),
             runtime_image=config.sandbox.runtime_image,
             base_url=config.sandbox.engine_url,
         )
+        engine: Engine = docker
         keeps = config.sandbox.on_stop == "keep"
         stack.push_async_callback(engine.close, keep_sandboxes=keeps)
         left = await engine.reconcile()
@@ -208,7 +210,7 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
             maximum_concurrent_rpcs=CONCURRENT_RPCS,
         )
         without_registered_methods(server)
-        erasure = Erasure(database, ErasureStore(database), remove_files_of(engine), engine.id)
+        erasure = Erasure(database, ErasureStore(database), remove_files_of(engine), engine.id, left_of=engine.left_of)
         authenticate = authentication(config, database, tenants)
         healthy = await _add_services(
             server,
@@ -237,6 +239,7 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         )
         address = bind(server, listen, config)
         await stack.enter_async_context(Retention(RetentionStore(database), config.retention).following())
+        await stack.enter_async_context(Health(healthy, needs_of(SERVICES, database, docker.ping)).following())
         await server.start()
         # From the first on no call is taken; those that are under way have `drain_s`, and watchers end with their run.
         stopping: list[asyncio.Task[None]] = []

@@ -69,7 +69,9 @@ class TenantAdmin:
         stored = await rows_of(self._database, name) if name else {}
         if not any(stored.values()):
             self.check(name)
-        return KnownTenant(name, await self._version(name)), stored
+        # What was in force once is in force for nobody when there is no such tenant any more.
+        version = await self._version(name) if name in self._config.tenants else ""
+        return KnownTenant(name, version), stored
 
     async def delete(self, name: str, *, audit: bool, by: str) -> Erased:
         """Remove all that is stored of a tenant; StillConfigured while there is such a tenant."""

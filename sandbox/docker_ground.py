@@ -10,7 +10,7 @@ import dataclasses
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,10 @@ class DockerGround:
             self._engine_id = await self._requests.ask(docker_requests.engine_id)
         return self._engine_id
 
+    async def ping(self) -> None:
+        """Return when the engine answers, behind no other request; EngineUnavailable when it does not."""
+        await self._requests.ping()
+
     async def describe(self) -> EngineFacts:
         """Return what the engine says of itself; EngineUnavailable when it does not answer."""
         return await self._requests.ask(docker_requests.describe)
@@ -79,10 +83,17 @@ class DockerGround:
         """Make ready what every sandbox needs; raises SandboxError when none could be made."""
         await self._prepared()
 
-    async def remove_workspace(self, tenant: str, thread: str) -> None:
-        """Remove a thread's files for good; its sandbox must be gone. Files that are gone are no error."""
+    async def remove_workspace(self, tenant: str, thread: str) -> bool:
+        """Remove a thread's files for good and return whether there were any; its sandbox must be gone."""
         name = config.workspace_volume(self._instance, tenant, thread)
-        await self._requests.ask(docker_requests.remove_volume, name)
+        return await self._requests.ask(docker_requests.remove_volume, name)
+
+    async def left_of(self, tenant: str) -> Mapping[str, int]:
+        """Return how many `volumes` and `containers` of a tenant there are."""
+        labels = {config.INSTANCE_LABEL: self._instance, config.TENANT_LABEL: config.digest(tenant)}
+        volumes = await self._requests.ask(docker_requests.list_volumes, labels)
+        containers = await self._requests.ask(docker_requests.list_containers, labels)
+        return {"volumes": len(volumes), "containers": len(containers)}
 
     async def remove_workspaces(self) -> None:
         """Remove the files of every thread of this instance for good, unless another process of it serves."""

@@ -72,6 +72,8 @@ class DockerRequests:
         self._base_url = base_url
         self._address = base_url or os.environ.get("DOCKER_HOST") or _DEFAULT_ADDRESS
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="airlock-docker")
+        # A sign of life is not to wait behind work, of which an engine may have much.
+        self._pinging = ThreadPoolExecutor(1, thread_name_prefix="airlock-docker-ping")
         self._client: Client | None = None
         self._connecting = threading.Lock()
 
@@ -86,6 +88,10 @@ class DockerRequests:
         """Run a request in the pool; EngineUnavailable for no answer, SandboxUnavailable for a refusal."""
         return await self.run(lambda: self._request(lambda client: request(client, *args, **kwargs)))
 
+    async def ping(self) -> None:
+        """Return when the engine answers, behind no other request; else as `ask`."""
+        await asyncio.get_running_loop().run_in_executor(self._pinging, self._request, docker.APIClient.ping)
+
     async def run(self, work: Callable[[], _Value]) -> _Value:
         """Run other work that blocks in the pool."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
@@ -93,6 +99,7 @@ class DockerRequests:
     def close(self) -> None:
         """Let go of the engine; what is under way is not waited for."""
         self._threads.shutdown(wait=False)
+        self._pinging.shutdown(wait=False)
         if self._client is not None:
             self._client.close()
 
@@ -232,14 +239,15 @@ def has_quotas(client: Client, probe: str) -> bool:
     return True
 
 
-def remove_volume(client: Client, name: str) -> None:
-    """Remove a volume; SandboxUnavailable while it is in use. One that is gone is no error."""
+def remove_volume(client: Client, name: str) -> bool:
+    """Remove a volume; return whether there was one. SandboxUnavailable while it is in use."""
     try:
         client.remove_volume(name)
     except NotFound:
-        return
+        return False
     except APIError as error:
         raise SandboxUnavailable(f"volume {name} was not removed: {error.explanation}") from error
+    return True
 
 
 def _labelled(labels: Mapping[str, str]) -> dict[str, list[str]]:

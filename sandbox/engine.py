@@ -206,8 +206,12 @@ class Engine(Protocol):
         """Remove a sandbox, not its workspace; one that another process has is only let go of. None is no error."""
         ...
 
-    async def remove_workspace(self, tenant: str, thread: str) -> None:
-        """Remove a thread's files for good; its sandbox must be gone. Files that are gone are no error."""
+    async def remove_workspace(self, tenant: str, thread: str) -> bool:
+        """Remove a thread's files for good and return whether there were any; its sandbox must be gone."""
+        ...
+
+    async def left_of(self, tenant: str) -> Mapping[str, int]:
+        """Return how many `volumes` and `containers` of a tenant the engine has, whichever process made them."""
         ...
 
     async def remove_workspaces(self) -> None:

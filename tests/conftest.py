@@ -1,5 +1,10 @@
 """What all tests share: a failure that hypothesis finds is found again by the next run; PostgreSQL where one asks."""
 
+import os
+
+# Before grpc is imported anywhere: its handlers start threads again in a process that the daemon's tests fork.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
 from hypothesis import settings
 
 pytest_plugins = ["tests.postgres"]

@@ -36,7 +36,7 @@ async def watched(
 
     while True:
         try:
-            async for approval in airlock.watch_approvals(all_told):
+            async for approval in airlock.watch_approvals(all_told, resume=False):
                 here()
                 yield approval
         except Unavailable as error:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
+import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -139,20 +142,26 @@ def export(
     key: Key = "",
     as_json: Json = False,
 ) -> None:
-    """Write the chain as JSON lines with its digests: `airlock audit verify --file` verifies them anywhere."""
+    """Write the chain as JSON lines with its digests: `airlock audit verify --file` verifies them anywhere.
+
+    The last line says that it is complete. A file is there under its name only then.
+    """
 
     async def work() -> int:
+        from gateway.audit.export_end import ExportEnd
         from gateway.client import Client
 
         with _opened(to, as_json=as_json) as file, SlowWork("exporting the chain") as slow:
-            count = 0
+            count, end = 0, ExportEnd()
             async with Client(address, key) as airlock:
                 chain = airlock.tail_audit(tenant=tenant, from_sequence=from_sequence, follow=False, resume=True)
                 async for record in chain:
                     file.write(record.line() + "\n")
+                    end = ExportEnd(end.first_sequence or record.sequence, record.sequence, record.digest)
                     count += 1
                     if count % _TOLD_EACH == 0:
                         slow.at(f"{count:,} records")
+            file.write(end.line() + "\n")
             return count
 
     count = run_client(work(), as_json=as_json)
@@ -177,7 +186,7 @@ def verify(
     key: Key = "",
     as_json: Json = False,
 ) -> None:
-    """Compute the chain again. Exits 1 when it is broken, and says where and how.
+    """Compute the chain again. Exits 1 when it is broken, and says where and how; also when an export has no record.
 
     Note the digest that it prints, elsewhere, and give it to the next one as --known: whoever can write the database
     can write a whole new chain, but none that goes through it.
@@ -202,6 +211,8 @@ def _show(report: ChainReport, *, as_json: bool) -> None:
         many = "1 record" if report.records == 1 else f"{report.records} records"
         out.print(f"[green]whole[/]: {many}, {report.first_sequence} to {report.last_sequence}")
         out.print(f"note this elsewhere: {report.last_sequence}:{report.last_digest}")
+    elif not report.broken_sequence:
+        out.print(report.problem, style="bold red", markup=False)
     else:
         out.print(f"[bold red]broken[/] at {report.broken_sequence}: ", end="")
         out.print(report.problem, markup=False)
@@ -232,14 +243,19 @@ async def _verified_database(config: Path, tenant: str, known: KnownLink) -> Cha
 
 def _verified_file(path: Path, known: KnownLink, slow: SlowWork, *, as_json: bool) -> ChainReport:
     from gateway.audit.chain import ChainCheck
+    from gateway.audit.export_end import ExportEnd, compared
     from gateway.audit.record import AuditRecord
 
     check = ChainCheck(None, known, part=True)
-    number = 1
+    number, end = 1, None
     try:
         with path.open(encoding="utf-8") as lines:
             for line in lines:
-                check.take(AuditRecord.of_line(line))
+                if end is not None:
+                    raise ValueError("the line before it says that the export ends there")
+                end = ExportEnd.of_line(line)
+                if end is None:
+                    check.take(AuditRecord.of_line(line))
                 number += 1
                 if number % _TOLD_EACH == 0:
                     slow.at(f"{number:,} records")
@@ -247,7 +263,7 @@ def _verified_file(path: Path, known: KnownLink, slow: SlowWork, *, as_json: boo
         fail(f"{path}: {error.strerror}", EXIT_USAGE, as_json=as_json)
     except (ValueError, RecursionError) as error:
         fail(f"{path}, line {number}: {error}", EXIT_USAGE, as_json=as_json)
-    return check.report()
+    return compared(check.report(), end)
 
 
 def _known(text: str, *, as_json: bool) -> KnownLink:
@@ -304,9 +320,19 @@ def _opened(to: Path | None, *, as_json: bool) -> Iterator[TextIO]:
     if to is None:
         yield sys.stdout
         return
+    # Under another name until it is complete: an export that failed leaves nothing that looks like one.
+    part = to.with_name(f".{to.name}.{secrets.token_hex(4)}.part")
     try:
-        file = to.open("x", encoding="utf-8")
+        if os.path.lexists(to):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        file = part.open("x", encoding="utf-8")
     except OSError as error:
         fail(f"{to}: {error.strerror}", EXIT_USAGE, as_json=as_json)
-    with file:
-        yield file
+    try:
+        with file:
+            yield file
+        part.rename(to)
+    except OSError as error:
+        fail(f"{to}: {error.strerror}", EXIT_USAGE, as_json=as_json)
+    finally:
+        part.unlink(missing_ok=True)

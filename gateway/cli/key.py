@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from gateway.cli.key_desk import CONFIG, AtAddress, ConfigFile, key_desk
 from gateway.cli.terminal import EXIT_USAGE, Json, Key, fail, out, print_json, run_client
@@ -94,7 +95,7 @@ def list_(
     for one in found:
         whose = one.tenant or "(operator)"
         until = f"revoked {_day(one.revoked_at)}" if one.revoked_at else _day(one.expires_at)
-        table.add_row(one.id, one.shown, whose, ",".join(one.scopes), one.name, _day(one.created_at), until)
+        table.add_row(one.id, one.shown, whose, ",".join(one.scopes), Text(one.name), _day(one.created_at), until)
     out.print(table, markup=False)
 
 

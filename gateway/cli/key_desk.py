@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import os
 from collections.abc import AsyncIterator, Collection
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,8 +20,27 @@ if TYPE_CHECKING:
 _S = 1_000_000
 CONFIG = Path("airlock.yaml")
 ConfigFile = Annotated[Path, typer.Option(help="Configuration file; its database is used, without a gateway.")]
+
+
+def address_of(context: typer.Context, given: str) -> str:
+    """Return the address that a command asks, "" for none: the option's, else the environment's where no file speaks.
+
+    Who stands beside a configuration means its database, whatever the environment says.
+    """
+    source = context.get_parameter_source("config")
+    if given or context.resilient_parsing or source is None or source.name != "DEFAULT" or CONFIG.exists():
+        return given
+    return os.environ.get("AIRLOCK_ADDRESS", "")
+
+
 AtAddress = Annotated[
-    str, typer.Option("--address", help="HOST:PORT of a gateway, to ask it with an operator's key instead.")
+    str,
+    typer.Option(
+        "--address",
+        help="HOST:PORT of a gateway, to ask it with an operator's key instead. Where neither this nor --config is "
+        "given and no airlock.yaml is here, it is AIRLOCK_ADDRESS.",
+        callback=address_of,
+    ),
 ]
 
 

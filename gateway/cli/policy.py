@@ -94,11 +94,14 @@ def explain(
 
 
 @app.command()
-def schema() -> None:
-    """Print the JSON Schema of policy files, for editors."""
+def schema(*, as_json: Json = False) -> None:
+    """Print the JSON Schema of policy files, for editors; with --json on one line."""
     from gateway.policy.schema import policy_schema
 
-    out.print_json(data=policy_schema())
+    if as_json:
+        print_json(policy_schema())
+    else:
+        out.print_json(data=policy_schema())
 
 
 def _print(decision: Decision, near: list[Near]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from gateway.cli.key_desk import CONFIG, AtAddress, ConfigFile
 from gateway.cli.policy_desk import Applied, as_document, policy_desk, time_of
@@ -117,7 +118,7 @@ def history(
         table.add_column(name, no_wrap=name in ("since", "version"), overflow="fold")
     for change, version in found:
         named = version or f"{change.digest[:12]} (does not load)"
-        table.add_row(time_of(change.at_us), named, _how(change.kind, change.by), change.comment)
+        table.add_row(time_of(change.at_us), named, Text(_how(change.kind, change.by)), Text(change.comment))
     out.print(table, markup=False)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from gateway.cli.terminal import DEFAULT_ADDRESS, Address, Json, Key, err, out, print_json, run_client
 
@@ -80,7 +81,8 @@ def _show(found: Sequence[Sandbox]) -> None:
     table = Table("id", "thread", "image", "runtime", "made", "calls", box=None, header_style="bold")
     for one in found:
         made = one.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        table.add_row(one.id, printable(one.thread), printable(one.image), one.runtime, made, str(one.calls))
+        named = (Text(printable(name)) for name in (one.thread, one.image))  # Text: brackets in a name are no markup
+        table.add_row(one.id, *named, one.runtime, made, str(one.calls))
     out.print(table)
 
 

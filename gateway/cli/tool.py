@@ -25,6 +25,7 @@ from gateway.cli.terminal import (
 )
 
 if TYPE_CHECKING:
+    from gateway.cli.live_output import LiveOutput
     from gateway.client import Tool, ToolResult
 
 app = typer.Typer(help="Tools, called one by one.", no_args_is_help=True)
@@ -74,20 +75,31 @@ def call(
         from gateway.client import Client
 
         async with Client(address, key) as airlock:
-            return await airlock.call_tool(name, parsed, thread=thread)
+            if live is None:
+                return await airlock.call_tool(name, parsed, thread=thread)
+            with live:
+                return await airlock.call_tool(name, parsed, thread=thread, on_output=live.add)
 
+    live = None if as_json or not out.is_terminal else _live_output()
     result = run_client(work(), as_json=as_json)
     if as_json:
         print_json(_as_json(result))
         return
     from gateway.cli.printable import printable
 
-    out.print(printable(result.content), markup=False)
+    if live is None or not live.showed(result):
+        out.print(printable(result.content), markup=False)
     if result.note:
         out.print(printable(result.note), style="yellow", markup=False)
     style = "red" if result.is_error else "dim"
     ended = result.outcome if result.exit_code is None else f"{result.outcome} {result.exit_code}"
     err.print(f"{result.verdict} by {result.rule} · {ended} · {result.duration_ms:.1f} ms", style=style, markup=False)
+
+
+def _live_output() -> LiveOutput:
+    from gateway.cli.live_output import LiveOutput
+
+    return LiveOutput()
 
 
 def _as_json(result: ToolResult) -> dict[str, Any]:

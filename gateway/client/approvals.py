@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from gateway.client.wire import Wire, message
-from gateway.errors import InvalidArgument, Unavailable
+from gateway.client.told_approvals import ToldApprovals
+from gateway.client.wire import Wire, message, pause
+from gateway.errors import InvalidArgument, NotFound, Overloaded, Unavailable
 from gateway.v1 import approval_service_pb2 as pb
 from gateway.v1 import approval_service_pb2_grpc as grpc_pb
 
@@ -118,23 +119,44 @@ class ApprovalCalls(Wire):
         return _approval((await self._unary(self._approvals.GetApproval, request, safe=True)).approval)
 
     async def watch_approvals(
-        self, caught_up: Callable[[], None] = lambda: None, *, resume: bool = False
+        self, caught_up: Callable[[], None] = lambda: None, *, resume: bool = True
     ) -> AsyncIterator[Approval]:
         """Yield the approvals that wait, then each one that changes, without end; in between `caught_up` is called.
 
-        Unavailable when the gateway stops or does not answer: whoever watches again is told anew what waits. With
-        `resume` the client does that itself, as long as its Retry says.
+        Where the connection breaks, or the gateway is restarted, the client watches again, as long as its Retry says:
+        what waits and was not told, and what was told and has been answered meanwhile, comes then, and `caught_up` is
+        called again. Without `resume` that is Unavailable, and whoever watches again is told anew what waits.
         """
-        watch = self._resumed if resume else self._watched_once
-        async for said in watch(self._approvals.WatchApprovals, pb.WatchApprovalsRequest):
-            if said.HasField("approval"):
+        told = ToldApprovals()
+
+        def request() -> pb.WatchApprovalsRequest:
+            told.begin()
+            return pb.WatchApprovalsRequest()
+
+        watched = self._approvals.WatchApprovals
+        async for said in self._resumed(watched, request) if resume else self._stream(watched, request()):
+            if said.HasField("approval") and told.is_news(said.approval):
                 yield _approval(said.approval)
             elif said.caught_up:
+                for approval_id in told.unseen():
+                    missed = await self._missed(approval_id)
+                    if missed is not None and told.is_news(missed):
+                        yield _approval(missed)
                 caught_up()
         raise Unavailable("the gateway ended the stream; watch again when it is back")
 
-    def _watched_once(self, method: Any, request_now: Callable[[], Any]) -> AsyncIterator[Any]:
-        return self._stream(method, request_now())
+    async def _missed(self, approval_id: str) -> pb.Approval | None:
+        """Return an approval that was answered while nobody watched; None for one that is there no more."""
+        request, attempts = pb.GetApprovalRequest(approval_id=approval_id), self._attempts()
+        while True:
+            try:
+                approval: pb.Approval = (await self._unary(self._approvals.GetApproval, request)).approval
+            except NotFound:
+                return None
+            except (Unavailable, Overloaded) as error:
+                await pause(attempts.resume_pause_s(error), None, error)
+            else:
+                return approval
 
     async def resolve_approval(
         self, approval_id: str, answer: Answer, *, text: str = "", arguments: Mapping[str, Any] | None = None

@@ -70,12 +70,12 @@ class AuditCalls(Wire):
         tenant: str = "",
         from_sequence: int = 0,
         follow: bool = True,
-        resume: bool = False,
+        resume: bool = True,
     ) -> AsyncIterator[AuditRecord]:
         """Yield records in their order from a sequence number on, 0 for what is new; with `follow` without end.
 
-        Unavailable when the gateway stops: follow again from the sequence number after the last. With `resume` the
-        client does that itself, as long as its Retry says.
+        Where the connection breaks, or the gateway is restarted, it goes on after the last record that came, as long as
+        the client's Retry says; without `resume` that is Unavailable once a record has come.
         """
         if not from_sequence:
             newest = await self.audit(tenant=tenant, limit=1)

@@ -12,6 +12,7 @@ import asyncio
 import inspect
 import math
 import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,8 +20,8 @@ from typing import Any, Self
 
 import grpc.aio
 
-from gateway.client.wire import Input, Wire, check_input, message, pieces, raise_error
-from gateway.errors import Internal, InvalidArgument
+from gateway.client.wire import Input, Wire, check_input, message, pause, pieces, raise_error
+from gateway.errors import Conflict, Internal, InvalidArgument, Overloaded, Unavailable
 from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc as grpc_pb
 
@@ -191,20 +192,42 @@ class ProcessCalls(Wire):
     ) -> Process:
         """Start a background process; without `timeout_s` it has no time limit, not even the policy's.
 
-        Raises StartFailed where the kernel does not start it, Conflict where `process_id` is in use, Exhausted where 64
-        run. 64 are kept, running or ended: one more forgets the oldest that has ended, with its output.
+        It is started once, however often a broken connection makes the client ask: its id, which the client makes
+        where none is given, is in use then. Raises StartFailed where the kernel does not start it, Conflict where
+        `process_id` is in use, Exhausted where 64 run. 64 are kept, running or ended: one more forgets the oldest that
+        has ended, with its output.
         """
         request = message(
             pb.StartProcessRequest,
             program=_program(thread, argv, cwd, env),
-            id=process_id,
+            id=process_id or f"proc_{uuid.uuid4().hex}",
             terminal=terminal,
             size=message(pb.WindowSize, rows=rows, columns=columns) if terminal else None,
             stdin=stdin,
             merge_stderr=merge_stderr,
             timeout_ms=_ms(timeout_s),
         )
-        return _process((await self._unary(self._processes.StartProcess, request)).process)
+        attempts = self._attempts()
+        asked_before = False
+        while True:
+            try:
+                return _process((await self._unary(self._processes.StartProcess, request)).process)
+            except Conflict as error:
+                started = await self._kept(request) if asked_before else None
+                if started is not None and started.argv == tuple(request.program.argv):
+                    return started
+                if started is not None or not asked_before:
+                    raise
+                # The attempt that was lost is starting it just now.
+                await pause(attempts.pause_s(Unavailable(str(error))), None, error)
+            except (Unavailable, Overloaded) as error:
+                await pause(attempts.pause_s(error), None, error)
+                asked_before = asked_before or isinstance(error, Unavailable)
+
+    async def _kept(self, request: pb.StartProcessRequest) -> Process | None:
+        """Return the process that has a request's id; None where there is none."""
+        found = (await self.processes(request.program.thread or "default")).processes
+        return next((one for one in found if one.id == request.id), None)
 
     async def processes(self, thread: str = "default") -> Processes:
         """Return a thread's background processes."""
@@ -216,11 +239,20 @@ class ProcessCalls(Wire):
     async def process_output(
         self, thread: str, process_id: str, *, stderr: bool = False, offset: int = 0, follow: bool = False
     ) -> AsyncIterator[ProcessOutput]:
-        """Yield output from an offset: what there is, or with `follow` until nobody can write any more."""
-        request = message(
-            pb.ReadProcessRequest, thread=thread, id=process_id, stderr=stderr, offset=offset, follow=follow
-        )
-        async for piece in self._stream(self._processes.ReadProcess, request):
+        """Yield output from an offset: what there is, or with `follow` until nobody can write any more.
+
+        Where the connection breaks, or the gateway is restarted, it goes on with the byte after the last that came.
+        Raises NotFound, and Unavailable when the gateway stays away.
+        """
+        following = offset
+
+        def request() -> pb.ReadProcessRequest:
+            return message(
+                pb.ReadProcessRequest, thread=thread, id=process_id, stderr=stderr, offset=following, follow=follow
+            )
+
+        async for piece in self._resumed(self._processes.ReadProcess, request):
+            following = piece.offset + len(piece.data)
             yield ProcessOutput(piece.offset, piece.data)
 
     async def write_process(

@@ -90,6 +90,8 @@ class Attempts:
 
     def resume_pause_s(self, error: AirlockError) -> float | None:
         """Return how long to wait before a stream is resumed; None where it is given up."""
+        if isinstance(error, Overloaded):
+            return self.pause_s(error)
         retry = self._retry
         if retry is None or not isinstance(error, Unavailable) or self._waited_s >= retry.resume_s:
             return None

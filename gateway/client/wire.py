@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, NoReturn, Self, TypeVar
@@ -62,6 +63,8 @@ _BY_CODE: Mapping[grpc.StatusCode, type[AirlockError]] = {
     )
 }
 
+# As grpc writes them: "Received message larger than max (5000064 vs. 4194304)".
+_SIZES = re.compile(r"\((\d+) vs\. (\d+)\)")
 _TIMEOUT_LIMIT_S = 366 * 86_400.0
 _Message = TypeVar("_Message")
 
@@ -170,9 +173,7 @@ class Wire:
                 async for answer in self._stream(method, request_now()):
                     attempts.progressed()
                     yield answer
-            except Unavailable as error:
-                if isinstance(error.__cause__, grpc.aio.UsageError):
-                    raise  # this client was closed
+            except (Unavailable, Overloaded) as error:
                 await pause(attempts.resume_pause_s(error), None, error)
             else:
                 return
@@ -248,9 +249,23 @@ def error_of(error: grpc.aio.AioRpcError) -> AirlockError:
             made = kind(said, **dict(info.metadata))
             return made.of_fields(_violations(details)) if isinstance(made, InvalidArgument) else made
     kind = _BY_CODE.get(error.code(), AirlockError)
-    if kind is Overloaded and "larger than max" in said:
-        kind = TooLarge
+    if kind is Overloaded and (too_large := _too_large(said)):
+        return too_large
     return kind(f"{error.code().name}: {said}")
+
+
+def _too_large(said: str) -> TooLarge | None:
+    """Return the error of a message that either side did not take, by what grpc says of it; None for anything else."""
+    if "larger than max" not in said:
+        return None
+    sizes = _SIZES.search(said)
+    if sizes is None:
+        return TooLarge(said)
+    size_bytes, limit_bytes = (int(size) for size in sizes.groups())
+    # Grpc says CLIENT of what came here, an answer.
+    what = "the answer" if "CLIENT" in said else "the request"
+    text = f"{what} has {size_bytes:,} bytes, and a message {limit_bytes:,} at most; files of any size go by themselves"
+    return TooLarge(text, size_bytes=str(size_bytes), limit_bytes=str(limit_bytes))
 
 
 def _violations(details: Iterable[Packed]) -> dict[str, str]:
@@ -261,7 +276,8 @@ def _violations(details: Iterable[Packed]) -> dict[str, str]:
 
 async def pause(pause_s: float | None, deadline_s: float | None, error: AirlockError) -> None:
     """Wait before the next attempt; raise the error where there is none, or no time for it."""
-    if pause_s is None or (deadline_s is not None and time.monotonic() + pause_s >= deadline_s):
+    closed = isinstance(error.__cause__, grpc.aio.UsageError)  # of this client
+    if closed or pause_s is None or (deadline_s is not None and time.monotonic() + pause_s >= deadline_s):
         raise error
     await asyncio.sleep(pause_s)
 

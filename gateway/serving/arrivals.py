@@ -10,11 +10,16 @@ import asyncio
 import contextlib
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 from grpc.aio import EOF  # type: ignore[attr-defined]  # grpc-stubs do not know it
+from grpc_status import rpc_status
+
+from gateway.errors import AirlockError, DeadlineExceeded, InvalidArgument
+from gateway.serving.edge import not_decoded, status_of
 
 PATIENCE_S = 20.0
 MANY = 256
@@ -89,11 +94,13 @@ class Arrivals(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic
             # Where the peer went away too, it is gone, and nothing is left to tell it.
             if task in self._waiting or task.uncancel():
                 raise
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the call's request did not come")
+            await _refuse(context, DeadlineExceeded("the call's request did not come"))
+        except DecodeError as error:
+            await _refuse(context, not_decoded(error))
         finally:
             self._waiting.pop(task, None)
         if request is EOF:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no request")
+            await _refuse(context, InvalidArgument("the call has no request"))
         return request
 
     def _expect(self, task: asyncio.Task[Any]) -> None:
@@ -119,3 +126,9 @@ class Arrivals(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic
                 return
             del self._waiting[task]
             task.cancel()
+
+
+async def _refuse(context: Context, error: AirlockError) -> NoReturn:
+    # grpc-stubs do not know this method, nor that it never returns.
+    abort: Callable[[grpc.Status], Awaitable[NoReturn]] = context.abort_with_status  # type: ignore[attr-defined]
+    await abort(rpc_status.to_status(status_of(error)))

@@ -20,7 +20,7 @@ import grpc
 import grpc.aio
 import structlog
 from google.protobuf import any_pb2
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
@@ -191,6 +191,9 @@ async def _abort(context: Context, error: Exception) -> NoReturn:
     traceback.clear_frames(error.__traceback__)
     if isinstance(error, SandboxError):
         error = from_sandbox(error)
+    if isinstance(error, DecodeError):
+        # Of a client's stream; grpc decodes each message where the servicer reads it.
+        error = not_decoded(error)
     if not isinstance(error, AirlockError):
         log.error("fault", exc_info=error)
         error = Internal("a fault of the gateway; its log has the details")
@@ -198,6 +201,11 @@ async def _abort(context: Context, error: Exception) -> NoReturn:
     # grpc-stubs do not know this method, nor that it never returns.
     abort: Callable[[grpc.Status], Awaitable[NoReturn]] = context.abort_with_status  # type: ignore[attr-defined]
     await abort(rpc_status.to_status(status_of(error)))
+
+
+def not_decoded(error: DecodeError) -> InvalidArgument:
+    """Return the error of bytes that are no message of the method's type; `error` names that, and quotes nothing."""
+    return InvalidArgument(f"the request cannot be decoded: {error}")
 
 
 def status_of(error: AirlockError) -> status_pb2.Status:

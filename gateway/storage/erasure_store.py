@@ -149,13 +149,29 @@ class ErasureStore:
         return removed
 
     async def tell(
-        self, tenant: str, *, audit: bool, actor: str, removed: Mapping[str, int], workspaces: int
+        self,
+        tenant: str,
+        *,
+        audit: bool,
+        actor: str,
+        removed: Mapping[str, int],
+        workspaces: int,
+        on_engine: Mapping[str, int],
     ) -> tuple[Mapping[str, int], Mapping[str, int], int]:
         """Take the audit away where it is to go, count what is left, and write both into the operators' audit.
 
-        All of it in one transaction. Returns what was removed in all, what is left, and the record's number.
+        All of it in one transaction. `on_engine` was counted on the engine, and is left as well. Returns what was
+        removed in all, what is left, and the record's number.
         """
-        work = partial(self._tell, tenant=tenant, audit=audit, actor=actor, removed=removed, workspaces=workspaces)
+        work = partial(
+            self._tell,
+            tenant=tenant,
+            audit=audit,
+            actor=actor,
+            removed=removed,
+            workspaces=workspaces,
+            on_engine=on_engine,
+        )
         everything, left = await self._database.transact(work)
         told = select(func.max(audit_records.c.sequence).label("last")).where(
             audit_records.c.tenant == OPERATORS, audit_records.c.kind == "tenant_deleted"
@@ -171,12 +187,13 @@ class ErasureStore:
         actor: str,
         removed: Mapping[str, int],
         workspaces: int,
+        on_engine: Mapping[str, int],
     ) -> tuple[Mapping[str, int], Mapping[str, int]]:
         head = connection.execute(select(audit_heads).where(audit_heads.c.tenant == tenant)).mappings().first()
         everything = dict(removed)
         if audit:
             everything[audit_records.name] = self._audit.erase(connection, tenant=tenant)
-        left = {}
+        left = dict(on_engine)
         for table in _TABLES:
             belongs = belongs_to_tenant(table, tenant)
             if belongs is not None:

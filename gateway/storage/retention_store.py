@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Connection, delete, exists, select, update
 from gateway.clock import NowUs, now_us
 from gateway.storage.audit_store import AuditStore
 from gateway.storage.database import Database
+from gateway.storage.request_store import REMEMBERED_US
 from gateway.storage.tables import audit_heads, events, runs, tool_calls
 
 # What one transaction removes: some milliseconds' worth, for all writers of the database wait meanwhile.
@@ -25,6 +26,7 @@ class RetentionStore:
 
     def __init__(self, database: Database, clock: NowUs = now_us) -> None:
         self._database = database
+        self._clock = clock
         self._audit = AuditStore(database, clock)
 
     async def prune_events(self, before_us: int) -> int:
@@ -49,14 +51,18 @@ class RetentionStore:
         return removed
 
     async def prune_tool_calls(self, before_us: int) -> int:
-        """Remove the calls that ended before that, but for those of runs that are under way."""
+        """Remove the calls that ended before that, but for those of runs under way and those that are promised.
+
+        Promised is what a request id is answered with, REMEMBERED_US long; forget_results() takes the promise back.
+        """
         calls = tool_calls.c
         goes_on = exists().where(runs.c.id == calls.run_id, runs.c.status.in_(_UNDER_WAY))
-        found = select(calls.id).where(calls.finished_us < before_us, ~goes_on).limit(_BATCH_ROWS)
+        unpromised = calls.request_id.is_(None) | (calls.started_us <= self._clock() - REMEMBERED_US)
+        old = (calls.finished_us < before_us) & unpromised
+        found = select(calls.id).where(old, ~goes_on).limit(_BATCH_ROWS)
         removed = 0
         while ids := [row.id for row in await self._database.rows(found)]:
-            old = tool_calls.delete().where(calls.id.in_(ids), calls.finished_us < before_us)
-            await self._database.write((old, None))
+            await self._database.write((tool_calls.delete().where(calls.id.in_(ids), old), None))
             removed += len(ids)
         return removed
 

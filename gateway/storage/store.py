@@ -38,7 +38,7 @@ from gateway.storage.stored_message import read_message, whole_thread
 from gateway.storage.tables import events, messages, runs, thread_metadata, threads, tool_calls
 
 # A page of events ends after this many characters, whatever the number of events.
-_EVENTS_PAGE_CHARS = 4 * 1024 * 1024
+_EVENTS_PAGE_CHARS = 256 * 1024
 # A thread is read in slices of this size, so that a reader's thread is soon free for others.
 _SLICE_CHARS = 1024 * 1024
 T = TypeVar("T")

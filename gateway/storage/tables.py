@@ -62,6 +62,7 @@ threads = Table(
     # The engine that its workspace is on, since its first sandbox.
     Column("engine", String(128)),
     Unique("tenant", "name"),
+    Index("ix_threads_tenant_created", "tenant", "created_us", "id"),
 )
 
 messages = Table(

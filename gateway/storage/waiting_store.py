@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import ColumnElement, Connection, exists, insert, or_, select, true, update
+from sqlalchemy import ColumnElement, Connection, exists, func, insert, or_, select, true, update
 
 from agent.events import Event
 from gateway.clock import NowUs, now_us
@@ -79,12 +79,15 @@ class WaitingStore:
     async def _found(self, which: ColumnElement[bool], *, waited: bool) -> Sequence[WaitingRun]:
         here = true() if self._engine is None else or_(threads.c.engine.is_(None), threads.c.engine == self._engine)
         serves = runs.c.gateway.in_(live_gateways(self._clock())).label("serves")
+        # In turn: the oldest of each tenant, then the second of each. What cannot go on, for its tenant's quota is used
+        # up or its tenant is not configured, must not keep other tenants' runs out of the page.
+        turn = func.row_number().over(partition_by=runs.c.tenant, order_by=runs.c.started_us)
         query = (
             select(runs.c.id, runs.c.tenant, runs.c.thread_id, runs.c.gateway, runs.c.epoch, runs.c.cancel_us)
             .add_columns(threads.c.name, serves)
             .join(threads, runs.c.thread_id == threads.c.id)
             .where(which, here)
-            .order_by(runs.c.started_us)
+            .order_by(turn, runs.c.started_us)
             .limit(_READY_LIMIT)
         )
         return [

@@ -59,9 +59,8 @@ async def work_in_child(work: Callable[[Emit], None], reply: Mergeable, timeout_
             if piece is None:
                 return False
             if not piece:
-                if data:
-                    raise Fault(wire.FAILURE_KIND_INTERNAL, f"{path}: the search was killed, perhaps for memory")
-                return True
+                # Also when nothing came yet: work that ends says so, and what was killed has not found nothing.
+                raise Fault(wire.FAILURE_KIND_INTERNAL, f"{path}: the search was killed, perhaps for memory")
             data += piece
             if _merge(data, reply):
                 return True

@@ -123,8 +123,12 @@ async def test_a_removed_workspace_is_empty_the_next_time(engine: Engine) -> Non
     with pytest.raises(SandboxError):  # in use
         await engine.remove_workspace("tenant-a", "forgotten")
     await engine.remove(first.id)
-    await engine.remove_workspace("tenant-a", "forgotten")
-    await engine.remove_workspace("tenant-a", "forgotten")
+    before = await engine.left_of("tenant-a")
+    assert await engine.remove_workspace("tenant-a", "forgotten")
+    assert not await engine.remove_workspace("tenant-a", "forgotten")
+    after = await engine.left_of("tenant-a")
+    assert (before["volumes"] - after["volumes"], before["containers"] - after["containers"]) == (1, 0)
+    assert await engine.left_of("nobody") == {"volumes": 0, "containers": 0}
     second = await engine.create(spec("forgotten"))
     with pytest.raises(NotFound):
         await second.files.stat("/workspace/a")

@@ -71,6 +71,21 @@ async def test_files_are_whole_across_cuts(pair: Pair, client: Client) -> None:
         assert proxy.cuts
 
 
+async def test_processes_are_started_once_and_their_output_is_whole_across_cuts(pair: Pair, client: Client) -> None:
+    whole = b"".join(b"line %d\n" % number for number in range(1, 2_001))
+    # A page of output must fit between two cuts.
+    limits = {"least_bytes": 1_000, "most_bytes": 40_000}
+    async with CuttingProxy(pair.address, 5, **limits) as proxy, Client(proxy.address, pair.key, retry=PATIENT) as cut:
+        for number in range(6):
+            code = f"echo {number} >> /workspace/starts; for n in $(seq 2000); do echo line $n; done"
+            started = await cut.start_process(["sh", "-c", code], thread="procs")
+            pieces = [piece async for piece in cut.process_output("procs", started.id, follow=True)]
+            assert b"".join(piece.data for piece in pieces) == whole
+        assert proxy.cuts > 1
+    starts = await client.read_file("procs", "/workspace/starts")
+    assert starts.split() == [b"%d" % number for number in range(6)]
+
+
 async def test_a_run_is_started_once_and_followed_whole_across_cuts(tmp_path: Path) -> None:
     turns = [
         Turn(say="I look.", calls=(Call("execute", {"command": "for n in $(seq 200); do echo $n; done"}),)),

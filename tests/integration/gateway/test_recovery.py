@@ -1,8 +1,9 @@
-"""kill -9 at fifty seeded moments of runs with side effects: every event once and in order, no call twice, an end.
+"""kill -9 at fifty seeded points of runs with side effects: every event once and in order, no call twice, an end.
 
-Five runs are under way at once, so that each of ten kills meets five of them, each somewhere else. On SQLite the
-gateway that was killed comes back; on PostgreSQL another one takes the runs over, and the one that was killed comes
-back as the other. A moment is measured from a run's progress, and drawn by a seeded generator.
+Five runs are under way at once, and a kill meets each somewhere else: a point is one kill of one run, and where that
+run was is recorded. On SQLite the gateway that was killed comes back; on PostgreSQL another one takes the runs over,
+and the one that was killed comes back as the other. A moment is measured from the runs' progress, and drawn by a
+seeded generator; kills go on past the fifty points until some interrupted a call and some met a run between calls.
 """
 
 from __future__ import annotations
@@ -12,26 +13,25 @@ import contextlib
 import itertools
 import json
 import os
-import random
 from collections import Counter
 from collections.abc import AsyncIterator
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from sqlalchemy import select
 
 from agent.models.scripted_model_server import Call, Received, ScriptedModelServer, Turn
 from gateway.client import Client, Event
-from gateway.errors import Unavailable
 from gateway.storage.database import Database
-from gateway.storage.tables import runs
 from tests.docker_state import containers_of, volumes_of
 from tests.gateway_process import Home, airlock, make_home, served
+from tests.integration.gateway.killed_runs import KilledRuns
 
 KILLS = int(os.environ.get("AIRLOCK_KILLS", "10"))
 THREADS = ("t0", "t1", "t2", "t3", "t4")
+POINTS = KILLS * len(THREADS)
 ENV = {"OPENAI_API_KEY": "none", "NO_PROXY": "127.0.0.1"}
 LIMITS = {"steps": 10_000, "tool_calls": 100_000, "output_tokens": 10_000_000, "run_s": 3600}
 
@@ -71,57 +71,16 @@ async def _home(directory: Path, model: ScriptedModelServer, **sections: Any) ->
     return home
 
 
-class Run:
-    """The run, as its row tells of it."""
-
-    def __init__(self, database: Database, run_id: str) -> None:
-        self._database = database
-        self.id = run_id
-
-    async def row(self) -> tuple[int, str, str | None]:
-        query = select(runs.c.last_sequence, runs.c.status, runs.c.gateway).where(runs.c.id == self.id)
-        while True:
-            with contextlib.suppress(Unavailable):
-                return tuple((await self._database.rows(query))[0])  # type: ignore[return-value]
-
-    async def progress(self, past: int) -> int:
-        """Return the number of the newest event once there is one past that number."""
-        async with asyncio.timeout(90):
-            while True:
-                sequence, status, _ = await self.row()
-                assert status == "running"
-                if sequence > past:
-                    return sequence
-                await asyncio.sleep(0.02)
-
-
-class Runs:
-    """Runs under way at once, and where they were at the last kill."""
-
-    def __init__(self, database: Database, seed: int) -> None:
-        self._moments = random.Random(seed)
-        self._database = database
-        self.all: list[Run] = []
-        self._at: list[int] = []
-
-    async def start(self, client: Client) -> None:
-        made = [await client.start_run("go on", thread=thread) for thread in THREADS]
-        self.all = [Run(self._database, run.id) for run in made]
-        self._at = [0] * len(made)
-
-    async def moment(self) -> None:
-        """Return at the next moment to kill at: when all have gone on, and one of them somewhat further."""
-        await asyncio.gather(*(run.progress(at) for run, at in zip(self.all, self._at, strict=True)))
-        n = self._moments.randrange(len(self.all))
-        await self.all[n].progress((await self.all[n].row())[0] + self._moments.randint(0, 12))
-        await asyncio.sleep(self._moments.uniform(0, 0.2))
-
-    async def killed(self) -> None:
-        self._at = [(await run.row())[0] for run in self.all]
-
-    async def check(self, client: Client) -> None:
-        for run, thread in zip(self.all, THREADS, strict=True):
-            await _check(client, thread, await _events(client, run.id), KILLS)
+async def _check_all(killed: KilledRuns, client: Client) -> None:
+    points = killed.points
+    assert killed.enough(POINTS), points
+    # A run goes on between two kills, and kills meet it anywhere in its steps.
+    assert len({(point.run, point.sequence) for point in points}) >= 0.8 * len(points)
+    assert len({(point.after, bool(point.in_flight)) for point in points}) >= 3, points
+    for run_id, thread in zip(killed.ids, THREADS, strict=True):
+        told = await _events(client, run_id)
+        lost = frozenset[str]().union(*(point.interrupts for point in points if point.run == run_id))
+        await _check(client, thread, told, killed.kills_of(run_id), lost)
 
 
 async def _events(client: Client, run_id: str) -> list[Event]:
@@ -129,15 +88,14 @@ async def _events(client: Client, run_id: str) -> list[Event]:
         return [event async for event in client.watch_run(run_id)]
 
 
-async def _check(client: Client, thread: str, events: list[Event], taken_over: int) -> None:
+async def _check(client: Client, thread: str, events: list[Event], kills: int, lost: AbstractSet[str]) -> None:
     """Look at all that must be true of the run at its end."""
     assert [event.sequence for event in events] == list(range(1, len(events) + 1))
     assert events[-1].type == "run_finished"
     assert (events[-1].payload["status"], events[-1].payload["stop"]["rule"]) == ("completed", "stop")
     resumed = [event.payload["because"] for event in events if event.type == "run_resumed"]
     assert set(resumed) == {"gateway_lost"}
-    # One that was killed before it said so has taken it over as well.
-    assert len(resumed) >= taken_over * 0.5
+    assert len(resumed) >= kills
     told = Counter(
         (event.type, event.payload.get("call_id", event.payload.get("step")))
         for event in events
@@ -148,8 +106,10 @@ async def _check(client: Client, thread: str, events: list[Event], taken_over: i
     finished = {event.payload["call_id"]: event.payload for event in events if event.type == "tool_call_finished"}
     assert started.keys() == finished.keys()
     outcomes = Counter(call["outcome"] for call in finished.values())
-    assert outcomes.keys() <= {"exited", "completed", "interrupted"}, outcomes
+    odd = [call for call in finished.values() if call["outcome"] not in {"exited", "completed", "interrupted"}]
+    assert odd == []
     assert outcomes["exited"], outcomes
+    assert {call_id: finished[call_id]["outcome"] for call_id in lost} == dict.fromkeys(lost, "interrupted")
     written = await client.call_tool("execute", {"command": "cat /workspace/log"}, thread=thread)
     lines = Counter(written.content.split())
     assert {line: times for line, times in lines.items() if times != 1} == {}
@@ -164,8 +124,22 @@ async def _check(client: Client, thread: str, events: list[Event], taken_over: i
             assert "not run again" in call["content"]
             lines.pop(line, None)
     assert lines == {}
+    await _check_file(client, thread, started, finished)
     answered = [json.loads(json.dumps(event.payload)) for event in events if event.type == "model_finished"]
     assert [call["id"] for answer in answered for call in answer["tool_calls"]] == list(started)
+
+
+async def _check_file(
+    client: Client, thread: str, started: dict[str, dict[str, Any]], finished: dict[str, dict[str, Any]]
+) -> None:
+    """See that the file has what the last finished call wrote, or one that came after it and was interrupted."""
+    possible = {""}
+    for call_id, call in started.items():
+        if call["name"] == "write_file":
+            content = call["arguments"]["content"]
+            possible = {content} if finished[call_id]["outcome"] == "completed" else {*possible, content}
+    written = await client.call_tool("execute", {"command": "touch state; cat state"}, thread=thread)
+    assert written.content.strip() in possible
 
 
 @pytest.fixture
@@ -184,19 +158,21 @@ async def test_a_gateway_that_is_killed_again_and_again_and_comes_back_loses_and
 ) -> None:
     home = await _home(tmp_path / "home", model)
     database = await Database.open(f"sqlite:///{tmp_path}/home/state/airlock.db")
-    runs_ = Runs(database, 6)
-    for _ in range(KILLS):
+    killed = KilledRuns(database, 6)
+    for _ in range(2 * KILLS):
         with served(home, ENV) as gateway:
-            if not runs_.all:
+            if not killed.ids:
                 async with Client(gateway.address, home.key) as client:
-                    await runs_.start(client)
-            await runs_.moment()
+                    await killed.start(client, THREADS)
+            await killed.moment()
             gateway.kill()
-            await runs_.killed()
+            await killed.killed(_process_id(home))
+        if killed.enough(POINTS):
+            break
     endless.stopping = True
     with served(home, ENV) as gateway:
         async with Client(gateway.address, home.key) as client:
-            await runs_.check(client)
+            await _check_all(killed, client)
     await database.close()
     assert model.failures == []
     assert containers_of(home.instance) == []
@@ -216,24 +192,26 @@ async def test_of_two_gateways_the_one_that_lives_takes_the_runs_over_again_and_
     )
     key = str(json.loads(made.stdout)["key"])
     database = await Database.open(postgres_url)
-    runs_ = Runs(database, 7)
+    killed = KilledRuns(database, 7)
     async with contextlib.AsyncExitStack() as last:
         lives = [last.enter_context(contextlib.ExitStack()) for _ in homes]
         gateways = [life.enter_context(served(home, ENV)) for life, home in zip(lives, homes, strict=True)]
         async with Client(gateways[0].address, key) as client:
-            await runs_.start(client)
-        for _ in range(KILLS):
-            await runs_.moment()
+            await killed.start(client, THREADS)
+        for _ in range(2 * KILLS):
+            await killed.moment()
             # As a rule it has all runs, for it alone served when they were taken over the last time.
-            _, _, host = await runs_.all[0].row()
-            killed = next((n for n, home in enumerate(homes) if _process_id(home) == host), 0)
-            gateways[killed].kill()
-            await runs_.killed()
-            lives[killed].close()
-            gateways[killed] = lives[killed].enter_context(served(homes[killed], ENV))
+            host = await killed.host()
+            n = next((n for n, home in enumerate(homes) if _process_id(home) == host), 0)
+            gateways[n].kill()
+            await killed.killed(_process_id(homes[n]))
+            lives[n].close()
+            gateways[n] = lives[n].enter_context(served(homes[n], ENV))
+            if killed.enough(POINTS):
+                break
         endless.stopping = True
         async with Client(gateways[0].address, key) as client:
-            await runs_.check(client)
+            await _check_all(killed, client)
     await database.close()
     assert model.failures == []
 

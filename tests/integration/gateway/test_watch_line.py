@@ -114,6 +114,22 @@ async def test_a_run_is_seen_live_left_with_ctrl_c_and_rejoined_where_it_was(wat
     assert "The gate is open." in whole.stdout
 
 
+async def test_a_slow_tool_call_shows_its_output_as_it_comes_and_once(watched: Watched) -> None:
+    gate = GATE.replace("before the gate", "before the $((6 * 7))") + "; echo behind it"
+    arguments = json.dumps({"command": gate})
+    terminal = Terminal("tool", "call", "execute", arguments, "--thread", "t", env=watched.env)
+    await asyncio.to_thread(terminal.until, "before the 42")
+    async with Client(watched.address, watched.home.key) as client:
+        await client.write_file("t", "/workspace/go", b"")
+    await asyncio.to_thread(terminal.until, r"exited 0 · .* ms")
+    assert await asyncio.to_thread(terminal.ended) == 0
+    assert (terminal.seen.count("before the 42"), terminal.seen.count("behind it")) == (1, 1)
+    piped = await asyncio.to_thread(
+        airlock, "tool", "call", "execute", '{"command": "echo one; sleep 1.2; echo two"}', env=watched.env
+    )
+    assert piped.stdout == "one\ntwo\n\n"
+
+
 async def test_a_run_that_was_cancelled_ends_the_watch_with_bad_news(watched: Watched) -> None:
     async with Client(watched.address, watched.home.key) as client:
         run = await client.start_run("open the gate", thread="t")

@@ -31,11 +31,18 @@ class Files:
     def __init__(self) -> None:
         self.removed: list[tuple[str, str]] = []
         self.failures: list[Exception] = []
+        self.none_of: set[str] = set()
+        self.left = {"volumes": 0, "containers": 0}
 
-    async def remove(self, tenant: str, thread: str) -> None:
+    async def remove(self, tenant: str, thread: str) -> bool:
         if self.failures:
             raise self.failures.pop()
         self.removed.append((tenant, thread))
+        return thread not in self.none_of
+
+    async def left_of(self, tenant: str) -> dict[str, int]:
+        assert tenant == GONE
+        return self.left
 
 
 @pytest.fixture
@@ -57,7 +64,7 @@ def erasure(database: Database, files: Files) -> Erasure:
     async def no_time(_: float) -> None:
         return None
 
-    return Erasure(database, ErasureStore(database), files.remove, sleep=no_time)
+    return Erasure(database, ErasureStore(database), files.remove, sleep=no_time, left_of=files.left_of)
 
 
 async def _name(database: Database, tenant: str) -> str:
@@ -99,6 +106,27 @@ async def test_nothing_of_a_tenant_is_left_and_nothing_of_others_is_touched(
     assert (record.sequence, record.kind, record.actor) == (erased.audit_sequence, "tenant_deleted", "operator")
     assert (told["tenant"], told["removed"], told["left"]) == (GONE, dict(erased.removed), dict(erased.left))
     assert told["audit_sequence"] == 1
+
+
+async def test_what_the_engine_removed_and_still_has_is_counted_and_in_the_audit(
+    database: Database, erasure: Erasure, files: Files
+) -> None:
+    files.none_of, files.left = {await _name(database, GONE)}, {"volumes": 2, "containers": 1}
+    erased = await erasure.tenant(GONE, True, "operator")
+    assert erased.workspaces_removed == 0
+    assert {table: left for table, left in erased.left.items() if left} == {"volumes": 2, "containers": 1}
+    record = (await database.rows(select(audit_records).where(audit_records.c.tenant == OPERATORS)))[0]
+    told = json.loads(record.details)
+    assert (told["left"], told["workspaces_removed"]) == (dict(erased.left), 0)
+
+
+async def test_an_engine_that_does_not_say_what_it_has_leaves_the_rows(database: Database, files: Files) -> None:
+    async def silent(_: str) -> dict[str, int]:
+        raise EngineUnavailable("gone")
+
+    with pytest.raises(Unavailable, match="ask again"):
+        await Erasure(database, ErasureStore(database), files.remove, left_of=silent).tenant(GONE, True, "operator")
+    assert await _name(database, GONE)
 
 
 async def test_to_erase_twice_is_no_error(erasure: Erasure) -> None:
@@ -214,16 +242,17 @@ async def test_a_workspace_that_a_container_on_its_way_out_still_holds_is_waited
         async def stop(self, tenant: str, thread: str) -> None:
             asked.append(f"stop {tenant} {thread}")
 
-        async def remove_workspace(self, tenant: str, thread: str) -> None:
+        async def remove_workspace(self, tenant: str, thread: str) -> bool:
             if held:
                 raise held.pop()
             asked.append(f"removed {tenant} {thread}")
+            return True
 
     async def no_time(_: float) -> None:
         return None
 
     engine: Engine = cast(Any, Held())
-    await remove_files_of(engine, no_time)("t", "a")
+    assert await remove_files_of(engine, no_time)("t", "a")
     assert asked == ["stop t a", "stop t a", "stop t a", "removed t a"]
     held += [SandboxUnavailable("volume is in use")] * 100
     with pytest.raises(SandboxUnavailable):

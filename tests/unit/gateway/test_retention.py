@@ -106,6 +106,16 @@ async def test_old_calls_go_but_for_those_of_runs_that_go_on(database: Database)
     assert await _calls(database) == ["of a run that goes on", "under way", "young"]
 
 
+async def test_a_call_whose_request_id_is_promised_stays_however_soon_calls_go(database: Database) -> None:
+    promised = {"request_id": "r1", "request_digest": "d", "result": "{}"}
+    await _add_call(database, "promised", 0.9, **promised)
+    await _add_call(database, "without", 0.9)
+    await _add_call(database, "forgotten", 1.1, **promised | {"request_id": "r2"})
+    assert (await _retention(database, RetentionSettings(tool_calls_days=0.5)).prune())["tool_calls"] == 2
+    assert await _calls(database) == ["promised"]
+    assert await RetentionStore(database, lambda: NOW + DAY_US).prune_tool_calls(NOW) == 1
+
+
 async def test_results_are_forgotten_after_hours_and_the_calls_stay(database: Database) -> None:
     for n, hours in enumerate([25, 26, 27, 28, 23]):
         await _add_call(database, f"c{n}", hours / 24, request_id=f"r{n}", request_digest="d", result="{}")

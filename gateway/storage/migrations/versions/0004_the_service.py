@@ -53,6 +53,7 @@ def upgrade() -> None:
         table.add_column(sa.Column("replaced_by", sa.String(length=64)))
     with op.batch_alter_table("threads") as table:
         table.add_column(sa.Column("engine", sa.String(length=128)))
+        table.create_index("ix_threads_tenant_created", ["tenant", "created_us", "id"])
     with op.batch_alter_table("runs") as table:
         table.alter_column("suspended", new_column_name="checkpoint", existing_type=sa.Text())
         table.add_column(sa.Column("epoch", sa.Integer(), nullable=False, server_default="0"))
@@ -147,6 +148,7 @@ def downgrade() -> None:
             changed.drop_column(column)
         changed.alter_column("checkpoint", new_column_name="suspended", existing_type=sa.Text())
     with op.batch_alter_table("threads") as changed:
+        changed.drop_index("ix_threads_tenant_created")
         changed.drop_column("engine")
     with op.batch_alter_table("api_keys") as changed:
         for column in ("replaced_by", "expires_us", "name"):

@@ -11,7 +11,12 @@ from pathlib import Path
 import pytest
 
 _BIN = Path(sys.executable).parent
-_ENV = {**os.environ, "PATH": f"{_BIN}:{os.environ['PATH']}"}
+# The shell is named, not looked for among the parents of this process: under CI there may be none.
+_ENV = {
+    **os.environ,
+    "PATH": f"{_BIN}:{os.environ['PATH']}",
+    "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1",
+}
 
 
 def _script() -> str:

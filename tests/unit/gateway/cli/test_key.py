@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
+from gateway.errors import Unauthenticated
 
 
 def _airlock(*arguments: str) -> tuple[int, str]:
@@ -63,3 +64,46 @@ def test_what_cannot_be_is_said(made: dict[str, Any], wrong: tuple[str, ...], sa
     code, printed = _airlock("key", *wrong, "--config", made["config"], "--json")
     assert code != 0
     assert said in json.loads(printed)["error"]
+
+
+def test_a_name_with_brackets_is_shown_as_it_is(made: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    _key(made, "create", "--name", "[/evil] [link=http://x]y[/link]")
+    code, told = _airlock("key", "list", "--config", made["config"])
+    assert code == 0
+    assert "[/evil]" in told.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("key", "list"),
+        ("key", "create"),
+        ("policy", "current", "--operator-layer"),
+        ("policy", "history", "--tenant", "default"),
+        ("policy", "rollback", "--tenant", "default"),
+        ("policy", "apply", "p.yaml", "--tenant", "default"),
+    ],
+)
+def test_the_environments_address_is_asked_where_no_configuration_is_given_or_here(
+    made: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    asked: list[str] = []
+
+    class Asked:
+        def __init__(self, address: str, key: str) -> None:
+            asked.append(address)
+            raise Unauthenticated(f"no key {key}")
+
+    monkeypatch.setattr("gateway.client.Client", Asked)
+    monkeypatch.setenv("AIRLOCK_ADDRESS", "of-the-environment:1")
+    (tmp_path / "p.yaml").write_text("version: 1\n")
+    monkeypatch.chdir(tmp_path)
+    assert _airlock(*command, "--json")[0] == 3
+    _airlock(*command, "--address", "given:1", "--json")
+    assert asked == ["of-the-environment:1", "given:1"]
+    _airlock(*command, "--config", made["config"], "--json")
+    _airlock(*command, "--config", "airlock.yaml", "--json")  # it is not here, and was asked for
+    (tmp_path / "airlock.yaml").symlink_to(made["config"])
+    _airlock(*command, "--json")
+    assert asked == ["of-the-environment:1", "given:1"]

@@ -173,6 +173,8 @@ def test_show_wants_a_file_or_a_tenant(file: Path) -> None:
 
 def test_schema_prints_a_json_schema() -> None:
     assert "$schema" in json.loads(run("schema").stdout)
+    as_json = run("schema", "--json").stdout
+    assert (json.loads(as_json), as_json.count("\n")) == (json.loads(run("schema").stdout), 1)
 
 
 @pytest.fixture

@@ -1,0 +1,69 @@
+"""What a terminal shows of a call's output while it comes: nothing of a quick one, which is shown once it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import hashlib
+from typing import TYPE_CHECKING, Self
+
+from gateway.cli.printable import printable
+from gateway.cli.terminal import out
+
+if TYPE_CHECKING:
+    from gateway.client import ToolResult
+
+_QUIET_S = 1.0
+_STREAMS = ("stdout", "stderr")
+
+
+class LiveOutput:
+    """Takes output; from a second after the block was entered it is printed, all of it and in order of arrival."""
+
+    def __init__(self, quiet_s: float = _QUIET_S) -> None:
+        self._quiet_s = quiet_s
+        self._held: list[tuple[str, bytes]] | None = []
+        # A character may lie in two pieces, and a piece of the other stream between them.
+        self._decoders = {stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in _STREAMS}
+        self._digests = {stream: hashlib.sha256() for stream in _STREAMS}
+        self._column = 0
+
+    def __enter__(self) -> Self:
+        self._timer = asyncio.get_running_loop().call_later(self._quiet_s, self._show)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._timer.cancel()
+        if self._held is not None:
+            return
+        for decoder in self._decoders.values():
+            self._print(decoder.decode(b"", final=True))
+        if self._column:
+            self._print("\n")
+
+    def add(self, stream: str, data: bytes) -> None:
+        """Take a piece; `stream` is stdout or stderr."""
+        if self._held is not None:
+            self._held.append((stream, data))
+            return
+        self._digests[stream].update(data)
+        self._print(self._decoders[stream].decode(data))
+
+    def showed(self, result: ToolResult) -> bool:
+        """Return whether all that a result says is on the terminal: not where it was cut, or stands elsewhere."""
+        if self._held is not None or result.evicted is not None:
+            return False
+        whole = {"stdout": result.stdout_bytes, "stderr": result.stderr_bytes}
+        if len(result.content_bytes) != sum(len(data) for data in whole.values()):
+            return False
+        return all(self._digests[stream].digest() == hashlib.sha256(data).digest() for stream, data in whole.items())
+
+    def _show(self) -> None:
+        held, self._held = self._held, None
+        for stream, data in held or ():
+            self.add(stream, data)
+
+    def _print(self, text: str) -> None:
+        if text:
+            self._column = len(text) - text.rfind("\n") - 1
+            out.print(printable(text), markup=False, end="")

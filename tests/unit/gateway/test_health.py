@@ -1,0 +1,137 @@
+"""The health of each service follows what it needs: with fakes, and with a PostgreSQL that goes away and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from gateway.serving.anonymous_calls import AnonymousStreams, BoundedHealth
+from gateway.serving.health import NOT_SERVING, SERVING, Health, Need, needs_of
+from gateway.storage.database import Database
+from tests.postgres import PostgresServer
+
+RUN, TOOL = "gateway.v1.RunService", "gateway.v1.ToolService"
+NAMES = ("", RUN, TOOL)
+
+
+class Needed:
+    """A database or an engine that is there, is gone, or hangs."""
+
+    def __init__(self) -> None:
+        self.gone = False
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.asked = 0
+
+    async def ask(self) -> None:
+        self.asked += 1
+        await self.may_answer.wait()
+        if self.gone:
+            raise ConnectionError("gone")
+
+
+class Told:
+    """What the health service was told of each service, all of it in order."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, list[int]] = {}
+
+    async def set(self, service: str, status: int) -> None:
+        self.of.setdefault(service, []).append(status)
+
+    def now(self) -> dict[str, bool]:
+        return {name: said[-1] == SERVING for name, said in self.of.items()}
+
+
+def _health(told: Told, database: Needed, engine: Needed, limit_s: float = 60) -> Health:
+    everywhere, in_sandboxes = frozenset(NAMES), frozenset({TOOL})
+    return Health(
+        told,
+        (
+            Need("database", database.ask, everywhere, look_s=0.001, limit_s=limit_s),
+            Need("engine", engine.ask, in_sandboxes, look_s=0.001, limit_s=limit_s),
+        ),
+    )
+
+
+async def _until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not true():
+            await asyncio.sleep(0.001)
+
+
+async def test_what_needs_an_engine_does_not_serve_while_it_is_gone_and_all_else_does() -> None:
+    told, database, engine = Told(), Needed(), Needed()
+    async with _health(told, database, engine).following():
+        assert told.now() == {"": True, RUN: True, TOOL: True}
+        engine.gone = True
+        await _until(lambda: told.now() == {"": True, RUN: True, TOOL: False})
+        database.gone = True
+        await _until(lambda: told.now() == {"": False, RUN: False, TOOL: False})
+        database.gone = False
+        await _until(lambda: told.now() == {"": True, RUN: True, TOOL: False})
+        engine.gone = False
+        await _until(lambda: told.now() == {"": True, RUN: True, TOOL: True})
+    assert told.of == {
+        "": [SERVING, NOT_SERVING, SERVING],
+        RUN: [SERVING, NOT_SERVING, SERVING],
+        TOOL: [SERVING, NOT_SERVING, SERVING],
+    }, "each change is said once"
+
+
+async def test_a_gateway_whose_engine_is_gone_at_the_start_does_not_say_first_that_it_serves() -> None:
+    told, engine = Told(), Needed()
+    engine.gone = True
+    async with _health(told, Needed(), engine).following():
+        assert told.of == {"": [SERVING], RUN: [SERVING], TOOL: [NOT_SERVING]}
+
+
+async def test_what_hangs_is_gone_and_asked_once_until_it_answers() -> None:
+    told, database, engine = Told(), Needed(), Needed()
+    async with _health(told, database, engine, limit_s=0.01).following():
+        database.may_answer.clear()
+        await _until(lambda: not told.now()[""])
+        asked, looked = database.asked, engine.asked
+        await _until(lambda: engine.asked > looked + 20)
+        assert database.asked == asked
+        assert told.now()[RUN] is False
+        database.may_answer.set()
+        await _until(lambda: told.now() == {"": True, RUN: True, TOOL: True})
+
+
+async def test_what_hangs_does_not_hold_up_the_end() -> None:
+    engine = Needed()
+    engine.may_answer.clear()
+    async with asyncio.timeout(60), _health(Told(), Needed(), engine, limit_s=0.01).following():
+        pass
+
+
+async def test_a_gateway_that_drains_serves_no_more_whatever_comes_back() -> None:
+    healthy, engine = BoundedHealth(AnonymousStreams()), Needed()
+    engine.gone = True
+    health = Health(healthy, (Need("engine", engine.ask, frozenset({TOOL}), look_s=0.001),))
+    async with health.following():
+        await healthy.enter_graceful_shutdown()
+        engine.gone = False
+        asked = engine.asked
+        await _until(lambda: engine.asked > asked + 3)
+        assert healthy._server_status[TOOL] == NOT_SERVING
+
+
+async def test_a_database_that_goes_and_comes_back_takes_the_services_with_it(
+    postgres_server: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.serving.health._DATABASE_LOOK_S", 0.02)
+    told, database = Told(), await Database.open(postgres_url)
+    async with Health(told, needs_of((RUN, TOOL), database, Needed().ask)).following():
+        assert told.now() == {"": True, RUN: True, TOOL: True}
+        postgres_server.stop()
+        try:
+            await _until(lambda: told.now() == {"": False, RUN: False, TOOL: False})
+        finally:
+            postgres_server.start()
+        await _until(lambda: told.now() == {"": True, RUN: True, TOOL: True})
+    await database.close()
+    assert told.of[""] == [SERVING, NOT_SERVING, SERVING]
