@@ -18,7 +18,6 @@ from gateway.client.retry import DEFAULT_RETRY, Attempts, Retry, RetryBudget
 from gateway.client.tls import AMBIENT, Tls
 from gateway.errors import (
     AirlockError,
-    Cancelled,
     DeadlineExceeded,
     InProgress,
     InvalidArgument,
@@ -59,8 +58,10 @@ _BY_CODE: Mapping[grpc.StatusCode, type[AirlockError]] = {
         Overloaded,
         Unavailable,
         DeadlineExceeded,
-        Cancelled,
     )
+} | {
+    # Who takes a call back hears nothing of it: it was grpc at the other end, whose server stops or has no room.
+    grpc.StatusCode.CANCELLED: Unavailable
 }
 
 # As grpc writes them: "Received message larger than max (5000064 vs. 4194304)".

@@ -13,6 +13,7 @@ import structlog
 from pydantic import JsonValue
 from sqlalchemy import (
     Column,
+    ColumnElement,
     Connection,
     Row,
     Select,
@@ -269,6 +270,9 @@ class Store:
 
         def work(connection: Connection) -> None:
             if write_run(connection, claim, write, self._clock) and write.finished is not None:
+                # A run that is over has nothing under way: what a gateway that is lost had begun is told as that.
+                left = (tool_calls.c.run_id == claim.run_id) & (tool_calls.c.state == "executing")
+                self._interrupt(connection, left)
                 self.audit.append(connection, entries=run_changed(connection, "run_finished", claim.run_id))
 
         await self._database.transact(work, apart=False)
@@ -383,17 +387,20 @@ class Store:
         asked = tool_calls.c.id.in_(list(call_ids)) & (tool_calls.c.run_id == claim.run_id)
         again = asked & tool_calls.c.read_only
         under_way = (tool_calls.c.run_id == claim.run_id) & (tool_calls.c.state == "executing")
-        done = {"state": "interrupted", "outcome": "interrupted", "reason": INTERRUPTED_REASON, "is_error": True}
 
         def work(connection: Connection) -> dict[str, dict[str, Any]]:
             check_claim(connection, claim)
             found = connection.execute(select(tool_calls).where(asked)).all()
-            changes = {**done, "finished_us": self._clock()}
-            self.audit.append(connection, entries=calls_interrupted(connection, under_way & ~again))
-            connection.execute(update(tool_calls).where(under_way, ~again).values(**changes))
+            self._interrupt(connection, under_way & ~again)
             return {row.id: dict(row._mapping) for row in found}  # noqa: SLF001 - its public name
 
         return await self._database.transact(work)
+
+    def _interrupt(self, connection: Connection, which: ColumnElement[bool]) -> None:
+        """Journal calls as interrupted, and tell the audit."""
+        done = {"state": "interrupted", "outcome": "interrupted", "reason": INTERRUPTED_REASON, "is_error": True}
+        self.audit.append(connection, entries=calls_interrupted(connection, which))
+        connection.execute(update(tool_calls).where(which).values(**done, finished_us=self._clock()))
 
     async def tool_call(self, tenant: str, call_id: str) -> dict[str, Any] | None:
         """Return a journaled tool call of a tenant."""

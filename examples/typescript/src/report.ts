@@ -86,5 +86,5 @@ if (result.verdict !== Verdict.ALLOW || result.exitCode !== 0) {
   console.error(`no report: ${result.outcome}, rule ${result.rule}: ${result.reason}${result.note}`);
   process.exitCode = 1;
 } else {
-  console.log(await download("/workspace/report.json"));
+  console.log(JSON.stringify(JSON.parse(await download("/workspace/report.json"))));
 }

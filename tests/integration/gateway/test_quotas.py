@@ -85,12 +85,12 @@ async def test_a_refusal_says_on_the_wire_which_quota_and_when_to_try_again(tmp_
     assert verdicts == [("execute", "blocked", "deny", "quota")]
 
 
-async def test_a_run_past_the_quota_leaves_nothing_and_a_killed_gateway_frees_its_place(tmp_path: Path) -> None:
+async def test_a_run_past_the_quota_leaves_nothing_and_a_taken_over_one_holds_its_place(tmp_path: Path) -> None:
     async with ScriptedModelServer([SLEEP]) as model:
         home, key = await _home(tmp_path / "home", model.base_url)
         with served(home, ENV) as gateway:
             async with Client(gateway.address, key) as airlock:
-                await airlock.start_run("sleep", thread="t")
+                first = await airlock.start_run("sleep", thread="t")
                 with pytest.raises(QuotaExceeded) as caught:
                     await airlock.start_run("sleep", thread="never")
                 assert caught.value.details["quota"] == "runs_at_once"
@@ -104,6 +104,10 @@ async def test_a_run_past_the_quota_leaves_nothing_and_a_killed_gateway_frees_it
             gateway.kill()
         with served(home, ENV) as gateway:
             async with Client(gateway.address, key) as airlock:
+                with pytest.raises(QuotaExceeded, match="runs_at_once"):
+                    await airlock.start_run("too soon", thread="t2")
+                await airlock.cancel_run(first.id)
+                assert [event async for event in airlock.watch_run(first.id)][-1].type == "run_finished"
                 run = await airlock.start_run("sleep again", thread="t2")
                 async with asyncio.timeout(60):
                     while not _stored(home, "SELECT 1 FROM tool_calls WHERE state = 'executing'"):
