@@ -8,10 +8,12 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,8 @@ class Terminal:
             stdout=slave,
             stderr=slave,
             env={**os.environ, **env, "TERM": "xterm", "COLUMNS": "200"},
+            # Tests that were started in the background pass on that they are deaf to Ctrl-C.
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - nothing else is done there
         )
         os.close(slave)
         self.seen = ""
