@@ -9,8 +9,8 @@ import structlog
 from gateway.errors import AirlockError
 from gateway.runs.hosting import Hosting
 from gateway.runs.waiting_runs import WaitingRuns
-from gateway.runs.watching import UNDER_WAY
 from gateway.storage.store import Run, Store
+from gateway.storage.tables import RUNS_UNDER_WAY
 
 # How soon a run ends that was cancelled on another gateway.
 _POLL_S = 0.25
@@ -30,7 +30,7 @@ class Cancelling:
         live = self._hosting.live.get(run.id)
         if live is not None and not live.abandoned:
             live.cancel()
-        elif run.status in UNDER_WAY:
+        elif run.status in RUNS_UNDER_WAY:
             await self._cancel_elsewhere(run.id)
 
     async def _cancel_elsewhere(self, run_id: str) -> None:

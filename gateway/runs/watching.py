@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 from gateway.errors import InvalidArgument, NotFound, Unavailable
 from gateway.runs.hosting import Hosting
 from gateway.storage.store import LoggedEvent, Run, Store
+from gateway.storage.tables import RUNS_UNDER_WAY
 from gateway.tenants import Tenant
 
 _EVENTS_PAGE = 200
 # How soon those who watch a run that waits, or that another gateway hosts, see what it does.
 _POLL_S = 0.3
-UNDER_WAY = ("running", "waiting")
 
 
 async def stored_run(store: Store, tenant: Tenant, run_id: str) -> Run:
@@ -50,12 +50,12 @@ async def watched(
                 await _pause(hosting.closing)  # until nothing of it is here any more, or others have it
             continue
         # It waits for an approval, or another gateway has it; or its last event came in between.
-        if run.status not in UNDER_WAY:
+        if run.status not in RUNS_UNDER_WAY:
             return
         if hosting.closing.is_set():
             raise Unavailable(f"the gateway is stopping; watch again from sequence {sequence} when it is back")
         run = await stored_run(store, tenant, run_id)
-        if run.status in UNDER_WAY and run_id not in hosting.live and run.last_sequence < sequence:
+        if run.status in RUNS_UNDER_WAY and run_id not in hosting.live and run.last_sequence < sequence:
             await _pause(hosting.closing)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
+from gateway.services.timestamps import timestamp
 from gateway.storage.key_store import StoredKey
 from gateway.storage.policy_store import Change
 from gateway.v1 import admin_service_pb2 as pb
@@ -17,9 +16,9 @@ def key_message(key: StoredKey) -> pb.Key:
         shown=key.shown,
         scopes=key.scopes,
         name=key.name,
-        created_at=_time(key.created_us),
-        expires_at=None if key.expires_us is None else _time(key.expires_us),
-        revoked_at=None if key.revoked_us is None else _time(key.revoked_us),
+        created_at=timestamp(key.created_us),
+        expires_at=None if key.expires_us is None else timestamp(key.expires_us),
+        revoked_at=None if key.revoked_us is None else timestamp(key.revoked_us),
         replaced_by=key.replaced_by or "",
     )
 
@@ -32,9 +31,5 @@ def change_message(change: Change, version: str) -> pb.PolicyChange:
         kind=change.kind,
         by=change.by,
         comment=change.comment,
-        at=_time(change.at_us),
+        at=timestamp(change.at_us),
     )
-
-
-def _time(us: int) -> Timestamp:
-    return Timestamp(seconds=us // 1_000_000, nanos=us % 1_000_000 * 1000)

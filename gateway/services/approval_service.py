@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from gateway.approvals import Approvals
 from gateway.errors import InvalidArgument, Unavailable
+from gateway.services.timestamps import timestamp
 from gateway.serving.edge import Authenticator, Context, caller, streaming, unary
 from gateway.storage.approval_store import LISTED_LIMIT_BYTES, Approval, Grant
 from gateway.tenants import Tenant
@@ -148,9 +147,9 @@ def _approval(approval: Approval) -> pb.Approval:
         message=approval.message or "",
         resolved_by=approval.resolved_by or "",
         edited_arguments_json=approval.edited_arguments or "",
-        created_at=_time(approval.created_us),
-        expires_at=_time(approval.expires_us),
-        resolved_at=None if approval.resolved_us is None else _time(approval.resolved_us),
+        created_at=timestamp(approval.created_us),
+        expires_at=timestamp(approval.expires_us),
+        resolved_at=None if approval.resolved_us is None else timestamp(approval.resolved_us),
     )
 
 
@@ -162,11 +161,7 @@ def _grant(grant: Grant) -> pb.Grant:
         rule=grant.rule,
         approval_id=grant.approval_id,
         granted_by=grant.granted_by or "",
-        created_at=_time(grant.created_us),
-        revoked_at=None if grant.revoked_us is None else _time(grant.revoked_us),
+        created_at=timestamp(grant.created_us),
+        revoked_at=None if grant.revoked_us is None else timestamp(grant.revoked_us),
         in_force=grant.in_force,
     )
-
-
-def _time(us: int) -> Timestamp:
-    return Timestamp(seconds=us // 1_000_000, nanos=us % 1_000_000 * 1000)

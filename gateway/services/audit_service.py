@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from gateway.audit.audit import Audit
 from gateway.audit.chain import KnownLink
 from gateway.audit.record import AuditRecord
 from gateway.errors import InvalidArgument, NotFound, Unavailable
+from gateway.services.timestamps import timestamp
 from gateway.serving.edge import Authenticator, Context, streaming, unary
 from gateway.storage.audit_reader import AuditFilter
 from gateway.tenants import Tenant
@@ -96,12 +95,10 @@ def _filter(asked: pb.AuditFilter) -> AuditFilter:
 
 
 def _record(record: AuditRecord) -> pb.AuditRecord:
-    at = Timestamp()
-    at.FromMicroseconds(record.at_us)
     return pb.AuditRecord(
         tenant=record.tenant,
         sequence=record.sequence,
-        at=at,
+        at=timestamp(record.at_us),
         kind=record.kind,
         actor=record.actor,
         thread=record.thread,

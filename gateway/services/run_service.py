@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from gateway.errors import InvalidArgument, Unavailable
 from gateway.paging import page_size, paged, place_of
 from gateway.runs import runs as hosted
 from gateway.runs.requested_runs import RequestedRuns
+from gateway.services.timestamps import timestamp
 from gateway.serving.edge import Authenticator, Context, streaming, unary
 from gateway.storage.store import Run
 from gateway.storage.thread_store import ThreadStore
@@ -76,7 +75,7 @@ class RunService(grpc_pb.RunServiceServicer):
         async for event in self._runs.watch(tenant, request.run_id, request.from_sequence):
             yield pb.WatchRunResponse(
                 event=pb.Event(
-                    sequence=event.sequence, type=event.type, at=_time(event.at_us), payload_json=event.payload
+                    sequence=event.sequence, type=event.type, at=timestamp(event.at_us), payload_json=event.payload
                 )
             )
 
@@ -128,14 +127,10 @@ def _run(run: Run) -> pb.Run:
         stop=None
         if run.stop_hook is None
         else pb.Stop(hook=run.stop_hook, rule=run.stop_rule or "", reason=run.stop_reason or ""),
-        started_at=_time(run.started_us),
-        finished_at=None if run.finished_us is None else _time(run.finished_us),
+        started_at=timestamp(run.started_us),
+        finished_at=None if run.finished_us is None else timestamp(run.finished_us),
         last_sequence=run.last_sequence,
         task=run.task,
         policy_mode=pb.POLICY_MODE_FOLLOW if run.policy_mode == "follow" else pb.POLICY_MODE_PIN,
         policy_version=run.policy_version,
     )
-
-
-def _time(us: int) -> Timestamp:
-    return Timestamp(seconds=us // 1_000_000, nanos=us % 1_000_000 * 1000)

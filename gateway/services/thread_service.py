@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
+from gateway.services.timestamps import timestamp
 from gateway.serving.edge import Authenticator, Context, unary
 from gateway.storage.thread_store import ThreadRow
 from gateway.tenants import Tenant
@@ -72,7 +71,7 @@ class ThreadService(grpc_pb.ThreadServiceServicer):
 
 
 def _thread(row: ThreadRow) -> pb.Thread:
-    return pb.Thread(name=row.name, created_at=_time(row.created_us), run_id=row.run_id or "")
+    return pb.Thread(name=row.name, created_at=timestamp(row.created_us), run_id=row.run_id or "")
 
 
 def _whole(thread: WholeThread) -> pb.Thread:
@@ -100,7 +99,3 @@ def _message(said: Said) -> pb.ThreadMessage:
         tool_call_id=message.tool_call_id or "",
         run_id=said.run_id,
     )
-
-
-def _time(us: int) -> Timestamp:
-    return Timestamp(seconds=us // 1_000_000, nanos=us % 1_000_000 * 1000)

@@ -15,6 +15,7 @@ from gateway.clock import NowUs, now_us
 from gateway.storage.audit_store import OPERATORS, AuditEntry, AuditStore
 from gateway.storage.database import Database
 from gateway.storage.tables import (
+    RUNS_UNDER_WAY,
     api_keys,
     approvals,
     audit_heads,
@@ -30,7 +31,6 @@ from gateway.storage.tenant_rows import belongs_to_tenant
 AUDIT = frozenset({audit_records.name, audit_heads.name})
 """The tables of the audit, which stays unless its deletion is asked for."""
 _BATCH_ROWS = 1000
-_UNDER_WAY = ("running", "waiting")
 # Rows that point to others go first.
 _TABLES: Sequence[Table] = tuple(reversed(metadata.sorted_tables))
 
@@ -51,7 +51,7 @@ class ErasureStore:
         """Return whether there is such a thread; raises RunUnderWay."""
         query = (
             select(threads.c.id, runs.c.id.label("run_id"))
-            .outerjoin(runs, (runs.c.thread_id == threads.c.id) & runs.c.status.in_(_UNDER_WAY))
+            .outerjoin(runs, (runs.c.thread_id == threads.c.id) & runs.c.status.in_(RUNS_UNDER_WAY))
             .where(threads.c.tenant == tenant, threads.c.name == name)
         )
         found = await self._database.rows(query)
@@ -71,7 +71,7 @@ class ErasureStore:
             ).scalar()
             if thread_id is None:
                 return None
-            under_way = select(runs.c.id).where(runs.c.thread_id == thread_id, runs.c.status.in_(_UNDER_WAY))
+            under_way = select(runs.c.id).where(runs.c.thread_id == thread_id, runs.c.status.in_(RUNS_UNDER_WAY))
             if (run_id := connection.execute(under_way).scalar()) is not None:
                 raise RunUnderWay(run_id)
             removed = {}

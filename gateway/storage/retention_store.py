@@ -10,12 +10,11 @@ from gateway.clock import NowUs, now_us
 from gateway.storage.audit_store import AuditStore
 from gateway.storage.database import Database
 from gateway.storage.request_store import REMEMBERED_US
-from gateway.storage.tables import audit_heads, events, runs, tool_calls
+from gateway.storage.tables import RUNS_UNDER_WAY, audit_heads, events, runs, tool_calls
 
 # What one transaction removes: some milliseconds' worth, for all writers of the database wait meanwhile.
 _BATCH_ROWS = 500
 _RUNS_AT_ONCE = 50
-_UNDER_WAY = ("running", "waiting")
 
 
 class RetentionStore:
@@ -31,7 +30,7 @@ class RetentionStore:
 
     async def prune_events(self, before_us: int) -> int:
         """Remove the events of runs that ended before that, but for each one's last."""
-        ended = runs.c.status.not_in(_UNDER_WAY) & (runs.c.finished_us < before_us)
+        ended = runs.c.status.not_in(RUNS_UNDER_WAY) & (runs.c.finished_us < before_us)
         earlier = (events.c.run_id == runs.c.id) & (events.c.sequence < runs.c.last_sequence)
         found = select(runs.c.id, runs.c.last_sequence).where(ended, exists().where(earlier)).limit(_RUNS_AT_ONCE)
         removed = 0
@@ -56,7 +55,7 @@ class RetentionStore:
         Promised is what a request id is answered with, REMEMBERED_US long; forget_results() takes the promise back.
         """
         calls = tool_calls.c
-        goes_on = exists().where(runs.c.id == calls.run_id, runs.c.status.in_(_UNDER_WAY))
+        goes_on = exists().where(runs.c.id == calls.run_id, runs.c.status.in_(RUNS_UNDER_WAY))
         unpromised = calls.request_id.is_(None) | (calls.started_us <= self._clock() - REMEMBERED_US)
         old = (calls.finished_us < before_us) & unpromised
         found = select(calls.id).where(old, ~goes_on).limit(_BATCH_ROWS)

@@ -31,6 +31,9 @@ api_keys = Table(
     Column("replaced_by", String(64)),
 )
 
+RUNS_UNDER_WAY = ("running", "waiting")
+"""The statuses of a run that has not ended."""
+
 # What all gateways on this database have in common, by name: "instance" labels their containers and volumes.
 settings = Table(
     "settings",

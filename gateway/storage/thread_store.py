@@ -13,12 +13,11 @@ from gateway.clock import NowUs, now_us
 from gateway.paging import Place
 from gateway.storage.database import Database
 from gateway.storage.store import Run
-from gateway.storage.tables import messages, runs, thread_metadata, threads
+from gateway.storage.tables import RUNS_UNDER_WAY, messages, runs, thread_metadata, threads
 
 TASK_LISTED_CHARS = 1024
 # A page of messages ends after this many characters, whatever their number.
 PAGE_CHARS = 4 * 1024 * 1024
-_UNDER_WAY = ("running", "waiting")
 _RUN_COLUMNS = tuple(runs.c[name] for name in Run.__dataclass_fields__ if name not in ("thread", "task"))
 
 
@@ -213,7 +212,9 @@ def _bytes_of(connection: Connection, column: Any) -> Any:
 
 
 def _under_way_in(thread_ids: Sequence[str]) -> Any:
-    return select(runs.c.thread_id, runs.c.id).where(runs.c.thread_id.in_(thread_ids), runs.c.status.in_(_UNDER_WAY))
+    return select(runs.c.thread_id, runs.c.id).where(
+        runs.c.thread_id.in_(thread_ids), runs.c.status.in_(RUNS_UNDER_WAY)
+    )
 
 
 def _older(table: Table, column: str, place: Place) -> Any:
