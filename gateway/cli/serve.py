@@ -89,8 +89,9 @@ async def _serve(config: Config, listen: str, ready_file: Path | None, *, as_jso
 async def _serve_as_worker(config: Config, listen: str, worker: Worker, ready_fd: int) -> None:
     """Serve as one of several; the parent says that the gateway answers."""
     from gateway.server import running_gateway
+    from gateway.serving.workers import PARENT_DIED
 
-    stop = _stop_on_signals(config)
+    stop = _stop_on_signals(config, PARENT_DIED)
     async with running_gateway(config, listen, worker) as gateway:
         os.write(ready_fd, f"{gateway.metrics or ''}\n".encode())
         os.close(ready_fd)
@@ -167,19 +168,28 @@ def _raise_file_limit() -> None:
     structlog.get_logger(__name__).info("limit of open files", limit=soft)
 
 
-def _stop_on_signals(config: Config) -> asyncio.Event:
-    """Return what the first signal sets; a second one, or a stop that takes too long, ends the process at once."""
+def _stop_on_signals(config: Config, *patient: signal.Signals) -> asyncio.Event:
+    """Return what the first signal sets; a second one, or a stop that takes too long, ends the process at once.
+
+    A `patient` signal may come again.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def stopping() -> None:
+    def begin() -> None:
+        if not stop.is_set():
+            stop.set()
+            loop.call_later(_STOP_LIMIT_S + config.drain_s, _give_up)
+
+    def begin_or_give_up() -> None:
         if stop.is_set():
             _give_up()
-        stop.set()
-        loop.call_later(_STOP_LIMIT_S + config.drain_s, _give_up)
+        begin()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping)
+        loop.add_signal_handler(number, begin_or_give_up)
+    for number in patient:
+        loop.add_signal_handler(number, begin)
     return stop
 
 

@@ -1,7 +1,7 @@
 """The workers of one gateway: processes that share a port, started again when they die.
 
 The parent binds nothing and serves nothing. It holds the state directory and the port, has the workers stop when it is
-told to, and takes them along when it is killed: the kernel sends them SIGTERM then.
+told to, and takes them along when it is killed: the kernel sends them PARENT_DIED then.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ _LAST_PAUSE_S = 10.0
 # One that served for so long has nothing in common with the one that died before it.
 _STEADY_S = 30.0
 _PR_SET_PDEATHSIG = 1
+PARENT_DIED = signal.SIGUSR1
+"""Tells a worker to stop in order. It may come several times, once for each thread of the parent as they die one by
+one, so it is none of the signals whose second one means "at once"."""
 _READY_LIMIT_BYTES = 256
 _WORKER = re.compile(r"(\d{1,4})/(\d{1,4})@(\d{1,10})")
 
@@ -165,7 +168,7 @@ def supervised_worker(said: str) -> Worker:
         raise Misconfigured(f"--worker {said!r}: it is for the workers that `airlock serve --workers` starts itself")
     index, count, parent = (int(number) for number in found.groups())
     # A thread of the parent's that starts the worker is the one whose death counts: it is the main one.
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, PARENT_DIED)
     if os.getppid() != parent:
         raise Misconfigured("the parent of this worker is gone")
     return Worker(index, count, supervised=True)

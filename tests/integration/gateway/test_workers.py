@@ -205,7 +205,8 @@ async def test_workers_stop_when_their_parent_is_killed(home: Home) -> None:
         async with asyncio.timeout(60):
             while any(Path(f"/proc/{process}/cmdline").exists() for process in workers):
                 await asyncio.sleep(0.05)
-    assert containers_of(home.instance) == [], "they stopped in order"
+    log = (home.config.parent / "serve.log").read_text(encoding="utf-8")
+    assert containers_of(home.instance) == [], f"they did not stop in order:\n{log}"
     assert volumes_of(home.instance) == []
 
 

@@ -174,6 +174,8 @@ async def make_things(address: str, home: Home, keys: Keys) -> Ids:
         await approver.resolve_approval(asked[0].approval_id, "thread")
         (grant,) = await approver.grants(thread=thread)
         run = await client.start_run("x", thread=thread)
+        async for _ in client.watch_run(run.id):  # to its end: what a walk finds changed, the walk has changed
+            pass
         await client.call_tool("ls", {"path": "/workspace"}, thread=thread, request_id="their-request")
     async with Client(address, keys.operator["operate"]) as operator:
         key = await anext(operator.keys("default"))
