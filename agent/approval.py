@@ -36,12 +36,14 @@ class Granted:
 class Denied:
     """Somebody refused, or nobody answered in time; `message` is told to the model.
 
-    `rule` is named as what blocks the call where it is not the one that asked.
+    `rule` is named as what blocks the call where it is not the one that asked. `outcome` is what became of the
+    approval, denied or expired, where that is why.
     """
 
     message: str
     approval_id: str = ""
     rule: str = ""
+    outcome: str = ""
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ async def answered(
             rule = answer.rule or execution.verdict.rule
             said = {"kind": VerdictKind.BLOCK, "rule": rule, "reason": answer.message}
             refused = execution.verdict.model_copy(update=said)
-            executions[index] = replace(executions[index], verdict=refused)
+            executions[index] = replace(executions[index], verdict=refused, approval_outcome=answer.outcome)
             results[index] = blocked_result(refused)
     return Answered(state.with_current(tool_executions=tuple(executions)), results, notes)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 _Given = TypeVar("_Given")
 
@@ -24,7 +24,9 @@ class Cancellation:
     @classmethod
     async def watch(cls) -> Self:
         """Look from now on. A cancellation that was asked for earlier and is still to be delivered is raised here."""
-        task = cast("asyncio.Task[object]", asyncio.current_task())  # a coroutine always runs in one
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a coroutine runs in a task")
         if task.cancelling():
             await asyncio.sleep(0)
         return cls(task)

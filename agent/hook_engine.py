@@ -15,7 +15,6 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import replace
 from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import JsonValue
@@ -116,7 +115,7 @@ class HookEngine:
         """Return what the innermost hook says of the tool call in question now; None where there is no such hook."""
         for hook, handler in self._points["before_tool_use"]:
             if hook.innermost:
-                blank = state.with_(current=state.current.with_tool(replace(state.current.tool, verdict=None)))
+                blank = state.with_(current=state.current.with_tool(state.current.tool.with_(verdict=None)))
                 return (await self._judge(hook, handler, blank, events)).current.tool.verdict
         return None
 
@@ -125,7 +124,9 @@ class HookEngine:
         tool = state.current.tool
         if tool.blocked:
             return await self._guarded("before_tool_use", hook, handler, state, events)
-        blank = state.with_(current=state.current.with_tool(replace(tool, verdict=None)))
+        blank = state
+        if tool.verdict is not None:
+            blank = state.with_(current=state.current.with_tool(tool.with_(verdict=None)))
         judged = await self._guarded("before_tool_use", hook, handler, blank, events)
         return settled_by_innermost(tool.verdict, judged, hook)
 
@@ -165,7 +166,7 @@ def _finalised(state: AgentState, finalise: Callable[[ToolCall], ToolCall] | Non
         return state
     tool = state.current.tool
     final = finalise(tool.call)
-    return state if final is tool.call else state.with_(current=state.current.with_tool(replace(tool, call=final)))
+    return state if final is tool.call else state.with_(current=state.current.with_tool(tool.with_(call=final)))
 
 
 async def _bounded(point: Point, hook: Hook, handler: _Handler, state: AgentState) -> AgentState:

@@ -12,8 +12,6 @@ an error: the rest of what the hook said still counts.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from agent.hook import Hook
 from agent.messages import Message
 from agent.state import AgentState, ModelResponse, Spent, ToolExecution
@@ -41,8 +39,7 @@ def kept_strict(point: str, hook: Hook, given: AgentState, returned: AgentState)
         )
         ours = _kept_execution(point, hook, executions[tool_index], theirs)
         executions = (*executions[:tool_index], ours, *executions[tool_index + 1 :])
-    current = replace(
-        after,
+    current = after.with_(
         continuation=continuation,
         tool_executions=executions,
         tool_index=tool_index,
@@ -89,13 +86,13 @@ def _kept_execution(point: str, hook: Hook, given: ToolExecution, returned: Tool
     if given.verdict is not None:
         verdict = given.verdict.strictest(verdict) if verdict is not None else given.verdict
     if point == "after_tool_use":
-        return replace(given, verdict=verdict, result=returned.result)
+        return given.with_(verdict=verdict, result=returned.result)
     if given.blocked or hook.innermost:
-        return replace(given, verdict=verdict)
+        return given.with_(verdict=verdict)
     call = given.call
     if returned.call.arguments is not call.arguments:
-        call = call.model_copy(update={"arguments": returned.call.arguments})
-    return replace(given, verdict=verdict, call=call)
+        call = call.with_(arguments=returned.call.arguments)
+    return given.with_(verdict=verdict, call=call)
 
 
 _OWNED = ("run_id", "thread", "agent", "depth", "started", "hooks_s", "model_s", "tools_s", "stop", "pending")
@@ -128,4 +125,6 @@ def settled_by_innermost(outer: Verdict | None, judged: AgentState, hook: Hook) 
         verdict = Verdict(kind=VerdictKind.BLOCK, hook=name, rule="no_verdict", reason="policy gave no verdict")
     elif outer is not None and outer.kind >= verdict.kind and outer.kind is not VerdictKind.PROCEED:
         verdict = outer.judged_by(verdict.policy)
-    return judged.with_(current=judged.current.with_tool(replace(tool, verdict=verdict)))
+    if verdict is tool.verdict:
+        return judged
+    return judged.with_(current=judged.current.with_tool(tool.with_(verdict=verdict)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
@@ -13,6 +13,22 @@ class Value(BaseModel):
     """An immutable, serializable value."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def with_(self, **changes: object) -> Self:
+        """Return a copy with fields replaced; they are trusted, as they come from this package and hooks.
+
+        It is model_copy in a fifth of its time: a tool call makes some twenty.
+        """
+        copied = object.__new__(type(self))
+        put = object.__setattr__
+        put(copied, "__dict__", {**self.__dict__, **changes})
+        fields_set = self.__pydantic_fields_set__
+        if not fields_set >= changes.keys():  # else shared: nothing can be set on either
+            fields_set = fields_set | changes.keys()
+        put(copied, "__pydantic_fields_set__", fields_set)
+        put(copied, "__pydantic_extra__", None)
+        put(copied, "__pydantic_private__", None)
+        return copied
 
 
 class ToolCall(Value):

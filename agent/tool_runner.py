@@ -24,7 +24,7 @@ from agent.asking import answered, blocked_result
 from agent.cancellation import Cancellation, to_the_end
 from agent.coalescing import Coalescer
 from agent.errors import HookFailed
-from agent.events import EventSink, emit
+from agent.events import EventSink, discard, emit
 from agent.filesystem import OnOutput, OutputStream
 from agent.hook_engine import HookEngine, withheld
 from agent.live_output import LiveOutput, output_filters
@@ -52,7 +52,8 @@ class ToolRunner:
     ) -> None:
         """Without an approver a call that somebody would have to be asked about is blocked.
 
-        `on_output` hears the bytes of what is shown live.
+        `on_output` hears the bytes of what is shown live. Where nobody listens, a program's output comes with its
+        result and not before.
         """
         self._hooks = hooks
         self._executor = executor
@@ -61,6 +62,7 @@ class ToolRunner:
         self._concurrency = concurrency
         self._approver = approver
         self._on_output = on_output
+        self._listens = on_output is not None or events is not discard
 
     async def run(
         self,
@@ -114,23 +116,21 @@ class ToolRunner:
         call = state.current.tool.call
         self._tell_started(call)
         unfit = self._executor.check(call)
-        state = await self._hooks.run("before_tool_use", state, self._events, finalise=self._executor.normalised)
+        final = _Finalising(call, self._executor)
+        state = await self._hooks.run("before_tool_use", state, self._events, finalise=final)
         tool = state.current.tool
         verdict = self._settled(tool.verdict, state.depth)
-        tool = replace(tool, verdict=verdict, approval_id=_passes_by(verdict))
-        state = state.with_(current=state.current.with_tool(tool))
+        tool = tool.with_(verdict=verdict, approval_id=_passes_by(verdict))
         self._tell_verdict(call, tool.call, verdict)
-        unfit = unfit or self._executor.check(tool.call)
-        if verdict.kind is VerdictKind.BLOCK:
-            return state, None, blocked_result(verdict, unfit)
-        if unfit is not None:
-            return state, None, unfit
-        # A copy of its own: a reference to the dict of arguments that some hook kept must not reach the tool.
-        try:
-            frozen = tool.call.model_copy(update={"arguments": json.loads(digestible(tool.call))})
-        except (TypeError, ValueError) as error:
-            return state, None, ToolResult.error(f"a hook made the arguments something else than JSON: {error}")
-        return state.with_(current=state.current.with_tool(replace(tool, call=frozen))), frozen, None
+        arguments, problem = _digested(tool.call)
+        if unfit is None and not final.is_first(tool.call, arguments):
+            unfit = self._executor.check(tool.call)
+        refusal = blocked_result(verdict, unfit) if verdict.kind is VerdictKind.BLOCK else unfit or problem
+        if refusal is None:
+            # A copy of its own: a reference to the dict of arguments that some hook kept must not reach the tool.
+            tool = tool.with_(call=tool.call.with_(arguments=json.loads(arguments)))
+        state = state.with_(current=state.current.with_tool(tool))
+        return state, tool.call if refusal is None else None, refusal
 
     def _recalled(self, state: AgentState, index: int, known: EarlierCall) -> AgentState:
         """Return the state with what an earlier process made of a call."""
@@ -138,7 +138,7 @@ class ToolRunner:
         tool = state.current.tool
         self._tell_started(tool.call)
         self._tell_verdict(tool.call, tool.call, known.verdict)
-        tool = replace(tool, verdict=known.verdict, approval_id=known.approval_id)
+        tool = tool.with_(verdict=known.verdict, approval_id=known.approval_id)
         return state.with_(current=state.current.with_tool(tool))
 
     def _tell_started(self, call: ToolCall) -> None:
@@ -182,6 +182,18 @@ class ToolRunner:
         results: list[tuple[ToolResult, float] | None],
         run: RunInFlight,
     ) -> None:
+        runnable = [(index, call) for index, call in enumerate(judged) if call is not None]
+
+        async def timed(index: int, call: ToolCall) -> None:
+            started_s = self._clock()
+            result = await self._execute_one(index, call, run)
+            results[index] = (result, self._clock() - started_s)
+
+        if len(runnable) == 1:
+            cancellation = await Cancellation.watch()
+            await timed(*runnable[0])
+            cancellation.heed()
+            return
         slots = asyncio.Semaphore(self._concurrency)
         predecessors = self._predecessors(judged)
         done = [asyncio.Event() for _ in judged]
@@ -191,18 +203,10 @@ class ToolRunner:
                 for before in predecessors[index]:
                     await done[before].wait()
                 async with slots:
-                    started_s = self._clock()
-                    result = await self._execute_one(index, call, run)
-                    results[index] = (result, self._clock() - started_s)
+                    await timed(index, call)
             finally:
                 done[index].set()
 
-        runnable = [(index, call) for index, call in enumerate(judged) if call is not None]
-        if len(runnable) == 1:
-            cancellation = await Cancellation.watch()
-            await one(*runnable[0])
-            cancellation.heed()
-            return
         # A task group: when the run is cancelled it cancels every call in flight and waits until they have ended.
         async with asyncio.TaskGroup() as group:
             for index, call in runnable:
@@ -238,9 +242,9 @@ class ToolRunner:
     async def _execute_one(self, index: int, call: ToolCall, run: RunInFlight) -> ToolResult:
         sealed = digestible(call)
         times = 0
-        output = _OutputEvents(self._events, call.id)
-        filters = output_filters(self._hooks.hooks)
-        shown = None if filters is None else LiveOutput(filters, self._heard(output))
+        output = _OutputEvents(self._events, call.id) if self._listens else None
+        filters = output_filters(self._hooks.hooks) if output is not None else None
+        shown = None if output is None or filters is None else LiveOutput(filters, self._heard(output))
 
         async def center(asked: ToolCall) -> ToolResult:
             nonlocal times
@@ -255,7 +259,7 @@ class ToolRunner:
             cancellation = await Cancellation.watch()
             try:
                 result = await self._executor.execute(
-                    call.model_copy(update={"arguments": json.loads(sealed)}), ToolContext(call.id, shown, run)
+                    call.with_(arguments=json.loads(sealed)), ToolContext(call.id, shown, run)
                 )
                 if shown is not None:
                     shown.end(cut=result.evicted is not None or result.outcome not in _WHOLE)
@@ -274,7 +278,8 @@ class ToolRunner:
         finally:
             if shown is not None:
                 shown.end(cut=True)
-            output.flush()
+            if output is not None:
+                output.flush()
 
     def _heard(self, output: OnOutput) -> OnOutput:
         listener = self._on_output
@@ -307,22 +312,22 @@ class ToolRunner:
         """Run the after passes. The record must be complete: hooks such as audit see what became of each call."""
         for index, result in enumerate(results):
             state = await self._finish(state, index, *(result or (_CANCELLED, 0.0)))
-        state = state.with_(current=replace(state.current, tool_index=None), tool_calls=state.tool_calls + len(results))
+        state = state.with_(current=state.current.with_(tool_index=None), tool_calls=state.tool_calls + len(results))
         if keep is not None:
             keep(state)
         return state
 
     async def _finish(self, state: AgentState, index: int, result: ToolResult, duration_s: float) -> AgentState:
         """Run the after pass of one call and tell what became of it."""
-        state = state.with_current(tool_index=index)
-        before = replace(state.current.tool, result=result, duration_s=duration_s)
-        state = state.with_(current=state.current.with_tool(before))
+        current = state.current.with_(tool_index=index)
+        before = current.tool.with_(result=result, duration_s=duration_s)
+        state = state.with_(current=current.with_tool(before))
         state = await self._hooks.run("after_tool_use", state, self._events)
         tool = state.current.tool
         if tool.blocked and not before.blocked and tool.verdict is not None:
             # Too late to refuse the call, not too late to keep its result back; it did run, so its verdict stands.
             reason = f"rule {tool.verdict.rule} of {tool.verdict.hook}: {tool.verdict.reason}"
-            tool = replace(tool, verdict=before.verdict, result=withheld(tool.result, reason))
+            tool = tool.with_(verdict=before.verdict, result=withheld(tool.result, reason))
             state = state.with_(current=state.current.with_tool(tool))
         shown = tool.result or result
         verdict = tool.verdict
@@ -350,11 +355,20 @@ class ToolRunner:
 
 
 _CANCELLED = ToolResult.error("the call was cancelled", outcome="cancelled")
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 def digestible(call: ToolCall) -> str:
     """Return the canonical JSON of the call's arguments: equal texts mean equal arguments. Also for digests."""
-    return json.dumps(call.arguments, sort_keys=True, separators=(",", ":"))
+    return _CANONICAL.encode(call.arguments)
+
+
+def _digested(call: ToolCall) -> tuple[str, ToolResult | None]:
+    """Return the digestible arguments, or "" and the result of a call whose arguments a hook made no JSON."""
+    try:
+        return digestible(call), None
+    except (TypeError, ValueError, RecursionError) as error:
+        return "", ToolResult.error(f"a hook made the arguments something else than JSON: {error}")
 
 
 def _path(call: ToolCall | None) -> str | None:
@@ -383,6 +397,23 @@ def _add_notes(results: list[tuple[ToolResult, float] | None], notes: Mapping[in
         if note and ended is not None:
             result, duration_s = ended
             results[index] = (replace(result, note=f"{result.note}\n{note}" if result.note else note), duration_s)
+
+
+class _Finalising:
+    """Brings the arguments of a call into their final form after the hooks, unless they are as they had been before."""
+
+    def __init__(self, call: ToolCall, executor: ToolExecutor) -> None:
+        """Take the call in its final form."""
+        self._call = call
+        self._arguments, _ = _digested(call)  # a hook may change the dict itself
+        self._executor = executor
+
+    def __call__(self, call: ToolCall) -> ToolCall:
+        return call if self.is_first(call, _digested(call)[0]) else self._executor.normalised(call)
+
+    def is_first(self, call: ToolCall, arguments: str) -> bool:
+        """Return whether a call, of which the digestible arguments are given, is as it was before the hooks."""
+        return call is self._call and arguments == self._arguments != ""
 
 
 class _OutputEvents:

@@ -62,7 +62,7 @@ class Toolbox:
         if isinstance(checked, ToolResult):
             return self._with_path(call)
         arguments = cast(dict[str, JsonValue], checked.model_dump(exclude_unset=True))
-        return call if arguments == call.arguments else call.model_copy(update={"arguments": arguments})
+        return call if arguments == call.arguments else call.with_(arguments=arguments)
 
     def _with_path(self, call: ToolCall) -> ToolCall:
         """Return a call that will not run with its path absolute all the same: it is judged, and not for its form."""
@@ -75,7 +75,7 @@ class Toolbox:
             arguments = {**call.arguments, "path": resolve(path)} if isinstance(path, str) else call.arguments
         except InvalidPath:
             return call
-        return call.model_copy(update={"arguments": arguments})
+        return call.with_(arguments=arguments)
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
         """Run the call. Raises nothing but cancellation."""
@@ -84,8 +84,12 @@ class Toolbox:
             return checked
         tool = self._tools[call.name]
         try:
-            async with self._writing(tool, checked):
+            path = getattr(checked, "path", None) if tool.writes else None
+            if path is None:
                 result: object = await tool.run(checked, context)
+            else:
+                async with self._writing(path):
+                    result = await tool.run(checked, context)
             if not isinstance(result, ToolResult) or not isinstance(result.content, bytes):
                 given = "content that is no bytes" if isinstance(result, ToolResult) else type(result).__name__
                 return ToolResult.error(f"the tool {tool.name} is faulty: it returned {given} instead of a ToolResult")
@@ -97,12 +101,8 @@ class Toolbox:
             return ToolResult.error(f"the tool failed: {str(error) or type(error).__name__}")
 
     @contextlib.asynccontextmanager
-    async def _writing(self, tool: Tool, arguments: BaseModel) -> AsyncIterator[None]:
+    async def _writing(self, path: str) -> AsyncIterator[None]:
         """Keep others that write the same file waiting, whosever calls they are: subagents share these tools."""
-        path = getattr(arguments, "path", None) if tool.writes else None
-        if path is None:
-            yield
-            return
         lock, waiting = self._locks.get(path, (asyncio.Lock(), 0))
         self._locks[path] = lock, waiting + 1
         try:
@@ -126,10 +126,10 @@ class Toolbox:
                 f"the arguments of {tool.name} are not a JSON object: {_shortened(call.raw_arguments)}. "
                 f"Send one JSON object. {_takes(tool)}"
             )
-        unknown = [name for name in call.arguments if name not in tool.arguments.model_fields]
-        if len(unknown) > _SHOWN_PROBLEMS and tool.arguments.model_config.get("extra") == "forbid":
-            # Each would cost pydantic an error of its own.
-            return ToolResult.error(f"{len(unknown)} of the arguments are not known to {tool.name}. {_takes(tool)}")
+        if len(call.arguments) > _SHOWN_PROBLEMS and tool.arguments.model_config.get("extra") == "forbid":
+            unknown = sum(name not in tool.arguments.model_fields for name in call.arguments)
+            if unknown > _SHOWN_PROBLEMS:  # each would cost pydantic an error of its own
+                return ToolResult.error(f"{unknown} of the arguments are not known to {tool.name}. {_takes(tool)}")
         try:
             return tool.arguments.model_validate(call.arguments)
         except ValidationError as error:

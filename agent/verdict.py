@@ -51,7 +51,7 @@ class Verdict(Value):
 
     def judged_by(self, policy: PolicyWord | None) -> Verdict:
         """Return this verdict with the word of the policy that judged the call."""
-        return self.model_copy(update={"policy": policy})
+        return self.with_(policy=policy)
 
     @property
     def policy_version(self) -> str:

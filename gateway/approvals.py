@@ -22,23 +22,12 @@ from gateway.errors import AirlockError, AlreadyResolved, EditRefused, Internal,
 from gateway.paging import PAGE_LIMIT, Place, page_size, paged, place_of
 from gateway.policy import Policy
 from gateway.policy.decision import Facts
-from gateway.storage.approval_store import (
-    APPROVED,
-    CANCELLED,
-    DENIED,
-    EXPIRED,
-    PENDING,
-    USED,
-    Approval,
-    ApprovalStore,
-    Grant,
-    NewGrant,
-    Resolution,
-)
+from gateway.storage.approval_store import Approval, ApprovalStore, Resolution
+from gateway.storage.approval_writes import APPROVED, CANCELLED, DENIED, EXPIRED, PENDING
+from gateway.storage.grant_store import Grant, NewGrant
 from gateway.tenants import Tenant
 
 AnswerName = Literal["allow_once", "allow_run", "allow_thread", "deny", "edit"]
-STATUSES = (PENDING, APPROVED, USED, DENIED, EXPIRED, CANCELLED)
 MESSAGE_LIMIT_CHARS = 2_000
 _ARGUMENTS_LIMIT_CHARS = 1024 * 1024
 _POLL_S = 0.3
@@ -98,7 +87,7 @@ class Approvals:
         """Return what was granted, the newest first, and the token of the next page, empty at the end."""
         query = ("grants", thread, include_ended)
         size = page_size(size)
-        found = await self._store.grants(
+        found = await self._store.grants.page(
             tenant.name,
             thread=thread or None,
             include_ended=include_ended,
@@ -109,8 +98,8 @@ class Approvals:
 
     async def revoke(self, tenant: Tenant, grant_id: str, *, by: str) -> Grant:
         """Take a grant back; NotFound also when it is another tenant's. One that was revoked stays as it is."""
-        first = await self._store.revoke(tenant.name, grant_id)
-        found = await self._store.grant(tenant.name, grant_id)
+        first = await self._store.grants.revoke(tenant.name, grant_id)
+        found = await self._store.grants.get(tenant.name, grant_id)
         if found is None:
             raise NotFound(f"no grant {grant_id[:64]!r}: `airlock approvals grants` shows their ids")
         if first:
@@ -149,7 +138,10 @@ class Approvals:
     async def resolve(
         self, tenant: Tenant, approval_id: str, answer: str, *, by: str, message: str = "", arguments_json: str = ""
     ) -> Approval:
-        """Answer; the first one counts. AlreadyResolved says who was first and when."""
+        """Answer; the first one counts. AlreadyResolved says who was first and when.
+
+        The same answer of the same approver again is one whose own answer was lost, and changes nothing.
+        """
         if answer not in _ANSWERS:
             raise InvalidArgument(f"answer: one of {', '.join(_ANSWERS)}")
         if len(message) > MESSAGE_LIMIT_CHARS:
@@ -158,11 +150,15 @@ class Approvals:
             raise InvalidArgument("arguments_json: a JSON object with the answer edit, and empty with any other")
         approval = await self.get(tenant, approval_id)
         if approval.status != PENDING:
+            if self._is_repeated(tenant, approval, answer, by, message, arguments_json):
+                return approval
             raise _already(approval)
         resolution = self._resolution(tenant, approval, answer, by, message, arguments_json)
         first = await self._store.resolve(approval, resolution)
         approval = await self.get(tenant, approval_id)
         if not first:
+            if self._is_repeated(tenant, approval, answer, by, message, arguments_json):
+                return approval
             raise _already(approval)
         whose = {"tenant": tenant.name, "thread": approval.thread, "run_id": approval.run_id}
         granted = {"grant_id": resolution.grant.id} if resolution.grant is not None else {}
@@ -171,6 +167,17 @@ class Approvals:
         )
         self.resolved(approval)
         return approval
+
+    def _is_repeated(
+        self, tenant: Tenant, approval: Approval, answer: str, by: str, message: str, arguments_json: str
+    ) -> bool:
+        """Return whether an approval was answered with just this; whether its call has run since does not matter."""
+        if (approval.answer, approval.resolved_by, approval.message or "") != (answer, by[:128], message):
+            return False
+        if answer != "edit":
+            return True
+        call = self._normalise(tenant, _edited_call(approval, arguments_json))
+        return isinstance(call, ToolCall) and json.dumps(call.arguments or {}) == approval.edited_arguments
 
     def _resolution(
         self, tenant: Tenant, approval: Approval, answer: str, by: str, message: str, arguments_json: str

@@ -19,30 +19,28 @@ from pydantic import BeforeValidator, Field
 
 from agent.capabilities.bash import CommandPolicy
 from gateway.policy.decision import DEFAULT_DENY, Decision
-from gateway.policy.document import Literals, PolicyDocument, Rule, Section, Text
+from gateway.policy.document import WORDS_FORM, Literals, PolicyDocument, Rule, Section, Text, check_program_name
 from gateway.policy.judge import Policy
 
 _SHOWN_CHARS = 400
-_FORM = 'write lists of words, as in [[git, [status, diff]], [ls]]; words like "no" and "1" need quotes'
 
 
 def _lists_of_words(prefixes: Any) -> Any:
     """Take lists as well as tuples, which strict types want, and say in one sentence what is no list of words."""
     if not _is_list(prefixes) or not prefixes:  # nothing after `allow:` is a slip, not the wish to allow everything
-        raise ValueError(_FORM)
+        raise ValueError(WORDS_FORM)
     return tuple(_words(prefix) for prefix in prefixes)
 
 
 def _words(prefix: Any) -> tuple[str | tuple[str, ...], ...]:
     if not _is_list(prefix):
-        raise ValueError(_FORM)
+        raise ValueError(WORDS_FORM)
     words = tuple(tuple(word) if _is_list(word) else word for word in prefix)
     texts = [text for word in words for text in (word if isinstance(word, tuple) else (word,))]
     if not all(words) or not texts or not all(isinstance(text, str) and text for text in texts):
-        raise ValueError(_FORM)
+        raise ValueError(WORDS_FORM)
     for program in (words[0],) if isinstance(words[0], str) else words[0]:
-        if len(program.split()) != 1:
-            raise ValueError(f"{program!r} is not one word; write the words apart: [git, status]")
+        check_program_name(program)
     return words
 
 

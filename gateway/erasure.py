@@ -1,6 +1,8 @@
 """Erasure: a thread, or all that is stored of a tenant, is removed for good, and it is counted what is left.
 
 Files go before rows: as long as there is a row somebody can ask for the same again, and it goes on where it stopped.
+Before files go the row says so, and nothing begins in the thread any more: a call that came between would make it a
+sandbox and files again, whose row nobody has.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ from dataclasses import dataclass
 
 import structlog
 
+from agent.cancellation import to_the_end
+from gateway.clock import MakeId, make_id
 from gateway.errors import NotFound, ThreadBusy, Unavailable
 from gateway.storage.database import Database
-from gateway.storage.erasure_store import ErasureStore, RunUnderWay
+from gateway.storage.erasure_store import CallUnderWay, DeletionLost, ErasureStore, RunUnderWay
 from sandbox.engine import Engine
 from sandbox.errors import SandboxBusy, SandboxError, SandboxUnavailable
 
@@ -23,6 +27,8 @@ RemoveFiles = Callable[[str, str], Awaitable[bool]]
 
 Raises SandboxBusy while calls are under way in it.
 """
+RemoveRest = Callable[[str], Awaitable[int]]
+"""Removes every sandbox and workspace of a tenant that the engine still has; says how many workspaces there were."""
 LeftOf = Callable[[str], Awaitable[Mapping[str, int]]]
 """Counts what the engine still has of a tenant: `volumes` and `containers`."""
 EngineId = Callable[[], Awaitable[str]]
@@ -76,6 +82,8 @@ class Erasure:
         engine_id: EngineId | None = None,
         sleep: Sleep = asyncio.sleep,
         left_of: LeftOf | None = None,
+        remove_rest: RemoveRest | None = None,
+        ids: MakeId = make_id,
     ) -> None:
         self._database = database
         self._store = store
@@ -83,16 +91,17 @@ class Erasure:
         self._engine_id = engine_id
         self._sleep = sleep
         self._left_of = left_of
+        self._remove_rest = remove_rest
+        self._ids = ids
 
     async def thread(self, tenant: str, name: str, actor: str) -> Mapping[str, int]:
         """Remove a thread; return the rows by table. Raises ThreadBusy while anything is under way in it, NotFound."""
+        deletion = self._ids("del")
         try:
-            if await self._store.may_remove(tenant, name):
-                if elsewhere := await self._elsewhere(await self._store.threads_of(tenant, name)):
-                    raise _on_other_engines(elsewhere)
-                await self._remove_files(tenant, name)
-            removed = await self._store.remove_thread(tenant, name, actor)
-        except SandboxBusy as error:
+            removed = await self._removed(tenant, name, actor, deletion)
+        except DeletionLost as error:
+            raise ThreadBusy(f"thread {name[:64]!r} is being deleted by another call: wait until it is gone") from error
+        except (SandboxBusy, CallUnderWay) as error:
             raise ThreadBusy(f"calls are under way in thread {name[:64]!r}: wait until they are over") from error
         except RunUnderWay as error:
             raise ThreadBusy(f"run {error} is under way in thread {name[:64]!r}: cancel it first") from error
@@ -103,14 +112,27 @@ class Erasure:
         await self._database.truncate_log()
         return removed
 
+    async def _removed(self, tenant: str, name: str, actor: str, deletion: str) -> Mapping[str, int] | None:
+        if elsewhere := await self._elsewhere(await self._store.threads_of(tenant, name)):
+            raise _on_other_engines(elsewhere)
+        try:
+            if not await self._store.begin(tenant, name, deletion):
+                return None
+            await self._remove_files(tenant, name)
+            return await self._store.remove_thread(tenant, name, actor, deletion)
+        except BaseException:
+            # Also where the caller went away. A process that is killed here leaves a thread that can only be deleted.
+            await to_the_end(self._store.give_up(tenant, name, deletion))
+            raise
+
     async def tenant(self, name: str, audit: bool, actor: str) -> Erased:
         """Remove all that is stored of a tenant, with `audit` its audit too. To be asked again does what is left.
 
         Its keys are useless from the first moment on. Raises Unavailable when files of it could not be removed.
         """
         await self._store.stop_tenant(name)
-        await self._until_runs_ended(name)
-        workspaces = await self._remove_all_files(name)
+        await self._until_all_ended(name)
+        workspaces = await self._remove_all_files(name) + await self._remove_the_rest(name)
         # Asked before the rows go: an engine that does not answer can be asked again only while there are some.
         on_engine = await self._left_on_engine(name)
         removed = await self._store.remove_tenant(name)
@@ -121,12 +143,16 @@ class Erasure:
             log.warning("what was deleted stays in the database's log until it is next emptied", tenant=name)
         return Erased(everything, left, workspaces, sequence)
 
-    async def _until_runs_ended(self, tenant: str) -> None:
+    async def was_deleted(self, name: str) -> bool:
+        """Return whether there was a tenant of this name that was deleted, as far as the operators' audit goes back."""
+        return await self._store.was_deleted(name)
+
+    async def _until_all_ended(self, tenant: str) -> None:
         for _ in range(round(_PATIENCE_S / _LOOK_S)):
-            if not await self._store.running(tenant):
+            if not await self._store.under_way(tenant):
                 return
             await self._sleep(_LOOK_S)
-        log.warning("runs of a tenant that is deleted did not end and are taken from their gateways", tenant=tenant)
+        log.warning("runs or calls of a tenant that is deleted did not end: they are ended for it", tenant=tenant)
         await self._store.take_runs(tenant)
 
     async def _remove_all_files(self, tenant: str) -> int:
@@ -145,6 +171,21 @@ class Erasure:
         if elsewhere:
             raise _on_other_engines(elsewhere)
         return removed
+
+    async def _remove_the_rest(self, tenant: str) -> int:
+        """Remove what the engine has of threads that have no row any more; return how many workspaces that were."""
+        if self._remove_rest is None:
+            return 0
+        for last in (*(False,) * round(_HELD_S / _LOOK_S), True):
+            try:
+                return await self._remove_rest(tenant)
+            except SandboxUnavailable as error:
+                if last:
+                    raise Unavailable(f"files of the tenant are held by the engine; ask again: {error}") from error
+                await self._sleep(_LOOK_S)
+            except SandboxError as error:
+                raise Unavailable(f"the engine does not remove what it has, so ask again: {error}") from error
+        raise AssertionError("unreachable")
 
     async def _left_on_engine(self, tenant: str) -> Mapping[str, int]:
         try:

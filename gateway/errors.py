@@ -10,6 +10,7 @@
     +-- PermissionDenied     PERMISSION_DENIED    policy, or the file's mode, says no
     |   +-- ScopeMissing                          the key is not for such calls; details: scope
     +-- StillConfigured      FAILED_PRECONDITION  what is to be deleted is in the configuration yet
+    +-- PolicyChanged        FAILED_PRECONDITION  another policy is in force than was expected; details: version
     +-- ApprovalPending      FAILED_PRECONDITION  the call waits for an approval; details: approval_id
     +-- AlreadyResolved      FAILED_PRECONDITION  somebody answered first; details: status
     +-- EditRefused          FAILED_PRECONDITION  the policy denies an approver's arguments; details: rule
@@ -19,6 +20,7 @@
     +-- StartFailed          FAILED_PRECONDITION  a program could not be started; details: outcome, errno
     +-- ProcessEnded         FAILED_PRECONDITION  a process has ended, or its stdin is closed; details: taken_bytes
     +-- InputNotTaken        DEADLINE_EXCEEDED    a process did not read all of its input in time; details: taken_bytes
+    +-- InputGap             OUT_OF_RANGE         input begins past what stdin took; details: stdin_taken_bytes
     +-- NoSpace              RESOURCE_EXHAUSTED   the workspace is full
     +-- TooLarge             OUT_OF_RANGE         larger than the call takes
     +-- Exhausted            RESOURCE_EXHAUSTED   the sandbox has no process or memory left, or no room for a process
@@ -28,8 +30,9 @@
     +-- InProgress           ABORTED              the same request, by its id, is under way; with RetryInfo
     +-- SandboxBusy          FAILED_PRECONDITION  calls are under way in the sandbox that was to be stopped
     +-- OtherEngine          FAILED_PRECONDITION  the thread's files are on another engine; details: engine
-    +-- ThreadBusy           FAILED_PRECONDITION  a run is under way in the thread
-    +-- Unavailable          UNAVAILABLE          the engine, a sandbox or the gateway does not answer
+    +-- ThreadBusy           FAILED_PRECONDITION  a run or a call is under way in the thread
+    +-- Unavailable          UNAVAILABLE          the engine, a sandbox or the gateway does not answer; of a call that
+    |                                             the database took no record of details: call_id, outcome
     +-- DeadlineExceeded     DEADLINE_EXCEEDED    the caller's own time limit passed first
     +-- Cancelled            CANCELLED            the caller took the call back
     +-- Misconfigured        FAILED_PRECONDITION  the operator has to mend the configuration
@@ -69,6 +72,11 @@ class Unauthenticated(AirlockError):
 
     code = grpc.StatusCode.UNAUTHENTICATED
     reason = "UNAUTHENTICATED"
+
+    def __init__(self, message: str, *, noted: Mapping[str, str] | None = None, **details: str) -> None:
+        """`noted` is for the operators' audit and log; the caller is never told."""
+        super().__init__(message, **details)
+        self.noted = noted or {}
 
 
 class InvalidArgument(AirlockError):
@@ -134,6 +142,13 @@ class StillConfigured(AirlockError):
     reason = "STILL_CONFIGURED"
 
 
+class PolicyChanged(AirlockError):
+    """Another policy is in force than was expected, `version` of `details`; empty where nothing was ever applied."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "POLICY_CHANGED"
+
+
 class ApprovalPending(AirlockError):
     """The call waits for an approval, `approval_id` of `details`: make it again once that is given."""
 
@@ -195,6 +210,13 @@ class InputNotTaken(AirlockError):
 
     code = grpc.StatusCode.DEADLINE_EXCEEDED
     reason = "INPUT_NOT_TAKEN"
+
+
+class InputGap(AirlockError):
+    """Input begins past what a process has taken, `stdin_taken_bytes` of `details`; nothing was written."""
+
+    code = grpc.StatusCode.OUT_OF_RANGE
+    reason = "INPUT_GAP"
 
 
 class NoSpace(AirlockError):
@@ -261,14 +283,14 @@ class OtherEngine(AirlockError):
 
 
 class ThreadBusy(AirlockError):
-    """A run is under way in the thread."""
+    """A run or a call is under way in the thread, or it is being deleted."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
     reason = "THREAD_BUSY"
 
 
 class Unavailable(AirlockError):
-    """The engine, a sandbox or the gateway does not answer."""
+    """The engine, a sandbox or the gateway does not answer. `outcome` of `details`: not_executed, or withheld."""
 
     code = grpc.StatusCode.UNAVAILABLE
     reason = "UNAVAILABLE"
@@ -335,6 +357,8 @@ def from_sandbox(error: sandbox_errors.SandboxError) -> AirlockError:
     if isinstance(error, sandbox_errors.InputNotTaken):
         kind = ProcessEnded if error.closed else InputNotTaken
         return kind(str(error), taken_bytes=str(error.taken_bytes))
+    if isinstance(error, sandbox_errors.InputGap):
+        return InputGap(str(error), stdin_taken_bytes=str(error.stdin_taken_bytes))
     if isinstance(error, sandbox_errors.Conflict) and error.errno in _ENDED:
         return ProcessEnded(str(error))
     return next(ours for theirs, ours in _FROM_SANDBOX if isinstance(error, theirs))(str(error))

@@ -11,14 +11,14 @@ from gateway.errors import InvalidArgument, Misconfigured, NotFound, PolicyInval
 from gateway.paging import place_of
 from gateway.policies import Policies
 from gateway.policy import PolicyError
+from gateway.policy_change import PolicyChangeRequest, is_named, put_in_force
 from gateway.policy_check import PolicyChecker
-from gateway.storage.policy_store import OPERATOR, Change, digest_of_text
+from gateway.storage.policy_store import OPERATOR, Change, Kind, digest_of_text
 from gateway.tenant_agents import agents_of_all
 
 # The details of an error travel in a trailer, and many programs take no more than 8 KiB of those.
 _PROBLEMS_LIMIT_CHARS = 1200
 _HISTORY = 1000
-_LEAST_DIGEST_CHARS = 6
 
 
 class PolicyAdmin:
@@ -33,10 +33,21 @@ class PolicyAdmin:
         change = await self._change(layer, version)
         return await self._policies.store.text(change.digest), await self._policies.named(change)
 
-    async def apply(self, layer: str, *, text: str, version: str, comment: str, by: str, check_only: bool) -> str:
+    async def apply(
+        self,
+        layer: str,
+        *,
+        text: str,
+        version: str,
+        comment: str,
+        by: str,
+        check_only: bool,
+        expected_version: str | None = None,
+    ) -> str:
         """Put a text, or an earlier version, in force and return its version; PolicyInvalid lists what is wrong.
 
-        A text that is in force already changes nothing.
+        A text that is in force already changes nothing. PolicyChanged where `expected_version` is not in force any
+        more; "" expects that nothing ever was, None whatever it is.
         """
         self._check_layer(layer)
         if bool(text) == bool(version):
@@ -45,8 +56,12 @@ class PolicyAdmin:
             text = await self._policies.store.text((await self._change(layer, version)).digest)
         await self._check(layer, text)
         standing = self._policies.change_in_force(layer)
-        if not check_only and (standing is None or standing.digest != digest_of_text(text)):
-            standing = await self._policies.store.apply(layer, text, "rollback" if version else "apply", by, comment)
+        # What is expected is compared with the database: this gateway may not have heard of the last change.
+        known = expected_version is None and standing is not None and standing.digest == digest_of_text(text)
+        if not check_only and not known:
+            kind: Kind = "rollback" if version else "apply"
+            asked = PolicyChangeRequest(layer, text, kind, by, comment, expected_version)
+            standing = await put_in_force(self._policies, asked)
             await self._policies.take([standing])
         return "" if standing is None or check_only else await self._policies.named(standing)
 
@@ -72,8 +87,7 @@ class PolicyAdmin:
                 raise NotFound("nothing was ever applied here")
             return change
         for change in await self._policies.store.history(layer, _HISTORY):
-            by_digest = len(version) >= _LEAST_DIGEST_CHARS and change.digest.startswith(version)
-            if by_digest or await self._policies.named(change) == version:
+            if await is_named(self._policies, change, version):
                 return change
         raise NotFound(f"no version {version[:64]!r} among the last {_HISTORY:,}")
 

@@ -28,6 +28,8 @@ _POLL_S = 0.25
 # Thousands of files are looked at less often, or looking would be all that a processor does.
 _STATS_PER_S = 5000
 _BY_CHARS = 256
+_REFUSED = "a policy file is refused; the last good policy holds"
+_REFUSED_AND_NONE_HOLDS = "a policy file is refused, and no earlier policy is there to hold"
 _Stamp = tuple[int, int, int] | None
 
 
@@ -125,7 +127,8 @@ class PolicyFiles:
         read.file.refused = bool(refused)
         for tenant, why in refused.items():
             facts = {"tenant": tenant, "path": str(read.file.path), "problems": _problems(why)}
-            log.error("a policy file is refused; the last good policy holds", **facts)
+            holds = self._policies.change_in_force(tenant) is not None
+            log.error(_REFUSED if holds else _REFUSED_AND_NONE_HOLDS, **facts)
         try:
             by = f"file {read.file.path}"
             apply = self._policies.store.apply

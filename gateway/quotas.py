@@ -5,6 +5,8 @@ judged has one: to judge, journal and ask about what is then refused costs as mu
 bytes are known only afterwards: they are looked at before and counted after, so that what is under way may come to its
 end past the limit.
 Windows are minutes, hours and days of the clock in UTC. What is not limited is not counted, and costs no query.
+What is stored is counted by the database, and looked at now and then: a tenant may go past that quota by what it stores
+within two seconds, and by what is under way.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ TOOL_CALLS = "tool_calls_per_minute"
 TOKENS = "tokens_per_day"
 COST = "cost_usd_per_day"
 BYTES = "bytes_per_day"
+THREADS = "threads"
+STORED = "stored_bytes"
 
 _MINUTE_S = 60
 _DAY_S = 86_400
@@ -34,6 +38,11 @@ _WINDOWS_S = {TOOL_CALLS: _MINUTE_S, TOKENS: _DAY_S, COST: _DAY_S, BYTES: _DAY_S
 # Money is counted in whole millionths of a dollar, as sums of floats drift.
 _MICRO = 1_000_000
 _US_PER_S = 1_000_000
+# For so long it is not looked again at how much is stored.
+_STORED_KNOWN_US = 2 * _US_PER_S
+_TENANTS_KNOWN = 10_000
+# Past that quota, for reading, listing and removing files: some thousand calls.
+_RESERVE_BYTES = 1024 * 1024
 log = structlog.get_logger(__name__)
 
 
@@ -64,15 +73,41 @@ class Quotas:
         self._run_holds: set[str] = set()
         # What the database did not let us release yet.
         self._unreleased: set[str] = set()
+        # How many bytes are stored of tenants, and when that was looked at.
+        self._stored: dict[str, tuple[int, int]] = {}
 
     async def open(self) -> None:
         """Let go of what this gateway held when it last ended."""
         await self._store.release_all()
 
+    # --- what is stored ---
+
+    async def check_stored(self, tenant: str, quotas: QuotasSection, *, reserved: bool = False) -> None:
+        """Raise QuotaExceeded where as much is stored of a tenant as may be: before anything is done.
+
+        What is `reserved` for has a little more: a tenant must come to its files, and their journal takes some room.
+        """
+        at_us, limit = self._clock(), quotas.stored_bytes_limit + (_RESERVE_BYTES if reserved else 0)
+        stored, looked_us = self._stored.get(tenant, (0, 0))
+        if at_us - looked_us > _STORED_KNOWN_US or stored >= limit:
+            _, stored = await self._store.stored(tenant)
+            if len(self._stored) >= _TENANTS_KNOWN:
+                self._stored.clear()
+            self._stored[tenant] = stored, at_us
+        if stored >= limit:
+            raise QuotaExceeded(
+                f"{STORED}: {stored:,} bytes of messages, events and journal are stored of this tenant, "
+                f"{quotas.stored_bytes_limit:,} is the quota; delete threads (`airlock thread delete`), or have the "
+                "operator set `retention`",
+                quota=STORED,
+                limit=str(quotas.stored_bytes_limit),
+            )
+
     # --- runs ---
 
     async def hold_run(self, tenant: str, run_id: str, quotas: QuotasSection) -> None:
         """Take a run's place, before anything of the run is made. Raises QuotaExceeded."""
+        await self.check_stored(tenant, quotas)
         limit = quotas.runs_at_once
         if limit is None:
             return
@@ -183,6 +218,10 @@ class Quotas:
 
     async def check_inference(self, tenant: str, quotas: QuotasSection) -> QuotaExceeded | None:
         """Return why the model must not be asked now; None when it may be."""
+        try:
+            await self.check_stored(tenant, quotas)
+        except QuotaExceeded as full:
+            return full
         limits = _limits(quotas, TOKENS, COST)
         if not limits:
             return None
@@ -217,6 +256,9 @@ class Quotas:
         if quotas.runs_at_once is not None:
             under_way = await self._store.runs_at_once(tenant, RUNS_AT_ONCE)
             told[RUNS_AT_ONCE] = QuotaUsage(under_way, quotas.runs_at_once, None)
+        threads, stored = await self._store.stored(tenant)
+        told[THREADS] = QuotaUsage(threads, quotas.threads_limit, None)
+        told[STORED] = QuotaUsage(stored, quotas.stored_bytes_limit, None)
         return told
 
     async def _add(self, tenant: str, quotas: QuotasSection, amounts: Mapping[str, int]) -> None:

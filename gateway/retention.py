@@ -35,7 +35,12 @@ class Retention:
         }
         for name, days, prune in (
             ("events", kept.events_days, self._store.prune_events),
+            ("runs", kept.runs_days, self._store.prune_runs),
+            ("messages", kept.messages_days, self._store.prune_messages),
             ("tool_calls", kept.tool_calls_days, self._store.prune_tool_calls),
+            ("grants", kept.approvals_days, self._store.prune_grants),
+            ("approvals", kept.approvals_days, self._store.prune_approvals),
+            ("policy_changes", kept.policy_changes_days, self._store.prune_policy_changes),
             ("audit_records", kept.audit_days, self._store.prune_audit),
         ):
             if days is not None:

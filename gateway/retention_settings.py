@@ -16,6 +16,20 @@ class RetentionSettings(Section):
     tool_calls_days: float | None = Field(
         default=None, gt=0, description="the journal of tool calls, from their end on"
     )
+    runs_days: float | None = Field(
+        default=None, gt=0, description="runs with all their events, from their end on; a request id goes with its run"
+    )
+    messages_days: float | None = Field(
+        default=None,
+        gt=0,
+        description="what was said in a thread that no run has added to since; the thread, its metadata and files stay",
+    )
+    approvals_days: float | None = Field(
+        default=None, gt=0, description="approvals that are answered or too late, and grants that are over"
+    )
+    policy_changes_days: float | None = Field(
+        default=None, gt=0, description="versions of a policy, from when another took their place"
+    )
     audit_days: float | None = Field(default=None, gt=0, description="the audit; that it was pruned is itself a record")
     request_results_hours: float = Field(
         default=24.0, gt=0, le=24.0, description="results of calls with a request id, for who asks a second time"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.config import Config
-from gateway.errors import NotFound, StillConfigured, Unavailable
+from gateway.errors import NotFound, StillConfigured
 from gateway.policies import Policies
 from gateway.storage.database import Database
 from gateway.storage.tenant_rows import rows_of
@@ -33,6 +33,7 @@ class TenantErasure(Protocol):
     """Removes all that is stored of a tenant; gateway/erasure.py."""
 
     async def tenant(self, name: str, audit: bool, actor: str) -> Erased: ...
+    async def was_deleted(self, name: str) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,7 @@ class KnownTenant:
 class TenantAdmin:
     """The tenants of the configuration, and what others have left in the database."""
 
-    def __init__(
-        self, config: Config, policies: Policies, database: Database, erasure: TenantErasure | None = None
-    ) -> None:
+    def __init__(self, config: Config, policies: Policies, database: Database, erasure: TenantErasure) -> None:
         self._config = config
         self._policies = policies
         self._database = database
@@ -74,14 +73,16 @@ class TenantAdmin:
         return KnownTenant(name, version), stored
 
     async def delete(self, name: str, *, audit: bool, by: str) -> Erased:
-        """Remove all that is stored of a tenant; StillConfigured while there is such a tenant."""
+        """Remove all that is stored of a tenant; StillConfigured while there is such a tenant.
+
+        One that was deleted is deleted again, with nothing to remove as a rule. NotFound where none was ever stored.
+        """
         if name in self._config.tenants:
             raise StillConfigured(
                 f"tenant {name} is still configured: take it out of airlock.yaml, start the gateways again, then delete"
             )
-        if self._erasure is None:
-            raise Unavailable("this gateway cannot delete what is stored of a tenant")
-        if not name or not any((await rows_of(self._database, name)).values()):
+        stored = any((await rows_of(self._database, name)).values()) if name else False
+        if not stored and not await self._erasure.was_deleted(name):
             raise NotFound(f"nothing is stored of a tenant {name[:64]!r}")
         return await self._erasure.tenant(name, audit, by)
 

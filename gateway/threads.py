@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agent.messages import Message
-from gateway.errors import InvalidArgument, NotFound, ThreadBusy, TooLarge, Unavailable
+from gateway.errors import InvalidArgument, NotFound, ThreadBusy, TooLarge
 from gateway.identity.principal import actor
 from gateway.paging import page_size, paged, place_of
+from gateway.quotas import Quotas
 from gateway.runs.thread_history import KEY_LIMIT_CHARS, KEYS_LIMIT, METADATA_LIMIT_BYTES, VALUE_LIMIT_CHARS
 from gateway.storage.store import Store
 from gateway.storage.stored_message import NOT_READ, read_message
@@ -49,10 +50,12 @@ class Threads:
         self,
         store: Store,
         listed: ThreadStore,
-        erasure: ThreadErasure | None = None,
-        forget: Callable[[Tenant, str], None] = lambda _tenant, _name: None,
+        erasure: ThreadErasure,
+        forget: Callable[[Tenant, str], None],
+        quotas: Quotas,
     ) -> None:
-        """Without `erasure` no thread can be deleted; `forget` is told of each that was."""
+        """`forget` is told of each thread that was deleted."""
+        self._quotas = quotas
         self._forget = forget
         self._store = store
         self._listed = listed
@@ -100,7 +103,10 @@ class Threads:
         both = sorted(changed.keys() & set(removed))
         if both:
             raise InvalidArgument(f"remove: {both[0]!r} is to be set as well; name each key once")
-        thread = await self._store.thread(tenant.name, name)
+        limits = tenant.policy.document.quotas
+        if changed:
+            await self._quotas.check_stored(tenant.name, limits)
+        thread = await self._store.thread(tenant.name, name, limit=limits.threads_limit)
         try:
             busy = await self._listed.change_metadata(
                 thread.id, changed, removed, keys_limit=KEYS_LIMIT, limit_bytes=METADATA_LIMIT_BYTES
@@ -116,8 +122,6 @@ class Threads:
         row = await self._row(tenant, name)
         if row.run_id is not None:
             raise _busy(name, row.run_id)
-        if self._erasure is None:
-            raise Unavailable("this gateway cannot delete threads yet")
         try:
             return await self._erasure.thread(tenant.name, name, actor())
         finally:

@@ -33,7 +33,7 @@ class Call:
     """One call in flight. `finished` turns true with the final frame."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        self.connection = connection
         self.finished = False
         # Set when the daemon answered before it took all input: the connection then still has input in it.
         self.spoiled = False
@@ -42,7 +42,7 @@ class Call:
         """Send an Input frame; raises DaemonLost when the daemon does not take it in time."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self._connection.send(message)
+                await self.connection.send(message)
         except TimeoutError as error:
             raise DaemonLost(f"the sandbox daemon took no input for {timeout_s:.0f} s") from error
 
@@ -50,7 +50,7 @@ class Call:
         """Send the bytes of an Input frame, 1 MiB at most, without a copy; raises as send()."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self._connection.send_data(data)
+                await self.connection.send_data(data)
         except TimeoutError as error:
             raise DaemonLost(f"the sandbox daemon took no input for {timeout_s:.0f} s") from error
 
@@ -58,7 +58,7 @@ class Call:
         """Return the bytes of a Chunk, or what receive() returns of another Reply; raises as receive()."""
         try:
             async with asyncio.timeout(timeout_s):
-                piece = await self._connection.receive_piece()
+                piece = await self.connection.receive_piece()
         except TimeoutError as error:
             raise DaemonLost(f"the sandbox daemon did not answer within {timeout_s:.1f} s") from error
         return piece if isinstance(piece, bytes) else self._noted(piece)
@@ -67,7 +67,7 @@ class Call:
         """Return the member's name and the next Reply; raises DaemonLost when none comes in time."""
         try:
             async with asyncio.timeout(timeout_s):
-                reply = await self._connection.receive()
+                reply = await self.connection.receive()
         except TimeoutError as error:
             raise DaemonLost(f"the sandbox daemon did not answer within {timeout_s:.1f} s") from error
         return self._noted(reply)
@@ -98,29 +98,28 @@ class Channel:
     @asynccontextmanager
     async def call(self, request: pb.Request) -> AsyncIterator[Call]:
         """Open a call; raises DaemonLost when the daemon is or becomes unreachable or breaks the protocol."""
-        if self.lost is not None:
-            raise DaemonLost(str(self.lost))
-        connection = None
-        call = None
+        call = await self._begin(request)
         try:
-            connection = await self._take()
-            call = Call(connection)
-            await self._send_request(connection, request)
             yield call
         except DaemonLost as error:
             self.mark_lost(error)
             raise
         finally:
-            if connection is not None:
-                self._give_back(connection, call)
+            self._end(call)
 
     async def ask(self, request: pb.Request, member: str, *, timeout_s: float) -> pb.Reply:
         """Make a call of one reply and return it: the given final member, or a failure for the caller to raise."""
-        async with self.call(request) as call:
+        call = await self._begin(request)  # not by call(): most calls come here, and a context manager has its price
+        try:
             got, reply = await call.receive(timeout_s=timeout_s)
             if got not in (member, "failure"):
                 raise DaemonLost(f"the sandbox daemon answered {got} where {member} was due")
-            return reply
+        except DaemonLost as error:
+            self.mark_lost(error)
+            raise
+        finally:
+            self._end(call)
+        return reply
 
     async def hello(self, *, timeout_s: float) -> pb.HelloReply:
         """Ask who answers; raises DaemonLost when it is not a daemon of this protocol."""
@@ -152,18 +151,35 @@ class Channel:
         while self._idle:
             self._idle.pop().close()
 
-    def _give_back(self, connection: Connection, call: Call | None) -> None:
-        reusable = call is not None and call.finished and not call.spoiled and self.lost is None
+    async def _begin(self, request: pb.Request) -> Call:
+        if self.lost is not None:
+            raise DaemonLost(str(self.lost))
+        connection = None
+        try:
+            connection = await self._take()
+            rest = connection.send_at_once(request)
+            if rest:
+                await self._send_rest(connection, rest)
+            return Call(connection)
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            if isinstance(error, DaemonLost):
+                self.mark_lost(error)
+            raise
+
+    def _end(self, call: Call) -> None:
+        reusable = call.finished and not call.spoiled and self.lost is None
         if reusable and len(self._idle) < _IDLE_CONNECTIONS:
-            self._idle.append(connection)
+            self._idle.append(call.connection)
         else:
-            connection.close()
+            call.connection.close()
 
     @staticmethod
-    async def _send_request(connection: Connection, request: pb.Request) -> None:
+    async def _send_rest(connection: Connection, rest: memoryview) -> None:
         try:
             async with asyncio.timeout(_REQUEST_TIMEOUT_S):
-                await connection.send(request)
+                await connection.send_rest(rest)
         except TimeoutError as error:
             raise DaemonLost(f"the sandbox daemon took no request for {_REQUEST_TIMEOUT_S:.0f} s") from error
 

@@ -33,11 +33,27 @@ class Connection:
 
     async def send(self, message: pb.Request | pb.Input) -> None:
         """Send a frame; waits while the daemon does not read."""
+        rest = self.send_at_once(message)
+        if rest:
+            await self.send_rest(rest)
+
+    def send_at_once(self, message: pb.Request | pb.Input) -> memoryview:
+        """Send as much of a frame as there is room for and return the rest, which goes to send_rest()."""
         payload = message.SerializeToString()
         if len(payload) > MAX_FRAME_BYTES:
             raise ValueError(f"a frame of {len(payload)} bytes is over the limit of {MAX_FRAME_BYTES}")
+        frame = memoryview(_LENGTH.pack(len(payload)) + payload)
         try:
-            await asyncio.get_running_loop().sock_sendall(self._socket, _LENGTH.pack(len(payload)) + payload)
+            return frame[self._socket.send(frame) :]
+        except BlockingIOError:
+            return frame
+        except OSError as error:
+            raise DaemonLost(f"the sandbox daemon closed the connection ({error.strerror or error})") from error
+
+    async def send_rest(self, rest: memoryview) -> None:
+        """Send what there was no room for; waits while the daemon does not read."""
+        try:
+            await asyncio.get_running_loop().sock_sendall(self._socket, rest)
         except OSError as error:
             raise DaemonLost(f"the sandbox daemon closed the connection ({error.strerror or error})") from error
 

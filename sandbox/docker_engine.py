@@ -39,7 +39,7 @@ class DockerEngine(DockerGround):
 
     `instance` labels what belongs to this gateway and survives its restarts; processes that share it and the engine
     must share `channel_root`, where the locks are by which they know of each other. `base_url` is the engine's
-    address, None means DOCKER_HOST or the default socket.
+    address, None means DOCKER_HOST or the default socket; `named_in` is where that is written, for errors.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class DockerEngine(DockerGround):
         channel_root: Path,
         runtime_image: str = "airlock-runtime",
         base_url: str | None = None,
+        named_in: str = "base_url",
         new_suffix: Callable[[], str] = lambda: secrets.token_hex(4),
     ) -> None:
         super().__init__(
@@ -56,6 +57,7 @@ class DockerEngine(DockerGround):
             channel_root=channel_root,
             runtime_image=runtime_image,
             base_url=base_url,
+            named_in=named_in,
             new_suffix=new_suffix,
         )
         self._sandboxes: dict[str, ChannelSandbox] = {}

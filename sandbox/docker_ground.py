@@ -34,7 +34,10 @@ class Image:
 
 
 class DockerGround:
-    """The ground; `base_url` is the engine's address, None means DOCKER_HOST or the default socket."""
+    """The ground; `base_url` is the engine's address, None means DOCKER_HOST or the default socket.
+
+    `named_in` says where that address is written, to whom it does not answer.
+    """
 
     def __init__(
         self,
@@ -43,12 +46,13 @@ class DockerGround:
         channel_root: Path,
         runtime_image: str = "airlock-runtime",
         base_url: str | None = None,
+        named_in: str = "base_url",
         new_suffix: Callable[[], str] = lambda: secrets.token_hex(4),
     ) -> None:
         self._instance = instance
         self._channel_root = channel_root.absolute()
         self._runtime_image = runtime_image
-        self._requests = DockerRequests(base_url)
+        self._requests = DockerRequests(base_url, named_in)
         self._new_suffix = new_suffix
         self._locks = LockDirectory(self._channel_root, instance)
         self._standing: ThreadLock | None = None
@@ -88,9 +92,30 @@ class DockerGround:
         name = config.workspace_volume(self._instance, tenant, thread)
         return await self._requests.ask(docker_requests.remove_volume, name)
 
+    async def remove_all_of(self, tenant: str) -> int:
+        """Remove a tenant's sandboxes, busy ones too, and all its workspaces; return how many of these there were."""
+        mine = config.digest(tenant)
+        for owner in self._locks.owners():
+            lock = await self._locks.enter_existing(owner) if owner[0] == mine else None
+            note = lock.read() if lock is not None else None
+            if lock is None or note is None:
+                continue
+            try:
+                await self._destroy(note.sandbox)
+                lock.retire()
+            finally:
+                lock.close()
+        labels = self._labels_of(tenant)
+        for container in await self._requests.ask(docker_requests.list_containers, labels):
+            await self._requests.ask(docker_requests.remove_container, container["Id"])
+        removed = 0
+        for name in await self._requests.ask(docker_requests.list_volumes, labels):
+            removed += await self._requests.ask(docker_requests.remove_volume, name)
+        return removed
+
     async def left_of(self, tenant: str) -> Mapping[str, int]:
         """Return how many `volumes` and `containers` of a tenant there are."""
-        labels = {config.INSTANCE_LABEL: self._instance, config.TENANT_LABEL: config.digest(tenant)}
+        labels = self._labels_of(tenant)
         volumes = await self._requests.ask(docker_requests.list_volumes, labels)
         containers = await self._requests.ask(docker_requests.list_containers, labels)
         return {"volumes": len(volumes), "containers": len(containers)}
@@ -147,6 +172,9 @@ class DockerGround:
 
     async def _own_containers(self, kind: str) -> list[dict[str, Any]]:
         return await self._requests.ask(docker_requests.list_containers, self._labels(kind))
+
+    def _labels_of(self, tenant: str) -> dict[str, str]:
+        return {config.INSTANCE_LABEL: self._instance, config.TENANT_LABEL: config.digest(tenant)}
 
     def _labels(self, kind: str) -> dict[str, str]:
         return {config.INSTANCE_LABEL: self._instance, config.KIND_LABEL: kind}

@@ -66,10 +66,14 @@ class StartRefused(SandboxUnavailable):
 
 
 class DockerRequests:
-    """The way to one engine. `base_url` is its address, None means DOCKER_HOST or the default socket."""
+    """The way to one engine. `base_url` is its address, None means DOCKER_HOST or the default socket.
 
-    def __init__(self, base_url: str | None = None) -> None:
+    `named_in` is where whoever gave the address wrote it, for the words of an engine that does not answer.
+    """
+
+    def __init__(self, base_url: str | None = None, named_in: str = "base_url") -> None:
         self._base_url = base_url
+        self._named_in = named_in if base_url else "DOCKER_HOST"
         self._address = base_url or os.environ.get("DOCKER_HOST") or _DEFAULT_ADDRESS
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="airlock-docker")
         # A sign of life is not to wait behind work, of which an engine may have much.
@@ -111,7 +115,7 @@ class DockerRequests:
         except (DockerException, requests.RequestException, OSError) as error:
             raise EngineUnavailable(
                 f"the Docker engine at {self._address} does not answer ({error}). "
-                "Start it, name another in DOCKER_HOST, or let this user use its socket."
+                f"Start it, name another in {self._named_in}, or let this user use its socket."
             ) from error
 
     def _connected_client(self) -> Client:

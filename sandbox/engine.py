@@ -210,6 +210,13 @@ class Engine(Protocol):
         """Remove a thread's files for good and return whether there were any; its sandbox must be gone."""
         ...
 
+    async def remove_all_of(self, tenant: str) -> int:
+        """Remove a tenant's sandboxes, busy ones too, and its files in all threads; return how many threads had some.
+
+        For a tenant that is deleted: what nobody knows the thread of goes, too.
+        """
+        ...
+
     async def left_of(self, tenant: str) -> Mapping[str, int]:
         """Return how many `volumes` and `containers` of a tenant the engine has, whichever process made them."""
         ...

@@ -9,6 +9,7 @@
     +-- DaemonLost               the daemon went away or broke the protocol during a call
     +-- Exhausted                the sandbox has no process or memory left for it
     +-- InputNotTaken            a process took only a part of its input, or none
+    +-- InputGap                 input begins past what a process has taken
     +-- FileError (OSError)      a file operation failed
         +-- NotFound             (FileNotFoundError)
         +-- PermissionDenied     (PermissionError)
@@ -68,6 +69,14 @@ class InputNotTaken(SandboxError):
         super().__init__(message)
         self.taken_bytes = taken_bytes
         self.closed = closed
+
+
+class InputGap(SandboxError):
+    """Input begins past what a process has taken: `stdin_taken_bytes` in all. Nothing was written."""
+
+    def __init__(self, message: str, *, stdin_taken_bytes: int) -> None:
+        super().__init__(message)
+        self.stdin_taken_bytes = stdin_taken_bytes
 
 
 class FileError(SandboxError, OSError):

@@ -28,6 +28,7 @@ class Process:
     `argv` is cut at 4,096 bytes. `outcome` is None while it runs, else as in agent/filesystem.py; `exit_code` is set
     for exited and `signal` for signalled. `rows` and `columns` are 0 without a terminal. `stderr` is None when stderr
     goes where stdout does. `tree` counts the live processes it started, itself included, where the call looked.
+    `stdin_taken_bytes` is what its stdin has taken, with a terminal's end-of-file characters.
     """
 
     id: str
@@ -46,6 +47,7 @@ class Process:
     stdout: ProcessOutput
     stderr: ProcessOutput | None
     tree: int
+    stdin_taken_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

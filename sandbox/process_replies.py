@@ -9,7 +9,7 @@ import re
 from typing import NoReturn
 
 from sandbox import replies
-from sandbox.errors import DaemonLost, InputNotTaken
+from sandbox.errors import DaemonLost, InputGap, InputNotTaken
 from sandbox.filesystem import PROCESSES_DIRECTORY
 from sandbox.process import Process, ProcessList, ProcessOutput, ProcessPage
 from sandbox.v1 import channel_pb2 as pb
@@ -55,6 +55,7 @@ def process(reply: pb.Process, process_id: str) -> Process:
         if reply.HasField("stderr")
         else None,
         tree=reply.tree,
+        stdin_taken_bytes=replies.count(reply.stdin_taken_bytes),
     )
 
 
@@ -96,8 +97,12 @@ def process_page(reply: pb.ProcessReadReply, *, offset: int, limit_bytes: int) -
     return ProcessPage(reply.data, reply.offset, reply.end, size_bytes)
 
 
-def raise_write_failure(failure: pb.Failure, *, sent_bytes: int) -> NoReturn:
+def raise_write_failure(failure: pb.Failure, *, sent_bytes: int, offset: int | None) -> NoReturn:
     """Raise what a failed write stands for: InputNotTaken, which tells how much of it was taken, or another error."""
+    if failure.kind == pb.FAILURE_KIND_INPUT_GAP:
+        if offset is None or failure.taken_bytes >= offset:
+            raise DaemonLost("the sandbox daemon says that input has a gap where it has none")
+        raise InputGap(replies.failure_message(failure), stdin_taken_bytes=failure.taken_bytes)
     if failure.kind not in (pb.FAILURE_KIND_TOO_LARGE, pb.FAILURE_KIND_CONFLICT):
         replies.raise_failure(failure)
     if failure.taken_bytes > sent_bytes:

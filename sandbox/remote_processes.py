@@ -126,8 +126,20 @@ class RemoteProcesses:
             lambda: process_replies.process_page(reply.process_read, offset=offset, limit_bytes=limit_bytes)
         )
 
-    async def write(self, process_id: str, data: bytes, *, end: bool = False, wait_s: float) -> Process:
+    async def write(
+        self,
+        process_id: str,
+        data: bytes,
+        *,
+        end: bool = False,
+        wait_s: float,
+        offset: int | None = None,
+        request_id: str = "",
+    ) -> Process:
         """Write to stdin, 1 MiB at most; `end` closes it, or sends a terminal its end-of-file character.
+
+        A write may be made again with the same `request_id`, and then goes on from what it had taken; so it does with
+        `offset`, the bytes of stdin that were taken before it, where nobody else writes. InputGap when it is past them.
 
         Raises InputNotTaken, which has how many bytes were taken, when there is no room for all within `wait_s`, 60 s
         at most, or stdin is closed. A call that is cancelled may have written a part.
@@ -136,13 +148,17 @@ class RemoteProcesses:
             raise InvalidArgument(
                 f"{len(data):,} bytes of input: {INPUT_LIMIT_BYTES:,} at most at once, so send pieces"
             )
+        if offset is not None and not 0 <= offset <= _OFFSET_LIMIT:
+            raise InvalidArgument(f"offset {offset}: 0 or more and below 2^63")
         wait_ms = _checked_wait(wait_s)
-        asked = pb.ProcessWriteRequest(id=_checked_id(process_id), data=data, end=end, wait_ms=wait_ms)
+        asked = pb.ProcessWriteRequest(
+            id=_checked_id(process_id), data=data, end=end, wait_ms=wait_ms, offset=offset, request_id=request_id
+        )
         reply = await self._ask(
             pb.Request(process_write=asked),
             "process",
             wait_ms=wait_ms,
-            fail=lambda failure: process_replies.raise_write_failure(failure, sent_bytes=len(data)),
+            fail=lambda failure: process_replies.raise_write_failure(failure, sent_bytes=len(data), offset=offset),
         )
         return self._checked(lambda: process_replies.process(reply.process, process_id))
 

@@ -105,7 +105,8 @@ class SandboxKeeper:
             await self._make_room(key[0])
         place = self._places.setdefault(key, _Place())
         self._begin_sweeping()
-        async with self._in_use(key, place):
+        place.users += 1
+        try:
             sandbox = place.sandbox
             if sandbox is None or not (self._fresh(place, sandbox, spec) and sandbox.borrow()):
                 async with place.lock:
@@ -114,6 +115,8 @@ class SandboxKeeper:
                 yield sandbox
             finally:
                 sandbox.give_back()
+        finally:
+            self._leave(key, place)
 
     @asynccontextmanager
     async def acquire_existing(self, spec: SandboxSpec) -> AsyncIterator[Sandbox | None]:
@@ -128,7 +131,8 @@ class SandboxKeeper:
             yield None
             return
         place = self._places.setdefault(key, _Place())
-        async with self._in_use(key, place):
+        place.users += 1
+        try:
             sandbox = place.sandbox
             if sandbox is None or not (self._fresh(place, sandbox, sandbox.spec) and sandbox.borrow()):
                 async with place.lock:
@@ -140,29 +144,26 @@ class SandboxKeeper:
             finally:
                 if sandbox is not None:
                     sandbox.give_back()
+        finally:
+            self._leave(key, place)
 
     def users(self, tenant: str, thread: str) -> int:
         """Return how many calls of this process are under way in a thread's sandbox."""
         place = self._places.get((digest(tenant), digest(tenant, thread)))
         return 0 if place is None else place.users
 
-    @asynccontextmanager
-    async def _in_use(self, key: tuple[str, str], place: _Place) -> AsyncIterator[None]:
-        """Count a user of a place; with the last one, a place that has nothing in it goes."""
-        place.users += 1
-        try:
-            yield
-        finally:
-            place.users -= 1
-            place.used_s = self._clock()
-            if place.sandbox is not None and not place.sandbox.alive:
-                # At once, not at the next call: what its calls had started runs until the container is gone.
-                place.leaving = self._begin(self._remove(key, place.sandbox.id))
-                place.sandbox = None
-            here = place.sandbox is not None or place.left is not None
-            gone = not here and (place.leaving is None or place.leaving.done())
-            if place.users == 0 and (gone or (self._closed and not self._keeps)):
-                self._forget(key, place)
+    def _leave(self, key: tuple[str, str], place: _Place) -> None:
+        """Count a user of a place out; with the last one, a place that has nothing in it goes."""
+        place.users -= 1
+        place.used_s = self._clock()
+        if place.sandbox is not None and not place.sandbox.alive:
+            # At once, not at the next call: what its calls had started runs until the container is gone.
+            place.leaving = self._begin(self._remove(key, place.sandbox.id))
+            place.sandbox = None
+        here = place.sandbox is not None or place.left is not None
+        gone = not here and (place.leaving is None or place.leaving.done())
+        if place.users == 0 and (gone or (self._closed and not self._keeps)):
+            self._forget(key, place)
 
     def sweep(self) -> None:
         """Begin to remove what is idle for too long."""

@@ -11,10 +11,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine, Executable, Row
 
 _READY_S = 120
 _STOP_S = 60
@@ -55,6 +58,41 @@ class Home:
         """The id that labels this gateway's containers."""
         return (self.config.parent / "state" / "instance").read_text(encoding="ascii")
 
+    @property
+    def database_url(self) -> str:
+        """Where the gateway keeps its state."""
+        from gateway.config import Config
+
+        return Config.load(self.config).resolved_database_url()
+
+    def store_in(self, url: str) -> None:
+        """Have it keep its state in another database, a migrated one, which gets the keys that `init` has made."""
+        from sqlalchemy import insert, select
+
+        from gateway.storage.tables import api_keys
+
+        made = self._selected(select(api_keys))
+        with _connected(url) as engine, engine.begin() as connection:
+            connection.execute(insert(api_keys), [dict(row._mapping) for row in made])
+        self.configure(database_url=url)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """Return what a query finds in its database, whichever that is."""
+        from sqlalchemy import text
+
+        return [tuple(row) for row in self._selected(text(query))]
+
+    def write(self, statement: str, **values: Any) -> None:
+        """Change a row behind the gateway's back; `values` are bound by their names."""
+        from sqlalchemy import text
+
+        with _connected(self.database_url) as engine, engine.begin() as connection:
+            connection.execute(text(statement), values)
+
+    def _selected(self, query: Executable) -> Sequence[Row[Any]]:
+        with _connected(self.database_url) as engine, engine.connect() as connection:
+            return connection.execute(query).all()
+
     def add_tenant(self, name: str, policy: str | None = None) -> str:
         """Configure another tenant and return a key of it."""
         import yaml
@@ -75,6 +113,17 @@ class Home:
         for name, section in sections.items():
             document[name] = {**document.get(name, {}), **section} if isinstance(section, dict) else section
         self.config.write_text(yaml.safe_dump(document), encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _connected(url: str) -> Iterator[Engine]:
+    from gateway.storage.connecting import connect
+
+    engine = connect(url)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
 
 
 def make_home(directory: Path) -> Home:

@@ -12,7 +12,7 @@ from agent.state import ToolExecution
 from gateway.identity.principal import actor
 from gateway.redaction import Redactor
 from gateway.storage.audit_store import AuditEntry
-from gateway.storage.store import Thread
+from gateway.storage.entities import Thread
 
 TOOL_CALL = "tool_call"
 _PLAIN = re.compile(r"[a-z][a-z0-9_]{0,63}")
@@ -23,7 +23,7 @@ _DETAILS = ("exit_code", "would_be", "would_be_rule", "approval_id")
 class Moves(Protocol):
     """What stands in for the tools of a call whose bytes flow past; `audit_kind` is what the audit calls it.
 
-    Where it counts them, its `moved_bytes` are the call's.
+    Where it counts them, its `moved_bytes` are the call's; where it has `audited`, those are among the details.
     """
 
     audit_kind: str
@@ -46,6 +46,9 @@ def call_entry(
     """Return the entry of a call that is over, waits or was blocked, of its row in the journal and how it ended."""
     size_bytes = getattr(moves, "moved_bytes", ended["result_bytes"])
     told = {name: ended[name] for name in _DETAILS if ended[name] is not None}
+    told |= getattr(moves, "audited", {})
+    if tool.approval_outcome:
+        told["approval"] = tool.approval_outcome  # whether somebody refused, or nobody answered
     withheld_by = tool.result.withheld_by if tool.result is not None else None
     if withheld_by:
         told["withheld_by"] = withheld_by

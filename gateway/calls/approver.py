@@ -20,23 +20,13 @@ from agent.approval import Denied, Granted, Pending
 from agent.messages import ToolCall
 from agent.state import AgentState, ToolExecution
 from agent.tool_runner import digestible
+from gateway.patience import patiently
 from gateway.policy.decision import Facts
 from gateway.policy.judge import Policy
 from gateway.policy.narrow import narrow_rule, rule_as_yaml
-from gateway.runs.patience import patiently
-from gateway.storage.approval_store import (
-    APPROVED,
-    CANCELLED,
-    DENIED,
-    EXPIRED,
-    PENDING,
-    USED,
-    Approval,
-    ApprovalStore,
-    Asked,
-    TooManyPending,
-)
-from gateway.storage.store import Thread
+from gateway.storage.approval_store import Approval, ApprovalStore, Asked, TooManyPending
+from gateway.storage.approval_writes import APPROVED, CANCELLED, DENIED, EXPIRED, PENDING, USED
+from gateway.storage.entities import Thread
 
 APPROVAL = "approval"
 """The rule that is named where nobody can be asked about a call."""
@@ -83,7 +73,8 @@ class ThreadApprover:
             return {}
         edits: dict[str, dict[str, JsonValue]] = {}
         # The run has been taken out of its wait: what cannot be read now must not be its end.
-        for approval in await patiently(partial(self._store.of_calls, self._run_id, call_ids), self._run_id):
+        read = partial(self._store.of_calls, self._run_id, call_ids)
+        for approval in await patiently(read, run_id=self._run_id, what="the answers to what it asked"):
             if approval.edited_arguments is not None:
                 edits.setdefault(approval.call_id, json.loads(approval.edited_arguments))
         return edits
@@ -147,12 +138,13 @@ class ThreadApprover:
                 return Granted(approval.id, note)
             case "denied":
                 said = f": {approval.message}" if approval.message else ""
-                return Denied(f"an approver refused{said} (asked because {approval.reason})", approval.id)
+                return Denied(
+                    f"an approver refused{said} (asked because {approval.reason})", approval.id, outcome=DENIED
+                )
             case "expired":
                 waited_s = round((approval.expires_us - approval.created_us) / 1_000_000, 2)
-                return Denied(
-                    f"an approval was needed and nobody answered within {waited_s:g} s ({approval.reason})", approval.id
-                )
+                said = f"an approval was needed and nobody answered within {waited_s:g} s ({approval.reason})"
+                return Denied(said, approval.id, outcome=EXPIRED)
             case _:
                 return Denied(f"the approval {approval.id} was used already: it was for one call", approval.id)
 
@@ -177,6 +169,7 @@ class ThreadApprover:
             asked=verdict.policy.asked if verdict and verdict.policy else (),
             proposed_rule=self._proposed(call.name, arguments),
             expires_us=self._store.clock() + int(self._policy().document.limits.approval_s * 1_000_000),
+            arguments_digest=hashlib.sha256(digestible(call).encode()).hexdigest(),
         )
         try:
             approval_id = await self._store.ask(self._thread, self._run_id, asked)

@@ -1,56 +1,21 @@
-"""Files in and out as streams: read_file and write_file for services, down the same way as any tool call.
-
-Each class stands in for the tools of one call: policy judges its path, the journal has it, and the bytes flow past.
-"""
+"""Files in and out as streams: read_file and write_file for services."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 
-from agent.messages import ToolCall
-from agent.tool import ToolContext, ToolResult, ToolSpec
+from gateway.calls.file_call import FileCall
 from gateway.calls.thread_sandbox import ThreadSandbox
-from gateway.errors import AirlockError, DeadlineExceeded
-from sandbox.errors import SandboxError
+from gateway.errors import DeadlineExceeded
+from sandbox.filesystem import Entry
+
+Piece = tuple[Entry, bytes]
+"""Bytes of a file, and the file they are of."""
 
 
-class _Transfer:
-    """What both directions share: no tools to list, nothing to check, an error kept for the service to raise."""
-
-    def __init__(self, sandbox: ThreadSandbox) -> None:
-        self._sandbox = sandbox
-        self.moved_bytes = 0
-        self.error: SandboxError | AirlockError | None = None
-
-    def specs(self) -> Sequence[ToolSpec]:
-        """List nothing: no model is shown a transfer."""
-        return ()
-
-    def check(self, call: ToolCall) -> ToolResult | None:
-        """Accept: the service made the arguments."""
-        del call
-        return None
-
-    def normalised(self, call: ToolCall) -> ToolCall:
-        """Return the call as it is: the service has resolved its path."""
-        return call
-
-    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
-        """Move the bytes."""
-        del context
-        path = str((call.arguments or {})["path"])
-        try:
-            return ToolResult(content=(await self._move(path)).encode())
-        except (SandboxError, AirlockError) as error:
-            self.error = error
-            return ToolResult.error(str(error))
-
-    async def _move(self, path: str) -> str:
-        raise NotImplementedError
-
-
-class Upload(_Transfer):
+class Upload(FileCall):
     """Writes what a client streams."""
 
     audit_kind = "file_write"
@@ -60,7 +25,7 @@ class Upload(_Transfer):
         self._chunks = chunks
         self.size_bytes = 0
 
-    async def _move(self, path: str) -> str:
+    async def _work(self, path: str) -> str:
         await self._sandbox.write(path, self._counted())
         return f"{self.size_bytes} bytes written"
 
@@ -71,24 +36,38 @@ class Upload(_Transfer):
             yield chunk
 
 
-class Download(_Transfer):
-    """Streams a file to a client; `chunks` holds a few at most, so a slow client slows the sandbox, not the gateway."""
+class Download(FileCall):
+    """Streams a file to a client, from `offset` and of `limit_bytes`, None for all.
+
+    `pieces` holds a few at most, so a slow client slows the sandbox, not the gateway; one comes also of no bytes.
+    """
 
     audit_kind = "file_read"
 
-    def __init__(self, sandbox: ThreadSandbox, chunks: asyncio.Queue[bytes | None], stall_limit_s: float) -> None:
+    def __init__(
+        self,
+        sandbox: ThreadSandbox,
+        pieces: asyncio.Queue[Piece | None],
+        stall_limit_s: float,
+        *,
+        offset: int = 0,
+        limit_bytes: int | None = None,
+    ) -> None:
         super().__init__(sandbox)
-        self._chunks = chunks
+        self._pieces = pieces
         self._stall_limit_s = stall_limit_s
+        self._offset = offset
+        self._limit_bytes = limit_bytes
 
-    async def _move(self, path: str) -> str:
-        size_bytes = 0
-        async for chunk in self._sandbox.read(path):
-            size_bytes += len(chunk)
-            self.moved_bytes = size_bytes
-            try:
-                async with asyncio.timeout(self._stall_limit_s):  # a reader that stalls must not hold a sandbox
-                    await self._chunks.put(chunk)
-            except TimeoutError:
-                raise DeadlineExceeded(f"nothing was read for {self._stall_limit_s:g} s; read the file again") from None
-        return f"{size_bytes} bytes read"
+    async def _work(self, path: str) -> str:
+        read = self._sandbox.read_known(path, offset=self._offset, length=self._limit_bytes)
+        async with aclosing(read) as pieces:
+            async for entry, chunk in pieces:
+                self.moved_bytes += len(chunk)
+                try:
+                    async with asyncio.timeout(self._stall_limit_s):  # a reader that stalls must not hold a sandbox
+                        await self._pieces.put((entry, chunk))
+                except TimeoutError:
+                    stalled = f"nothing was read for {self._stall_limit_s:g} s; read on from where you are"
+                    raise DeadlineExceeded(stalled) from None
+        return f"{self.moved_bytes} bytes read"

@@ -22,8 +22,9 @@ from gateway.errors import AirlockError
 from gateway.policy.document import Rule
 from gateway.policy.hook import HeldGrants
 from gateway.policy.judge import compile_grants
-from gateway.storage.approval_store import APPROVED, Approval, ApprovalStore
-from gateway.storage.store import Thread
+from gateway.storage.approval_store import Approval, ApprovalStore
+from gateway.storage.approval_writes import APPROVED
+from gateway.storage.entities import Thread
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +43,7 @@ def _compiled(granted: tuple[tuple[str, str], ...]) -> HeldGrants:
 
 async def load_grants(store: ApprovalStore, thread: Thread, run_id: str | None) -> HeldGrants:
     """Return what approvers granted to a thread, and to this run of it, and did not take back."""
-    granted: Sequence[tuple[str, str]] = await store.granted_rules(thread, run_id)
+    granted: Sequence[tuple[str, str]] = await store.grants.rules(thread, run_id)
     return _compiled(tuple(granted))
 
 

@@ -1,7 +1,8 @@
 """The journal hook: a tool call is written down before it executes, and its outcome before anybody sees the result.
 
 With the outcome goes the audit's record of the call, in one transaction. Where the database does not take them, a call
-that was to execute does not, and the result of one that did is withheld; its outcome is written as soon as it can be.
+that was to execute does not: its outcome is not_executed, and its request id free. The result of one that did is
+withheld. Either is written as soon as it can be.
 
 Innermost of the rings and first of the after hooks. A call that was blocked is written once, when it is over;
 so is one of a service that waits for an approval. A run's call that waits is written when it goes on. The result of a
@@ -20,7 +21,6 @@ from time import perf_counter
 from typing import Any
 
 import structlog
-from sqlalchemy.exc import IntegrityError
 
 from agent.hook import Hook, NextToolUse
 from agent.messages import ToolCall
@@ -34,16 +34,20 @@ from gateway.calls.journaled_result import earlier_call, result_json
 from gateway.calls.late_outcomes import LateOutcomes
 from gateway.calls.quota_hook import QUOTA
 from gateway.calls.tool_request import REQUEST
+from gateway.calls.unrecorded_call import NOT_EXECUTED, UnrecordedCall
 from gateway.clock import now_us
 from gateway.errors import Unavailable
+from gateway.patience import patiently
 from gateway.policy.decision import DEFAULT_DENY, INVALID_ARGUMENTS, OPAQUE
 from gateway.policy.hook import PolicyHook
 from gateway.redaction import Redactor
 from gateway.redaction.finders import RedactionFailed
-from gateway.runs.patience import patiently
+from gateway.storage.call_journal import CallErased, is_of_deletion
+from gateway.storage.database import ConstraintViolated
+from gateway.storage.entities import Thread
 from gateway.storage.request_store import is_of_request_id
 from gateway.storage.run_writes import Claim, LeaseLost
-from gateway.storage.store import Store, Thread
+from gateway.storage.store import Store
 
 # Innermost: below every priority that a capability may have, so that its ring wraps nothing but the executor.
 INNERMOST_PRIORITY = -1_000_000
@@ -56,6 +60,7 @@ _REASON_LIMIT_CHARS = 200
 _SMALL_BYTES = 16_384
 # These reasons are the policy's own words about a call, and quote what it was to do.
 _QUOTES_ARGUMENTS = (DEFAULT_DENY, OPAQUE, INVALID_ARGUMENTS)
+_DELETED = "its thread is being deleted, or was just now; make the call again"
 log = structlog.get_logger(__name__)
 
 
@@ -95,13 +100,14 @@ class JournalHook(Hook):
         self._abandoned = False
         self._recalled: set[str] = set()
         self._with_result: set[str] = set()
-        self._unwritten: set[str] = set()
+        self._unrecorded: dict[str, UnrecordedCall] = {}
 
     async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
         """Write "about to execute"."""
         if self._lost():
             raise LeaseLost(self._run_id)
         told = self._row(call, self._policy_version())
+        self._unrecorded.pop(call.id, None)  # a run's call, made again under its id
         self._executing[call.id] = perf_counter()
         self._told[call.id] = call, told
         row: dict[str, Any] = {**told, "state": "executing"}
@@ -111,18 +117,25 @@ class JournalHook(Hook):
         try:
             written = row if request is None else row | request.columns()
             await self._store.write_tool_call(written, claim=self._claim)
-        except IntegrityError as error:
+        except ConstraintViolated as error:
+            if is_of_deletion(error):
+                return self._not_begun(call.id, _DELETED, erased=True)
             if request is None or not is_of_request_id(error):
                 raise
             request.taken = True  # the same request is under way elsewhere: this one does not execute
             raise request.in_progress() from None
-        except Unavailable:
-            del self._executing[call.id]  # it does not execute, and that is all there is to be written of it
-            raise
+        except Unavailable as error:
+            return self._not_begun(call.id, str(error))
         if self._lost():
             raise LeaseLost(self._run_id)  # while it was written: who takes the run over says that it was interrupted
         with structlog.contextvars.bound_contextvars(call_id=call.id):
             return await next_(call)
+
+    def _not_begun(self, call_id: str, said: str, *, erased: bool = False) -> ToolResult:
+        """Take note that a call does not execute, which is all there is to be written of it; return its result."""
+        del self._executing[call_id]
+        unrecorded = self._unrecorded[call_id] = UnrecordedCall(call_id, executed=False, said=said, erased=erased)
+        return ToolResult.error(unrecorded.words(), outcome=NOT_EXECUTED)
 
     def _lost(self) -> bool:
         return self._abandoned or self._lease_over()
@@ -160,24 +173,43 @@ class JournalHook(Hook):
         duration_us = 0 if started_s is None else round((perf_counter() - started_s) * 1_000_000)
         if started_s is not None and request is not None:
             ended["result"] = request.keep(tool)
-        if started_s is not None and self._claim is not None and not state.depth:
+        unexecuted = self._unrecorded.get(tool.call.id)
+        if (started_s is not None or unexecuted is not None) and self._claim is not None and not state.depth:
             ended["result"] = await self._result(result, duration_us)
             self._with_result.add(tool.call.id)
         moves = self._moves.get(tool.call.id)
         audited = [call_entry(self._thread, tool, row, ended, moves=moves, duration_us=duration_us)]
-        if started_s is not None:
+        if unexecuted is not None:
+            audited = [replace(audited[0], details={**audited[0].details, "error": unexecuted.cause()})]
+            write = partial(self._store.write_unexecuted_call, {**row, **ended}, claim=self._claim, audited=audited)
+        elif started_s is not None:
             write = partial(self._store.finish_tool_call, tool.call.id, ended, claim=self._claim, audited=audited)
         else:
             write = partial(self._store.write_tool_call, {**row, **ended}, claim=self._claim, audited=audited)
         try:
             await write()
-        except (Unavailable, asyncio.CancelledError):
+        except (Unavailable, asyncio.CancelledError) as error:
             # Cancelled by the hook's time limit: what waits for the database may yet be written, and once is enough.
             audited[0] = replace(audited[0], at_us=now_us())
-            self._unwritten.add(tool.call.id)
+            executed = started_s is not None
+            unrecorded = UnrecordedCall(tool.call.id, executed, str(error))
+            self._unrecorded.setdefault(tool.call.id, unrecorded)
             if self._late is not None:
-                self._late.add(tool.call.id, write)
+                # Its attempts, none of which executes, are one and the same to the audit.
+                again = (self._thread.tenant, request.id, request.digest, ended["state"]) if request else None
+                self._late.add(unrecorded, write, once_for=None if executed else again)
+            if unexecuted is not None and isinstance(error, Unavailable):
+                return state  # that it did not execute is what its caller has to know
             raise
+        except CallErased:
+            self._unrecorded[tool.call.id] = UnrecordedCall(tool.call.id, executed=True, erased=True)
+            raise
+        except ConstraintViolated as error:
+            if started_s is not None or not is_of_deletion(error):
+                raise
+            # Its thread is gone by now, and it did nothing.
+            gone = UnrecordedCall(tool.call.id, executed=False, said=_DELETED, erased=True)
+            self._unrecorded.setdefault(tool.call.id, gone)
         return state
 
     # --- a run that may go on in another process ---
@@ -209,7 +241,8 @@ class JournalHook(Hook):
             return {}
         ids = [call.id for call in calls]
         # The run has been taken: what cannot be read now must not be its end.
-        rows = await patiently(partial(self._store.take_over_calls, self._claim, ids), self._claim.run_id)
+        read = partial(self._store.take_over_calls, self._claim, ids)
+        rows = await patiently(read, run_id=self._claim.run_id, what="its earlier calls")
         again = {
             id_ for id_, row in rows.items() if row["read_only"] and row["state"] != "blocked" and row["result"] is None
         }
@@ -234,13 +267,11 @@ class JournalHook(Hook):
         """Take note of what stands in for the tools of a call; `forget` it when the call is over."""
         self._moves[call_id] = moves
 
-    def forget(self, call_id: str) -> bool:
-        """Forget a call that is over; return whether its record is not written yet."""
+    def forget(self, call_id: str) -> UnrecordedCall | None:
+        """Forget a call that is over; return what its caller hears where it is not recorded, or did not execute."""
         self._moves.pop(call_id, None)
         self._told.pop(call_id, None)
-        late = call_id in self._unwritten
-        self._unwritten.discard(call_id)
-        return late
+        return self._unrecorded.pop(call_id, None)
 
     def _facts(self, tool: ToolExecution, version: str) -> dict[str, str | None]:
         """Return who called what, for the log; never the arguments."""

@@ -2,19 +2,24 @@
 
 Nobody has seen such a call's result: it is withheld, for what has no record must not be known. What the call did in its
 sandbox stands all the same, so its row and the audit must come to say so. Should this process end before, the row is
-still `executing`, and whoever looks after the dead finds it interrupted.
+still `executing`, and whoever looks after the dead finds it interrupted. Until then a repetition of the call is told
+here that its result is withheld: nobody can say for how long.
+
+A call that did not execute is kept too, once for a request id, however often its caller has come back.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
 
 import structlog
-from sqlalchemy.exc import IntegrityError
 
+from gateway.calls.unrecorded_call import UnrecordedCall
 from gateway.errors import Unavailable
+from gateway.storage.database import ConstraintViolated
 
 log = structlog.get_logger(__name__)
 # A call is written before it executes, so there are no more than were under way when the database went away; blocked
@@ -28,11 +33,19 @@ Write = Callable[[], Awaitable[None]]
 """Writes one call's outcome; done twice it is the same as once."""
 
 
+@dataclass(frozen=True)
+class _Late:
+    call: UnrecordedCall
+    write: Write
+    once_for: Hashable
+
+
 class LateOutcomes:
     """Writes what could not be written, in the background."""
 
     def __init__(self, *, first_retry_s: float = _FIRST_RETRY_S) -> None:
-        self._late: OrderedDict[str, Write] = OrderedDict()
+        self._late: OrderedDict[str, _Late] = OrderedDict()
+        self._once: set[Hashable] = set()
         self._first_retry_s = first_retry_s
         self._writing: asyncio.Task[None] | None = None
 
@@ -40,14 +53,24 @@ class LateOutcomes:
         """Return how many wait."""
         return len(self._late)
 
-    def add(self, call_id: str, write: Write) -> None:
-        """Take an outcome."""
-        if len(self._late) >= _LIMIT:
-            log.error("an outcome is lost: too many wait for the database", call_id=call_id, waiting=len(self._late))
+    def add(self, call: UnrecordedCall, write: Write, *, once_for: Hashable = None) -> None:
+        """Take an outcome; of several that are `once_for` the same thing the first stands for all."""
+        if once_for is not None and once_for in self._once:
             return
-        self._late[call_id] = write
+        if len(self._late) >= _LIMIT:
+            waiting = len(self._late)
+            log.error("an outcome is lost: too many wait for the database", call_id=call.call_id, waiting=waiting)
+            return
+        self._late[call.call_id] = _Late(call, write, once_for)
+        self._once.add(once_for)
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write_all(), name="late outcomes")
+
+    def refuse(self, call_id: str) -> None:
+        """Raise Unavailable where the outcome of a call waits here."""
+        late = self._late.get(call_id)
+        if late is not None:
+            raise late.call.error()
 
     async def written(self) -> None:
         """Return when nothing waits any more."""
@@ -68,14 +91,14 @@ class LateOutcomes:
     async def _write_all(self) -> None:
         retry_s = self._first_retry_s
         while self._late:
-            call_id, write = next(iter(self._late.items()))
+            call_id, late = next(iter(self._late.items()))
             try:
-                await write()
+                await late.write()
             except Unavailable:
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, _LAST_RETRY_S)
                 continue
-            except IntegrityError:
+            except ConstraintViolated:
                 log.debug("an outcome had been written", call_id=call_id)
             except Exception as error:
                 # No traceback: it might show what tenants wrote.
@@ -83,4 +106,5 @@ class LateOutcomes:
             else:
                 log.info("a late outcome is written", call_id=call_id)
             del self._late[call_id]
+            self._once.discard(late.once_for)
             retry_s = self._first_retry_s

@@ -7,7 +7,7 @@ how it ended, and the bytes flow past.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
 from pydantic import JsonValue
@@ -16,9 +16,11 @@ from agent.filesystem import OutputStream
 from agent.hook import OutputFilter
 from agent.live_output import output_filters
 from agent.messages import ToolCall
-from agent.tool import ToolContext, ToolResult, ToolSpec
+from agent.tool import ToolContext, ToolResult
 from gateway.calls.program import Program
+from gateway.calls.stand_in import StandIn
 from gateway.calls.thread_sandbox import ThreadSandbox
+from gateway.calls.tool_request import REQUEST
 from gateway.errors import AirlockError, DeadlineExceeded, PermissionDenied, from_start
 from sandbox.errors import SandboxError
 from sandbox.process import Process, ProgramResult
@@ -29,27 +31,14 @@ _STREAMS: tuple[OutputStream, ...] = ("stdout", "stderr")
 _GRACE_S = 60.0
 
 
-class _ProgramCall:
-    """What both kinds share: no tools to list, nothing to check, an error kept for the service to raise."""
+class _ProgramCall(StandIn):
+    """What both kinds share: one line, and an error kept for the service to raise."""
 
     def __init__(self, sandbox: ThreadSandbox, program: Program) -> None:
         self._sandbox = sandbox
         self._program = program
         self._filters: list[OutputFilter] | None = []
         self.error: Exception | None = None
-
-    def specs(self) -> Sequence[ToolSpec]:
-        """List nothing: no model is shown it."""
-        return ()
-
-    def check(self, call: ToolCall) -> ToolResult | None:
-        """Accept: the service made the arguments."""
-        del call
-        return None
-
-    def normalised(self, call: ToolCall) -> ToolCall:
-        """Return the call as it is: the service has made its line."""
-        return call
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
         """Run the program whose line was judged."""
@@ -133,6 +122,9 @@ class ProgramRun(_ProgramCall):
                 rest = filter_.feed(stream, rest) + filter_.flush(stream, cut=result.outcome != "exited")
             await self._hand_on(stream, rest)
         self.ended = EndedProgram(call_id, result)
+        request = REQUEST.get()
+        if request is not None:
+            request.program = result
         return ToolResult(
             content=_told(result).encode(),
             outcome=result.outcome,
@@ -196,6 +188,7 @@ class ProcessStart(_ProgramCall):
         self._merge_stderr = merge_stderr
         self._timeout_s = timeout_s
         self.process: Process | None = None
+        self.audited: Mapping[str, JsonValue] = {"process_id": process_id}
 
     async def _start(self, call_id: str) -> ToolResult:
         del call_id
@@ -223,9 +216,12 @@ def run_arguments(program: Program, timeout_s: float, *, stdin: bool) -> Mapping
     return arguments | {"stdin": True} if stdin else arguments
 
 
-def start_arguments(program: Program, process_id: str, *, terminal: bool, stdin: bool) -> Mapping[str, JsonValue]:
-    """Return what policy judges and the journal keeps of a process that is started."""
-    arguments: dict[str, JsonValue] = {"command": program.line(), "background": process_id}
+def start_arguments(program: Program, asked_id: str, *, terminal: bool, stdin: bool) -> Mapping[str, JsonValue]:
+    """Return what policy judges and the journal keeps of a process that is started.
+
+    An id that the caller did not ask for is none of them: a call that is made again once it was approved is the same.
+    """
+    arguments: dict[str, JsonValue] = {"command": program.line(), "background": asked_id or True}
     for name, wanted in (("terminal", terminal), ("stdin", stdin)):
         if wanted:
             arguments[name] = True

@@ -50,6 +50,7 @@ class QuotaHook(Hook):
         self._run_id = run_id
         self._refusals: dict[str, QuotaExceeded] = {}
         self._asked: dict[str, Sequence[RuleLimit]] = {}
+        self._moving: set[str] = set()
 
     # --- tool calls ---
 
@@ -77,8 +78,14 @@ class QuotaHook(Hook):
         """Return, once, why a service's call was refused."""
         return self._refusals.pop(call_id, None)
 
-    async def count_moved(self, tools: object) -> None:
+    def moving(self, call_id: str, tools: object) -> None:
+        """Take note that a call moves its bytes past its result, which only says how many; count_moved() ends it."""
+        if isinstance(tools, MovesBytes):
+            self._moving.add(call_id)
+
+    async def count_moved(self, call_id: str, tools: object) -> None:
         """Count the bytes that a service moved past a call's result."""
+        self._moving.discard(call_id)
         limits = self._limits()
         if limits.bytes_per_day is not None and isinstance(tools, MovesBytes):
             await self._quotas.add_bytes(self._tenant, limits, tools.moved_bytes)
@@ -106,7 +113,8 @@ class QuotaHook(Hook):
         self._asked.pop(tool.call.id, None)
         await self._quotas.end_call(tool.call.id)
         limits = self._limits()
-        if limits.bytes_per_day is not None and tool.result is not None and not tool.blocked:
+        counts = tool.result is not None and not tool.blocked and tool.call.id not in self._moving
+        if limits.bytes_per_day is not None and tool.result is not None and counts:
             await self._quotas.add_bytes(self._tenant, limits, len(tool.result.content))
         return state
 

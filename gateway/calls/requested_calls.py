@@ -3,6 +3,8 @@
     first time                      it runs; what is remembered is written with its outcome
     while it runs, the same gateway waits for the same call
     while it runs, another one      InProgress
+    it ran, its outcome unwritten   Unavailable here, InProgress on another gateway
+    it could not be written down    it did not execute, and runs
     later                           the first one's result, byte for byte
     its gateway was lost meanwhile  a result whose outcome is interrupted
     other arguments, same id        RequestIdReused
@@ -90,7 +92,7 @@ class RequestedCalls:
         if known is None:
             stored = await self._store.call_of(*key)
             if stored is not None and key not in self._under_way:
-                return _answered(stored, request)
+                return self._answered(stored, request)
             # Nothing is awaited from here to the task: of two that come at once the second finds the first's.
             known = self._under_way.get(key)
             if known is None:
@@ -150,7 +152,16 @@ class RequestedCalls:
         stored = await self._store.call_of(tenant.name, request.id)
         if stored is None:
             raise request.in_progress()
-        return _answered(stored, request)
+        return self._answered(stored, request)
+
+    def _answered(self, stored: RequestedCall, request: ToolRequest) -> FinishedToolCall:
+        """Return what a repetition is answered with."""
+        if stored.digest != request.digest:
+            raise _reused(request)
+        if stored.state == "executing":
+            self._tool_calls.late.refuse(stored.id)
+            raise request.in_progress()
+        return _remembered(stored, request)
 
     async def _result(self, key: tuple[str, str], known: _UnderWay, deadline_s: float | None) -> FinishedToolCall:
         """Wait for a call with whoever else does; the last caller who goes leaves it a moment."""
@@ -191,12 +202,8 @@ def _reused(request: ToolRequest) -> RequestIdReused:
     return RequestIdReused(f"request_id: {request.id!r} was given to another call; take a new one for each call")
 
 
-def _answered(stored: RequestedCall, request: ToolRequest) -> FinishedToolCall:
-    """Return what a repetition is answered with."""
-    if stored.digest != request.digest:
-        raise _reused(request)
-    if stored.state == "executing":
-        raise request.in_progress()
+def _remembered(stored: RequestedCall, request: ToolRequest) -> FinishedToolCall:
+    """Return what is remembered of a call that is over."""
     if stored.result is not None and stored.state != "interrupted":
         remembered = RememberedCall.model_validate_json(stored.result)
         execution = remembered.execution()

@@ -5,14 +5,9 @@ A gateway on another engine would find no files and make an empty second workspa
 
 from __future__ import annotations
 
-from functools import partial
-
-from sqlalchemy import Connection, select, update
-
 from gateway.errors import OtherEngine
-from gateway.storage.database import Database
-from gateway.storage.store import Thread
-from gateway.storage.tables import threads
+from gateway.storage.engine_store import EngineStore
+from gateway.storage.entities import Thread
 from sandbox.engine import Engine
 from sandbox.errors import EngineUnavailable
 
@@ -23,8 +18,8 @@ _KNOWN_LIMIT = 100_000
 class ThreadEngines:
     """The threads of this process' engine."""
 
-    def __init__(self, database: Database, engine: Engine) -> None:
-        self._database = database
+    def __init__(self, store: EngineStore, engine: Engine) -> None:
+        self._store = store
         self._engine = engine
         self._known: set[str] = set()
 
@@ -32,8 +27,7 @@ class ThreadEngines:
         """Raise OtherEngine for a thread whose workspace is on another engine. Whose is on none may be on this one."""
         if thread.id in self._known:
             return
-        found = await self._database.rows(select(threads.c.engine).where(threads.c.id == thread.id))
-        engine = found[0].engine if found else None
+        engine = await self._store.engine_of(thread.id)
         if engine is not None:
             try:
                 self._check(thread, engine, await self._engine.id())
@@ -45,7 +39,7 @@ class ThreadEngines:
         if thread.id in self._known:
             return
         own = await self._engine.id()
-        self._check(thread, await self._database.transact(partial(_claimed, thread_id=thread.id, engine=own)), own)
+        self._check(thread, await self._store.claim(thread.id, own), own)
 
     def _check(self, thread: Thread, engine: str, own: str) -> None:
         if engine != own:
@@ -57,11 +51,3 @@ class ThreadEngines:
         if len(self._known) >= _KNOWN_LIMIT:
             self._known.clear()
         self._known.add(thread.id)
-
-
-def _claimed(connection: Connection, *, thread_id: str, engine: str) -> str:
-    """Return the engine of a thread, which is the given one where it had none."""
-    free = (threads.c.id == thread_id) & threads.c.engine.is_(None)
-    connection.execute(update(threads).where(free).values(engine=engine))
-    found = connection.execute(select(threads.c.engine).where(threads.c.id == thread_id)).scalar_one_or_none()
-    return found or engine

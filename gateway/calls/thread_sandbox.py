@@ -7,7 +7,7 @@ Looking after processes is no use of that kind: where no sandbox lives, there ar
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from agent.filesystem import OnOutput, OutputStream
@@ -66,6 +66,25 @@ class ThreadSandbox:
         async with self._borrow() as sandbox:
             async for chunk in sandbox.files.read(path, offset=offset, length=length):
                 yield chunk
+
+    async def read_known(
+        self, path: str, *, offset: int = 0, length: int | None = None
+    ) -> AsyncGenerator[tuple[Entry, bytes]]:
+        """Stream a file's bytes, each piece with the file it is of; one comes also where no byte does.
+
+        The file is looked at before its first byte is read, and after it was opened where the read begins later: so
+        between two reads of the same entry it was not written.
+        """
+        async with self._borrow() as sandbox:
+            entry = None if offset else await sandbox.files.stat(path)
+            begun = False
+            async for chunk in sandbox.files.read(path, offset=offset, length=length):
+                if entry is None:
+                    entry = await sandbox.files.stat(path)
+                begun = True
+                yield entry, chunk
+            if not begun:
+                yield entry or await sandbox.files.stat(path), b""
 
     async def read_lines(self, path: str, *, offset: int = 0, limit: int = 2000, limit_bytes: int = 65536) -> LinesPage:
         """Read a page of lines."""
@@ -219,10 +238,21 @@ class ThreadSandbox:
                 process_id, stderr=stderr, offset=offset, limit_bytes=limit_bytes, wait_s=wait_s
             )
 
-    async def write_process(self, process_id: str, data: bytes, *, end: bool = False, wait_s: float) -> Process:
-        """Write to a process' stdin."""
+    async def write_process(
+        self,
+        process_id: str,
+        data: bytes,
+        *,
+        end: bool = False,
+        wait_s: float,
+        offset: int | None = None,
+        request_id: str = "",
+    ) -> Process:
+        """Write to a process' stdin; with `offset` or `request_id` it may be made again."""
         async with self._borrow_with(process_id) as sandbox:
-            return await sandbox.processes.write(process_id, data, end=end, wait_s=wait_s)
+            return await sandbox.processes.write(
+                process_id, data, end=end, wait_s=wait_s, offset=offset, request_id=request_id
+            )
 
     async def resize_process(self, process_id: str, rows: int, columns: int) -> Process:
         """Change the size of a process' terminal."""
@@ -237,13 +267,14 @@ class ThreadSandbox:
             raise NotFound("a process has an id; kill_strays ends what commands left behind")
         return process
 
-    async def kill_strays(self) -> int:
-        """Kill what commands left behind; return how many strays live then."""
+    async def kill_strays(self) -> tuple[int, int]:
+        """Kill what commands left behind; return how many strays there were, and how many live then."""
         async with self._keeper.acquire_existing(self._spec) as sandbox:
-            if sandbox is None:
-                return 0
+            found = 0 if sandbox is None else (await sandbox.processes.list()).strays
+            if sandbox is None or not found:
+                return 0, 0
             await sandbox.processes.signal("", signal.SIGKILL, tree=True)
-            return (await sandbox.processes.list()).strays
+            return found, (await sandbox.processes.list()).strays
 
     async def wait_process(self, process_id: str, *, wait_s: float) -> Process:
         """Wait for a process' end."""

@@ -33,22 +33,24 @@ from gateway.calls.approver import ThreadApprover
 from gateway.calls.grant_hook import GrantHook, load_grants
 from gateway.calls.journal import JournalHook
 from gateway.calls.late_outcomes import LateOutcomes
+from gateway.calls.process_reader import ProcessReader
 from gateway.calls.quota_hook import QuotaHook
+from gateway.calls.redacted_workspace import RedactedWorkspace
 from gateway.calls.thread_engines import ThreadEngines
 from gateway.calls.thread_sandbox import Claim, ThreadSandbox
 from gateway.calls.tool_request import REQUEST, ToolRequest
 from gateway.clock import MakeId, make_id
-from gateway.errors import ApprovalPending, InvalidArgument, Unavailable
+from gateway.errors import ApprovalPending, InvalidArgument
 from gateway.policy import PolicyHook
 from gateway.policy.decision import Facts
 from gateway.quotas import Quotas
 from gateway.redaction import Redactor
 from gateway.redaction.hooks import redaction_hooks, redactor_of
-from gateway.redaction.process_output import ProcessReader
-from gateway.redaction.workspace import RedactedWorkspace
-from gateway.storage.approval_store import APPROVED, ApprovalStore
+from gateway.storage.approval_store import ApprovalStore
+from gateway.storage.approval_writes import APPROVED
 from gateway.storage.audit_store import AuditStore
-from gateway.storage.store import Store, Thread
+from gateway.storage.entities import Thread
+from gateway.storage.store import Store
 from gateway.telemetry.hook import TelemetryHook
 from gateway.telemetry.telemetry import Telemetry
 from gateway.tenants import Tenant
@@ -75,9 +77,9 @@ class ToolPath:
     hooks: Sequence[Hook]
     capabilities: Sequence[Capability]
     journal: JournalHook
+    approver: ThreadApprover
+    quota: QuotaHook
     policy_version: str = ""
-    approver: ThreadApprover | None = None
-    quota: QuotaHook | None = None
     redactor: Redactor | None = None
 
     @cached_property
@@ -120,16 +122,14 @@ class ToolCalls:
         self,
         store: Store,
         keeper: SandboxKeeper,
+        *,
+        approvals: ApprovalStore,
+        quotas: Quotas,
         ids: MakeId = make_id,
-        approvals: ApprovalStore | None = None,
-        quotas: Quotas | None = None,
         telemetry: Telemetry | None = None,
         engines: ThreadEngines | None = None,
     ) -> None:
-        """Without `approvals` nobody can be asked: calls that would have to be approved are blocked.
-
-        Without `quotas` neither the tenants' quotas nor the rates of rules are held.
-        """
+        """Without `engines` no thread is known to have its files elsewhere; without `telemetry` nobody is told."""
         self._quotas = quotas
         self._telemetry = telemetry if telemetry is not None and telemetry.on else None
         self._approvals = approvals
@@ -149,7 +149,8 @@ class ToolCalls:
         key = (tenant.name, name)
         thread, looked_s = self._threads.pop(key, (None, 0.0))
         if thread is None or perf_counter() - looked_s > _THREAD_KNOWN_S:
-            thread, looked_s = await self._store.thread(*key), perf_counter()
+            limit = tenant.policy.document.quotas.threads_limit
+            thread, looked_s = await self._store.thread(*key, limit=limit), perf_counter()
         if self._engines is not None:
             await self._engines.refuse_other(thread)
         self._threads[key] = (thread, looked_s)
@@ -169,9 +170,7 @@ class ToolCalls:
         workspace = sandbox if redactor is None else RedactedWorkspace(sandbox, redactor)
         approvals = self._approvals
         facts = Facts(tenant=tenant.name, thread=thread.name, run_id=run_id or "", agent=agent)
-        quota = None
-        if self._quotas is not None:
-            quota = QuotaHook(self._quotas, tenant.name, lambda: tenant.policy.document.quotas, run_id or "")
+        quota = QuotaHook(self._quotas, tenant.name, lambda: tenant.policy.document.quotas, run_id or "")
         journal = JournalHook(self._store, thread, lambda: tenant.policy.version, run_id, redactor, self.late)
         return ToolPath(
             thread=thread,
@@ -180,22 +179,20 @@ class ToolCalls:
             redactor=redactor,
             hooks=(
                 *self._observing(thread, run_id, redactor),
-                *(() if quota is None else (quota,)),
+                quota,
                 journal,
                 *redaction_hooks(document, sandbox),
-                *(() if approvals is None else (GrantHook(approvals, thread, run_id),)),
+                GrantHook(approvals, thread, run_id),
                 PolicyHook(
                     lambda: tenant.policy,
                     facts,
-                    None if approvals is None else partial(load_grants, approvals, thread, run_id),
-                    None if quota is None else quota.take,
+                    partial(load_grants, approvals, thread, run_id),
+                    quota.take,
                 ),
             ),
             capabilities=seven_tools(document, workspace),
             policy_version=tenant.policy.version,
-            approver=None
-            if approvals is None
-            else ThreadApprover(approvals, thread, run_id, lambda: tenant.policy, facts),
+            approver=ThreadApprover(approvals, thread, run_id, lambda: tenant.policy, facts),
             quota=quota,
             journal=journal,
         )
@@ -218,10 +215,13 @@ class ToolCalls:
         on_output: OnOutput | None = None,
         executor: Callable[[ThreadSandbox], ToolExecutor] | None = None,
         request: ToolRequest | None = None,
+        past_stored: bool = False,
     ) -> FinishedToolCall:
         """Send one call down the way; `executor` stands in for the tools when bytes are streamed.
 
         A call with a `request` must have a task of its own (gateway/calls/requested_calls.py).
+
+        One `past_stored` is made also where as much is stored as may be, as long as the reserve for such lasts.
 
         `arguments` are JSON text, which is bounded here, or a mapping that a service made and has bounded itself.
         Raises QuotaExceeded for a call that waiting would let pass.
@@ -231,6 +231,7 @@ class ToolCalls:
             REQUEST.set(request)
         if not name or len(name) > _NAME_LIMIT_CHARS:
             raise InvalidArgument(f"name: the name of a tool, {_NAME_LIMIT_CHARS} characters at most")
+        await self._quotas.check_stored(tenant.name, tenant.policy.document.quotas, reserved=past_stored)
         tool_path = await self._tool_path(tenant, thread_name)
         tools = tool_path.toolbox if executor is None else executor(tool_path.sandbox)
         runner = ToolRunner(tool_path.hook_engine, tools, discard, approver=tool_path.approver, on_output=on_output)
@@ -240,24 +241,24 @@ class ToolCalls:
             call = ArgumentReader().call(id_, name, arguments)
         else:
             call = ToolCall(id=id_, name=name, arguments=dict(arguments))
-        journal, unwritten = tool_path.journal, False
+        journal, unrecorded = tool_path.journal, None
         if executor is not None and isinstance(tools, Moves):
             journal.moving(call.id, tools)
+        if executor is not None:
+            tool_path.quota.moving(call.id, tools)
         try:
             state = await runner.run(AgentState(run_id=call.id, thread=tool_path.thread.name), [call])
         finally:
-            unwritten = journal.forget(call.id)
-            refused = tool_path.quota.refusal(call.id) if tool_path.quota is not None else None
-            if tool_path.quota is not None and executor is not None:
-                await to_the_end(tool_path.quota.count_moved(tools))
+            unrecorded = journal.forget(call.id)
+            refused = tool_path.quota.refusal(call.id)
+            if executor is not None:
+                await to_the_end(tool_path.quota.count_moved(call.id, tools))
         if refused is not None:
             raise refused
-        if unwritten:
-            raise Unavailable(
-                f"what came of the call {call.id} could not be written down, so its result is withheld; what it did in "
-                "the sandbox stands, and its record follows as soon as the database takes it",
-                call_id=call.id,
-            )
+        if unrecorded is not None:
+            if unrecorded.erased:  # on another gateway, maybe
+                self.forget_thread(tenant, tool_path.thread.name)
+            raise unrecorded.error()
         execution = state.current.tool_executions[0]
         result = execution.result or ToolResult.error("the call ended without a result")
         edited = await self._edited(tenant, execution)
@@ -266,7 +267,7 @@ class ToolCalls:
 
     async def _edited(self, tenant: Tenant, execution: ToolExecution) -> str:
         """Return the arguments that an approver wants a refused call made with."""
-        if self._approvals is None or not (execution.blocked and execution.approval_id):
+        if not (execution.blocked and execution.approval_id):
             return ""
         approval = await self._approvals.get(tenant.name, execution.approval_id)
         return (approval.edited_arguments or "") if approval is not None and approval.status == APPROVED else ""
@@ -286,6 +287,10 @@ class ToolCalls:
     async def sandbox(self, tenant: Tenant, thread_name: str) -> ThreadSandbox:
         """Return a thread's sandbox, for looking after what judged calls have started in it."""
         return (await self._tool_path(tenant, thread_name)).sandbox
+
+    async def take_place(self, tenant: Tenant) -> None:
+        """Take a place in the tenant's minute for what is done to what a judged call has started; QuotaExceeded."""
+        await self._quotas.take_place(tenant.name, tenant.policy.document.quotas)
 
     def specs(self, tenant: Tenant) -> Sequence[ToolSpec]:
         """Return the tools of a tenant's threads; no sandbox is made for it."""

@@ -19,6 +19,7 @@ from agent.state import ToolExecution
 from agent.tool import Evicted, ToolResult
 from agent.verdict import Verdict
 from gateway.errors import InProgress
+from sandbox.process import ProgramResult
 
 
 class RememberedCall(BaseModel):
@@ -39,6 +40,7 @@ class RememberedCall(BaseModel):
     stdout: Base64Bytes
     stderr: Base64Bytes
     note: str
+    program: ProgramResult | None = None
 
     def execution(self) -> ToolExecution:
         """Return the call as it ended; its arguments are not remembered."""
@@ -58,7 +60,10 @@ class RememberedCall(BaseModel):
 
 @dataclass
 class ToolRequest:
-    """A request with an id. `taken`: another call has the id, and this one did not execute."""
+    """A request with an id. `taken`: another call has the id, and this one did not execute.
+
+    `program` is how a program with streams ended (gateway/calls/program_calls.py).
+    """
 
     id: str
     digest: str
@@ -67,6 +72,7 @@ class ToolRequest:
     duration_s: float | None = None
     kept: ToolResult | None = None
     taken: bool = False
+    program: ProgramResult | None = None
 
     @classmethod
     def of(cls, request_id: str, thread: str, name: str, arguments_json: str) -> ToolRequest:
@@ -101,6 +107,7 @@ class ToolRequest:
             stdout=result.stdout,
             stderr=result.stderr,
             note=result.note,
+            program=self.program,
         )
         return remembered.model_dump_json()
 

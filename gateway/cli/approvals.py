@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -27,7 +27,8 @@ ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="As `airlock appro
 def list_(
     *,
     status: Annotated[
-        str, typer.Option(help="pending, approved, used, denied, expired, cancelled, or all.")
+        Literal["pending", "approved", "used", "denied", "expired", "cancelled", "all"],
+        typer.Option(help="Only those that are so; all for any."),
     ] = "pending",
     thread: Annotated[str, typer.Option(help="Only those of this thread.")] = "",
     run: Annotated[str, typer.Option(help="Only those of this run.")] = "",
@@ -37,7 +38,7 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List approvals, the newest first. Long arguments are left out, and `arguments_cut` says so; `show` has them."""
-    wanted: ApprovalStatus | None = None if status == "all" else status  # type: ignore[assignment]
+    wanted: ApprovalStatus | None = None if status == "all" else status
 
     async def work() -> Sequence[Approval]:
         from gateway.client import Client

@@ -8,12 +8,12 @@ import os
 import secrets
 import sys
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import typer
 
+from gateway.cli.moments import moment_of
 from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import (
     DEFAULT_ADDRESS,
@@ -46,7 +46,7 @@ Until = Annotated[str, typer.Option(help="Before: as --since.")]
 Thread = Annotated[str, typer.Option(help="Only this thread.")]
 Run = Annotated[str, typer.Option(help="Only this run.")]
 Tool = Annotated[str, typer.Option(help="Only this tool.")]
-Verdict = Annotated[str, typer.Option(help="allow, ask or deny.")]
+Verdict = Annotated[Literal["allow", "ask", "deny"] | None, typer.Option(help="Only what was judged so.")]
 Rule = Annotated[str, typer.Option(help="Only what this rule decided.")]
 Actor = Annotated[str, typer.Option(help="Only what was done with this key, as lists show it.")]
 
@@ -58,7 +58,7 @@ def query(
     thread: Thread = "",
     run: Run = "",
     tool: Tool = "",
-    verdict: Verdict = "",
+    verdict: Verdict = None,
     rule: Rule = "",
     actor: Actor = "",
     since: Since = "",
@@ -70,7 +70,7 @@ def query(
     as_json: Json = False,
 ) -> None:
     """List records, the newest first; with --json one a line."""
-    wanted = _query(kind, thread, run, tool, verdict, rule, actor, since, until, as_json=as_json)
+    wanted = _query(kind, thread, run, tool, verdict or "", rule, actor, since, until, as_json=as_json)
 
     async def work() -> Sequence[AuditRecord]:
         from gateway.client import Client
@@ -79,15 +79,17 @@ def query(
             return await airlock.audit(wanted, tenant=tenant, limit=limit)
 
     found = run_client(work(), as_json=as_json)
-    from gateway.cli.audit_view import as_document, table
+    from gateway.cli.audit_view import WIDE_COLUMNS, as_document, listed
 
     if as_json:
         for record in found:
             print_json(as_document(record))
     elif found:
-        out.print(table(found))
-    else:
+        out.print(listed(found, narrow=out.width < WIDE_COLUMNS))
+    elif tenant:
         out.print("no such record")
+    else:
+        out.print("no such record in this key's own chain; an operator's key reads a tenant's with --tenant NAME")
 
 
 @app.command()
@@ -300,19 +302,9 @@ def _query(
         verdict=verdict,
         rule=rule,
         actor=actor,
-        since=_moment("--since", since, as_json=as_json),
-        until=_moment("--until", until, as_json=as_json),
+        since=moment_of("--since", since, as_json=as_json),
+        until=moment_of("--until", until, as_json=as_json),
     )
-
-
-def _moment(option: str, text: str, *, as_json: bool) -> datetime | None:
-    """Return a time that is given as such, or as how long ago it was."""
-    from gateway.cli.policy_files import since
-
-    try:
-        return since(text, datetime.now(UTC)) if text else None
-    except typer.BadParameter as error:
-        fail(f"{option}: {error}", EXIT_USAGE, as_json=as_json)
 
 
 @contextlib.contextmanager

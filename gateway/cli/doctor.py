@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.table import Table
 
+from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import EXIT_BAD_NEWS, Json, out, print_json
 
 if TYPE_CHECKING:
+    from gateway.config import Config
     from sandbox.docker_engine import DockerEngine, EngineFacts
 
 _DISK_WANTED_BYTES = 5 * 1024**3
@@ -44,7 +46,8 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """Look at Python, disk, open files, engine, images, runtimes; try limits on a sandbox. Exits 1 when one failed."""
-    findings = asyncio.run(_collect(engine_url, config))
+    with SlowWork("looking at") as slow:
+        findings = asyncio.run(_collect(engine_url, config, slow))
     if as_json:
         ok = all(finding.state != "failed" for finding in findings)
         print_json({"ok": ok, "findings": [asdict(finding) for finding in findings]})
@@ -64,35 +67,49 @@ def _print(findings: list[Finding]) -> None:
             out.print(f"\n[bold]{finding.what}[/]: {finding.mend}")
 
 
-async def _collect(engine_url: str | None, config: Path | None) -> list[Finding]:
-    return [finding async for finding in _look(engine_url, config)]
+async def _collect(engine_url: str | None, config: Path | None, slow: SlowWork) -> list[Finding]:
+    return [finding async for finding in _look(engine_url, config, slow)]
 
 
-async def _look(engine_url: str | None, config: Path | None) -> AsyncIterator[Finding]:
+async def _look(engine_url: str | None, config: Path | None, slow: SlowWork) -> AsyncIterator[Finding]:
     from gateway.clock import make_id
     from sandbox.docker_engine import DockerEngine
     from sandbox.errors import SandboxError
 
+    slow.at("this machine")
     yield _python()
     yield _disk()
     yield _open_files()
+    named_in = "--engine-url"
     if config is not None:
-        finding, configured_url = _configuration(config)
+        slow.at("the configuration, its policies and its database")
+        finding, loaded = _configuration(config)
         yield finding
-        if finding.state == "ok":
+        if loaded is not None:
             yield _database(config)
-        engine_url = engine_url or configured_url
+            if engine_url is None and loaded.sandbox.engine_url is not None:
+                engine_url, named_in = loaded.sandbox.engine_url, f"sandbox.engine_url of {config}"
+        elif engine_url is None:
+            # The default engine may be another one than the gateway would use, and its being well no comfort.
+            yield _not_known("engine", "mend the configuration, or name the engine: --engine-url")
+            yield _not_known("sandbox")
+            return
     with tempfile.TemporaryDirectory(prefix="airlock-doctor-") as directory:
         engine = DockerEngine(
-            instance=make_id("doctor"), channel_root=Path(directory), runtime_image=_RUNTIME, base_url=engine_url
+            instance=make_id("doctor"),
+            channel_root=Path(directory),
+            runtime_image=_RUNTIME,
+            base_url=engine_url,
+            named_in=named_in,
         )
+        slow.at("the Docker engine")
         try:
             facts = await engine.describe()
         except SandboxError as error:
             yield Finding("engine", "failed", "does not answer", str(error))
             return
         try:
-            async for finding in _engine(engine, facts):
+            async for finding in _engine(engine, facts, slow):
                 yield finding
         finally:
             await engine.close()
@@ -102,9 +119,10 @@ _RUNTIME = "airlock-runtime"
 _IMAGES = {"airlock-sandbox": "what tool code sees", _RUNTIME: "the daemon that is brought along"}
 
 
-async def _engine(engine: DockerEngine, facts: EngineFacts) -> AsyncIterator[Finding]:
+async def _engine(engine: DockerEngine, facts: EngineFacts, slow: SlowWork) -> AsyncIterator[Finding]:
     yield Finding("engine", "ok", f"Docker {facts.version}, API {facts.api_version}, {facts.storage_driver}")
     yield _seccomp(facts)
+    yield _landlock()
     for image, role in _IMAGES.items():
         here = image in facts.images
         detail = role if here else f"{role}: not there"
@@ -112,6 +130,7 @@ async def _engine(engine: DockerEngine, facts: EngineFacts) -> AsyncIterator[Fin
     for runtime in ("runc", "runsc"):
         yield _runtime(runtime, facts)
     if set(_IMAGES) <= set(facts.images):
+        slow.at("a trial sandbox")
         async for finding in _limits(engine):
             yield finding
 
@@ -155,39 +174,43 @@ def _workspace(engine: DockerEngine) -> Finding:
     return Finding(
         "limit workspace",
         "warning",
-        "enforced for each file, not for all together",
+        "workspace_mib is enforced for each file, not for all together",
         "put the engine's data directory on XFS mounted with pquota; until then a tenant can fill the engine's disk",
     )
 
 
-def _configuration(path: Path) -> tuple[Finding, str | None]:
-    """Load what `airlock serve` would load; return the engine that it names too."""
+def _not_known(what: str, mend: str = "") -> Finding:
+    return Finding(what, "warning", "not known: the configuration does not load", mend)
+
+
+def _configuration(path: Path) -> tuple[Finding, Config | None]:
+    """Load what `airlock serve` would load; return the configuration too, also where only a policy does not load."""
     from gateway.config import Config
     from gateway.errors import Misconfigured
     from gateway.tenants import load_tenants
 
+    config = None
     try:
         config = Config.load(path)
         tenants = load_tenants(config)
     except Misconfigured as error:
-        return Finding("configuration", "failed", "does not load", str(error)), None
+        return Finding("configuration", "failed", "does not load", str(error)), config
     versions = ", ".join(f"{tenant.name} {tenant.policy.version}" for tenant in tenants.values())
-    return Finding("configuration", "ok", f"loads; policies: {versions}"), config.sandbox.engine_url
+    return Finding("configuration", "ok", f"loads; policies: {versions}"), config
 
 
 def _database(path: Path) -> Finding:
     """Look at the database of a configuration, and change nothing in it."""
-    from sqlalchemy import make_url
-
     from gateway.config import Config
     from gateway.errors import Misconfigured
+    from gateway.storage.connecting import file_of
 
     what, url = "database", Config.load(path).resolved_database_url()
     try:
         from gateway.storage.migration import revision_of
 
-        file = make_url(url).database if url.startswith("sqlite") else None
-        if file and not Path(file).exists():
+        file = file_of(url)
+        if file is not None and not file.exists():
             return Finding(what, "ok", "SQLite: not there yet, the first start makes it")
         revision = revision_of(url)
     except (Misconfigured, ValueError) as error:
@@ -231,6 +254,19 @@ def _seccomp(facts: EngineFacts) -> Finding:
     if facts.seccomp:
         return Finding("seccomp", "ok", "the engine filters system calls")
     return Finding("seccomp", "failed", "the engine has none", "use an engine built with seccomp, on a kernel with it")
+
+
+def _landlock() -> Finding:
+    from sandbox.host_kernel import has_landlock
+
+    if has_landlock():
+        return Finding("landlock", "ok", "the kernel keeps tool code from having its sandbox killed for memory")
+    return Finding(
+        "landlock",
+        "warning",
+        "this kernel has none: tool code can have its own sandbox killed for memory",
+        "use Linux 5.19 or newer",
+    )
 
 
 def _runtime(name: str, facts: EngineFacts) -> Finding:

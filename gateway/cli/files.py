@@ -1,8 +1,7 @@
-"""`airlock files`: the files of a thread's sandbox, read, written and listed."""
+"""`airlock files`: the files of a thread's sandbox, read, written, listed and removed."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +11,6 @@ import typer
 
 from gateway.cli.terminal import (
     DEFAULT_ADDRESS,
-    EXIT_GATEWAY,
     EXIT_USAGE,
     Address,
     Json,
@@ -27,7 +25,7 @@ from gateway.cli.terminal import (
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from gateway.client import ToolResult
+    from gateway.client import FileEntry
 
 app = typer.Typer(help="Files of a thread's sandbox.", no_args_is_help=True)
 ThreadName = Annotated[str, typer.Option(help="Thread whose sandbox it is.")]
@@ -35,6 +33,8 @@ RemotePath = Annotated[str, typer.Argument(metavar="PATH", help="Absolute, or re
 _CHUNK_BYTES = 512 * 1024
 # Of a file that takes less nothing is shown.
 _QUIET_S = 1.0
+# Of a name with all its directories; more is cut with a sign.
+_NAME_LIMIT_CHARS = 4096
 
 
 @app.command()
@@ -42,12 +42,17 @@ def read(
     path: RemotePath,
     to: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Where to; standard output without it.")] = None,
     *,
+    offset: Annotated[int, typer.Option(min=0, help="The first byte.")] = 0,
+    limit_bytes: Annotated[int | None, typer.Option(min=1, help="How many bytes at most.")] = None,
     thread: ThreadName = "default",
     address: Address = DEFAULT_ADDRESS,
     key: Key = "",
     as_json: Json = False,
 ) -> None:
-    """Copy a file out of the sandbox. With --json it needs FILE, and says how many bytes went there."""
+    """Copy a file out of the sandbox, or a part of it. With --json it needs FILE, and says how many bytes went there.
+
+    Where the connection breaks it goes on, unless the file was written meanwhile.
+    """
     if as_json and to is None:
         fail("--json needs a FILE for the bytes", EXIT_USAGE, as_json=True)
 
@@ -56,7 +61,7 @@ def read(
 
         size = 0
         async with Client(address, key) as airlock:
-            chunks = airlock.stream_file(thread, path)
+            chunks = airlock.stream_file(thread, path, offset=offset, limit_bytes=limit_bytes)
             first = await anext(chunks, b"")  # a file that cannot be read must not empty one that is here
             with _Moving(path, None) as moving, sys.stdout.buffer if to is None else to.open("wb") as target:
                 target.write(first)
@@ -109,49 +114,136 @@ def write(
 def ls(
     path: Annotated[str, typer.Argument(metavar="[PATH]", help="A directory, or a pattern such as **/*.py.")] = ".",
     *,
+    long: Annotated[bool, typer.Option("--long", "-l", help="With mode and time, UTC.")] = False,
     thread: ThreadName = "default",
     address: Address = DEFAULT_ADDRESS,
     key: Key = "",
     as_json: Json = False,
 ) -> None:
     """List a directory of the sandbox, or what a pattern matches."""
-    pattern = any(sign in path for sign in "*?[")
+    directory, pattern = _parted(path)
 
-    async def work() -> ToolResult:
+    async def work() -> list[FileEntry]:
         from gateway.client import Client
 
         async with Client(address, key) as airlock:
-            if pattern:
-                return await airlock.call_tool("glob", {"pattern": path}, thread=thread)
-            return await airlock.call_tool("ls", {"path": path}, thread=thread)
+            return [entry async for entry in airlock.list_files(thread, directory, pattern=pattern)]
 
-    result = run_client(work(), as_json=as_json)
-    if result.is_error or result.verdict != "allow":
-        fail(result.content or result.reason, EXIT_GATEWAY, as_json=as_json, details={"reason": result.outcome})
-    if as_json and not pattern:
-        print_json(json.loads(result.content))
-    elif as_json:
-        print_json(result.content.splitlines())
-    elif pattern:
-        out.print(result.content, markup=False)
+    found = run_client(work(), as_json=as_json)
+    if as_json:
+        print_json([_told(entry) for entry in found])
     else:
-        _print_entries(result.content)
-    if result.note:
-        err.print(result.note, style="dim", markup=False)
+        _print_entries(found, long=long)
 
 
-def _print_entries(listed: str) -> None:
+@app.command()
+def stat(
+    path: RemotePath,
+    *,
+    thread: ThreadName = "default",
+    address: Address = DEFAULT_ADDRESS,
+    key: Key = "",
+    as_json: Json = False,
+) -> None:
+    """Describe one path: what it is, its size, its mode, and when it was written."""
+
+    async def work() -> FileEntry:
+        from gateway.client import Client
+
+        async with Client(address, key) as airlock:
+            return await airlock.stat_file(thread, path)
+
+    entry = run_client(work(), as_json=as_json)
+    if as_json:
+        print_json(_told(entry))
+    else:
+        _print_entries([entry], long=True)
+
+
+@app.command()
+def rm(
+    path: RemotePath,
+    *,
+    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="A directory with all that is in it.")] = False,
+    missing_ok: Annotated[bool, typer.Option("--missing-ok", help="What is not there is no error.")] = False,
+    thread: ThreadName = "default",
+    address: Address = DEFAULT_ADDRESS,
+    key: Key = "",
+    as_json: Json = False,
+) -> None:
+    """Remove a file, a link or a directory of the sandbox."""
+
+    async def work() -> None:
+        from gateway.client import Client
+
+        async with Client(address, key) as airlock:
+            await airlock.remove_file(thread, path, recursive=recursive, missing_ok=missing_ok)
+
+    run_client(work(), as_json=as_json)
+    if as_json:
+        print_json({"path": path})
+
+
+@app.command()
+def mkdir(
+    path: RemotePath,
+    *,
+    thread: ThreadName = "default",
+    address: Address = DEFAULT_ADDRESS,
+    key: Key = "",
+    as_json: Json = False,
+) -> None:
+    """Make a directory and its parents in the sandbox; one that is there is no error."""
+
+    async def work() -> None:
+        from gateway.client import Client
+
+        async with Client(address, key) as airlock:
+            await airlock.make_directory(thread, path)
+
+    run_client(work(), as_json=as_json)
+    if as_json:
+        print_json({"path": path})
+
+
+def _parted(path: str) -> tuple[str, str]:
+    """Return the directory and the pattern of a path as a person writes it; the pattern is empty where it has none."""
+    names = path.split("/")
+    plain = next((n for n, name in enumerate(names) if any(sign in name for sign in "*?[")), None)
+    if plain is None:
+        return path, ""
+    directory = "/".join(names[:plain])
+    return directory or ("/" if path.startswith("/") else "."), "/".join(names[plain:])
+
+
+def _told(entry: FileEntry) -> dict[str, str | int]:
+    return {
+        "name": entry.name,
+        "kind": entry.kind,
+        "size_bytes": entry.size_bytes,
+        "modified_at": entry.modified_at.isoformat(),
+        "mode": f"{entry.mode:04o}",
+        "etag": entry.etag,
+    }
+
+
+def _print_entries(entries: list[FileEntry], *, long: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
     from gateway.cli.printable import one_line
 
     table = Table.grid(padding=(0, 2))
-    table.add_column(justify="right")
-    table.add_column()
-    for entry in json.loads(listed):
-        kind = "/" if entry["type"] == "directory" else "@" if entry["type"] == "symlink" else ""
-        table.add_row(f"{entry.get('size') or 0:,}", Text(one_line(entry["name"], 256) + kind))
+    for justify in ("left", "right", "left") if long else ("right",):
+        table.add_column(no_wrap=True, justify=justify)
+    table.add_column(overflow="fold")
+    for entry in entries:
+        mark = "/" if entry.kind == "directory" else "@" if entry.kind == "symlink" else ""
+        size, name = f"{entry.size_bytes:,}", Text(one_line(entry.name, _NAME_LIMIT_CHARS) + mark)
+        if long:
+            table.add_row(f"{entry.mode:04o}", size, f"{entry.modified_at:%Y-%m-%d %H:%M}", name)
+        else:
+            table.add_row(size, name)
     out.print(table)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,13 +16,17 @@ from gateway.cli.key_desk import CONFIG, AtAddress, ConfigFile, key_desk
 from gateway.cli.terminal import EXIT_USAGE, Json, Key, fail, out, print_json, run_client
 
 if TYPE_CHECKING:
-    from gateway.client.admin import KeyInfo, MadeKey
+    from gateway.client.admin import KeyInfo, MadeKey, RevokedKey
 
 app = typer.Typer(
     help="API keys: on the database of a configuration, or with --address on a gateway.", no_args_is_help=True
 )
 KeyId = Annotated[str, typer.Argument(metavar="ID", help="As `airlock key list` shows it.")]
 _SPAN = re.compile(r"(\d{1,9})([smhdw])")
+_STATES = ("working", "expired", "revoked")
+_COLUMNS = ("id", "key", "tenant", "scopes", "name", "made", "until")
+# Narrower than this the seven columns do not fit beside each other.
+_WIDE_COLUMNS = 120
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -73,6 +78,8 @@ def create(
 def list_(
     *,
     tenant: Annotated[str, typer.Option(help="Only this tenant's.")] = "",
+    scope: Annotated[str, typer.Option(help="Only those that have this scope.")] = "",
+    state: Annotated[str, typer.Option(help="Only those that are working, expired or revoked.")] = "",
     ended: Annotated[bool, typer.Option("--all", help="Also revoked and expired ones.")] = False,
     config: ConfigFile = CONFIG,
     address: AtAddress = "",
@@ -80,40 +87,65 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List keys, the newest first; never a secret."""
+    from gateway.identity.keys import SCOPES
+
+    for option, given, there_are in (("--scope", scope, SCOPES), ("--state", state, _STATES)):
+        if given and given not in there_are:
+            fail(f"{option} {given!r}: one of {', '.join(there_are)} is expected", EXIT_USAGE, as_json=as_json)
 
     async def work() -> list[KeyInfo]:
         async with key_desk(config, address, key) as desk:
-            return [one async for one in desk.keys(tenant, include_ended=ended)]
+            found = [one async for one in desk.keys(tenant, include_ended=ended, scope=scope, state=state)]
+            if tenant and not found:
+                await desk.tenant(tenant)  # one that is not there is an error, not an empty list
+            return found
 
     found = run_client(work(), as_json=as_json)
     if as_json:
         print_json([_as_json(one) for one in found])
         return
-    table = Table(box=None, header_style="bold")
-    for column in ("id", "key", "tenant", "scopes", "name", "made", "until"):  # what is to be copied stays whole
-        table.add_column(column, no_wrap=column not in ("name", "until"), overflow="fold")
-    for one in found:
-        whose = one.tenant or "(operator)"
-        until = f"revoked {_day(one.revoked_at)}" if one.revoked_at else _day(one.expires_at)
-        table.add_row(one.id, one.shown, whose, ",".join(one.scopes), Text(one.name), _day(one.created_at), until)
-    out.print(table, markup=False)
+    if not found:
+        out.print("no such key")
+        return
+    out.print(_table(found, narrow=out.width < _WIDE_COLUMNS), markup=False)
 
 
 @app.command()
 def revoke(
-    key_id: KeyId, *, config: ConfigFile = CONFIG, address: AtAddress = "", key: Key = "", as_json: Json = False
+    key_id: KeyId,
+    *,
+    cancel_runs: Annotated[
+        bool, typer.Option("--cancel-runs", help="Also end the runs that it started; else they go on.")
+    ] = False,
+    config: ConfigFile = CONFIG,
+    address: AtAddress = "",
+    key: Key = "",
+    as_json: Json = False,
 ) -> None:
-    """Make a key useless, on every gateway within a second, also for streams that are under way."""
+    """Make a key useless, on every gateway within a second, also for streams that are under way.
 
-    async def work() -> KeyInfo:
+    Runs that it started go on, and the command says how many; with --cancel-runs they end.
+    """
+
+    async def work() -> RevokedKey:
         async with key_desk(config, address, key) as desk:
-            return await desk.revoke_key(key_id)
+            return await desk.revoke_key(key_id, cancel_runs=cancel_runs)
 
     found = run_client(work(), as_json=as_json)
     if as_json:
-        print_json(_as_json(found))
-    else:
-        out.print(f"{found.shown} is revoked", markup=False)
+        print_json({**_as_json(found.key), "runs_under_way": found.runs_under_way})
+        return
+    out.print(f"{found.key.shown} is revoked", markup=False)
+    if found.runs_under_way:
+        out.print(_runs_left(found, cancelled=cancel_runs), markup=False)
+
+
+def _runs_left(found: RevokedKey, *, cancelled: bool) -> str:
+    runs = "1 run that it started" if found.runs_under_way == 1 else f"{found.runs_under_way} runs that it started"
+    shown = f"`airlock runs list --started-by {found.key.shown}`"
+    if cancelled:
+        return f"to be ended: {runs}; {shown} shows how far that is"
+    return f"not ended: {runs}; {shown} shows them, `airlock key revoke {found.key.id} --cancel-runs` ends them"
 
 
 @app.command()
@@ -148,6 +180,23 @@ def span_s(text: str, option: str, *, as_json: bool) -> int:
             as_json=as_json,
         )
     return int(found[1]) * _SECONDS[found[2]]
+
+
+def _table(found: Sequence[KeyInfo], *, narrow: bool) -> Table:
+    """Return the keys, one a line, or in a narrow terminal two lines each: no column is left out."""
+    table = Table(box=None, header_style="bold")
+    columns = ("id\nkey", "tenant\nname", "scopes", "made\nuntil") if narrow else _COLUMNS
+    for column in columns:  # what is to be copied stays whole
+        table.add_column(column, no_wrap=column in ("id", "key", "id\nkey", "made"), overflow="fold")
+    for one in found:
+        until = f"revoked {_day(one.revoked_at)}" if one.revoked_at else _day(one.expires_at)
+        whose, made, scopes = one.tenant or "(operator)", _day(one.created_at), ",".join(one.scopes)
+        if narrow:
+            whose_and_name = Text(f"{whose}\n{one.name}" if one.name else whose)
+            table.add_row(f"{one.id}\n{one.shown}", whose_and_name, scopes, f"{made}\n{until}" if until else made)
+        else:
+            table.add_row(one.id, one.shown, whose, scopes, Text(one.name), made, until)
+    return table
 
 
 def _show_made(made: MadeKey, *, as_json: bool) -> None:

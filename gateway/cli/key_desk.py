@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import typer
 
 if TYPE_CHECKING:
-    from gateway.client.admin import KeyInfo, MadeKey
+    from gateway.client.admin import KeyInfo, MadeKey, RevokedKey
     from gateway.config import Config
     from gateway.storage.key_store import KeyStore, StoredKey
 
@@ -47,13 +47,17 @@ AtAddress = Annotated[
 class KeyDesk(Protocol):
     """What can be done with keys; gateway/client/admin.py has it over the API."""
 
+    async def tenant(self, name: str) -> object: ...
+
     async def create_key(
         self, tenant: str, *, scopes: Collection[str] = (), name: str = "", expires_in_s: int = 0
     ) -> MadeKey: ...
 
-    def keys(self, tenant: str = "", *, include_ended: bool = False) -> AsyncIterator[KeyInfo]: ...
+    def keys(
+        self, tenant: str = "", *, include_ended: bool = False, scope: str = "", state: str = ""
+    ) -> AsyncIterator[KeyInfo]: ...
 
-    async def revoke_key(self, key_id: str) -> KeyInfo: ...
+    async def revoke_key(self, key_id: str, *, cancel_runs: bool = False) -> RevokedKey: ...
 
     async def rotate_key(self, key_id: str, *, overlap_s: int = 0) -> MadeKey: ...
 
@@ -94,35 +98,51 @@ class LocalKeys:
         self._config = config
         self._keys = keys
 
+    async def tenant(self, name: str) -> None:
+        """Raise Misconfigured for a tenant that is not configured."""
+        from gateway.errors import Misconfigured
+
+        if name not in self._config.tenants:
+            raise Misconfigured(f"tenant {name!r} is not one of {', '.join(sorted(self._config.tenants))}")
+
     async def create_key(
         self, tenant: str, *, scopes: Collection[str] = (), name: str = "", expires_in_s: int = 0
     ) -> MadeKey:
         """Make a key; Misconfigured for a tenant that is not configured."""
         from gateway.client.admin import MadeKey
-        from gateway.errors import Misconfigured
         from gateway.identity.keys import ACTING_SCOPES, OPERATOR_SCOPES, make_key
 
-        if tenant and tenant not in self._config.tenants:
-            raise Misconfigured(f"tenant {tenant!r} is not one of {', '.join(sorted(self._config.tenants))}")
+        if tenant:
+            await self.tenant(tenant)
         key = make_key(scopes or (ACTING_SCOPES if tenant else OPERATOR_SCOPES), operator=not tenant)
         lifetime_us = expires_in_s * _S or None
         (stored,) = await self._keys.add(tenant, key, name=name, lifetime_us=lifetime_us, by=local_actor())
         return MadeKey(_info(stored), key.secret)
 
-    async def keys(self, tenant: str = "", *, include_ended: bool = False) -> AsyncIterator[KeyInfo]:
-        """Yield keys, the newest first."""
+    async def keys(
+        self, tenant: str = "", *, include_ended: bool = False, scope: str = "", state: str = ""
+    ) -> AsyncIterator[KeyInfo]:
+        """Yield keys, the newest first; `scope` and `state` as `Client.keys` has them."""
         place: tuple[int, str] | None = None
         while True:
-            found = await self._keys.list(tenant or None, include_ended=include_ended, limit=200, before=place)
+            found = await self._keys.list(
+                tenant or None, include_ended=include_ended, limit=200, before=place, scope=scope, state=state
+            )
             for key in found:
                 yield _info(key)
             if not found:
                 return
             place = (found[-1].created_us, found[-1].id)
 
-    async def revoke_key(self, key_id: str) -> KeyInfo:
-        """Make a key useless."""
-        return _info(await self._keys.revoke(key_id, by=local_actor()))
+    async def revoke_key(self, key_id: str, *, cancel_runs: bool = False) -> RevokedKey:
+        """Make a key useless, and have the gateways end its runs where that is asked for."""
+        from gateway.client.admin import RevokedKey
+
+        key = await self._keys.revoke(key_id, by=local_actor())
+        runs = self._keys.runs
+        if cancel_runs:
+            return RevokedKey(_info(key), await runs.cancel(key.tenant, key.shown, by=local_actor()))
+        return RevokedKey(_info(key), await runs.count(key.tenant, key.shown))
 
     async def rotate_key(self, key_id: str, *, overlap_s: int = 0) -> MadeKey:
         """Make a key like another one."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import typer
 
 from gateway.cli import (
@@ -47,6 +49,10 @@ app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(key.app, name="key")
 app.add_typer(policy.app, name="policy")
 app.add_typer(tenant.app, name="tenant")
+
+# What the engine logs is for a log, and only serve has one (gateway/logging.py): the others say in their own words what
+# their reader must know. Without this the standard library prints it on stderr.
+logging.getLogger("sandbox").addHandler(logging.NullHandler())
 
 
 def main() -> None:

@@ -30,8 +30,10 @@ class Applied:
 class PolicyDesk(Protocol):
     """What can be done with the versions of one layer. Raises NotFound for a version that is not there."""
 
-    async def apply(self, text: str, source: str, *, by: str, comment: str) -> Applied:
-        """Put a text in force, if it loads and fits."""
+    async def apply(
+        self, text: str, source: str, *, by: str, comment: str, expected_version: str | None = None
+    ) -> Applied:
+        """Put a text in force, if it loads and fits. PolicyChanged where the version expected is not in force."""
         ...
 
     async def rollback(self, version: str | None, *, by: str, comment: str) -> Applied:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from gateway.config import Config
     from gateway.policies import Policies
     from gateway.policy import PolicyDocument
-    from gateway.storage.policy_store import Change, Kind
+    from gateway.policy_change import PolicyChangeRequest
+    from gateway.storage.policy_store import Change
 
 _LEAST_DIGEST_CHARS = 6
 
@@ -49,40 +50,48 @@ class LocalPolicies:
         self._config = config
         self._layer = layer
 
-    async def apply(self, text: str, source: str, *, by: str, comment: str) -> Applied:
+    async def apply(
+        self, text: str, source: str, *, by: str, comment: str, expected_version: str | None = None
+    ) -> Applied:
         """Put a text in force."""
-        return await self._put(text, "apply", source, by, comment)
+        from gateway.policy_change import PolicyChangeRequest
+
+        return await self._put(PolicyChangeRequest(self._layer, text, "apply", by, comment, expected_version), source)
 
     async def rollback(self, version: str | None, *, by: str, comment: str) -> Applied:
         """Put an earlier version in force again."""
+        from gateway.policy_change import PolicyChangeRequest
+
         change = await self._earlier(version)
         text = await self._policies.store.text(change.digest)
-        return await self._put(text, "rollback", f"change {change.id}", by, comment)
+        asked = PolicyChangeRequest(self._layer, text, "rollback", by, comment)
+        return await self._put(asked, f"change {change.id}")
 
     async def history(self, limit: int) -> Sequence[tuple[Change, str]]:
         """Return what was in force, the newest first."""
         changes = await self._policies.store.history(self._layer, limit)
         return [(change, await self._version(change)) for change in changes]
 
-    async def _put(self, text: str, kind: Kind, source: str, by: str, comment: str) -> Applied:
+    async def _put(self, asked: PolicyChangeRequest, source: str) -> Applied:
         """Check a text and put it in force."""
         from gateway.errors import Misconfigured
         from gateway.policy import PolicyError
+        from gateway.policy_change import put_in_force
         from gateway.policy_check import PolicyChecker
         from gateway.storage.policy_store import digest_of_text
         from gateway.tenant_agents import agents_of_all
 
         try:
             checker = PolicyChecker(self._config, agents_of_all(self._config))
-            await checker.check(self._layer, text, source, self._policies)
+            await checker.check(self._layer, asked.text, source, self._policies)
         except Misconfigured as error:
             cause = error.__cause__
             problems = tuple(cause.errors) if isinstance(cause, PolicyError) else ()
             return Applied(self._layer, refused=str(error), problems=problems)
         before = self._policies.change_in_force(self._layer)
-        if before is not None and before.digest == digest_of_text(text):
+        if before is not None and before.digest == digest_of_text(asked.text):
             return Applied(self._layer, await self._version(before), before, unchanged=True)
-        change = await self._policies.store.apply(self._layer, text, kind, by, comment)
+        change = await put_in_force(self._policies, asked)
         was = await self._version(before) or before.digest if before is not None else ""
         return Applied(self._layer, await self._version(change), change, before=was)
 

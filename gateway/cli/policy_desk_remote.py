@@ -25,10 +25,12 @@ class RemotePolicies:
         self._airlock = airlock
         self._layer = layer
 
-    async def apply(self, text: str, source: str, *, by: str, comment: str) -> Applied:
+    async def apply(
+        self, text: str, source: str, *, by: str, comment: str, expected_version: str | None = None
+    ) -> Applied:
         """Put a text in force."""
         del source, by
-        return await self._put(text=text, comment=comment)
+        return await self._put(text=text, comment=comment, expected_version=expected_version)
 
     async def rollback(self, version: str | None, *, by: str, comment: str) -> Applied:
         """Put an earlier version in force again."""
@@ -73,12 +75,16 @@ class RemotePolicies:
         told = as_document(own, version) | {"operator": operator, "in_force": in_force, "file": None}
         return told | {"text": text} if with_text else told
 
-    async def _put(self, *, text: str = "", version: str = "", comment: str) -> Applied:
+    async def _put(
+        self, *, text: str = "", version: str = "", comment: str, expected_version: str | None = None
+    ) -> Applied:
         from gateway.errors import PolicyInvalid
 
         before = await self.history(1)
         try:
-            applied = await self._airlock.apply_policy(self._layer, text, version=version, comment=comment)
+            applied = await self._airlock.apply_policy(
+                self._layer, text, version=version, comment=comment, expected_version=expected_version
+            )
         except PolicyInvalid as error:
             return Applied(self._layer, refused=str(error), problems=_problems(error))
         (change, _), *_ = await self.history(1)

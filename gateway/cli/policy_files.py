@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -24,8 +22,6 @@ OperatorFile = Annotated[
 ConfigFile = Annotated[Path, typer.Option("--config", metavar="FILE", help="airlock.yaml, made by `airlock init`.")]
 DEFAULT_CONFIG = Path("airlock.yaml")
 
-_AGO = re.compile(r"([1-9][0-9]{0,5})([mhdw])")
-_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 T = TypeVar("T")
 
 
@@ -54,21 +50,6 @@ def compiled(document: PolicyDocument, operator: PolicyDocument | None) -> Polic
     from gateway.policy.judge import Policy
 
     return Policy(document) if operator is None else Policy(document, operator)
-
-
-def since(text: str, now: datetime) -> datetime:
-    """Return a moment given as 30m, 12h, 7d, 2w or a date. Raises typer.BadParameter."""
-    ago = _AGO.fullmatch(text)
-    if ago is not None:
-        try:
-            return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-        except OverflowError as error:
-            raise typer.BadParameter(f"{text!r} is before the year 1; write 7d or less") from error
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is no time; write 30m, 12h, 7d, 2w or 2026-11-21") from error
-    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
 def _reading(file: Path, take: Callable[[str], T], *, as_json: bool) -> T:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from gateway.cli.key_desk import CONFIG, AtAddress, ConfigFile
 from gateway.cli.policy_desk import Applied, as_document, policy_desk, time_of
-from gateway.cli.terminal import EXIT_BAD_NEWS, EXIT_USAGE, Json, Key, fail, out, print_json, run_client
+from gateway.cli.terminal import EXIT_BAD_NEWS, EXIT_USAGE, Json, Key, error_details, fail, out, print_json, run_client
 
 if TYPE_CHECKING:
     from gateway.storage.policy_store import Change
@@ -42,6 +42,10 @@ def apply(
     tenant: OfTenant = None,
     operator_layer: OperatorLayer = False,
     comment: Comment = "",
+    expected_version: Annotated[
+        str | None,
+        typer.Option(metavar="VERSION", help='Only while this version is in force; "" while nothing ever was.'),
+    ] = None,
     by: By = None,
     config: ConfigFile = CONFIG,
     address: AtAddress = "",
@@ -56,7 +60,7 @@ def apply(
 
         text = read_policy_file(file, "FILE")
         async with policy_desk(config, layer, address, key) as desk:
-            return await desk.apply(text, str(file), by=_who(by), comment=comment)
+            return await desk.apply(text, str(file), by=_who(by), comment=comment, expected_version=expected_version)
 
     _show_applied(_run(work(), as_json=as_json), as_json=as_json)
 
@@ -164,18 +168,18 @@ def _layer(tenant: str | None, *, operator_layer: bool, as_json: bool) -> str:
 
 
 def _run(work: Coroutine[Any, Any, T], *, as_json: bool) -> T:
-    """Run what is asked of a desk; what is not there is bad news and no fault of a gateway."""
-    from gateway.errors import NotFound
+    """Run what is asked of a desk; what is not there, or not any more, is bad news and no fault of a gateway."""
+    from gateway.errors import NotFound, PolicyChanged
 
-    async def found() -> T | NotFound:
+    async def found() -> T | NotFound | PolicyChanged:
         try:
             return await work
-        except NotFound as error:
+        except (NotFound, PolicyChanged) as error:
             return error
 
     answer = run_client(found(), as_json=as_json)
-    if isinstance(answer, NotFound):
-        fail(str(answer), EXIT_BAD_NEWS, as_json=as_json)
+    if isinstance(answer, NotFound | PolicyChanged):
+        fail(str(answer), EXIT_BAD_NEWS, as_json=as_json, details=error_details(answer))
     return answer
 
 

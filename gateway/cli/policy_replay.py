@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.policy_files import DEFAULT_CONFIG, ConfigFile, OperatorFile, compiled, read, read_operator, since
+from gateway.cli.moments import moment
+from gateway.cli.policy_files import DEFAULT_CONFIG, ConfigFile, OperatorFile, compiled, read, read_operator
 from gateway.cli.policy_proof import change_as_json, print_changes
 from gateway.cli.terminal import EXIT_BAD_NEWS, EXIT_USAGE, Json, err, fail, out, print_json
 
@@ -42,7 +43,7 @@ def replay(
     from gateway.config import Config
     from gateway.errors import AirlockError
 
-    start = since(since_, datetime.now(UTC))
+    start = moment(since_, datetime.now(UTC))
     above = read_operator(operator, as_json=as_json)
     document = read(candidate, above, as_json=as_json).document
     try:

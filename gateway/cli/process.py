@@ -10,9 +10,20 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
-from gateway.cli.terminal import DEFAULT_ADDRESS, EXIT_BAD_NEWS, Address, Json, Key, err, out, print_json, run_client
+from gateway.cli.process_start import START_SETTINGS, start
+from gateway.cli.terminal import (
+    DEFAULT_ADDRESS,
+    EXIT_BAD_NEWS,
+    Address,
+    Json,
+    Key,
+    err,
+    listing,
+    out,
+    print_json,
+    run_client,
+)
 
 if TYPE_CHECKING:
     from gateway.client import Process, Processes, ProcessOutput
@@ -20,13 +31,21 @@ if TYPE_CHECKING:
 _SIGNAL_LIMIT = 64
 
 app = typer.Typer(help="Background processes of a thread's sandbox.", no_args_is_help=True)
+app.command(context_settings=START_SETTINGS)(start)
 Thread = Annotated[str, typer.Option(help="Thread in whose sandbox they run.")]
 ProcessId = Annotated[str, typer.Argument(metavar="ID", help="As `airlock process list` shows it.")]
 
 
 @app.command("list")
 def list_(
-    *, thread: Thread = "default", address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = False
+    *,
+    thread: Thread = "default",
+    running: Annotated[
+        bool | None, typer.Option("--running/--ended", help="Only those that run, or that have ended; else both.")
+    ] = None,
+    address: Address = DEFAULT_ADDRESS,
+    key: Key = "",
+    as_json: Json = False,
 ) -> None:
     """List the processes, the oldest first."""
 
@@ -34,17 +53,17 @@ def list_(
         from gateway.client import Client
 
         async with Client(address, key) as airlock:
-            return await airlock.processes(thread)
+            return await airlock.processes(thread, running=running)
 
     found = run_client(work(), as_json=as_json)
     if as_json:
-        print_json({"processes": [_as_json(process) for process in found.processes], "strays": found.strays})
+        print_json({"processes": [process_as_json(process) for process in found.processes], "strays": found.strays})
         return
     from gateway.cli.printable import printable
 
-    table = Table("id", "state", "started", "output", "command", box=None, header_style="bold")
+    table = listing("id", "state", "started", "output", "command", whole=("id", "started"))
     for process in found.processes:
-        started = f"{process.started_at.astimezone():%Y-%m-%d %H:%M:%S}"
+        started = f"{process.started_at.astimezone():%Y-%m-%d %H:%M}"
         size = f"{process.stdout_size_bytes + process.stderr_size_bytes:,} B"
         command = printable(" ".join(process.argv)).replace("[", r"\[")
         table.add_row(process.id, _state(process), started, size, command)
@@ -116,7 +135,7 @@ def kill(
 
     process = run_client(work(), as_json=as_json)
     if as_json:
-        print_json(_as_json(process))
+        print_json(process_as_json(process))
     else:
         err.print(f"{process.id}: signal {number} sent", style="dim", markup=False)
 
@@ -140,7 +159,7 @@ def remove(
 
     process = run_client(work(), as_json=as_json)
     if as_json:
-        print_json(_as_json(process))
+        print_json(process_as_json(process))
     else:
         err.print(f"{process.id}: removed, {_state(process)}", style="dim", markup=False)
 
@@ -217,5 +236,6 @@ def _state(process: Process) -> str:
     return process.outcome if detail is None else f"{process.outcome} {detail}"
 
 
-def _as_json(process: Process) -> dict[str, Any]:
+def process_as_json(process: Process) -> dict[str, Any]:
+    """Return a process as --json shows it."""
     return {**asdict(process), "started_at": process.started_at.isoformat()}

@@ -24,6 +24,11 @@ from gateway.cli.prose import Prose
 
 HEAD_LINES = 4
 TAIL_LINES = 3
+_BECAUSE = {
+    "approval": "its approval was answered (approval)",
+    "gateway_lost": "its gateway was lost (gateway_lost)",
+    "gateway_stopped": "its gateway was stopped (gateway_stopped)",
+}
 _TODO_SIGNS = {"pending": ("☐", ""), "in_progress": ("▸", "bold"), "done": ("☑", "dim")}
 
 
@@ -81,7 +86,9 @@ class RunView:
 
     def _on_run_resumed(self, payload: Mapping[str, Any]) -> None:
         self._headed = None
-        self._print(f"run goes on after step {one_line(payload.get('step'))}", "dim")
+        because = payload.get("because")
+        why = f", because {_BECAUSE.get(str(because), one_line(because, 80))}" if because else ""
+        self._print(f"run goes on after step {one_line(payload.get('step'))}{why}", "dim")
 
     def _on_run_suspended(self, payload: Mapping[str, Any]) -> None:
         for approval in payload.get("approvals") or ():

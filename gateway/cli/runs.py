@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import datetime
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gateway.cli.moments import moment_of
 from gateway.cli.terminal import (
     DEFAULT_ADDRESS,
     EXIT_BAD_NEWS,
-    EXIT_USAGE,
     Address,
     Json,
     Key,
     err,
-    fail,
+    listing,
     out,
     print_json,
     run_client,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
     from gateway.client import Event, Run
 
 app = typer.Typer(help="Runs: agents at work, and what they did.", no_args_is_help=True)
@@ -30,25 +34,40 @@ RunId = Annotated[str, typer.Argument(metavar="RUN", help="As `airlock runs list
 _STYLES = {"completed": "green", "running": "cyan", "waiting": "yellow"}
 
 
+class Status(Enum):
+    """What gateway.client.RunStatus has; that takes grpc to import, and this is read before any command runs."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
 @app.command("list")
 def list_(
     *,
     status: Annotated[
-        list[str] | None,
-        typer.Option(help="running, waiting, completed, stopped, cancelled or failed; several can be given."),
+        list[Status] | None,
+        typer.Option(help="Only those that are so; several can be given."),
     ] = None,
     thread: Annotated[str, typer.Option(help="Only those of this thread.")] = "",
     agent: Annotated[str, typer.Option(help="Only those of this agent.")] = "",
-    since: Annotated[str, typer.Option(help="Started no earlier than this, such as 2026-11-21T08:00:00.")] = "",
-    until: Annotated[str, typer.Option(help="Started before this.")] = "",
+    started_by: Annotated[
+        str,
+        typer.Option(metavar="KEY", help="Only those that this key started: alk_..., as `airlock key list` shows it."),
+    ] = "",
+    since: Annotated[str, typer.Option(help="Started no earlier: 24h, 7d, or a time such as 2026-11-21T08:00.")] = "",
+    until: Annotated[str, typer.Option(help="Started before: as --since.")] = "",
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest first.")] = 50,
     address: Address = DEFAULT_ADDRESS,
     key: Key = "",
     as_json: Json = False,
 ) -> None:
     """List runs, the newest first. Long tasks are cut; `get` has all of one."""
-    wanted: Any = tuple(status or ())
-    times = [_moment(text, name, as_json=as_json) for text, name in ((since, "--since"), (until, "--until"))]
+    wanted: Any = tuple(one.value for one in status or ())
+    times = [moment_of(option, text, as_json=as_json) for option, text in (("--since", since), ("--until", until))]
 
     async def work() -> list[Run]:
         from gateway.client import Client
@@ -56,7 +75,7 @@ def list_(
         found: list[Run] = []
         async with Client(address, key) as airlock:
             async for run in airlock.list_runs(
-                thread=thread, statuses=wanted, agent=agent, since=times[0], until=times[1]
+                thread=thread, statuses=wanted, agent=agent, started_by=started_by, since=times[0], until=times[1]
             ):
                 found.append(run)
                 if len(found) == limit:
@@ -70,17 +89,21 @@ def list_(
     if not found:
         out.print("no runs")
         return
-    from rich.table import Table
+    out.print(_listed(found))
+
+
+def _listed(found: Sequence[Run]) -> Table:
+    """Return runs as a table: what is to be copied stays whole in a narrow terminal, other texts are wrapped."""
     from rich.text import Text
 
     from gateway.cli.printable import one_line
 
-    table = Table("run", "status", "started", "agent", "thread", "task", box=None, header_style="bold")
+    table = listing("run", "status", "started", "agent", "thread", "task", whole=("run", "status", "started"))
     for run in found:
         status_ = Text(run.status, style=_STYLES.get(run.status, "red"))
-        started = run.started_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        started = run.started_at.astimezone().strftime("%Y-%m-%d %H:%M")
         table.add_row(run.id, status_, started, *(Text(one_line(x, 40)) for x in (run.agent, run.thread, run.task)))
-    out.print(table)
+    return table
 
 
 @app.command()
@@ -148,15 +171,6 @@ def cancel(run_id: RunId, *, address: Address = DEFAULT_ADDRESS, key: Key = "", 
             return await airlock.cancel_run(run_id)
 
     _show(run_client(work(), as_json=as_json), as_json=as_json)
-
-
-def _moment(text: str, option: str, *, as_json: bool) -> datetime | None:
-    if not text:
-        return None
-    try:
-        return datetime.fromisoformat(text).astimezone()
-    except ValueError:
-        fail(f"{option} {text!r}: a time such as 2026-11-21T08:00:00 is expected", EXIT_USAGE, as_json=as_json)
 
 
 def _show(run: Run, *, as_json: bool) -> None:

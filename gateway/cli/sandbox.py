@@ -6,10 +6,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
-from gateway.cli.terminal import DEFAULT_ADDRESS, Address, Json, Key, err, out, print_json, run_client
+from gateway.cli.slow_work import SlowWork
+from gateway.cli.terminal import DEFAULT_ADDRESS, Address, Json, Key, err, listing, out, print_json, run_client
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,14 +21,21 @@ Thread = Annotated[str, typer.Argument(help="Thread whose sandbox it is.")]
 
 
 @app.command("list")
-def list_(*, address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = False) -> None:
+def list_(
+    *,
+    runtime: Annotated[str, typer.Option(help="Only those of this runtime: runc or runsc.")] = "",
+    image: Annotated[str, typer.Option(help="Only those of this image, as the policy names it.")] = "",
+    address: Address = DEFAULT_ADDRESS,
+    key: Key = "",
+    as_json: Json = False,
+) -> None:
     """List the sandboxes that live."""
 
     async def work() -> Sequence[Sandbox]:
         from gateway.client import Client
 
         async with Client(address, key) as airlock:
-            return [one async for one in airlock.sandboxes()]
+            return [one async for one in airlock.sandboxes(runtime=runtime, image=image)]
 
     found = run_client(work(), as_json=as_json)
     if as_json:
@@ -68,7 +75,8 @@ def stop(
         async with Client(address, key) as airlock:
             return await airlock.stop_sandbox(thread)
 
-    found = run_client(work(), as_json=as_json)
+    with SlowWork(f"stopping the sandbox of thread {thread}"):
+        found = run_client(work(), as_json=as_json)
     if as_json:
         print_json(_as_json(found))
     else:
@@ -78,9 +86,9 @@ def stop(
 def _show(found: Sequence[Sandbox]) -> None:
     from gateway.cli.printable import printable
 
-    table = Table("id", "thread", "image", "runtime", "made", "calls", box=None, header_style="bold")
+    table = listing("id", "thread", "image", "runtime", "made", "calls", whole=("id", "made"))
     for one in found:
-        made = one.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        made = one.created_at.astimezone().strftime("%Y-%m-%d %H:%M")
         named = (Text(printable(name)) for name in (one.thread, one.image))  # Text: brackets in a name are no markup
         table.add_row(one.id, *named, one.runtime, made, str(one.calls))
     out.print(table)

@@ -46,6 +46,7 @@ def serve(
     from gateway.errors import AirlockError, from_sandbox
     from gateway.logging import set_up_logging
     from gateway.serving.cautions import refuse_open_files, refuse_plaintext
+    from gateway.serving.listening import refuse_taken
     from sandbox.errors import SandboxError
 
     set_up_logging()
@@ -64,6 +65,7 @@ def serve(
             options = ["--insecure-plaintext"] if insecure_plaintext else []
             asyncio.run(_supervise(loaded, config, listen, workers, ready_file, options, as_json=as_json))
         else:
+            refuse_taken(listen)
             _raise_file_limit()
             asyncio.run(_serve(loaded, listen, ready_file, as_json=as_json))
     except AirlockError as error:

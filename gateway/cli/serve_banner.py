@@ -4,33 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
-from sqlalchemy import make_url
 
 from gateway.config import Config
 from gateway.serving.listening import is_loopback
+from gateway.storage.connecting import shown
 
 _SHOWN = 6
+_NAME_CHARS = 11
 
 
-def banner(config: Config, address: str, workers: int, metrics: Sequence[str]) -> RenderableType:
-    """Return the banner; `metrics` are the addresses where the workers are scraped."""
-    rows = Table.grid(padding=(0, 2))
-    rows.add_column(style="dim")
-    rows.add_column(overflow="fold")
+def banner(config: Config, address: str, workers: int, metrics: Sequence[str]) -> Text:
+    """Return the banner, whose lines nobody breaks; `metrics` are the addresses where the workers are scraped."""
+    lines = [Text.assemble(("airlock", "bold green"), " answers at ", (address, "bold"), "; Ctrl-C stops it")]
     for name, value in (
         ("tenants", _few(list(config.tenants))),
-        ("database", make_url(config.resolved_database_url()).render_as_string(hide_password=True)),
+        ("database", shown(config.resolved_database_url())),
         ("engine", config.sandbox.engine_url or "DOCKER_HOST or the default socket"),
         ("workers", str(workers)),
         ("transport", _transport(config, address)),
         ("metrics", _few(metrics)),
     ):
-        rows.add_row(name, Text(value))
-    title = Text.assemble(("airlock", "bold green"), " answers at ", (address, "bold"), "; Ctrl-C stops it")
-    return Group(title, rows)
+        lines.append(Text.assemble((f"{name:<{_NAME_CHARS}}", "dim"), value))
+    return Text("\n").join(lines)
 
 
 def _few(names: Sequence[str]) -> str:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from gateway.errors import AirlockError
+    from rich.table import Table
+
+    from gateway.errors import AirlockError, Unavailable
 
 EXIT_BAD_NEWS = 1
 EXIT_USAGE = 2
@@ -32,12 +34,24 @@ DEFAULT_ADDRESS = "127.0.0.1:7443"
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 T = TypeVar("T")
+# As grpc writes them: nothing listens there or answers, and the name stands for no address.
+_NO_CONNECTION = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
 
 
 def print_json(value: object) -> None:
     """Print one JSON document on one line."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
     sys.stdout.flush()
+
+
+def listing(*columns: str, whole: Collection[str]) -> Table:
+    """Return an empty table. A narrow terminal folds its columns, but for those of `whole`, which are to be copied."""
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold")
+    for name in columns:
+        table.add_column(name, no_wrap=name in whole, overflow="fold")
+    return table
 
 
 def fail(
@@ -59,14 +73,19 @@ def run_client(work: Coroutine[Any, Any, T], *, as_json: bool) -> T:
     try:
         return asyncio.run(work)
     except Unavailable as error:
-        said = f"{error}. Is a gateway running there? `airlock serve` starts one"
-        fail(said, EXIT_GATEWAY, as_json=as_json, details=error_details(error))
+        hint = ". Is a gateway running there? `airlock serve` starts one" if _nobody_there(error) else ""
+        fail(f"{error}{hint}", EXIT_GATEWAY, as_json=as_json, details=error_details(error))
     except Misconfigured as error:
         fail(str(error), EXIT_USAGE, as_json=as_json, details=error_details(error))
     except AirlockError as error:
         fail(str(error), EXIT_GATEWAY, as_json=as_json, details=error_details(error))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def _nobody_there(error: Unavailable) -> bool:
+    """Return whether no connection came about, by what grpc says of it: a gateway that answers has words of its own."""
+    return str(error).removeprefix("UNAVAILABLE: ").startswith(_NO_CONNECTION)
 
 
 def error_details(error: AirlockError) -> dict[str, str | float]:

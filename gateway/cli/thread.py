@@ -9,12 +9,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.terminal import DEFAULT_ADDRESS, Address, Json, Key, out, print_json, run_client
+from gateway.cli.slow_work import SlowWork
+from gateway.cli.terminal import (
+    DEFAULT_ADDRESS,
+    EXIT_USAGE,
+    Address,
+    Json,
+    Key,
+    fail,
+    listing,
+    out,
+    print_json,
+    run_client,
+)
+from gateway.cli.thread_adopt import adopt
+from gateway.cli.thread_set import set_
 
 if TYPE_CHECKING:
     from gateway.client import Thread, ThreadMessage
 
 app = typer.Typer(help="Threads: what was said in them, and what is kept with them.", no_args_is_help=True)
+app.command()(adopt)
+app.command("set")(set_)
 Name = Annotated[str, typer.Argument(metavar="THREAD", help="As `airlock thread list` shows it.")]
 
 
@@ -47,14 +63,13 @@ def list_(
     if not found:
         out.print("no threads")
         return
-    from rich.table import Table
     from rich.text import Text
 
     from gateway.cli.printable import one_line
 
-    table = Table("thread", "made", "run under way", box=None, header_style="bold")
+    table = listing("thread", "made", "run under way", whole=("made", "run under way"))
     for one in found:
-        made = one.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        made = one.created_at.astimezone().strftime("%Y-%m-%d %H:%M")
         table.add_row(Text(one_line(one.name, 256)), made, one.run_id)
     out.print(table)
 
@@ -109,7 +124,9 @@ def delete(
     as_json: Json = False,
 ) -> None:
     """Remove a thread for good: its files, its messages and its runs. The audit stays."""
-    if not yes and not as_json:
+    if not yes:
+        if as_json:
+            fail("nobody can be asked with --json: say --yes", EXIT_USAGE, as_json=True)
         typer.confirm(f"Remove thread {thread!r} with its files, messages and runs?", abort=True)
 
     async def work() -> Mapping[str, int]:
@@ -118,7 +135,7 @@ def delete(
         async with Client(address, key) as airlock:
             return await airlock.delete_thread(thread)
 
-    with out.status("removing"):
+    with SlowWork(f"removing thread {thread}"):
         removed = run_client(work(), as_json=as_json)
     if as_json:
         print_json({"thread": thread, "removed": removed})

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from gateway.cli.terminal import (
     DEFAULT_ADDRESS,
@@ -19,6 +18,7 @@ from gateway.cli.terminal import (
     Key,
     err,
     fail,
+    listing,
     out,
     print_json,
     run_client,
@@ -45,7 +45,7 @@ def list_(*, address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = 
     if as_json:
         print_json([asdict(tool) for tool in tools])
         return
-    table = Table("tool", "arguments", "what it does", box=None, header_style="bold")
+    table = listing("tool", "arguments", "what it does", whole=("tool",))
     for tool in tools:
         required = set(tool.parameters.get("required", ()))
         names = [name if name in required else f"[{name}]" for name in tool.parameters.get("properties", {})]

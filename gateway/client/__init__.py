@@ -17,7 +17,9 @@ from gateway.audit.record import AuditRecord
 from gateway.client.approvals import Approval, Grant
 from gateway.client.audit import AuditQuery
 from gateway.client.client import Client, Evicted, Tool, ToolResult
-from gateway.client.processes import Process, Processes, ProcessOutput, ProgramResult
+from gateway.client.files import FileEntry, FileKind
+from gateway.client.processes import Process, Processes, ProcessOutput
+from gateway.client.programs import ProgramResult
 from gateway.client.retry import Retry
 from gateway.client.runs import Event, PolicyMode, Run, RunStatus
 from gateway.client.sandboxes import Sandbox
@@ -34,6 +36,7 @@ from gateway.errors import (
     EditRefused,
     Exhausted,
     InProgress,
+    InputGap,
     InputNotTaken,
     Internal,
     InvalidArgument,
@@ -45,6 +48,8 @@ from gateway.errors import (
     OtherEngine,
     Overloaded,
     PermissionDenied,
+    PolicyChanged,
+    PolicyInvalid,
     ProcessEnded,
     QuotaExceeded,
     RequestIdReused,
@@ -72,9 +77,12 @@ __all__ = [
     "Event",
     "Evicted",
     "Exhausted",
+    "FileEntry",
+    "FileKind",
     "Grant",
     "InProgress",
     "Input",
+    "InputGap",
     "InputNotTaken",
     "Internal",
     "InvalidArgument",
@@ -86,6 +94,8 @@ __all__ = [
     "OtherEngine",
     "Overloaded",
     "PermissionDenied",
+    "PolicyChanged",
+    "PolicyInvalid",
     "PolicyMode",
     "Process",
     "ProcessEnded",

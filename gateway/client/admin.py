@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from gateway.client.wire import Wire, message
+from gateway.client.wire import Wire, message, pause
+from gateway.errors import InvalidArgument, NotFound, Overloaded, Unavailable
 from gateway.v1 import admin_service_pb2 as pb
 from gateway.v1 import admin_service_pb2_grpc as grpc_pb
+
+_STATES: Mapping[str, pb.KeyState] = {
+    "": pb.KEY_STATE_UNSPECIFIED,
+    "working": pb.KEY_STATE_WORKING,
+    "expired": pb.KEY_STATE_EXPIRED,
+    "revoked": pb.KEY_STATE_REVOKED,
+}
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,14 @@ class KeyInfo:
     expires_at: datetime | None
     revoked_at: datetime | None
     replaced_by: str
+
+
+@dataclass(frozen=True)
+class RevokedKey:
+    """A key that was revoked; `runs_under_way` that it started go on, or have been asked to end with it."""
+
+    key: KeyInfo
+    runs_under_way: int
 
 
 @dataclass(frozen=True)
@@ -100,22 +117,53 @@ class AdminCalls(Wire):
     async def delete_tenant_data(self, name: str, *, audit: bool = False) -> ErasedTenant:
         """Remove all that is stored of a tenant, its audit too where asked. StillConfigured, NotFound."""
         request = message(pb.DeleteTenantDataRequest, tenant=name, audit=audit)
-        erased = await self._unary(self._admin.DeleteTenantData, request)
+        erased = await self._unary(self._admin.DeleteTenantData, request, safe=True)
         return ErasedTenant(dict(erased.removed), dict(erased.left), erased.workspaces_removed, erased.audit_sequence)
 
     async def create_key(
-        self, tenant: str, *, scopes: Collection[str] = (), name: str = "", expires_in_s: int = 0
+        self,
+        tenant: str,
+        *,
+        scopes: Collection[str] = (),
+        name: str = "",
+        expires_in_s: int = 0,
+        request_id: str = "",
     ) -> MadeKey:
-        """Make a key of a tenant, or of an operator with "". Without scopes it has the usual ones; 0 s: for ever."""
-        request = message(pb.CreateKeyRequest, tenant=tenant, scopes=list(scopes), name=name, expires_in_s=expires_in_s)
-        made = await self._unary(self._admin.CreateKey, request)
+        """Make a key of a tenant, or of an operator with "". Without scopes it has the usual ones; 0 s: for ever.
+
+        One key is made, however often a broken connection makes the client ask. With a `request_id` of your own you may
+        ask again within 10 minutes, and get the same key with another secret; Conflict once it was used.
+        """
+        request = message(
+            pb.CreateKeyRequest,
+            tenant=tenant,
+            scopes=list(scopes),
+            name=name,
+            expires_in_s=expires_in_s,
+            request_id=request_id or str(uuid.uuid4()),
+        )
+        made = await self._unary(self._admin.CreateKey, request, safe=True)
         return MadeKey(_key(made.key), made.secret)
 
-    async def keys(self, tenant: str = "", *, include_ended: bool = False) -> AsyncIterator[KeyInfo]:
-        """Yield keys, the newest first: of a tenant, or of all; `include_ended`: also revoked and expired ones."""
+    async def keys(
+        self, tenant: str = "", *, include_ended: bool = False, scope: str = "", state: str = ""
+    ) -> AsyncIterator[KeyInfo]:
+        """Yield keys, the newest first: of a tenant, or of all; `include_ended`: also revoked and expired ones.
+
+        `scope`: only those that have it; `state`: only those that are working, expired or revoked.
+        """
         token = ""
+        if state not in _STATES:
+            raise InvalidArgument(f"state: {state!r} is none; there are {', '.join(filter(None, _STATES))}")
         while True:
-            request = message(pb.ListKeysRequest, tenant=tenant, include_ended=include_ended, page_token=token)
+            request = message(
+                pb.ListKeysRequest,
+                tenant=tenant,
+                include_ended=include_ended,
+                page_token=token,
+                scope=scope,
+                state=_STATES[state],
+            )
             page = await self._unary(self._admin.ListKeys, request, safe=True)
             for one in page.keys:
                 yield _key(one)
@@ -123,16 +171,20 @@ class AdminCalls(Wire):
             if not token:
                 return
 
-    async def revoke_key(self, key_id: str) -> KeyInfo:
-        """Make a key useless within a second. NotFound."""
-        request = message(pb.RevokeKeyRequest, key_id=key_id)
-        return _key((await self._unary(self._admin.RevokeKey, request, safe=True)).key)
+    async def revoke_key(self, key_id: str, *, cancel_runs: bool = False) -> RevokedKey:
+        """Make a key useless within a second. Runs that it started go on, or end with `cancel_runs`. NotFound."""
+        request = message(pb.RevokeKeyRequest, key_id=key_id, cancel_runs=cancel_runs)
+        revoked = await self._unary(self._admin.RevokeKey, request, safe=True)
+        return RevokedKey(_key(revoked.key), revoked.runs_under_way)
 
-    async def rotate_key(self, key_id: str, *, overlap_s: int = 0) -> MadeKey:
-        """Make a key like another one, which works for `overlap_s` more; 0 means 24 hours. NotFound."""
-        made = await self._unary(
-            self._admin.RotateKey, message(pb.RotateKeyRequest, key_id=key_id, overlap_s=overlap_s)
-        )
+    async def rotate_key(self, key_id: str, *, overlap_s: int = 0, request_id: str = "") -> MadeKey:
+        """Make a key like another one, which works for `overlap_s` more; 0 means 24 hours. NotFound.
+
+        `request_id`: as `create_key` has it.
+        """
+        asked = request_id or str(uuid.uuid4())
+        request = message(pb.RotateKeyRequest, key_id=key_id, overlap_s=overlap_s, request_id=asked)
+        made = await self._unary(self._admin.RotateKey, request, safe=True)
         return MadeKey(_key(made.key), made.secret)
 
     async def policy(self, tenant: str, version: str = "") -> PolicyText:
@@ -142,13 +194,46 @@ class AdminCalls(Wire):
         return PolicyText(found.text, found.version)
 
     async def apply_policy(
-        self, tenant: str, text: str = "", *, version: str = "", comment: str = "", check_only: bool = False
+        self,
+        tenant: str,
+        text: str = "",
+        *,
+        version: str = "",
+        comment: str = "",
+        check_only: bool = False,
+        expected_version: str | None = None,
     ) -> str:
-        """Put a text, or an earlier version, in force and return its version. PolicyInvalid lists `problems`."""
+        """Put a text, or an earlier version, in force and return its version. PolicyInvalid lists `problems`.
+
+        With `expected_version` only while that is in force, "" that nothing ever was; else PolicyChanged, whose
+        details["version"] is. Without it whatever is in force is replaced; but where the connection broke, the client
+        asks again only as long as what it found before is in force, and PolicyChanged says that somebody was faster.
+        """
         request = message(
-            pb.ApplyPolicyRequest, tenant=tenant, text=text, version=version, comment=comment, check_only=check_only
+            pb.ApplyPolicyRequest,
+            tenant=tenant,
+            text=text,
+            version=version,
+            comment=comment,
+            check_only=check_only,
+            expected_version=expected_version,
         )
-        return str((await self._unary(self._admin.ApplyPolicy, request)).version)
+        before = await self._version_in_force(tenant) if expected_version is None and self._retry else None
+        attempts = self._attempts()
+        while True:
+            try:
+                return str((await self._unary(self._admin.ApplyPolicy, request)).version)
+            except (Unavailable, Overloaded) as error:
+                await pause(attempts.pause_s(error), None, error)
+                if before is not None and isinstance(error, Unavailable):
+                    request.expected_version = before
+
+    async def _version_in_force(self, tenant: str) -> str:
+        """Return the version of a layer, "" where nothing was ever applied, or there is no such tenant."""
+        try:
+            return (await self.policy(tenant)).version
+        except NotFound:
+            return ""
 
     async def policy_changes(self, tenant: str) -> AsyncIterator[PolicyChange]:
         """Yield what was in force, the newest first."""

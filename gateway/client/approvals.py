@@ -171,7 +171,7 @@ class ApprovalCalls(Wire):
             message=text,
             arguments_json="" if arguments is None else json.dumps(arguments),
         )
-        return _approval((await self._unary(self._approvals.ResolveApproval, request)).approval)
+        return _approval((await self._unary(self._approvals.ResolveApproval, request, safe=True)).approval)
 
     async def grants(self, *, thread: str = "", include_ended: bool = False, limit: int = 50) -> Sequence[Grant]:
         """Return what answers have granted, the newest first; `include_ended`: also what does not count any more."""

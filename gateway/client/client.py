@@ -1,4 +1,4 @@
-"""The client: tools and files, and what its other rooms have."""
+"""The client: tools, and what its other rooms have."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import contextlib
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import grpc.aio
 
 from gateway.client.admin import AdminCalls
 from gateway.client.approvals import ApprovalCalls
 from gateway.client.audit import AuditCalls
+from gateway.client.files import FileCalls
 from gateway.client.processes import ProcessCalls
+from gateway.client.programs import ProgramCalls
 from gateway.client.retry import DEFAULT_RETRY, Retry
 from gateway.client.runs import RunCalls, word
 from gateway.client.sandboxes import SandboxCalls
 from gateway.client.threads import ThreadCalls
 from gateway.client.tls import Tls
-from gateway.client.wire import Input, Secret, check_input, message, pause, pieces, raise_error
+from gateway.client.wire import Secret, message, pause
 from gateway.errors import (
     AirlockError,
     InProgress,
@@ -31,12 +31,7 @@ from gateway.errors import (
     Overloaded,
     Unavailable,
 )
-from gateway.v1 import (
-    tool_service_pb2,
-    tool_service_pb2_grpc,
-    workspace_service_pb2,
-    workspace_service_pb2_grpc,
-)
+from gateway.v1 import tool_service_pb2, tool_service_pb2_grpc
 
 OnOutput = Callable[[str, bytes], None]
 _CANCEL_S = 2.0
@@ -105,7 +100,9 @@ class Tool:
     parameters: Mapping[str, Any]
 
 
-class Client(RunCalls, ThreadCalls, ProcessCalls, ApprovalCalls, AuditCalls, SandboxCalls, AdminCalls):
+class Client(
+    RunCalls, ThreadCalls, FileCalls, ProgramCalls, ProcessCalls, ApprovalCalls, AuditCalls, SandboxCalls, AdminCalls
+):
     """A connection to a gateway; use it as an async context manager.
 
     `api_key` is a key, or a function that returns a token that is good now; empty where a certificate says who calls.
@@ -117,9 +114,6 @@ class Client(RunCalls, ThreadCalls, ProcessCalls, ApprovalCalls, AuditCalls, San
     ) -> None:
         super().__init__(address, api_key, tls=tls, retry=retry)
         self._tools: Any = tool_service_pb2_grpc.ToolServiceStub(self._channel)
-        self._workspaces: Any = workspace_service_pb2_grpc.WorkspaceServiceStub(self._channel)
-
-    # --- tools ---
 
     async def list_tools(self) -> Sequence[Tool]:
         """Return the tools and their schemas."""
@@ -192,55 +186,6 @@ class Client(RunCalls, ThreadCalls, ProcessCalls, ApprovalCalls, AuditCalls, San
         request = tool_service_pb2.CancelToolCallRequest(request_id=request_id)
         with contextlib.suppress(AirlockError, asyncio.CancelledError):
             await asyncio.shield(self._unary(self._tools.CancelToolCall, request, _CANCEL_S))
-
-    # --- files ---
-
-    async def write_file(self, thread: str, path: str, data: Input) -> int:
-        """Replace a file atomically and return its size in bytes; a source that raises leaves the old file.
-
-        Bytes are sent again where the connection breaks, which leaves the same file; a source that was read cannot be.
-        Raises PermissionDenied, InvalidPath, IsADirectory, NoSpace, Unavailable.
-        """
-        check_input(data)
-        attempts = self._attempts()
-        while True:
-            try:
-                return await self._written(thread, path, data)
-            except (Unavailable, Overloaded) as error:
-                again = isinstance(data, bytes | bytearray | memoryview)
-                await pause(attempts.pause_s(error) if again else None, None, error)
-
-    async def _written(self, thread: str, path: str, data: Input) -> int:
-        opening = message(workspace_service_pb2.WriteFileRequest, thread=thread, path=path)
-        call = self._open(self._workspaces.WriteFile)
-        try:
-            try:
-                await call.write(opening)
-                async for piece in pieces(data):
-                    await call.write(workspace_service_pb2.WriteFileRequest(data=piece))
-                await call.write(workspace_service_pb2.WriteFileRequest(end=True))
-                await call.done_writing()
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                pass  # the call is over, and what it says of that here is not why; its status does
-            return int((await call).size_bytes)
-        except grpc.aio.AioRpcError as error:
-            raise_error(error)
-        finally:
-            call.cancel()  # one that is over does not mind
-
-    async def read_file(self, thread: str, path: str) -> bytes:
-        """Return a file's bytes. Raises NotFound, PermissionDenied, IsADirectory, InvalidPath, Unavailable."""
-        return b"".join([chunk async for chunk in self.stream_file(thread, path)])
-
-    async def stream_file(self, thread: str, path: str) -> AsyncIterator[bytes]:
-        """Yield a file's bytes in pieces; a slow reader slows the sandbox and costs the gateway nothing.
-
-        A connection that breaks before the first byte is made again; after that it is Unavailable, for the file may
-        have changed. Raises as read_file.
-        """
-        request = message(workspace_service_pb2.ReadFileRequest, thread=thread, path=path)
-        async for piece in self._stream(self._workspaces.ReadFile, request, safe=True):
-            yield piece.data
 
 
 def _tell_rest(result: ToolResult, told: Mapping[str, int], on_output: OnOutput) -> None:

@@ -19,8 +19,9 @@ class Retry:
     """How a client tries again.
 
     `attempts` of a call in all, with pauses from `first_s` on, each twice the last, up to `longest_s`; a gateway that
-    says how long to wait (RetryInfo) is obeyed where that is `longest_s` at most. A stream that broke is resumed until
-    nothing has come for `resume_s` seconds, so that a run is followed across a gateway's restart.
+    says how long to wait (RetryInfo) is obeyed where that is `longest_s` at most. What is under way elsewhere
+    (InProgress) is asked for until `resume_s` seconds were waited: that a gateway is gone is known long before. A
+    stream that broke is resumed until nothing has come for `resume_s`, so that a run is followed across a restart.
     """
 
     attempts: int = 5
@@ -78,7 +79,7 @@ class Attempts:
             return None
         self._failed += 1
         if isinstance(error, InProgress):
-            return max(error.retry_after_s or 0.0, self._backoff_s(retry))
+            return self._waited(retry, max(error.retry_after_s or 0.0, self._backoff_s(retry)))
         if self._failed >= retry.attempts or isinstance(error, QuotaExceeded):
             return None
         if isinstance(error, Overloaded):
@@ -93,10 +94,15 @@ class Attempts:
         if isinstance(error, Overloaded):
             return self.pause_s(error)
         retry = self._retry
-        if retry is None or not isinstance(error, Unavailable) or self._waited_s >= retry.resume_s:
+        if retry is None or not isinstance(error, Unavailable):
             return None
         self._failed += 1
-        pause_s = self._backoff_s(retry)
+        return self._waited(retry, self._backoff_s(retry))
+
+    def _waited(self, retry: Retry, pause_s: float) -> float | None:
+        """Return a pause that counts against `resume_s`, None where that has been waited."""
+        if self._waited_s >= retry.resume_s:
+            return None
         self._waited_s += pause_s
         return pause_s
 

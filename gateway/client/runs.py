@@ -34,7 +34,10 @@ class Event:
 
 @dataclass(frozen=True)
 class Run:
-    """A run. `stop` is empty until it has finished, then {hook, rule, reason}."""
+    """A run. `stop` is empty until it has finished, then {hook, rule, reason}.
+
+    `started_by` is the credential that started it, as the audit shows it; empty where there was none.
+    """
 
     id: str
     thread: str
@@ -47,6 +50,7 @@ class Run:
     finished_at: datetime | None
     policy_mode: str = "pin"
     policy_version: str = ""
+    started_by: str = ""
 
 
 class RunCalls(Wire):
@@ -113,6 +117,7 @@ class RunCalls(Wire):
         thread: str = "",
         statuses: Sequence[RunStatus] = (),
         agent: str = "",
+        started_by: str = "",
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> AsyncIterator[Run]:
@@ -127,6 +132,7 @@ class RunCalls(Wire):
                 thread=thread,
                 statuses=[_status(name) for name in statuses],
                 agent=agent,
+                started_by=started_by,
                 started_since=_timestamp(since),
                 started_until=_timestamp(until),
                 page_size=_PAGE,
@@ -180,6 +186,7 @@ def _run(run: pb.Run) -> Run:
         finished_at=finished_at,
         policy_mode=mode,
         policy_version=run.policy_version,
+        started_by=run.started_by,
     )
 
 

@@ -33,11 +33,14 @@ class SandboxCalls(Wire):
         super().__init__(*args, **kwargs)
         self._sandboxes: Any = grpc_pb.SandboxServiceStub(self._channel)
 
-    async def sandboxes(self) -> AsyncIterator[Sandbox]:
-        """Yield the tenant's sandboxes that live, by id, a page at a time as it is asked for."""
+    async def sandboxes(self, *, runtime: str = "", image: str = "") -> AsyncIterator[Sandbox]:
+        """Yield the tenant's sandboxes that live, by id, a page at a time as it is asked for.
+
+        Those of a `runtime` (runc, runsc) or of an `image`, as the policy names it, where one is given.
+        """
         token = ""
         while True:
-            request = message(pb.ListSandboxesRequest, page_size=_PAGE, page_token=token)
+            request = message(pb.ListSandboxesRequest, page_size=_PAGE, page_token=token, runtime=runtime, image=image)
             page = await self._unary(self._sandboxes.ListSandboxes, request, safe=True)
             for one in page.sandboxes:
                 yield _sandbox(one)
@@ -53,10 +56,11 @@ class SandboxCalls(Wire):
     async def stop_sandbox(self, thread: str) -> Sandbox:
         """Remove the sandbox of a thread with all that runs in it, and return it as it was. Its files stay.
 
-        Raises NotFound where none lives, and SandboxBusy while a call is under way in it, on whichever gateway.
+        Raises NotFound where none lives, also because an answer was lost and it is stopped already, and SandboxBusy
+        while a call is under way in it, on whichever gateway.
         """
         request = message(pb.StopSandboxRequest, thread=thread)
-        return _sandbox((await self._unary(self._sandboxes.StopSandbox, request)).sandbox)
+        return _sandbox((await self._unary(self._sandboxes.StopSandbox, request, safe=True)).sandbox)
 
 
 def _sandbox(one: pb.Sandbox) -> Sandbox:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from gateway.client.wire import Wire, message
-from gateway.errors import InvalidArgument
+from gateway.client.wire import Wire, message, pause
+from gateway.errors import InvalidArgument, NotFound, Overloaded, Unavailable
 from gateway.v1 import thread_service_pb2 as pb
 from gateway.v1 import thread_service_pb2_grpc as grpc_pb
 
@@ -97,10 +97,22 @@ class ThreadCalls(Wire):
     async def delete_thread(self, thread: str) -> Mapping[str, int]:
         """Remove a thread for good, with its files, messages and runs; return the rows that went, by table.
 
-        Raises NotFound, and ThreadBusy while a run is under way in it.
+        Raises NotFound, and ThreadBusy while a run is under way in it. Where the connection broke it is asked again; a
+        thread that is not there any more counts as removed then, and no rows are told.
         """
         request = message(pb.DeleteThreadRequest, thread=thread)
-        return dict((await self._unary(self._threads.DeleteThread, request)).removed)
+        attempts = self._attempts()
+        broke = False
+        while True:
+            try:
+                return dict((await self._unary(self._threads.DeleteThread, request)).removed)
+            except NotFound:
+                if broke:
+                    return {}
+                raise
+            except (Unavailable, Overloaded) as error:
+                broke = broke or isinstance(error, Unavailable)
+                await pause(attempts.pause_s(error), None, error)
 
 
 def _whole(one: pb.Thread) -> Thread:

@@ -166,16 +166,24 @@ class Wire:
             else:
                 return
 
-    async def _resumed(self, method: Any, request_now: Callable[[], Any]) -> AsyncIterator[Any]:
-        """Yield the answers of a stream that is begun again where it broke: `request_now` says where that is."""
+    async def _resumed(
+        self, method: Any, request_now: Callable[[], Any], *, patient: bool = True
+    ) -> AsyncIterator[Any]:
+        """Yield the answers of a stream that is begun again where it broke: `request_now` says where that is.
+
+        Unless `patient`, until its first answer it is tried again no longer than a call.
+        """
         attempts = Attempts(self._retry, budget=self._budget)
+        begun = patient
         while True:
             try:
                 async for answer in self._stream(method, request_now()):
                     attempts.progressed()
+                    begun = True
                     yield answer
             except (Unavailable, Overloaded) as error:
-                await pause(attempts.resume_pause_s(error), None, error)
+                pause_s = attempts.resume_pause_s(error) if begun else attempts.pause_s(error)
+                await pause(pause_s, None, error)
             else:
                 return
 

@@ -7,18 +7,18 @@ with what an RPC needs.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
-from gateway.config import Config
 from gateway.errors import Misconfigured, Unauthenticated
 from gateway.identity.certificate_authenticator import CertificateAuthenticator
 from gateway.identity.denials import Denials
 from gateway.identity.key_authenticator import KeyAuthenticator
 from gateway.identity.key_set import Fetch, KeySet, from_file, from_url
 from gateway.identity.keys import PREFIX
+from gateway.identity.presented import Context
 from gateway.identity.principal import Principal
-from gateway.identity.settings import JwtSettings
+from gateway.identity.settings import IdentitySettings, JwtSettings
 from gateway.identity.token_authenticator import Issuer, TokenAuthenticator
-from gateway.serving.edge import Context
 from gateway.storage.audit_store import AuditStore
 from gateway.storage.database import Database
 from gateway.storage.key_store import KeyStore
@@ -47,7 +47,7 @@ class Authentication:
         try:
             return await self._principal(context)
         except Unauthenticated as error:
-            self._denials.note(context.peer(), str(error))
+            self._denials.note(context.peer(), str(error), error.noted)
             raise
 
     async def _principal(self, context: Context) -> Principal:
@@ -67,23 +67,25 @@ class Authentication:
         return await self._keys(secret)
 
 
-def authentication(config: Config, database: Database, tenants: Tenants) -> Authentication:
-    """Return what a configuration asks for."""
-    issuers = [Issuer(one, KeySet(one.issuer, _fetch(config, one))) for one in config.identity.jwt]
+def authentication(
+    settings: IdentitySettings, path_of: Callable[[Path], Path], database: Database, tenants: Tenants
+) -> Authentication:
+    """Return what a configuration asks for; `path_of` says where a file is that it names."""
+    issuers = [Issuer(one, KeySet(one.issuer, _fetch(one, path_of))) for one in settings.jwt]
     return Authentication(
         KeyAuthenticator(KeyStore(database), tenants),
         TokenAuthenticator(issuers, tenants) if issuers else None,
-        CertificateAuthenticator(config.identity.certificates, tenants),
+        CertificateAuthenticator(settings.certificates, tenants),
         Denials(AuditStore(database)),
     )
 
 
-def _fetch(config: Config, issuer: JwtSettings) -> Fetch:
+def _fetch(issuer: JwtSettings, path_of: Callable[[Path], Path]) -> Fetch:
     if issuer.jwks_url is not None:
         return from_url(issuer.jwks_url)
     if issuer.jwks_file is None:
         raise Misconfigured(f"identity.jwt: {issuer.issuer} has neither jwks_url nor jwks_file")
-    return from_file(config.path(issuer.jwks_file))
+    return from_file(path_of(issuer.jwks_file))
 
 
 def _secret_in(context: Context) -> str | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import structlog
 
@@ -31,24 +32,27 @@ class Denials:
         self._untold = 0
         self._writing: set[asyncio.Task[None]] = set()
 
-    def note(self, peer: str, said: str) -> None:
-        """Take note of a call from a peer, as grpc names it, and of what it was told."""
+    def note(self, peer: str, said: str, noted: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Take note of a call from a peer, as grpc names it, of what it was told, and of what operators are told.
+
+        A key that is known, but over, is counted by itself: guesses from the same address do not hide it.
+        """
         now = self._clock()
         if now - self._began >= _WINDOW_S:
             self._began = now
             self._told.clear()
-        host = peer.rpartition(":")[0]  # a peer has as many ports as it likes
-        if self._told.total() >= _TOLD or self._told[host] >= _TOLD_OF_A_PEER:
+        whose = noted.get("key_id") or peer.rpartition(":")[0]  # a peer has as many ports as it likes
+        if self._told.total() >= _TOLD or self._told[whose] >= _TOLD_OF_A_PEER:
             self._untold += 1
             return
-        self._told[host] += 1
+        self._told[whose] += 1
         untold, self._untold = self._untold, 0
-        log.warning("denied", peer=peer, why=said[:_SAID_CHARS], untold_before=untold)
+        log.warning("denied", peer=peer, why=said[:_SAID_CHARS], untold_before=untold, **noted)
         entry = AuditEntry(
             tenant=OPERATORS,
             kind="denied",
             actor="nobody",
-            details={"peer": peer[:_SAID_CHARS], "why": said[:_SAID_CHARS], "untold_before": untold},
+            details={"peer": peer[:_SAID_CHARS], "why": said[:_SAID_CHARS], "untold_before": untold, **noted},
         )
         task = asyncio.create_task(self._write(entry), name="audit of a denied call")
         self._writing.add(task)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from gateway.errors import Unauthenticated
+from gateway.errors import AirlockError, Unauthenticated
 from gateway.identity.keys import digest_of
 from gateway.identity.principal import Caller, Principal
-from gateway.storage.key_store import KeyStore, StoredKey
+from gateway.storage.key_store import KEY_EXPIRED, KEY_REVOKED, KeyStore, StoredKey
 from gateway.tenants import Tenants
 
 # Until then a key is not looked up again. With the looks at streams (stream_guard.py) less than the second in which a
@@ -27,7 +27,10 @@ class KeyAuthenticator:
         self._cache: dict[str, tuple[float, StoredKey]] = {}
 
     async def __call__(self, secret: str) -> Principal:
-        """Return who calls; Unauthenticated for a key that is not known, revoked or expired: nothing says which."""
+        """Return who calls; Unauthenticated for a key that is not known, revoked or expired.
+
+        The caller is not told which; what is `noted` for the operators says it.
+        """
         digest = digest_of(secret)
         cached = self._cache.get(digest)
         if cached is None or cached[0] < self._clock():
@@ -35,7 +38,8 @@ class KeyAuthenticator:
             if key is None:
                 self._cache.pop(digest, None)
                 raise Unauthenticated(
-                    "this key is not known: make one with `airlock key create --tenant NAME --config FILE`"
+                    "this key is not known: make one with `airlock key create --tenant NAME --config FILE`",
+                    noted=await self._noted(digest),
                 )
             if len(self._cache) >= _CACHE_LIMIT:
                 self._cache.clear()
@@ -43,3 +47,14 @@ class KeyAuthenticator:
         key = cached[1]
         tenant = await self._tenants.named(key.tenant) if key.tenant else None
         return Principal(tenant, Caller(key.id, key.shown), key.scopes)
+
+    async def _noted(self, digest: str) -> dict[str, str]:
+        """Return what operators are told of a key that does not work."""
+        try:
+            over = await self._keys.over(digest)
+        except AirlockError:
+            return {}  # the key is none, whatever it was
+        if over is None:
+            return {"key_state": "unknown"}
+        state = KEY_EXPIRED if over.revoked_us is None else KEY_REVOKED
+        return {"key_state": state, "key_id": over.id, "shown": over.shown, "tenant": over.tenant}

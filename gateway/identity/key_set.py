@@ -127,7 +127,7 @@ def from_url(url: str) -> Fetch:
     def fetch() -> bytes:
         until_s = time.monotonic() + _FETCH_S
         opener = urllib.request.build_opener(_NoRedirect)
-        # identity_settings.py takes https, and http on loopback only.
+        # settings.py takes https, and http on loopback only.
         asked = urllib.request.Request(url, headers={"Accept": "application/json"})  # noqa: S310
         data = bytearray()
         with opener.open(asked, timeout=_FETCH_S) as answer:

@@ -10,6 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+import grpc.aio
+
+Context = grpc.aio.ServicerContext[Any, Any]
+"""What grpc knows of a call under way; `Presented` stands in for it where an authenticator asks."""
+
 
 @dataclass(frozen=True, slots=True)
 class Presented:

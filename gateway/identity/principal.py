@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gateway.identity.keys import TENANT_SCOPES
-from gateway.tenants import Tenant
+
+if TYPE_CHECKING:
+    from gateway.tenants import Tenant  # whose policy is read from the database, which shares its readers by tenant
 
 # As much as is stored of who answered an approval.
 _SHOWN_CHARS = 128
@@ -45,6 +48,16 @@ PRINCIPAL: ContextVar[Principal] = ContextVar("principal")
 """Set beside it; gateway/serving/edge.py reads it for an RPC."""
 
 
+def caller_shown() -> str:
+    """Return what is shown of the credential of who called; empty where there is none."""
+    return CALLER.get(Caller()).shown
+
+
 def actor() -> str:
     """Return who called, as the audit names it; "gateway" where nobody did."""
-    return CALLER.get(Caller()).shown or "gateway"
+    return caller_shown() or "gateway"
+
+
+def act_for(shown: str) -> None:
+    """Let what this task does from now on be told as done by that credential, which began it; nobody calls any more."""
+    CALLER.set(Caller(shown=shown))

@@ -268,18 +268,19 @@ def hit(rule: CompiledRule, named: Held, part: Part, call: Call) -> Hit | None:
     try:
         if rule.more is not None:
             held = held & rule.more.rest(part, call)
-        if rule.unless is not None and _counts(rule, held):
+        if rule.unless is not None and counts(rule.effect, held):
             excepted = rule.unless.whole(part, call)
             held = held & Held(surely=not excepted.maybe, maybe=not excepted.surely)
-        if rule.more is not None and rule.more.when is not None and _counts(rule, held):
+        if rule.more is not None and rule.more.when is not None and counts(rule.effect, held):
             held = held & _held(rule.more.when.holds(lambda: call.context(part)))
     except ExpressionError as error:
         return Hit(rule, "deny", problem=str(error))
     return _hit(rule, held)
 
 
-def _counts(rule: CompiledRule, held: Held) -> bool:
-    return held.surely if rule.effect == "allow" else held.maybe
+def counts(effect: Effect, held: Held) -> bool:
+    """Return whether what held is enough for a rule: an allow has to be sure."""
+    return held.surely if effect == "allow" else held.maybe
 
 
 def _hit(rule: CompiledRule, held: Held) -> Hit | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -39,6 +39,7 @@ AgentTool = Literal[
     "list_subagents",
 ]
 """What an agent's capabilities bring along: these touch nothing but the run's own state."""
+AGENT_TOOLS: frozenset[str] = frozenset(get_args(AgentTool))
 
 ToolName = Literal["ls", "read_file", "write_file", "edit_file", "glob", "grep", "execute", "connect", AgentTool]
 _TOOL_SETS = {"read": ("ls", "read_file", "glob", "grep"), "write": ("write_file", "edit_file")}
@@ -47,6 +48,14 @@ RESERVED_RULES = frozenset({"default-deny", "opaque", "invalid-arguments", "quot
 _TOOL_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 Text = Annotated[str, Field(min_length=1, max_length=2000)]
+WORDS_FORM = 'write lists of words, as in [[git, [status, diff]], [ls]]; words like "no" and "1" need quotes'
+"""What argv is, for who wrote something else."""
+
+
+def check_program_name(name: str) -> None:
+    """Raise ValueError for a name of a program that is not one word."""
+    if len(name.split()) != 1:
+        raise ValueError(f"{name!r} is not one word; write the words apart: [git, status]")
 
 
 def _checked_glob(glob: str) -> str:
@@ -198,10 +207,16 @@ class EvictionSection(EvictionSizes):
         return self.tools.get(tool, self)
 
 
+# No tenant may fill the database that it shares with others.
+_THREADS = 100_000
+_STORED_BYTES = 10 * 1024 * 1024 * 1024
+
+
 class QuotasSection(Section):
     """What all runs and calls of the tenant may use together, on all gateways; unset means that it is not counted.
 
     Minutes and days are those of the clock, in UTC. Bytes are those of results and of files that services move.
+    What is stored has a limit always: unset it is 100,000 threads and 10 GiB of messages, events and journal.
     """
 
     runs_at_once: int | None = Field(default=None, ge=1, le=100_000)
@@ -209,6 +224,18 @@ class QuotasSection(Section):
     tokens_per_day: int | None = Field(default=None, ge=1, le=2**53)
     cost_usd_per_day: float | None = Field(default=None, gt=0, le=10_000_000, allow_inf_nan=False)
     bytes_per_day: int | None = Field(default=None, ge=1, le=2**53)
+    threads: int | None = Field(default=None, ge=1, le=2**53)
+    stored_bytes: int | None = Field(default=None, ge=1, le=2**53)
+
+    @property
+    def threads_limit(self) -> int:
+        """How many threads the tenant may have."""
+        return _THREADS if self.threads is None else self.threads
+
+    @property
+    def stored_bytes_limit(self) -> int:
+        """How many bytes of messages, events and journal may be stored of the tenant."""
+        return _STORED_BYTES if self.stored_bytes is None else self.stored_bytes
 
 
 class RedactedPattern(Section):
@@ -323,8 +350,7 @@ class Condition(Section):
             if isinstance(name, Placeholder):
                 raise ValueError('the name of a program is a word, a list of words or "*"')  # noqa: TRY004 - pydantic takes ValueError only
             for program in (name,) if isinstance(name, str) else name:
-                if len(program.split()) != 1:
-                    raise ValueError(f"{program!r} is not one word; write the words apart: [git, status]")
+                check_program_name(program)
             if any(isinstance(word, Placeholder) and word.end for word in prefix[:-1]):
                 raise ValueError("end is the last of the words")
         return prefixes

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
 from gateway.policy.argv import compile_argv
-from gateway.policy.conditions import Call, Held, compile_conditions
+from gateway.policy.conditions import Call, Held, compile_conditions, counts
 from gateway.policy.cover import ArgvWords, shown_word
 from gateway.policy.decision import Facts
 from gateway.policy.document import Condition, Placeholder, PolicyDocument, Rule, SizeRange, TimeWindow
@@ -69,7 +69,7 @@ def _failures(rule: Rule, part: Part, call: Call) -> Iterator[_Failure]:
     for name in sorted(rule.given()):
         alone = Condition.model_validate({name: getattr(rule, name)})
         try:
-            if not _counts(rule, compile_conditions(alone).whole(part, call)):
+            if not counts(rule.effect, compile_conditions(alone).whole(part, call)):
                 yield _failure(rule, name, part, call)
         except ExpressionError:
             return  # it denies, so it is among the rules that matched
@@ -78,12 +78,8 @@ def _failures(rule: Rule, part: Part, call: Call) -> Iterator[_Failure]:
             excepted = compile_conditions(rule.unless).whole(part, call)
         except ExpressionError:
             return
-        if not _counts(rule, Held(surely=not excepted.maybe, maybe=not excepted.surely)):
+        if not counts(rule.effect, Held(surely=not excepted.maybe, maybe=not excepted.surely)):
             yield _Failure("unless", f"its exception ({', '.join(sorted(rule.unless.given()))}) holds", 100)
-
-
-def _counts(rule: Rule, held: Held) -> bool:
-    return held.surely if rule.effect == "allow" else held.maybe
 
 
 def _failure(rule: Rule, name: str, part: Part, call: Call) -> _Failure:

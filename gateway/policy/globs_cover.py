@@ -15,6 +15,7 @@ from typing import TypeVar
 from gateway.policy.globs import PathGlob, compile_glob
 
 _TOKEN = re.compile(r"\[[!^]?.[^]]*\]|.", re.DOTALL)
+_FILLER = "sample"
 _LIMIT_STEPS = 20_000
 T = TypeVar("T")
 
@@ -47,12 +48,12 @@ def _begin_apart(a: Sequence[str], b: Sequence[str], agree: Callable[[str, str],
     return False
 
 
-def sample_path(glob: PathGlob, filler: str = "sample") -> str | None:
-    """Return a path that a glob matches, `filler` where it leaves the name open; None where none was found."""
-    parts = ["".join(map(_sample(filler), _tokens(part))) for part in glob.components if part != "**"]
+def sample_path(glob: PathGlob) -> str | None:
+    """Return a path that a glob matches, "sample" where it leaves the name open; None where none was found."""
+    parts = ["".join(map(_sample, _tokens(part))) for part in glob.components if part != "**"]
     path = "/" + "/".join(parts)
     # `/a/**` matches /a as well, but a file below it says more.
-    below = f"{path.rstrip('/')}/{filler}" if glob.components[-1:] == ("**",) else path
+    below = f"{path.rstrip('/')}/{_FILLER}" if glob.components[-1:] == ("**",) else path
     return next((found for found in (below, path) if glob.matches(found)), None)
 
 
@@ -127,16 +128,13 @@ def _tokens(part: str) -> tuple[str, ...]:
     return tuple(_TOKEN.findall(part))
 
 
-def _sample(filler: str) -> Callable[[str], str]:
-    def text(piece: str) -> str:
-        if piece == "*":
-            return filler
-        if piece == "?":
-            return filler[:1]
-        if len(piece) == 1:
-            return piece
-        wanted = compile_glob("/" + piece)
-        candidates = (*piece[1:-1], *(chr(code) for code in range(0x21, 0x7F)))
-        return next((character for character in candidates if wanted.matches("/" + character)), "")
-
-    return text
+def _sample(piece: str) -> str:
+    if piece == "*":
+        return _FILLER
+    if piece == "?":
+        return _FILLER[:1]
+    if len(piece) == 1:
+        return piece
+    wanted = compile_glob("/" + piece)
+    candidates = (*piece[1:-1], *(chr(code) for code in range(0x21, 0x7F)))
+    return next((character for character in candidates if wanted.matches("/" + character)), "")

@@ -7,10 +7,9 @@ from typing import Any, cast, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from gateway.policy.document import PolicyDocument
+from gateway.policy.document import WORDS_FORM, PolicyDocument
 from gateway.policy.yaml_lines import Path
 
-_WORDS = 'write lists of words, as in [[git, [status, diff]], [ls]]; words like "no" and "1" need quotes'
 _EXAMPLE = "an example is text (a command line, a path, HOST:PORT) or the arguments as a mapping"
 _SHOWN_CHARS = 200
 
@@ -36,7 +35,7 @@ def _said(detail: Mapping[str, Any]) -> tuple[Path, str]:
     if "argv" in path and (word := path.index("argv") + 3) <= len(path):
         form, inside = str(path[word : word + 1]), path[word + 1 :]
         if "Placeholder" not in form or not inside:  # which of the forms of a word was meant is not known
-            return path[:word], str(detail["ctx"]["error"]) if detail["type"] == "value_error" else _WORDS
+            return path[:word], str(detail["ctx"]["error"]) if detail["type"] == "value_error" else WORDS_FORM
         path = path[:word] + inside
     elif "examples" in path and len(path) > path.index("examples") + 3:
         return path[: path.index("examples") + 3], _EXAMPLE
@@ -53,7 +52,7 @@ def _message(detail: Mapping[str, Any], path: Path) -> str:
     if kind == "value_error":
         return str(context.get("error", detail["msg"]))
     if path[-2:-1] == ("argv",) or path[-1:] == ("argv",):
-        return _WORDS
+        return WORDS_FORM
     if kind == "literal_error":
         return f"{shown} is not allowed; allowed: {str(context['expected']).replace(' or ', ', ')}"
     if kind == "string_type":

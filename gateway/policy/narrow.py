@@ -21,6 +21,8 @@ _LIMIT_WORDS = 31
 """A rule has at most 32 words in a row, and the last says that no more follow."""
 _LIMIT_WORD_CHARS = 2000
 _LIMIT_COMMANDS = 100
+# Services also remove files and make directories by these tools: what may be written may not be removed for that.
+_NO_OPERATION = "!has(args.operation)"
 
 
 def narrow_rule(tool: str, arguments: Mapping[str, object], decision: Decision) -> Rule | None:
@@ -29,8 +31,8 @@ def narrow_rule(tool: str, arguments: Mapping[str, object], decision: Decision) 
     None where one rule cannot say it: a word, a file or a host is not known before the line runs, the whole line is
     opaque, or what is asked about is of several kinds.
     """
-    if decision.verdict != "ask" or decision.rule == OPAQUE:
-        return None
+    if decision.verdict != "ask" or decision.rule == OPAQUE or "operation" in arguments:
+        return None  # no rule can say that it is for a removal, or for a directory to be made, and for nothing else
     asked = set(decision.asked)
     parts = [part for part in cut(tool, arguments).parts if part.shown in asked]
     tools = {part.tool for part in parts}
@@ -65,6 +67,8 @@ def _rule(parts: Sequence[Part], tool: str, asked_by: str) -> Rule | None:
         return None
     name = hashlib.sha256(repr((tool, about)).encode("utf-8", "backslashreplace")).hexdigest()[:12]
     reason = f"an approver allowed {_what(tool, about)}, which {asked_by} asks about"
+    if tool in WRITING_TOOLS:
+        about["when"] = _NO_OPERATION
     return Rule.model_validate({"id": f"grant-{name}", "tools": (tool,), "effect": "allow", "reason": reason, **about})
 
 

@@ -19,6 +19,8 @@ from gateway.policy.wrappers import Program, read_programs
 _SHOWN_CHARS = 200
 _LIMIT_PORT = 65_535
 _LIMIT_KEPT_BYTES = 4 * 1024 * 1024
+# What a service does to a path, judged as write_file, that writes nothing into it.
+_NO_BYTES = ("remove", "make_directory")
 _TOOL_OF: dict[Access, str] = {"read": "read_file", "write": "write_file", "list": "ls"}
 
 Kind = Literal["tool", "path", "below", "command", "host", "line"]
@@ -95,7 +97,11 @@ def _cut_file_call(tool: str, arguments: Mapping[str, object]) -> Parts:
         problem = _pattern_problem(arguments.get("pattern"))
     if problem is not None or not isinstance(path, str):
         return Parts(invalid=problem)
-    parts = [Part("path", shown(path), tool, path=path, size_bytes=_written_bytes(tool, arguments))]
+    # A service that removes a tree does so to all that is in it (gateway/services/workspace_service.py).
+    below = tool in WRITING_TOOLS and arguments.get("recursive") is True
+    size_bytes = _written_bytes(tool, arguments)
+    name = f"{path} and all below it" if below else path
+    parts = [Part("path", shown(name), tool, path=path, size_bytes=size_bytes, below=below)]
     if tool in ("glob", "grep"):
         parts.append(Part("below", shown(f"below {path}"), tool, path=path))
     return Parts(tuple(parts))
@@ -114,7 +120,9 @@ def _written_bytes(tool: str, arguments: Mapping[str, object]) -> int | None:
     if tool not in WRITING_TOOLS:
         return None
     text = arguments.get("content" if tool == "write_file" else "new_text")
-    return len(text.encode(errors="surrogatepass")) if isinstance(text, str) else None
+    if isinstance(text, str):
+        return len(text.encode(errors="surrogatepass"))
+    return 0 if arguments.get("operation") in _NO_BYTES else None
 
 
 def _cut_connection(arguments: Mapping[str, object]) -> Parts:

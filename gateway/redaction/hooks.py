@@ -34,6 +34,8 @@ class RedactionHook(Hook):
 
     def __init__(self, redactor: Redactor) -> None:
         self.redactor = redactor
+        # What the ring let through of calls that are under way, by their ids: nobody has to look at it twice.
+        self._clean: dict[str, ToolResult] = {}
 
     def output_filter(self) -> OutputFilter | None:
         """Return a filter of one call's output."""
@@ -41,12 +43,14 @@ class RedactionHook(Hook):
 
     async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
         """Redact what came back."""
-        return await self._without_secrets(await next_(call))
+        clean = self._clean[call.id] = await self._without_secrets(await next_(call))
+        return clean
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
         """Redact what did not come through the ring: refusals, and what the runner itself says."""
-        result = state.current.tool.result
-        if result is None:
+        tool = state.current.tool
+        result, clean = tool.result, self._clean.pop(tool.call.id, None)
+        if result is None or _said_the_same(result, clean):
             return state
         redacted = await self._without_secrets(result)
         return state if redacted == result else state.with_result(redacted)
@@ -58,13 +62,23 @@ class RedactionHook(Hook):
 
     def _redacted(self, result: ToolResult) -> ToolResult:
         redactor = self.redactor
-        return replace(
+        redacted = replace(
             result,
             content=redactor.redact(result.content),
             stdout=redactor.redact(result.stdout),
             stderr=redactor.redact(result.stderr),
             note=redactor.text(result.note),
         )
+        return result if _said_the_same(result, redacted) else redacted
+
+
+def _said_the_same(one: ToolResult, other: ToolResult | None) -> bool:
+    return other is not None and (one.content, one.stdout, one.stderr, one.note) == (
+        other.content,
+        other.stdout,
+        other.stderr,
+        other.note,
+    )
 
 
 class _LiveOutput:

@@ -20,17 +20,19 @@ from gateway import agents
 from gateway.agent_settings import AgentSettings
 from gateway.calls.tool_calls import ToolCalls, ToolPath
 from gateway.errors import NotFound
+from gateway.identity.principal import act_for
 from gateway.models import Models
+from gateway.patience import patiently
 from gateway.redaction.events import redacted_events
 from gateway.runs.checkpoints import Checkpoints
 from gateway.runs.live_run import LiveRun
-from gateway.runs.patience import patiently
 from gateway.runs.suspended_run import SuspendedRun
 from gateway.runs.thread_history import ThreadHistoryHook
 from gateway.runs.told_events import ToldEvents
 from gateway.runs.trace_log import TraceLog
 from gateway.runs.waiting_runs import WaitingRuns
-from gateway.storage.store import Store, Thread
+from gateway.storage.entities import Thread
+from gateway.storage.store import Store
 from gateway.telemetry.run_span import hosted
 from gateway.telemetry.telemetry import Telemetry
 from gateway.tenants import Tenant
@@ -52,7 +54,7 @@ class AgentRuns:
         self,
         store: Store,
         tool_calls: ToolCalls,
-        waiting: WaitingRuns | None,
+        waiting: WaitingRuns,
         telemetry: Telemetry,
         models: dict[str, Models],
         end_calls: EndCalls | None = None,
@@ -77,6 +79,7 @@ class AgentRuns:
     async def run(self, live: LiveRun, tenant: Tenant, stored: str | None) -> None:
         """Run to the end, or until it is suspended. `stored` is what it goes on from, where it came here."""
         run = live.run
+        act_for(run.started_by)  # also where this gateway took it over, and nobody calls
         if live.because:
             await self._recall(live, stored)
         suspended = SuspendedRun.model_validate_json(stored) if stored is not None else None
@@ -86,14 +89,13 @@ class AgentRuns:
         tool_path = self._tool_calls.tool_path(tenant, live.thread, run.id, run.agent)
         state = suspended.state if suspended is not None else AgentState(run_id=run.id, thread=live.thread.name)
         read = partial(self._as_stored, live.thread, state.with_(agent=run.agent))
-        # A run that waited has been taken out of its wait: what cannot be read now must not be its end.
-        kept = await (read() if suspended is None else patiently(read, run.id))
-        approver = tool_path.approver if self._waiting is not None else None
+        # A run that goes on has been taken: what cannot be read now must not be its end.
+        kept = await (read() if suspended is None else patiently(read, run_id=run.id, what="its thread"))
         checkpoints = Checkpoints(
             live.log,
             tool_path.journal,
             policy_reference(tenant, run.policy_mode),
-            approver.not_begun if approver is not None else lambda _: None,
+            tool_path.approver.not_begun,
             suspended,
         )
         history = checkpoints.history = ThreadHistoryHook(checkpoints, live.thread, kept)
@@ -117,13 +119,15 @@ class AgentRuns:
         run_id, claim = live.run.id, live.log.claim
         checkpoint = SuspendedRun.model_validate_json(stored) if stored is not None else None
         since = checkpoint.sequence if checkpoint is not None else 0
-        live.told = ToldEvents(await patiently(partial(self._store.told_since, run_id, since), run_id))
+        told = partial(self._store.told_since, run_id, since)
+        live.told = ToldEvents(await patiently(told, run_id=run_id, what="its events"))
         if live.because == "approval":
             return
         if live.because == "gateway_lost":
             await self._end_calls_of_lost(live)
         if live.cancelled or checkpoint is None or checkpoint.state.pending is None:
-            await patiently(partial(self._store.take_over_calls, claim, ()), run_id)
+            settled = partial(self._store.take_over_calls, claim, ())
+            await patiently(settled, run_id=run_id, what="its calls that were under way")
         if live.cancelled:
             raise asyncio.CancelledError
         if checkpoint is None:
@@ -132,7 +136,8 @@ class AgentRuns:
     async def _end_calls_of_lost(self, live: LiveRun) -> None:
         """End what a gateway that is lost, and may only be stopped, has under way of a run."""
         run = live.run
-        if self._end_calls is None or not await patiently(partial(self._store.calls_under_way, run.id), run.id):
+        under_way = partial(self._store.calls_under_way, run.id)
+        if self._end_calls is None or not await patiently(under_way, run_id=run.id, what="its calls under way"):
             return
         try:
             if await self._end_calls(run.tenant, run.thread):
@@ -142,8 +147,9 @@ class AgentRuns:
 
     async def _judging(self, live: LiveRun, tenant: Tenant, suspended: SuspendedRun | None) -> Tenant:
         """Return the tenant with the policy that judges a run."""
-        if suspended is not None and suspended.policy and self._waiting is not None:
-            return await patiently(partial(self._waiting.tenant, tenant.name, suspended.policy), live.run.id)
+        if suspended is not None and suspended.policy:
+            pinned = partial(self._waiting.tenant, tenant.name, suspended.policy)
+            return await patiently(pinned, run_id=live.run.id, what="its policy")
         return tenant.pinned() if live.run.policy_mode == "pin" else tenant
 
     async def _as_stored(self, thread: Thread, state: AgentState) -> AgentState:
@@ -161,7 +167,7 @@ class AgentRuns:
             capabilities=agents.build(settings, tenant.model, document, tool_path.workspace, model_of, recorder),
             hooks=(*tool_path.hooks, checkpoints.history),
             system_prompt=settings.system_prompt,
-            approver=tool_path.approver if self._waiting is not None else None,
+            approver=tool_path.approver,
             recovery=checkpoints,
         )
 

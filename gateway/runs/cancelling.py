@@ -9,7 +9,8 @@ import structlog
 from gateway.errors import AirlockError
 from gateway.runs.hosting import Hosting
 from gateway.runs.waiting_runs import WaitingRuns
-from gateway.storage.store import Run, Store
+from gateway.storage.entities import Run
+from gateway.storage.store import Store
 from gateway.storage.tables import RUNS_UNDER_WAY
 
 # How soon a run ends that was cancelled on another gateway.
@@ -20,7 +21,7 @@ log = structlog.get_logger(__name__)
 class Cancelling:
     """Ends runs."""
 
-    def __init__(self, store: Store, hosting: Hosting, waiting: WaitingRuns | None) -> None:
+    def __init__(self, store: Store, hosting: Hosting, waiting: WaitingRuns) -> None:
         self._store = store
         self._hosting = hosting
         self._waiting = waiting
@@ -35,11 +36,10 @@ class Cancelling:
 
     async def _cancel_elsewhere(self, run_id: str) -> None:
         """End a run that waits; of one that another gateway hosts, or nobody, ask for its end."""
-        if self._waiting is not None and await self._waiting.end(run_id):
+        if await self._waiting.end(run_id):
             return
         await self._store.ask_to_cancel(run_id)
-        if self._waiting is not None:
-            self._waiting.look()
+        self._waiting.look()
 
     async def follow(self) -> None:
         """Cancel what is hosted here and was asked to end elsewhere, until cancelled."""

@@ -15,12 +15,15 @@ from gateway.runs.agent_run import AgentRuns, Interrupted
 from gateway.runs.live_run import LiveRun
 from gateway.runs.run_log import RunLog
 from gateway.runs.waiting_runs import WaitingRuns
+from gateway.storage.entities import Run, Thread
 from gateway.storage.lease_store import INTERRUPTED_REASON
 from gateway.storage.run_writes import Claim
-from gateway.storage.store import Run, Store, Thread
+from gateway.storage.store import Store
 from gateway.storage.waiting_store import ClaimedRun, WaitingRun
 from gateway.tenants import Tenant
 
+LIVE_LIMIT = 32
+"""Runs at once of one tenant; one run at a time in a thread, for both would write the same history."""
 OnStop = Literal["hand_over", "cancel"]
 log = structlog.get_logger(__name__)
 
@@ -29,12 +32,7 @@ class Hosting:
     """The live runs of this process by their ids, and its busy threads by theirs."""
 
     def __init__(
-        self,
-        store: Store,
-        agent_runs: AgentRuns,
-        waiting: WaitingRuns | None = None,
-        quotas: Quotas | None = None,
-        on_stop: OnStop = "cancel",
+        self, store: Store, agent_runs: AgentRuns, waiting: WaitingRuns, quotas: Quotas, on_stop: OnStop
     ) -> None:
         """`on_stop` says what becomes of live runs when this is closed: they end, or other gateways go on with them."""
         self.live: dict[str, LiveRun] = {}
@@ -46,15 +44,17 @@ class Hosting:
         self._quotas = quotas
         self._on_stop = on_stop
 
+    def full(self, tenant: str) -> bool:
+        """Return whether as many runs of a tenant are under way here as may be."""
+        return sum(thread.tenant == tenant for thread in self.busy.values()) >= LIVE_LIMIT
+
     async def hold_quotas(self, tenant: Tenant, run_id: str) -> None:
         """Count a run that is to be hosted; QuotaExceeded where the tenant has as many as it may."""
-        if self._quotas is not None:
-            await self._quotas.hold_run(tenant.name, run_id, tenant.policy.document.quotas)
+        await self._quotas.hold_run(tenant.name, run_id, tenant.policy.document.quotas)
 
     async def release_quotas(self, run_id: str) -> None:
         """Count it no longer."""
-        if self._quotas is not None:
-            await self._quotas.release_run(run_id)
+        await self._quotas.release_run(run_id)
 
     def start(self, run: Run, thread: Thread, tenant: Tenant) -> None:
         """Host a new run, in a thread that is busy with it."""
@@ -132,8 +132,6 @@ class Hosting:
 
     async def _settle_approvals(self, work: LiveRun) -> None:
         """Take back what a run that is over has asked; end one that was cancelled just as it began to wait."""
-        if self._waiting is None:
-            return
         try:
             if not work.suspended:
                 await self._waiting.approvals.cancel_open(work.run.id)

@@ -18,6 +18,8 @@ from gateway.storage.lease_store import LeaseStore
 
 _RENEWALS = 5
 _US_PER_S = 1_000_000
+# A database may be away for hours.
+_TOLD_AGAIN_S = 30.0
 log = structlog.get_logger(__name__)
 
 
@@ -67,26 +69,32 @@ class Lease:
         self._renewed_s = asked_s
 
     def over(self) -> bool:
-        """Return whether it was not renewed in time: what is hosted here may be hosted elsewhere by now."""
-        return self._clock() - self._renewed_s > self._lease_s
+        """Return whether it was not renewed in time. What was hosted here has then ended: another may have it by now.
+
+        Whoever finds that out is the first to know: a renewal that comes right after must not let it go on, for a call
+        that was refused meanwhile would be told as one that failed.
+        """
+        if self._clock() - self._renewed_s <= self._lease_s:
+            return False
+        log.error("the lease was lost: its runs end here, and another gateway may have them", gateway=self.id)
+        self._renewed_s = self._clock()
+        self.lost()
+        return True
 
     async def _keep(self) -> None:
+        told_s = -_TOLD_AGAIN_S
         while True:
             await asyncio.sleep(self._lease_s / _RENEWALS)
             # Before it is renewed: who was stopped for long has lost it meanwhile, whatever comes now.
-            self._look()
+            self.over()
             try:
                 async with asyncio.timeout(self._lease_s / 2):
                     await self.renew()
                     await self._store.reap()
             except (AirlockError, TimeoutError) as error:
-                log.warning("the lease is not renewed", error=str(error) or type(error).__name__)
+                if self._clock() - told_s >= _TOLD_AGAIN_S:
+                    log.warning("the lease is not renewed", error=str(error) or type(error).__name__)
+                    told_s = self._clock()
             except Exception:
                 log.exception("the lease is not renewed")
-            self._look()
-
-    def _look(self) -> None:
-        if self.over():
-            log.error("the lease was lost: its runs end here, and another gateway may have them", gateway=self.id)
-            self._renewed_s = self._clock()
-            self.lost()
+            self.over()

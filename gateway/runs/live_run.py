@@ -12,7 +12,7 @@ from gateway.calls.journal import JournalHook
 from gateway.runs.endings import GATEWAY_STOPPED
 from gateway.runs.run_log import RunLog
 from gateway.runs.told_events import ToldEvents
-from gateway.storage.store import Run, Thread
+from gateway.storage.entities import Run, Thread
 
 log = structlog.get_logger(__name__)
 

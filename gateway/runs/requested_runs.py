@@ -11,12 +11,11 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-from sqlalchemy.exc import IntegrityError
-
 from gateway.errors import AirlockError, InProgress, RequestIdReused
 from gateway.runs.runs import PolicyMode, Runs
+from gateway.storage.database import ConstraintViolated
+from gateway.storage.entities import Run
 from gateway.storage.request_store import RequestStore
-from gateway.storage.store import Run
 from gateway.tenants import Tenant
 
 
@@ -68,12 +67,12 @@ class RequestedRuns:
     ) -> Run:
         try:
             return await self._runs.start(tenant, task, thread, agent, mode, request=(request_id, digest))
-        except (AirlockError, IntegrityError) as error:
+        except (AirlockError, ConstraintViolated) as error:
             # Another gateway was first: its run is what keeps this one from starting.
             stored = await self._stored(tenant, request_id, digest)
             if stored is not None:
                 return stored
-            if isinstance(error, IntegrityError):
+            if isinstance(error, ConstraintViolated):
                 raise InProgress(f"the request {request_id!r} is under way: make it again in a moment") from error
             raise
 

@@ -7,6 +7,7 @@ it is taken over from its last checkpoint (gateway/runs/checkpoints.py), and wha
     hosting.py     which runs are under way here, and their end      agent_run.py    one run's agent, from state to end
     taking_over.py runs that nobody hosts                            cancelling.py   ending runs, wherever they are
     watching.py    a run's events                                    live_run.py     what a run tells of itself
+    placing.py     runs whose files are on another engine
 """
 
 from __future__ import annotations
@@ -15,31 +16,31 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Literal
 
-from sqlalchemy.exc import IntegrityError
-
 from agent.state import AgentState
 from gateway import agents
 from gateway.calls.tool_calls import ToolCalls
 from gateway.clock import MakeId, make_id
-from gateway.errors import InvalidArgument, Overloaded, ThreadBusy, TooLarge, Unavailable
+from gateway.errors import InvalidArgument, OtherEngine, Overloaded, ThreadBusy, TooLarge, Unavailable
 from gateway.models import Models
 from gateway.quotas import Quotas
 from gateway.runs.agent_run import AgentRuns, EndCalls, policy_reference
 from gateway.runs.cancelling import Cancelling
-from gateway.runs.hosting import Hosting, OnStop
+from gateway.runs.hosting import LIVE_LIMIT, Hosting, OnStop
 from gateway.runs.live_run import LiveRun
+from gateway.runs.placing import Placing
 from gateway.runs.suspended_run import SuspendedRun
 from gateway.runs.taking_over import TakingOver
 from gateway.runs.thread_history import THREAD_LIMIT_CHARS
 from gateway.runs.waiting_runs import WaitingRuns
 from gateway.runs.watching import stored_run, watched
-from gateway.storage.store import LoggedEvent, Run, Store, Thread
+from gateway.storage.call_journal import is_of_deletion
+from gateway.storage.database import ConstraintViolated
+from gateway.storage.entities import LoggedEvent, Run, Thread
+from gateway.storage.store import Store
 from gateway.telemetry.telemetry import Telemetry
 from gateway.tenants import Tenant
 
 _TASK_LIMIT_CHARS = 262_144
-# Runs at once of one tenant; one run at a time in a thread, for both would write the same history.
-_LIVE_LIMIT = 32
 PolicyMode = Literal["pin", "follow"]
 
 
@@ -50,16 +51,17 @@ class Runs:
         self,
         store: Store,
         tool_calls: ToolCalls,
+        *,
+        waiting: WaitingRuns,
+        quotas: Quotas,
+        on_stop: OnStop,
         ids: MakeId = make_id,
-        waiting: WaitingRuns | None = None,
-        quotas: Quotas | None = None,
         telemetry: Telemetry | None = None,
-        on_stop: OnStop = "cancel",
         models: Mapping[str, Models] | None = None,
         end_calls: EndCalls | None = None,
         lease_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Without `waiting` nobody can be asked, and no run waits; without `quotas` runs_at_once is not held.
+        """`on_stop` says what becomes of live runs when this is closed.
 
         `models` are those of some tenants by their names. `end_calls` ends what a gateway that is lost has under way in
         a thread's sandbox; `lease_over` says whether this one is lost itself, as far as it knows.
@@ -73,10 +75,10 @@ class Runs:
         )
         self._hosting = Hosting(store, self._agent_runs, waiting, quotas, on_stop)
         self._cancelling = Cancelling(store, self._hosting, waiting)
+        self._placing = Placing(store, self._hosting, waiting)
         self._following = [asyncio.create_task(self._cancelling.follow(), name="cancelled elsewhere")]
-        if waiting is not None:
-            taking = TakingOver(store, self._hosting, self._agent_runs)
-            self._following.append(asyncio.create_task(waiting.follow(taking.take), name="runs that nobody hosts"))
+        taking = TakingOver(store, self._hosting, self._agent_runs)
+        self._following.append(asyncio.create_task(waiting.follow(taking.take), name="runs that nobody hosts"))
 
     @property
     def live(self) -> Mapping[str, LiveRun]:
@@ -94,6 +96,7 @@ class Runs:
     ) -> Run:
         """Start a run and return it; its first event is stored soon after. `request` is its request id, and a digest.
 
+        Where its thread's files are on another engine, a gateway there hosts it; OtherEngine where none serves.
         One that pins is judged by the policy that is in force now to its end, one that follows by whatever is in force.
         """
         agent_name = agent_name or "default"
@@ -101,27 +104,36 @@ class Runs:
             raise InvalidArgument(f"task: between 1 and {_TASK_LIMIT_CHARS:,} characters")
         if agent_name not in tenant.agents:
             raise InvalidArgument(f"agent: {agent_name[:64]!r} is not one of {', '.join(sorted(tenant.agents))}")
+        tenant = tenant.pinned() if policy_mode == "pin" else tenant
+        # These first: a run that is refused leaves nothing, not even its thread.
+        self._check_agent(tenant, agent_name)
         run_id = self._ids("run")
-        # The first thing: a run that is refused leaves nothing, not even its thread.
         await self._hosting.hold_quotas(tenant, run_id)
         try:
-            thread = await self._reserved(tenant, thread_name or self._ids("thread"))
+            thread, here = await self._found(tenant, thread_name or self._ids("thread"))
         except BaseException:
             await self._hosting.release_quotas(run_id)
             raise
-        tenant = tenant.pinned() if policy_mode == "pin" else tenant
         # Shielded: a caller that goes away meanwhile must not leave a stored run that nobody hosts.
-        begun = asyncio.create_task(self._begin(run_id, tenant, thread, task, agent_name, policy_mode, request))
+        begun = asyncio.create_task(
+            self._begin(run_id, tenant, thread, task, agent_name, policy_mode, request, here=here)
+        )
         return await asyncio.shield(begun)
+
+    async def _found(self, tenant: Tenant, thread_name: str) -> tuple[Thread, bool]:
+        """Return the thread of a new run, and whether the run is hosted here, the thread busy with it."""
+        try:
+            return await self._reserved(tenant, thread_name), True
+        except OtherEngine as elsewhere:
+            return await self._placing.thread(tenant, thread_name, elsewhere), False
 
     async def _reserved(self, tenant: Tenant, thread_name: str) -> Thread:
         """Return a thread that is busy with a new run from now on."""
         hosting = self._hosting
         thread = await self._tool_calls.thread(tenant, thread_name)
         # Between the look and the taking nothing may be awaited, or two would pass at once.
-        mine = [busy for busy in hosting.busy.values() if busy.tenant == tenant.name]
-        if len(mine) >= _LIVE_LIMIT:
-            raise Overloaded(f"{_LIVE_LIMIT} runs of this tenant are under way; wait for one or cancel one")
+        if hosting.full(tenant.name):
+            raise Overloaded(f"{LIVE_LIMIT} runs of this tenant are under way; wait for one or cancel one")
         if thread.id in hosting.busy:
             raise ThreadBusy(f"a run is under way in thread {thread.name!r}: wait for it, cancel it, or use another")
         if hosting.closing.is_set():
@@ -138,9 +150,11 @@ class Runs:
         agent_name: str,
         policy_mode: PolicyMode,
         request: tuple[str, str] | None = None,
+        *,
+        here: bool = True,
     ) -> Run:
         try:
-            await self._check(tenant, thread, agent_name)
+            await self._check_thread(thread)
             run = await self._store.add_run(
                 thread,
                 agent=agent_name,
@@ -149,35 +163,48 @@ class Runs:
                 policy_mode=policy_mode,
                 run_id=run_id,
                 request=request,
+                hosted=here,
                 checkpoint=SuspendedRun.of(
                     AgentState(run_id=run_id, thread=thread.name), policy_reference(tenant, policy_mode)
                 ).model_dump_json(),
             )
         except BaseException as error:
-            del self._hosting.busy[thread.id]
+            if here:
+                del self._hosting.busy[thread.id]
             await self._hosting.release_quotas(run_id)
-            if isinstance(error, IntegrityError) and (other := await self._store.under_way(thread)) is not None:
+            if isinstance(error, ConstraintViolated) and is_of_deletion(error):
+                self._tool_calls.forget_thread(tenant, thread.name)
+                raise ThreadBusy(
+                    f"thread {thread.name!r} is being deleted, or was just now: start the run again"
+                ) from None
+            if isinstance(error, ConstraintViolated) and (other := await self._store.under_way(thread)) is not None:
                 raise ThreadBusy(
                     f"the run {other} is under way in thread {thread.name!r}: wait for it, cancel it, or use another",
                     run_id=other,
                 ) from None
             raise
-        self._hosting.start(run, thread, tenant)
+        if here:
+            self._hosting.start(run, thread, tenant)
+        else:
+            await self._hosting.release_quotas(run_id)  # it counts by its row until somebody hosts it
         return run
 
-    async def _check(self, tenant: Tenant, thread: Thread, agent_name: str) -> None:
-        """Raise what keeps a run from starting."""
+    def _check_agent(self, tenant: Tenant, agent_name: str) -> None:
+        """Raise what keeps a run of an agent from starting in any thread."""
         models = self._agent_runs.models_of(tenant)
         for settings in tenant.agents[agent_name].models(tenant.model):
             models.of(settings)  # one without a key is told to whoever starts the run
         # The configuration may have changed since the policy was applied, and that has looked at the agents then.
         agents.check(tenant.agents[agent_name], tenant.model, tenant.policy.document)
+
+    async def _check_thread(self, thread: Thread) -> None:
+        """Raise what keeps a run from starting in a thread."""
         if await self._store.thread_chars(thread) > THREAD_LIMIT_CHARS:
             raise TooLarge(
                 f"thread: what was said in {thread.name!r} is over {THREAD_LIMIT_CHARS:,} characters; "
                 "start a new thread"
             )
-        waiting = await self._waiting.store.in_thread(thread) if self._waiting is not None else None
+        waiting = await self._waiting.store.in_thread(thread)
         if waiting is not None:
             raise ThreadBusy(
                 f"the run {waiting} in thread {thread.name!r} waits for an approval: answer it, cancel the run, or "

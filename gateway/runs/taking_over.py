@@ -33,6 +33,8 @@ class TakingOver:
         thread, hosting = ready.thread, self._hosting
         if hosting.closing.is_set() or thread.id in hosting.busy:
             return
+        if ready.because == "placed" and hosting.full(thread.tenant):
+            return  # a new one, which waits for its turn
         hosting.busy[thread.id] = thread
         try:
             tenant = await waiting.tenant(thread.tenant)

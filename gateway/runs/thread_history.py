@@ -22,8 +22,8 @@ from agent.hook import Hook
 from agent.messages import Message
 from agent.state import AgentState
 from agent.token_estimate import CHARS_PER_TOKEN, messages_tokens
+from gateway.storage.entities import Thread
 from gateway.storage.run_writes import KeptStep
-from gateway.storage.store import Thread
 from gateway.storage.thread_store import entry_bytes
 
 KEY_LIMIT_CHARS = 512

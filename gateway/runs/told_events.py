@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 
 from agent.events import Event
-from gateway.storage.store import ONCE, LoggedEvent
+from gateway.storage.entities import LoggedEvent
+from gateway.storage.run_queries import ONCE
 
 _BY = {"step_started": "step", "step_finished": "step", "run_started": ""}
 

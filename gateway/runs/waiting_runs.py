@@ -22,6 +22,8 @@ from gateway.tenants import Tenant
 _POLL_S = 0.5
 # The workspace of a run is where it was hosted: another gateway takes it only when that one does not.
 _OTHERS_AFTER_S = 3.0
+# How soon an approval whose time is over is in the audit, where nobody asks for it before.
+_EXPIRE_EVERY_S = 10.0
 log = structlog.get_logger(__name__)
 
 
@@ -56,6 +58,7 @@ class WaitingRuns:
         self._clock = clock
         self._soon = asyncio.Event()
         self._seen_s: Mapping[str, float] = {}
+        self._expired_s = float("-inf")
         self._told: frozenset[str] = frozenset()
 
     async def tenant(self, name: str, policy: str = "") -> Tenant:
@@ -80,6 +83,7 @@ class WaitingRuns:
             self._soon.clear()
             try:
                 await self._look(resume)
+                await self._expire()
             except AirlockError as error:
                 log.warning("waiting runs are not looked at", error=str(error))
             except Exception:
@@ -88,12 +92,22 @@ class WaitingRuns:
                 async with asyncio.timeout(self._poll_s):
                     await self._soon.wait()
 
+    async def _expire(self) -> None:
+        """Mark what nobody answered in time, also where nobody looks at it."""
+        now_s = self._clock()
+        if now_s - self._expired_s >= _EXPIRE_EVERY_S:
+            await self.approvals.expire()
+            self._expired_s = now_s
+
     async def _look(self, resume: Callable[[WaitingRun, WaitingRuns], Awaitable[None]]) -> None:
         now_s = self._clock()
         found = [*await self.store.ready(), *(await self.store.abandoned() if self._takes_over else ())]
         self._seen_s = {run.id: self._seen_s.get(run.id, now_s) for run in found}
         self._told &= self._seen_s.keys()
         for run in found:
+            if run.cancelled and run.because == "approval":
+                await self.end(run.id)  # nothing of it is under way, so whichever gateway sees it first ends it
+                continue
             mine = run.gateway is None or run.gateway == self.store.gateway
             if not mine and now_s - self._seen_s[run.id] < self._others_after_s:
                 continue

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 
 from gateway.errors import InvalidArgument, NotFound, Unavailable
 from gateway.runs.hosting import Hosting
-from gateway.storage.store import LoggedEvent, Run, Store
+from gateway.storage.entities import LoggedEvent, Run
+from gateway.storage.store import Store
 from gateway.storage.tables import RUNS_UNDER_WAY
 from gateway.tenants import Tenant
 
@@ -21,7 +22,7 @@ async def stored_run(store: Store, tenant: Tenant, run_id: str) -> Run:
     """Return a run; NotFound also when it is another tenant's."""
     run = await store.run(tenant.name, run_id)
     if run is None:
-        raise NotFound(f"no run {run_id[:64]!r}: `airlock run` shows the id of each run it starts")
+        raise NotFound(f"no run {run_id[:64]!r}: `airlock runs list` shows those there are")
     return run
 
 

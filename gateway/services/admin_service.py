@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.errors import InvalidArgument
 from gateway.identity.keys import ACTING_SCOPES, OPERATOR_SCOPES, make_key
+from gateway.identity.presented import Context
 from gateway.identity.principal import actor
 from gateway.paging import page_size, paged, place_of
 from gateway.policy_admin import PolicyAdmin
 from gateway.services.admin_messages import change_message, key_message
-from gateway.serving.edge import Authenticator, Context, unary
-from gateway.storage.key_store import KeyStore
+from gateway.serving.edge import Authenticator, unary
+from gateway.storage.key_store import KEY_EXPIRED, KEY_REVOKED, WORKING, KeyRequest, KeyStore
 from gateway.tenant_admin import TenantAdmin
 from gateway.tenants import Tenant
 from gateway.v1 import admin_service_pb2 as pb
@@ -20,6 +22,11 @@ from gateway.v1 import admin_service_pb2_grpc as grpc_pb
 _S = 1_000_000
 _OVERLAP_S, _OVERLAP_LIMIT_S = 86_400, 30 * 86_400
 _LIFETIME_LIMIT_S = 10 * 366 * 86_400
+_STATES: Mapping[int, str] = {
+    pb.KEY_STATE_WORKING: WORKING,
+    pb.KEY_STATE_EXPIRED: KEY_EXPIRED,
+    pb.KEY_STATE_REVOKED: KEY_REVOKED,
+}
 
 
 @dataclass(frozen=True)
@@ -97,9 +104,19 @@ class AdminService(grpc_pb.AdminServiceServicer):
         if not 0 <= request.expires_in_s <= _LIFETIME_LIMIT_S:
             raise InvalidArgument(f"expires_in_s: 1 to {_LIFETIME_LIMIT_S:,}, or 0 for never")
         key = make_key(request.scopes or (OPERATOR_SCOPES if operator else ACTING_SCOPES), operator=operator)
-        lifetime_us = request.expires_in_s * _S or None
-        stored = await self._keys.add(request.tenant, key, name=request.name, lifetime_us=lifetime_us, by=actor())
-        return pb.CreateKeyResponse(key=key_message(stored[0]), secret=key.secret)
+        stored = await self._keys.add_requested(
+            request.tenant,
+            key,
+            name=request.name,
+            lifetime_us=request.expires_in_s * _S or None,
+            by=actor(),
+            request=KeyRequest.of(
+                request.request_id,
+                actor(),
+                *("create", request.tenant, ",".join(key.scopes), request.name, request.expires_in_s),
+            ),
+        )
+        return pb.CreateKeyResponse(key=key_message(stored), secret=key.secret)
 
     @unary
     async def ListKeys(  # noqa: N802
@@ -107,12 +124,15 @@ class AdminService(grpc_pb.AdminServiceServicer):
     ) -> pb.ListKeysResponse:
         """List keys, a page at a time."""
         del context
-        size, query = page_size(request.page_size), ("keys", request.tenant, request.include_ended)
+        size = page_size(request.page_size)
+        query = ("keys", request.tenant, request.include_ended, request.scope, request.state)
         found = await self._keys.list(
             request.tenant or None,
             include_ended=request.include_ended,
             limit=size + 1,
             before=place_of(request.page_token, *query),
+            scope=request.scope,
+            state=_STATES.get(request.state, ""),
         )
         shown, token = paged(found, size, lambda key: (key.created_us, key.id), *query)
         return pb.ListKeysResponse(keys=[key_message(key) for key in shown], next_page_token=token)
@@ -123,7 +143,12 @@ class AdminService(grpc_pb.AdminServiceServicer):
     ) -> pb.RevokeKeyResponse:
         """Make a key useless."""
         del context
-        return pb.RevokeKeyResponse(key=key_message(await self._keys.revoke(request.key_id, by=actor())))
+        key = await self._keys.revoke(request.key_id, by=actor())
+        if request.cancel_runs:
+            under_way = await self._keys.runs.cancel(key.tenant, key.shown, by=actor())
+        else:
+            under_way = await self._keys.runs.count(key.tenant, key.shown)
+        return pb.RevokeKeyResponse(key=key_message(key), runs_under_way=under_way)
 
     @unary
     async def RotateKey(  # noqa: N802
@@ -134,7 +159,8 @@ class AdminService(grpc_pb.AdminServiceServicer):
         if not 0 <= request.overlap_s <= _OVERLAP_LIMIT_S:
             raise InvalidArgument(f"overlap_s: 1 to {_OVERLAP_LIMIT_S:,}, or 0 for {_OVERLAP_S:,}")
         overlap_us = (request.overlap_s or _OVERLAP_S) * _S
-        new, key = await self._keys.rotate(request.key_id, overlap_us=overlap_us, by=actor())
+        asked = KeyRequest.of(request.request_id, actor(), "rotate", request.key_id, request.overlap_s)
+        new, key = await self._keys.rotate(request.key_id, overlap_us=overlap_us, by=actor(), request=asked)
         return pb.RotateKeyResponse(key=key_message(new), secret=key.secret)
 
     # --- policies ---
@@ -161,6 +187,7 @@ class AdminService(grpc_pb.AdminServiceServicer):
             comment=request.comment,
             by=actor(),
             check_only=request.check_only,
+            expected_version=request.expected_version if request.HasField("expected_version") else None,
         )
         return pb.ApplyPolicyResponse(version=version)
 

@@ -8,8 +8,9 @@ from gateway.audit.audit import Audit
 from gateway.audit.chain import KnownLink
 from gateway.audit.record import AuditRecord
 from gateway.errors import InvalidArgument, NotFound, Unavailable
+from gateway.identity.presented import Context
 from gateway.services.timestamps import timestamp
-from gateway.serving.edge import Authenticator, Context, streaming, unary
+from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.storage.audit_reader import AuditFilter
 from gateway.tenants import Tenant
 from gateway.v1 import audit_service_pb2 as pb

@@ -6,6 +6,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from agent.filesystem import OutputStream
 from gateway.calls.program_calls import EndedProgram
+from gateway.calls.tool_calls import FinishedToolCall
+from gateway.errors import Internal, PermissionDenied, Unavailable
 from gateway.v1 import process_service_pb2 as pb
 from sandbox.process import Process, ProcessOutput
 
@@ -17,8 +19,8 @@ def output_message(stream: OutputStream, data: bytes) -> pb.RunProgramResponse:
     return pb.RunProgramResponse(stderr=data) if stream == "stderr" else pb.RunProgramResponse(stdout=data)
 
 
-def ended_message(ended: EndedProgram) -> pb.RunProgramResponse:
-    """Return the last message of a program."""
+def ended_message(ended: EndedProgram, *, repeated: bool = False) -> pb.RunProgramResponse:
+    """Return the last message of a program; `repeated`: it ran for an earlier request."""
     result = ended.result
     end = pb.ProgramEnd(
         call_id=ended.call_id,
@@ -29,6 +31,7 @@ def ended_message(ended: EndedProgram) -> pb.RunProgramResponse:
         message=result.message,
         output_bytes=result.output_bytes,
         duration_ms=result.duration_us / 1000,
+        repeated=repeated,
     )
     return pb.RunProgramResponse(end=end)
 
@@ -59,4 +62,18 @@ def process_message(process: Process) -> pb.Process:
         stderr_path_bytes=stderr.path_bytes,
         stdout_closed=process.stdout.closed,
         stderr_closed=stderr.closed,
+        stdin_taken_bytes=process.stdin_taken_bytes,
     )
+
+
+def failure(finished: FinishedToolCall, error: Exception | None) -> Exception:
+    """Return why a call that started nothing failed."""
+    finished.raise_waiting()
+    verdict = finished.execution.verdict
+    if finished.execution.blocked and verdict is not None:
+        return PermissionDenied(f"{verdict.reason} (rule {verdict.rule})", rule=verdict.rule)
+    if error is not None:
+        return error
+    if finished.result.is_error:
+        return Unavailable(finished.result.text())
+    return Internal("a hook took the call over; nothing ran")

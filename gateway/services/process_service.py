@@ -1,7 +1,7 @@
 """ProcessService: programs with streams, and background processes, in a thread's sandbox.
 
 What starts something is a judged call. What follows is about what the tenant itself started, in its own thread: it is
-bound to both, not judged again.
+bound to both, not judged again. What of it is audited takes its place in the tenant's minute, as calls do.
 """
 
 from __future__ import annotations
@@ -9,43 +9,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Awaitable
-from typing import TypeVar
+from collections.abc import AsyncIterator
 
 import structlog
+from pydantic import JsonValue
 
-from agent.filesystem import OutputStream
+from gateway.audit.process_audit import process_entry
 from gateway.calls.program import program_of
-from gateway.calls.program_calls import TOOL, ProcessStart, ProgramRun, run_arguments, start_arguments
+from gateway.calls.program_calls import TOOL, ProcessStart, start_arguments
+from gateway.calls.requested_programs import RequestedPrograms, made_process_id, program_request
 from gateway.calls.thread_sandbox import ThreadSandbox
-from gateway.calls.tool_calls import FinishedToolCall, ToolCalls
+from gateway.calls.tool_calls import ToolCalls
 from gateway.clock import MakeId, make_id
-from gateway.errors import (
-    AirlockError,
-    DeadlineExceeded,
-    Internal,
-    InvalidArgument,
-    PermissionDenied,
-    TooLarge,
-    Unavailable,
-)
-from gateway.identity.principal import actor
-from gateway.services.process_messages import ended_message, output_message, process_message
-from gateway.serving.edge import Authenticator, Context, streaming, unary
+from gateway.errors import Conflict, InvalidArgument, TooLarge
+from gateway.identity.presented import Context
+from gateway.paging import page_size, paged, place_of
+from gateway.services.process_messages import failure, process_message
+from gateway.services.streamed_program import StreamedPrograms
+from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.shares import Shares
-from gateway.storage.audit_store import AuditEntry
 from gateway.tenants import Tenant
 from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc as grpc_pb
+from sandbox.process_replies import PROCESSES_LIMIT
 
-STALL_LIMIT_S = 60.0
-_CHUNKS_IN_FLIGHT = 4
-_INPUT_LIMIT_BYTES = 512 * 1024
 # Each holds its bytes here until the process reads.
 _WRITES_OF_A_TENANT = 16
 _WRITE_LIMIT_BYTES = 1024 * 1024
-_OUTPUT_LIMIT_BYTES = 1024**3
-_OUTPUT_LIMIT_MOST_BYTES = 1024**4
 _TIMEOUT_LIMIT_MS = 7 * 86_400_000
 _WAIT_LIMIT_S = 60.0
 # A page of output that is followed is waited for so long; each wait shows the thread's sandbox to be in use.
@@ -56,9 +46,7 @@ _ANSWER_S = 1.0
 _ROWS, _COLUMNS, _SIZE_LIMIT = 24, 80, 4096
 _SIGNAL_LIMIT = 64
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_Piece = tuple[OutputStream, bytes] | AirlockError | None
 log = structlog.get_logger(__name__)
-T = TypeVar("T")
 
 
 class ProcessService(grpc_pb.ProcessServiceServicer):
@@ -68,8 +56,16 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
     works = ("RunProgram",)
     waits = ("WaitProcess",)
 
-    def __init__(self, tool_calls: ToolCalls, authenticate: Authenticator, ids: MakeId = make_id) -> None:
+    def __init__(
+        self,
+        tool_calls: ToolCalls,
+        authenticate: Authenticator,
+        requested: RequestedPrograms,
+        ids: MakeId = make_id,
+    ) -> None:
         self._tool_calls = tool_calls
+        self._requested = requested
+        self._programs = StreamedPrograms(tool_calls, requested)
         self._writes = Shares(_WRITES_OF_A_TENANT, "writes to processes")
         self._ids = ids
         self.authenticate = authenticate
@@ -80,54 +76,9 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
     ) -> AsyncIterator[pb.RunProgramResponse]:
         """Run a program; a client that goes away ends it."""
         del context
-        messages = aiter(request)
-        run = await _opening(messages)
-        program = program_of(run.program)
-        timeout_s = _timeout_s(tenant, run.timeout_ms)
-        output_limit_bytes = _output_limit_bytes(run.output_limit_bytes)
-        pieces: asyncio.Queue[_Piece] = asyncio.Queue(_CHUNKS_IN_FLIGHT)
-        made: list[ProgramRun] = []
-
-        def executor(sandbox: ThreadSandbox) -> ProgramRun:
-            stdin = _input(messages) if run.stdin else None
-            made.append(
-                ProgramRun(
-                    sandbox,
-                    program,
-                    pieces,
-                    timeout_s=timeout_s,
-                    output_limit_bytes=output_limit_bytes,
-                    stdin=stdin,
-                )
-            )
-            return made[0]
-
-        async def work() -> FinishedToolCall:
-            arguments = run_arguments(program, timeout_s, stdin=run.stdin)
-            try:
-                return await self._tool_calls.call(tenant, run.program.thread, TOOL, arguments, executor=executor)
-            finally:
-                await pieces.put(None)
-
-        tasks: list[asyncio.Task[object]] = [call := asyncio.create_task(work())]
-        if not run.stdin:
-            tasks.append(asyncio.create_task(_refuse_input(messages, pieces)))
-        try:
-            while (piece := await pieces.get()) is not None:
-                if isinstance(piece, AirlockError):
-                    raise piece
-                yield output_message(*piece)
-            finished = await call
-            ended = made[0].ended if made else None
-            if ended is None:
-                raise _failure(finished, made[0].error if made else None)
-            yield ended_message(ended)
-        finally:
-            for task in tasks:
-                task.cancel()
-            while not pieces.empty():  # whoever waits for room must see that it was cancelled
-                pieces.get_nowait()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        async with contextlib.aclosing(self._programs.run(tenant, request)) as said:
+            async for one in said:
+                yield one
 
     @unary
     async def StartProcess(  # noqa: N802
@@ -136,7 +87,8 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         """Start a background process."""
         del context
         program = program_of(request.program)
-        process_id = _known_id(request.id) if request.id else self._ids("proc")
+        if request.id:
+            _known_id(request.id)
         if request.terminal and request.merge_stderr:
             raise InvalidArgument("merge_stderr: a terminal has one stream already; leave it out")
         if request.HasField("size") and not request.terminal:
@@ -144,6 +96,22 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         rows, columns = _size(request.size) if request.HasField("size") else (_ROWS, _COLUMNS)
         if request.timeout_ms > _TIMEOUT_LIMIT_MS:
             raise InvalidArgument(f"timeout_ms: {_TIMEOUT_LIMIT_MS:,} at most; 0 means none")
+        how_started: dict[str, JsonValue] = {
+            "id": request.id,
+            "terminal": request.terminal,
+            "size": [rows, columns],
+            "stdin": request.stdin,
+            "merge_stderr": request.merge_stderr,
+            "timeout_ms": request.timeout_ms,
+        }
+        thread = request.program.thread
+        request_ = program_request(request.request_id, "StartProcess", thread, program, how_started)
+        process_id = request.id or (self._ids("proc") if request_ is None else made_process_id(tenant, request_))
+        sandbox = await self._tool_calls.sandbox(tenant, thread)
+        if request_ is not None:
+            process = await self._requested.process(tenant, request_, sandbox, process_id, program.argv_bytes())
+            if process is not None:
+                return pb.StartProcessResponse(process=process_message(process))
         made: list[ProcessStart] = []
 
         def executor(sandbox: ThreadSandbox) -> ProcessStart:
@@ -162,11 +130,16 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
             )
             return made[0]
 
-        arguments = start_arguments(program, process_id, terminal=request.terminal, stdin=request.stdin)
-        finished = await self._tool_calls.call(tenant, request.program.thread, TOOL, arguments, executor=executor)
+        arguments = start_arguments(program, request.id, terminal=request.terminal, stdin=request.stdin)
+        finished = await self._tool_calls.call(tenant, thread, TOOL, arguments, executor=executor, request=request_)
+        if request_ is not None and request_.taken:
+            raise request_.in_progress()
         process = made[0].process if made else None
+        if request_ is not None and not request.id and made and isinstance(made[0].error, Conflict):
+            # No other request makes this id: an attempt whose caller went away has started it just now.
+            process = await self._requested.kept(sandbox, process_id, program.argv_bytes())
         if process is None:
-            raise _failure(finished, made[0].error if made else None)
+            raise failure(finished, made[0].error if made else None)
         return pb.StartProcessResponse(process=process_message(process))
 
     @unary
@@ -175,10 +148,20 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
     ) -> pb.ListProcessesResponse:
         """List a thread's background processes."""
         del context
+        wanted = request.running if request.HasField("running") else None
+        size = page_size(request.page_size, usual=PROCESSES_LIMIT)
+        query = ("processes", tenant.name, request.thread, wanted)
+        after = place_of(request.page_token, *query)
         sandbox = await self._tool_calls.sandbox(tenant, request.thread)
         found = await sandbox.list_processes()
+        processes = sorted(
+            (one for one in found.processes if wanted is None or one.running == wanted),
+            key=lambda one: (one.started_ns, one.id),
+        )
+        rest = [one for one in processes if after is None or (one.started_ns, one.id) > after]
+        shown, token = paged(rest, size, lambda one: (one.started_ns, one.id), *query)
         return pb.ListProcessesResponse(
-            processes=[process_message(process) for process in found.processes], strays=found.strays
+            processes=[process_message(one) for one in shown], strays=found.strays, next_page_token=token
         )
 
     @streaming
@@ -223,9 +206,19 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         self, sandbox: ThreadSandbox, tenant: Tenant, request: pb.WriteProcessRequest, context: Context
     ) -> pb.WriteProcessResponse:
         process_id = request.id
+        await self._tool_calls.take_place(tenant)
         log.debug("process input", **_whose(tenant, request.thread, process_id), bytes=len(request.data))
-        process = await sandbox.write_process(process_id, request.data, end=request.end, wait_s=_wait_s(context))
-        await self._tell(tenant, request.thread, "write", process_id, len(request.data))
+        process = await sandbox.write_process(
+            process_id,
+            request.data,
+            end=request.end,
+            wait_s=_wait_s(context),
+            offset=request.offset if request.HasField("offset") else None,
+            request_id=request.request_id,
+        )
+        await self._tool_calls.audit.write(
+            process_entry(tenant, request.thread, "write", process_id, len(request.data))
+        )
         return pb.WriteProcessResponse(process=process_message(process))
 
     @unary
@@ -237,8 +230,9 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         process_id = _known_id(request.id)
         rows, columns = _size(request.size)
         sandbox = await self._tool_calls.sandbox(tenant, request.thread)
+        await self._tool_calls.take_place(tenant)
         process = await sandbox.resize_process(process_id, rows, columns)
-        await self._tell(tenant, request.thread, "resize", process_id)
+        await self._tool_calls.audit.write(process_entry(tenant, request.thread, "resize", process_id))
         return pb.ResizeProcessResponse(process=process_message(process))
 
     @unary
@@ -251,9 +245,12 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         if not 1 <= request.signal <= _SIGNAL_LIMIT:
             raise InvalidArgument(f"signal: a number of Linux is expected, 1 to {_SIGNAL_LIMIT}; 15 asks to end")
         sandbox = await self._tool_calls.sandbox(tenant, request.thread)
+        await self._tool_calls.take_place(tenant)
         log.debug("process signal", **_whose(tenant, request.thread, process_id), signal=request.signal)
         process = await sandbox.signal_process(process_id, request.signal, tree=request.tree)
-        await self._tell(tenant, request.thread, "signal", process_id, signal=request.signal, tree=request.tree)
+        await self._tool_calls.audit.write(
+            process_entry(tenant, request.thread, "signal", process_id, signal=request.signal, tree=request.tree)
+        )
         return pb.SignalProcessResponse(process=process_message(process))
 
     @unary
@@ -264,8 +261,10 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         del context
         sandbox = await self._tool_calls.sandbox(tenant, request.thread)
         log.debug("strays are killed", tenant=tenant.name, thread=request.thread or "default")
-        left = await sandbox.kill_strays()
-        await self._tell(tenant, request.thread, "kill_strays", left=left)
+        await self._tool_calls.take_place(tenant)
+        found, left = await sandbox.kill_strays()
+        if found:  # else nothing was done
+            await self._tool_calls.audit.write(process_entry(tenant, request.thread, "kill_strays", left=left))
         return pb.KillStraysResponse(left=left)
 
     @unary
@@ -286,86 +285,10 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         del context
         process_id = _known_id(request.id)
         sandbox = await self._tool_calls.sandbox(tenant, request.thread)
+        await self._tool_calls.take_place(tenant)
         process = await sandbox.remove_process(process_id)
-        await self._tell(tenant, request.thread, "remove", process_id)
+        await self._tool_calls.audit.write(process_entry(tenant, request.thread, "remove", process_id))
         return pb.RemoveProcessResponse(process=process_message(process))
-
-    async def _tell(
-        self, tenant: Tenant, thread: str, operation: str, process_id: str = "", size_bytes: int = 0, **facts: int
-    ) -> None:
-        """Tell the audit of what was done to a process, before the caller hears of it."""
-        named = {"process_id": process_id} if process_id else {}
-        entry = AuditEntry(
-            tenant.name,
-            "process",
-            actor(),
-            thread=thread or "default",
-            tool=TOOL,
-            verdict="allow",
-            outcome="completed",
-            size_bytes=size_bytes,
-            details={"operation": operation, **named, **facts},
-        )
-        await self._tool_calls.audit.write(entry)
-
-
-async def _opening(messages: AsyncIterator[pb.RunProgramRequest]) -> pb.RunProgram:
-    """Return what the first message asks for."""
-    first = await _in_time(anext(messages, None))
-    if first is None or first.WhichOneof("request") != "run":
-        raise InvalidArgument("the first message must be `run`, with the program; its input follows in further ones")
-    return first.run
-
-
-async def _in_time(message: Awaitable[T]) -> T:
-    """Return the first message; a peer that only connects must not stay for ever."""
-    try:
-        async with asyncio.timeout(STALL_LIMIT_S):
-            return await message
-    except TimeoutError:
-        raise DeadlineExceeded(f"no message came for {STALL_LIMIT_S:g} s; the first must be `run`") from None
-
-
-async def _input(messages: AsyncIterator[pb.RunProgramRequest]) -> AsyncIterator[bytes]:
-    """Yield standard input. A client may rightly be silent for long: the program's time limit bounds it.
-
-    Only `end` is its end: a client that died closes its stream as well.
-    """
-    async for message in messages:
-        kind = message.WhichOneof("request")
-        if kind == "end":
-            return
-        if kind != "stdin":
-            raise InvalidArgument("only the first message may be `run`; the others are `stdin`, and `end` at the end")
-        if len(message.stdin) > _INPUT_LIMIT_BYTES:
-            raise TooLarge(f"stdin: {_INPUT_LIMIT_BYTES:,} bytes a message at most; send smaller pieces")
-        if message.stdin:
-            yield message.stdin
-    raise InvalidArgument("the stream was closed without `end`, so the input is not whole; the program was ended")
-
-
-async def _refuse_input(messages: AsyncIterator[pb.RunProgramRequest], pieces: asyncio.Queue[_Piece]) -> None:
-    """End the call of a client that sends input nobody would read."""
-    with contextlib.suppress(StopAsyncIteration):
-        await anext(messages)
-        await pieces.put(InvalidArgument("input came, but `run` did not say that it would: set stdin"))
-
-
-def _timeout_s(tenant: Tenant, asked_ms: int) -> float:
-    """Return a program's time limit; 0 asks for the longest that the policy lets one execute take."""
-    most_s = tenant.policy.document.limits.timeout_s
-    if asked_ms > most_s * 1000:
-        raise InvalidArgument(
-            f"timeout_ms: {asked_ms:,} is more than the policy's limits.timeout_s, {most_s:g} s; ask for less, start "
-            "it in the background, or ask the operator"
-        )
-    return asked_ms / 1000 or most_s
-
-
-def _output_limit_bytes(asked_bytes: int) -> int:
-    if asked_bytes > _OUTPUT_LIMIT_MOST_BYTES:
-        raise InvalidArgument(f"output_limit_bytes: {_OUTPUT_LIMIT_MOST_BYTES:,} at most")
-    return asked_bytes or _OUTPUT_LIMIT_BYTES
 
 
 def _known_id(process_id: str) -> str:
@@ -388,16 +311,3 @@ def _wait_s(context: Context) -> float:
 
 def _whose(tenant: Tenant, thread: str, process_id: str) -> dict[str, str]:
     return {"tenant": tenant.name, "thread": thread or "default", "process": process_id}
-
-
-def _failure(finished: FinishedToolCall, error: Exception | None) -> Exception:
-    """Return why a call that started nothing failed."""
-    finished.raise_waiting()
-    verdict = finished.execution.verdict
-    if finished.execution.blocked and verdict is not None:
-        return PermissionDenied(f"{verdict.reason} (rule {verdict.rule})", rule=verdict.rule)
-    if error is not None:
-        return error
-    if finished.result.is_error:
-        return Unavailable(finished.result.text())
-    return Internal("a hook took the call over; nothing ran")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from gateway.errors import InvalidArgument, Unavailable
+from gateway.errors import InvalidArgument
+from gateway.identity.presented import Context
 from gateway.paging import page_size, paged, place_of
 from gateway.runs import runs as hosted
 from gateway.runs.requested_runs import RequestedRuns
 from gateway.services.timestamps import timestamp
-from gateway.serving.edge import Authenticator, Context, streaming, unary
-from gateway.storage.store import Run
+from gateway.serving.edge import Authenticator, streaming, unary
+from gateway.storage.entities import Run
 from gateway.storage.thread_store import ThreadStore
 from gateway.tenants import Tenant
 from gateway.v1 import run_service_pb2 as pb
@@ -43,10 +44,9 @@ class RunService(grpc_pb.RunServiceServicer):
         runs: hosted.Runs,
         authenticate: Authenticator,
         *,
-        requested: RequestedRuns | None = None,
-        listed: ThreadStore | None = None,
+        requested: RequestedRuns,
+        listed: ThreadStore,
     ) -> None:
-        """Without `requested` nothing is remembered of request ids; without `listed` runs cannot be listed."""
         self._runs = runs
         self._requested = requested
         self._listed = listed
@@ -62,8 +62,6 @@ class RunService(grpc_pb.RunServiceServicer):
         if mode is None:
             raise InvalidArgument("policy_mode: PIN or FOLLOW; not set means PIN")
         asked = (tenant, request.task, request.thread, request.agent, mode)
-        if self._requested is None:
-            return pb.StartRunResponse(run=_run(await self._runs.start(*asked)))
         return pb.StartRunResponse(run=_run(await self._requested.start(*asked, request.request_id)))
 
     @streaming
@@ -89,18 +87,17 @@ class RunService(grpc_pb.RunServiceServicer):
     async def ListRuns(self, tenant: Tenant, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsResponse:  # noqa: N802
         """List runs, a page at a time."""
         del context
-        if self._listed is None:
-            raise Unavailable("this gateway cannot list runs")
         statuses = sorted({_STATUS_NAMES[status] for status in request.statuses if status in _STATUS_NAMES})
         since_us = request.started_since.ToMicroseconds() if request.HasField("started_since") else None
         until_us = request.started_until.ToMicroseconds() if request.HasField("started_until") else None
-        query = ("runs", request.thread, statuses, request.agent, since_us, until_us)
+        query = ("runs", request.thread, statuses, request.agent, since_us, until_us, request.started_by)
         size = page_size(request.page_size)
         found = await self._listed.runs(
             tenant.name,
             thread=request.thread,
             statuses=statuses,
             agent=request.agent,
+            started_by=request.started_by,
             since_us=since_us,
             until_us=until_us,
             before=place_of(request.page_token, *query),
@@ -133,4 +130,5 @@ def _run(run: Run) -> pb.Run:
         task=run.task,
         policy_mode=pb.POLICY_MODE_FOLLOW if run.policy_mode == "follow" else pb.POLICY_MODE_PIN,
         policy_version=run.policy_version,
+        started_by=run.started_by,
     )

@@ -5,17 +5,16 @@ from __future__ import annotations
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from gateway.errors import NotFound
+from gateway.identity.presented import Context
 from gateway.identity.principal import actor
 from gateway.paging import page_size, paged, place_of
-from gateway.serving.edge import Authenticator, Context, unary
+from gateway.serving.edge import Authenticator, unary
 from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.tenants import Tenant
 from gateway.v1 import sandbox_service_pb2 as pb
 from gateway.v1 import sandbox_service_pb2_grpc as grpc_pb
 from sandbox.engine import Engine, LiveSandbox
 from sandbox.sandbox_keeper import SandboxKeeper
-
-_QUERY = "sandboxes"
 
 
 class SandboxService(grpc_pb.SandboxServiceServicer):
@@ -36,9 +35,16 @@ class SandboxService(grpc_pb.SandboxServiceServicer):
         """List the sandboxes that live, by id, a page at a time."""
         del context
         size = page_size(request.page_size)
-        after = place_of(request.page_token, _QUERY, tenant.name)
-        found = [one for one in await self._engine.live(tenant.name) if after is None or one.id > after[1]]
-        shown, token = paged(found, size, lambda one: (0, one.id), _QUERY, tenant.name)
+        query = ("sandboxes", tenant.name, request.runtime, request.image)
+        after = place_of(request.page_token, *query)
+        found = [
+            one
+            for one in await self._engine.live(tenant.name)
+            if (after is None or one.id > after[1])
+            and request.runtime in ("", one.runtime)
+            and request.image in ("", one.image)
+        ]
+        shown, token = paged(found, size, lambda one: (0, one.id), *query)
         return pb.ListSandboxesResponse(sandboxes=[self._message(tenant, one) for one in shown], next_page_token=token)
 
     @unary

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
+from gateway.identity.presented import Context
 from gateway.services.timestamps import timestamp
-from gateway.serving.edge import Authenticator, Context, unary
+from gateway.serving.edge import Authenticator, unary
 from gateway.storage.thread_store import ThreadRow
 from gateway.tenants import Tenant
 from gateway.threads import Said, Threads, WholeThread

@@ -12,8 +12,8 @@ from agent.verdict import VerdictKind
 from gateway.calls.output_pieces import OutputPieces
 from gateway.calls.requested_calls import RequestedCalls
 from gateway.calls.tool_calls import FinishedToolCall, ToolCalls
-from gateway.errors import NotFound
-from gateway.serving.edge import Authenticator, Context, streaming, unary
+from gateway.identity.presented import Context
+from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.tenants import Tenant
 from gateway.v1 import tool_service_pb2 as pb
 from gateway.v1 import tool_service_pb2_grpc as grpc_pb
@@ -26,10 +26,7 @@ class ToolService(grpc_pb.ToolServiceServicer):
     works = ("StreamToolCall",)
     frees = ("CancelToolCall",)
 
-    def __init__(
-        self, tool_calls: ToolCalls, authenticate: Authenticator, requested: RequestedCalls | None = None
-    ) -> None:
-        """Without `requested` nothing is remembered of request ids."""
+    def __init__(self, tool_calls: ToolCalls, authenticate: Authenticator, requested: RequestedCalls) -> None:
         self._tool_calls = tool_calls
         self._requested = requested
         self.authenticate = authenticate
@@ -80,18 +77,12 @@ class ToolService(grpc_pb.ToolServiceServicer):
     ) -> pb.CancelToolCallResponse:
         """End a call that was made with a request id."""
         del context
-        if self._requested is None:
-            raise NotFound(f"no call with the request id {request.request_id[:64]!r} is under way on this gateway")
         self._requested.cancel(tenant, request.request_id)
         return pb.CancelToolCallResponse()
 
     async def _call(
         self, tenant: Tenant, asked: pb.CallToolRequest, context: Context, on_output: OnOutput | None = None
     ) -> FinishedToolCall:
-        if self._requested is None or not asked.request_id:
-            return await self._tool_calls.call(
-                tenant, asked.thread, asked.name, asked.arguments_json, on_output=on_output
-            )
         left_s: float | None = context.time_remaining()
         return await self._requested.call(
             tenant,

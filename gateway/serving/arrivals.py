@@ -19,21 +19,20 @@ from grpc.aio import EOF  # type: ignore[attr-defined]  # grpc-stubs do not know
 from grpc_status import rpc_status
 
 from gateway.errors import AirlockError, DeadlineExceeded, InvalidArgument
+from gateway.identity.presented import Context
 from gateway.serving.edge import not_decoded, status_of
 
 PATIENCE_S = 20.0
 MANY = 256
 # With this many that are honest, a loop that is late finds their requests when it gets to them.
 _PATIENCE_WITH_MANY_S = 1.0
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Arrivals(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs alone
     """Ends calls whose request does not come. A handler is wrapped once; each call has a task of its own."""
 
-    def __init__(self, patience_s: float = PATIENCE_S, patience_with_many_s: float = _PATIENCE_WITH_MANY_S) -> None:
+    def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self._patience_s = patience_s
-        self._with_many_s = patience_with_many_s
         # When each began, as loop.time(), the oldest first.
         self._waiting: dict[asyncio.Task[Any], float] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -107,7 +106,7 @@ class Arrivals(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic
         loop = asyncio.get_running_loop()
         now = loop.time()
         if len(self._waiting) >= MANY:
-            self._end_older(now - self._with_many_s)
+            self._end_older(now - _PATIENCE_WITH_MANY_S)
         self._waiting[task] = now
         if self._timer is None:
             self._timer = loop.call_later(self._patience_s, self._look)

@@ -6,13 +6,11 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
-
 from gateway.config import Config
 from gateway.errors import Misconfigured
 from gateway.identity.keys import digest_of
 from gateway.serving.listening import is_loopback
+from gateway.storage.connecting import file_of
 from gateway.storage.database import Database
 from gateway.storage.key_store import KeyStore
 
@@ -59,12 +57,9 @@ async def refuse_known_keys(database: Database) -> None:
 
 def _private(config: Config) -> Iterator[Path]:
     yield config.path(config.state_dir)
-    try:
-        url = make_url(config.resolved_database_url())
-    except ArgumentError:
-        return  # told when it is opened
-    if url.get_backend_name() == "sqlite" and url.database and url.database != ":memory:":
-        yield config.path(Path(url.database))
+    file = file_of(config.resolved_database_url())
+    if file is not None:
+        yield config.path(file)
 
 
 def _reachable(path: Path) -> bool:

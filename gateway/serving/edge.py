@@ -1,7 +1,7 @@
 """The edge: every RPC goes through one of these wrappers. It authenticates, and it translates errors, once.
 
 A servicer says in `scope` which of a credential's scopes its RPCs need, and in `scopes` what single ones need instead.
-One with `for_operators` admits operators too, for whom the tenant is None. `principal(context)` tells an RPC who calls.
+One with `for_operators` admits operators too, for whom the tenant is None. `caller(context)` is whose call it is.
 A stream, and a call that takes its time, ends when its caller's credential does.
 
 An RPC is written as `async def CallTool(self, tenant, request, context)`; what it raises becomes a status with a
@@ -36,7 +36,7 @@ from gateway.errors import (
 )
 from gateway.identity.call_guard import CallGuard
 from gateway.identity.keys import OPERATE
-from gateway.identity.presented import Presented
+from gateway.identity.presented import Context, Presented
 from gateway.identity.principal import CALLER, PRINCIPAL, Caller, Principal
 from gateway.identity.stream_guard import StreamGuard
 from gateway.serving.admission import Admission
@@ -52,7 +52,6 @@ ADMISSION = Admission()
 """Of this process, as memory and processors are; gateway/server.py gives it the configured bounds."""
 GUARD = CallGuard()
 """Of this process, for calls that answer once."""
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Authenticator(Protocol):
@@ -83,12 +82,6 @@ def caller(context: Context) -> Caller:
     """Return the credential that the call under way came with."""
     del context  # grpc's have no room for it; every RPC has a task of its own, and so a variable of its own
     return CALLER.get(Caller())
-
-
-def principal(context: Context) -> Principal:
-    """Return who makes the call under way, which was admitted."""
-    del context  # as above
-    return PRINCIPAL.get()
 
 
 def scope_of(service: Service | type[Service], method: str) -> str:

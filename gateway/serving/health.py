@@ -10,14 +10,14 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import structlog
 from grpc_health.v1 import health_pb2
-from sqlalchemy import select
 
 from gateway.storage.database import Database
-from gateway.storage.tables import settings
+from gateway.storage.settings_store import sign_of_life
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -30,8 +30,6 @@ _DATABASE_LOOK_S = 1.0
 _ENGINE_LOOK_S = 5.0
 # A machine that is busy answers late, and callers who are sent elsewhere make it no less busy.
 _LIMIT_S = 3.0
-# A table is read, since SQLite does not look at its file for a mere SELECT 1.
-_SIGN = select(settings.c.name).limit(1)
 
 
 class Told(Protocol):
@@ -55,13 +53,8 @@ class Need:
 def needs_of(services: Sequence[str], database: Database, engine: Ask) -> tuple[Need, ...]:
     """Return what these services need, by their full names; `engine` asks for the engine's sign of life."""
     in_sandboxes = frozenset(name for name in services if name.rpartition(".")[2] in _IN_SANDBOXES)
-
-    async def look() -> None:
-        # As who calls is asked for: behind no tenant's long question.
-        await database.rows(_SIGN, foremost=True)
-
     return (
-        Need("database", look, frozenset(("", *services)), _DATABASE_LOOK_S),
+        Need("database", partial(sign_of_life, database), frozenset(("", *services)), _DATABASE_LOOK_S),
         Need("engine", engine, in_sandboxes, _ENGINE_LOOK_S),
     )
 

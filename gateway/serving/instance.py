@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from pathlib import Path
-
-from sqlalchemy import Connection, insert, select
-from sqlalchemy.exc import IntegrityError
 
 from gateway.clock import MakeId, make_id
 from gateway.errors import Misconfigured
 from gateway.storage.database import Database
-from gateway.storage.tables import settings
+from gateway.storage.settings_store import agreed
 
 _NAME = "instance"
 _ID = re.compile(r"gw_[0-9a-f]{24}")
@@ -25,11 +21,7 @@ async def shared_instance(database: Database, state_dir: Path, ids: MakeId = mak
     """
     path = state_dir / _NAME
     own = _own(path)
-    offer = partial(_agreed, offered=own or ids("gw"))
-    try:
-        instance = await database.transact(offer)
-    except IntegrityError:  # another gateway was faster
-        instance = await database.transact(offer)
+    instance = await agreed(database, _NAME, offered=own or ids("gw"))
     if own not in (None, instance):
         raise Misconfigured(
             f"{path} names other containers and workspaces ({own}) than the database does ({instance}), and theirs "
@@ -43,16 +35,6 @@ async def shared_instance(database: Database, state_dir: Path, ids: MakeId = mak
         except OSError as error:
             raise Misconfigured(f"{path}: {error}") from error
     return instance
-
-
-def _agreed(connection: Connection, offered: str) -> str:
-    """Return the id that is stored, which is the offered one where there was none."""
-    query = select(settings.c.value).where(settings.c.name == _NAME)
-    found = connection.execute(query).scalar_one_or_none()
-    if found is None:
-        connection.execute(insert(settings).values(name=_NAME, value=offered))
-        return offered
-    return str(found)
 
 
 def _own(path: Path) -> str | None:

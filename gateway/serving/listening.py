@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import socket
 from collections.abc import Iterator, Mapping
@@ -82,6 +83,20 @@ def is_loopback(listen: str) -> bool:
         return host == "localhost"
 
 
+def refuse_taken(listen: str) -> None:
+    """Raise Misconfigured for an address that another program has: grpc would say so late, and in words of its own."""
+    host, port = host_and_port(listen)
+    try:
+        family, kind, protocol, _, address = _found(host, port)
+        with socket.socket(family, kind, protocol) as alone:
+            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            alone.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise _not_to_be_had(listen) from error
+        # Anything else is grpc's to judge, which tries more than this one address.
+
+
 @contextlib.contextmanager
 def reserved(listen: str) -> Iterator[str]:
     """Keep an address for workers, a free port for port 0, until the block ends; nobody listens here.
@@ -91,8 +106,7 @@ def reserved(listen: str) -> Iterator[str]:
     host, port = host_and_port(listen)
     with contextlib.ExitStack() as stack:
         try:
-            found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            family, kind, protocol, _, address = found[0]
+            family, kind, protocol, _, address = _found(host, port)
             with socket.socket(family, kind, protocol) as alone:
                 # Another gateway of this user that shares the same port would be no obstacle to sharing it, and each
                 # connection would then be either's.
@@ -104,6 +118,11 @@ def reserved(listen: str) -> Iterator[str]:
         except OSError as error:
             raise _not_to_be_had(listen) from error
         yield f"{host}:{held.getsockname()[1]}"
+
+
+def _found(host: str, port: int) -> tuple[Any, ...]:
+    found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return found[0]
 
 
 def _not_to_be_had(listen: str) -> Misconfigured:

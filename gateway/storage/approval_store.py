@@ -1,4 +1,4 @@
-"""The queries of approvals and of what was granted with them. Each change is conditional: the first answer wins."""
+"""The queries of approvals. Each change is conditional: the first answer wins."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from typing import Any
 
 from pydantic import JsonValue
 from sqlalchemy import (
-    ColumnElement,
     Connection,
     Row,
-    Table,
-    and_,
     case,
     delete,
     exists,
@@ -22,18 +19,26 @@ from sqlalchemy import (
     literal,
     or_,
     select,
-    update,
 )
 
 from gateway.clock import MakeId, NowUs, make_id, now_us
 from gateway.identity.principal import actor
+from gateway.storage.approval_expiry import late, mark_expired
+from gateway.storage.approval_writes import (
+    APPROVED,
+    CANCELLED,
+    DENIED,
+    PENDING,
+    USED,
+    came_before,
+    change_approvals,
+    next_change_us,
+)
 from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database
-from gateway.storage.store import Thread
-from gateway.storage.tables import approvals, grants, runs, threads
-
-PENDING, APPROVED, USED, DENIED = "pending", "approved", "used", "denied"
-EXPIRED, CANCELLED = "expired", "cancelled"
+from gateway.storage.entities import Thread
+from gateway.storage.grant_store import GrantStore, NewGrant
+from gateway.storage.tables import approvals, grants, threads
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,10 @@ class Approval:
 
 @dataclass(frozen=True)
 class Asked:
-    """A call that somebody is to be asked about."""
+    """A call that somebody is to be asked about.
+
+    `digest` is what is approved (gateway/calls/approver.py), `arguments_digest` what the audit has of the call.
+    """
 
     call_id: str
     tool: str
@@ -92,34 +100,7 @@ class Asked:
     asked: Sequence[str]
     proposed_rule: str | None
     expires_us: int
-
-
-@dataclass(frozen=True)
-class NewGrant:
-    """A rule, as YAML, that calls of the thread pass by, or calls of `run_id` alone."""
-
-    id: str
-    rule: str
-    run_id: str | None
-
-
-@dataclass(frozen=True)
-class Grant:
-    """A grant as it is stored; `thread` is the thread's name, `granted_by` who gave the answer that made it.
-
-    It is `in_force` until it is revoked, or the run that it is for is over.
-    """
-
-    id: str
-    tenant: str
-    thread: str
-    run_id: str | None
-    rule: str
-    approval_id: str
-    granted_by: str | None
-    created_us: int
-    revoked_us: int | None
-    in_force: bool
+    arguments_digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -163,29 +144,16 @@ _LISTED = select(
     case((or_(*_TOO_LONG.values()), 1), else_=0).label("cut"),
     _THREAD,
 ).join(threads, approvals.c.thread_id == threads.c.id)
-_GRANT_COLUMNS = ("id", "tenant", "run_id", "rule", "approval_id", "created_us", "revoked_us")
-_GRANTED_TO_ALL = grants.c.run_id.is_(None)
-_RUN_GOES_ON = exists().where(runs.c.id == grants.c.run_id, runs.c.status.in_(("running", "waiting")))
-_IN_FORCE = grants.c.revoked_us.is_(None) & or_(_GRANTED_TO_ALL, _RUN_GOES_ON)
-_GRANTS = (
-    select(
-        *(grants.c[name] for name in _GRANT_COLUMNS),
-        threads.c.name.label("thread"),
-        approvals.c.resolved_by.label("granted_by"),
-        case((_IN_FORCE, 1), else_=0).label("in_force"),
-    )
-    .join(threads, grants.c.thread_id == threads.c.id)
-    .join(approvals, grants.c.approval_id == approvals.c.id)
-)
 _NEWEST_FIRST = (approvals.c.created_us.desc(), approvals.c.id.desc())
 
 
 class ApprovalStore:
-    """Typed access to the approvals."""
+    """Typed access to the approvals; `grants` are what was granted with them."""
 
     def __init__(self, database: Database, *, clock: NowUs = now_us, ids: MakeId = make_id) -> None:
         self._database = database
         self._audit = AuditStore(database, clock)
+        self.grants = GrantStore(database, clock)
         self.clock = clock
         self.ids = ids
 
@@ -214,6 +182,7 @@ class ApprovalStore:
             "created_us": self.clock(),
             "expires_us": asked.expires_us,
         }
+        by = actor()
         same = (approvals.c.thread_id == thread.id) & (approvals.c.digest == asked.digest)
         same &= approvals.c.status == PENDING
         # Two equal calls of one step are two calls; a service that asks again asks about the same one.
@@ -227,7 +196,9 @@ class ApprovalStore:
                 return str(found.id)
             self._forget_old(connection, thread.tenant)
             self._check_room(connection, thread.tenant, size_bytes)
-            connection.execute(insert(approvals), {**row, "changed_us": self._next_change(connection)})
+            connection.execute(insert(approvals), {**row, "changed_us": next_change_us(connection, self.clock)})
+            if run_id is not None:  # of a service's call its journal tells
+                self._audit.append(connection, entries=[_sought(thread, run_id, str(row["id"]), asked, by)])
             return str(row["id"])
 
         return await self._database.transact(work)
@@ -270,7 +241,7 @@ class ApprovalStore:
         if run_id is not None:
             conditions.append(approvals.c.run_id == run_id)
         if before is not None:
-            conditions.append(_before(approvals, *before))
+            conditions.append(came_before(approvals, *before))
         query = _LISTED.where(*conditions).order_by(*_NEWEST_FIRST).limit(limit)
         return [_approval(row) for row in await self._database.rows(query)]
 
@@ -317,13 +288,18 @@ class ApprovalStore:
         approved = (approvals.c.id == approval_id) & (approvals.c.status == APPROVED)
         return await self._changed(approved, {"status": USED}) == 1
 
-    async def expire(self, tenant: str) -> None:
-        """Mark what nobody answered in time; the time itself makes it expired, whether it is marked or not."""
-        late = (
-            (approvals.c.tenant == tenant) & (approvals.c.status == PENDING) & (approvals.c.expires_us <= self.clock())
-        )
-        if await self._database.rows(select(approvals.c.id).where(late).limit(1)):
-            await self._changed(late, {"status": EXPIRED})
+    async def expire(self, tenant: str | None = None) -> None:
+        """Mark what nobody answered in time, of a tenant or of all, and tell the audit.
+
+        The time itself makes it expired, whether it is marked or not.
+        """
+        over = late(tenant, self.clock())
+
+        def work(connection: Connection) -> None:
+            self._audit.append(connection, entries=mark_expired(connection, over, self.clock))
+
+        if await self._database.rows(select(approvals.c.id).where(over).limit(1)):
+            await self._database.transact(work)
 
     async def cancel(self, approval_id: str) -> None:
         """Take back a question, or an answer that is not for what is asked by now."""
@@ -336,53 +312,6 @@ class ApprovalStore:
         if await self._database.rows(select(approvals.c.id).where(open_).limit(1)):
             await self._changed(open_, {"status": CANCELLED})
 
-    # --- grants ---
-
-    async def granted_rules(self, thread: Thread, run_id: str | None) -> Sequence[tuple[str, str]]:
-        """Return the rules, as YAML, that a thread or this run of it holds by now, each with its approval's id."""
-        mine = or_(_GRANTED_TO_ALL, grants.c.run_id == (run_id or ""))
-        query = select(grants.c.rule, grants.c.approval_id).where(
-            grants.c.thread_id == thread.id, grants.c.revoked_us.is_(None), mine
-        )
-        return [(row.rule, row.approval_id) for row in await self._database.rows(query.order_by(grants.c.created_us))]
-
-    async def grant(self, tenant: str, grant_id: str) -> Grant | None:
-        """Return a grant of a tenant."""
-        rows = await self._database.rows(_GRANTS.where(grants.c.id == grant_id, grants.c.tenant == tenant))
-        return _grant(rows[0]) if rows else None
-
-    async def grants(
-        self, tenant: str, *, thread: str | None, include_ended: bool, before: tuple[int, str] | None, limit: int
-    ) -> Sequence[Grant]:
-        """Return grants, the newest first; `before` is when the last one of the page before was made, and its id."""
-        conditions: list[ColumnElement[bool]] = [grants.c.tenant == tenant]
-        if thread is not None:
-            conditions.append(threads.c.name == thread)
-        if not include_ended:
-            conditions.append(_IN_FORCE)
-        if before is not None:
-            conditions.append(_before(grants, *before))
-        query = _GRANTS.where(*conditions).order_by(grants.c.created_us.desc(), grants.c.id.desc()).limit(limit)
-        return [_grant(row) for row in await self._database.rows(query)]
-
-    async def revoke(self, tenant: str, grant_id: str) -> bool:
-        """Take a grant back, and its approval where the call it is for has not run; return whether anything was."""
-        held = (grants.c.id == grant_id) & (grants.c.tenant == tenant) & grants.c.revoked_us.is_(None)
-        revoked = update(grants).where(held).values(revoked_us=self.clock())
-        approval_id = select(grants.c.approval_id).where(grants.c.id == grant_id).scalar_subquery()
-        unused = (approvals.c.id == approval_id) & (approvals.c.status == APPROVED)
-        by = actor()
-
-        def work(connection: Connection) -> bool:
-            if not connection.execute(revoked).rowcount:
-                return False
-            self._change(connection, unused, {"status": CANCELLED})
-            row = connection.execute(_GRANTS.where(grants.c.id == grant_id)).one()
-            self._audit.append(connection, entries=[_revoked(row, by)])
-            return True
-
-        return await self._database.transact(work)
-
     async def _found(self, *conditions: Any, limit: int | None = None) -> Sequence[Approval]:
         query = _QUERY.where(*conditions).order_by(*_NEWEST_FIRST)
         rows = await self._database.rows(query if limit is None else query.limit(limit))
@@ -392,8 +321,7 @@ class ApprovalStore:
         return await self._database.transact(lambda connection: self._change(connection, which, changes))
 
     def _change(self, connection: Connection, which: Any, changes: Mapping[str, Any]) -> int:
-        changed = {**changes, "changed_us": self._next_change(connection)}
-        return connection.execute(update(approvals).where(which).values(**changed)).rowcount
+        return change_approvals(connection, which, changes, self.clock)
 
     def _check_room(self, connection: Connection, tenant: str, size_bytes: int) -> None:
         """Raise TooManyPending where another approval of this size is one too many."""
@@ -418,16 +346,24 @@ class ApprovalStore:
         few = select(approvals.c.id).where(over, old, ~made_a_grant).limit(_FORGOTTEN_AT_ONCE)
         connection.execute(delete(approvals).where(approvals.c.id.in_(few)))
 
-    def _next_change(self, connection: Connection) -> int:
-        """Return a time after every change so far, whatever the clocks of several gateways say."""
-        last = connection.execute(select(func.max(approvals.c.changed_us))).scalar() or 0
-        return max(self.clock(), last + 1)
 
-
-def _before(table: Table, created_us: int, id_: str) -> ColumnElement[bool]:
-    """Return the condition of rows that come after that one, the newest first."""
-    columns = table.c
-    return or_(columns.created_us < created_us, and_(columns.created_us == created_us, columns.id < id_))
+def _sought(thread: Thread, run_id: str, approval_id: str, asked: Asked, by: str) -> AuditEntry:
+    """Return the entry of a run's call that begins to wait."""
+    return AuditEntry(
+        thread.tenant,
+        "tool_call",
+        by,
+        thread=thread.name,
+        run_id=run_id,
+        call_id=asked.call_id,
+        tool=asked.tool,
+        arguments_digest=asked.arguments_digest,
+        verdict="ask",
+        rule=asked.rule,
+        policy_version=asked.policy_version,
+        outcome="waiting",
+        details={"approval_id": approval_id},
+    )
 
 
 def _answered(approval: Approval, resolution: Resolution) -> AuditEntry:
@@ -452,16 +388,6 @@ def _answered(approval: Approval, resolution: Resolution) -> AuditEntry:
         outcome=resolution.status,
         details=details,
     )
-
-
-def _revoked(row: Any, by: str) -> AuditEntry:
-    details = {"grant_id": row.id, "approval_id": row.approval_id}
-    return AuditEntry(row.tenant, "grant_revoked", by, thread=row.thread, run_id=row.run_id or "", details=details)
-
-
-def _grant(row: Row[Any]) -> Grant:
-    columns = {name: getattr(row, name) for name in (*_GRANT_COLUMNS, "thread", "granted_by")}
-    return Grant(**columns, in_force=bool(row.in_force))
 
 
 def _approval(row: Row[Any]) -> Approval:

@@ -72,18 +72,18 @@ class AuditReader:
         return await self._found(conditions, limit, newest_first=True)
 
     async def after(
-        self, tenant: str, wanted: AuditFilter, *, sequence: int, until: int | None = None, limit: int = SLICE
+        self, tenant: str, wanted: AuditFilter, *, sequence: int, until: int | None = None
     ) -> Sequence[AuditRecord]:
-        """Return records from after a sequence number, in their order, none after `until`."""
+        """Return a slice of the records after a sequence number, in their order, none after `until`."""
         conditions = [_RECORDS.tenant == tenant, _RECORDS.sequence > sequence, *wanted.conditions()]
         if until is not None:
             conditions.append(_RECORDS.sequence <= until)
-        return await self._found(conditions, limit)
+        return await self._found(conditions, SLICE)
 
-    async def chain(self, tenant: str, *, until: int | None = None) -> AsyncIterator[AuditRecord]:
+    async def chain(self, tenant: str) -> AsyncIterator[AuditRecord]:
         """Yield a chain from its first record on, reading a slice at a time."""
         sequence = 0
-        while found := await self.after(tenant, EVERYTHING, sequence=sequence, until=until):
+        while found := await self.after(tenant, EVERYTHING, sequence=sequence):
             for record in found:
                 yield record
             sequence = found[-1].sequence

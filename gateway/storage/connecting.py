@@ -9,10 +9,11 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, make_url
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from gateway.errors import Misconfigured
 
@@ -53,6 +54,21 @@ def connect(url: str) -> Engine:
     event.listen(engine, "before_cursor_execute", _without_nul, retval=True)
     event.listen(engine, "handle_error", _without_details)
     return engine
+
+
+def shown(url: str) -> str:
+    """Return a URL as it may be shown, without its password."""
+    return make_url(url).render_as_string(hide_password=True)
+
+
+def file_of(url: str) -> Path | None:
+    """Return SQLite's file; None where a URL is none, or names another database or one in memory."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        return None  # told when it is opened
+    in_file = parsed.get_backend_name() == "sqlite" and parsed.database and parsed.database != ":memory:"
+    return Path(str(parsed.database)) if in_file else None
 
 
 def begin_writing(connection: Connection) -> None:
@@ -105,11 +121,12 @@ def _without_nul(
 ) -> tuple[str, Any]:
     """Replace NUL in what is bound, whichever shape the driver wants it in. On the path of every statement."""
     if executemany:
-        return statement, [_clean(row) for row in parameters]
-    return statement, _clean(parameters)
+        return statement, [without_nul(row) for row in parameters]
+    return statement, without_nul(parameters)
 
 
-def _clean(row: Any) -> Any:
+def without_nul(row: Any) -> Any:
+    """Return what is bound, a mapping or a tuple, with NUL replaced: PostgreSQL has no text with it."""
     values = row.values() if isinstance(row, Mapping) else row
     for value in values:
         if isinstance(value, str) and _NUL in value:

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Self, TypeVar
 
 from sqlalchemy import Connection, Engine, Executable, Result, Row, Select
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from gateway.errors import Misconfigured, Unavailable
-from gateway.storage.connecting import READERS, connect, said_by_driver
+from gateway.storage.connecting import connect, said_by_driver
 from gateway.storage.migration import NotMigrated, upgrade
 from gateway.storage.prepared import Prepared
+from gateway.storage.readers import Readers
 from gateway.storage.writer import TRIES, Writer, lost
 
 # Rows of a long answer that are fetched at once, where not all of them may be wanted.
@@ -38,6 +40,10 @@ Work = Callable[[Connection], T]
 """What is done in one transaction, in the writer's thread. It may be rolled back and done again: no side effects."""
 
 
+class ConstraintViolated(Exception):
+    """A write that a constraint or a trigger of the tables refuses, and how the database says so."""
+
+
 class Database:
     """An open database. Reads take a connection each; `write` returns when what it was given is durable.
 
@@ -47,9 +53,7 @@ class Database:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="database-reader")
-        # Who calls is asked for here: it must not wait behind what tenants ask for.
-        self._foremost = ThreadPoolExecutor(1, thread_name_prefix="database-foremost")
+        self._readers = Readers()
         self._writer = Writer(engine)
         # For `look`, on the event loop.
         self._looking: Connection | None = None
@@ -61,7 +65,7 @@ class Database:
         engine = connect(url)
         database = cls(engine)
         try:
-            await asyncio.get_running_loop().run_in_executor(database._readers, upgrade, engine)
+            await database._readers.run(partial(upgrade, engine))
         except (SQLAlchemyError, OSError, NotMigrated) as error:
             await database.close()
             raise Misconfigured(
@@ -94,12 +98,8 @@ class Database:
         """Return what `take`, in a reader's thread, makes of the rows; those that it does not ask for are not read."""
         if self._closed:
             raise Unavailable("the gateway is stopping; ask again when it is back")
-        return await asyncio.get_running_loop().run_in_executor(
-            self._foremost if foremost else self._readers,
-            self._read,
-            lambda connection: connection.execute(query),
-            take,
-        )
+        asked = partial(self._read, lambda connection: connection.execute(query), take)
+        return await self._readers.run(asked, foremost=foremost)
 
     async def look(self, statement: Prepared, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
         """Return the few rows that a look-up by an index finds; as `rows` otherwise.
@@ -110,19 +110,25 @@ class Database:
         if self._closed:
             raise Unavailable("the gateway is stopping; ask again when it is back")
         if self._engine.dialect.name == "sqlite":
-            with contextlib.suppress(SQLAlchemyError):
+            with contextlib.suppress(SQLAlchemyError, sqlite3.Error):
                 return self._look_at_once(statement, parameters)
+        return await self.found(statement, parameters)
+
+    async def found(self, statement: Prepared, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
+        """Return what a prepared query finds that may take its time; as `rows` otherwise."""
+        if self._closed:
+            raise Unavailable("the gateway is stopping; ask again when it is back")
         asked = partial(self._read, partial(statement.execute, parameters=parameters), list)
-        return await asyncio.get_running_loop().run_in_executor(self._readers, asked)
+        return await self._readers.run(asked)
 
     async def write(self, *writes: Write) -> None:
-        """Execute statements in one transaction; all of them or none."""
+        """Execute statements in one transaction; all of them or none. Raises ConstraintViolated, and Unavailable."""
         await self._queued(partial(_execute, writes=writes), apart=False)
 
     async def transact(self, work: Work[T], *, apart: bool = True) -> T:
         """Do what reads and writes in one transaction that no other writer comes between; return what it returns.
 
-        What it raises undoes what it did, and is raised here.
+        What it raises undoes what it did, and is raised here; ConstraintViolated where a constraint refuses a row.
         Not `apart` it costs no savepoint; when it raises, all that shares its transaction is done again.
         """
         done: T = await self._queued(work, apart=apart)
@@ -135,21 +141,21 @@ class Database:
         """
         if self._engine.dialect.name != "sqlite":
             return True
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._truncate)
+        return await self._readers.run(self._truncate)
 
     async def _queued(self, work: Work[Any], *, apart: bool) -> Any:
         if self._closed:
             raise Unavailable("the gateway is stopping; ask again when it is back")
-        return await self._writer.done(work, apart=apart)
+        try:
+            return await self._writer.done(work, apart=apart)
+        except IntegrityError as error:
+            raise ConstraintViolated(said_by_driver(error)) from error
 
     def _look_at_once(self, statement: Prepared, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
         if self._looking is None:
             self._looking = self._engine.connect()
             self._looking.exec_driver_sql("PRAGMA busy_timeout=0")
-        try:
-            return statement.execute(self._looking, parameters).all()
-        finally:
-            self._looking.rollback()
+        return statement.look(self._looking, parameters)
 
     # --- what the threads do ---
 
@@ -182,8 +188,7 @@ class Database:
         looking, self._looking = self._looking, None
         if looking is not None:
             looking.close()
-        self._readers.shutdown()
-        self._foremost.shutdown()
+        self._readers.shut_down()
         self._engine.dispose()
 
 

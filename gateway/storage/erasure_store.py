@@ -5,14 +5,16 @@ Which rows those are is read off the tables: a column tenant, else thread_id, el
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 
 from pydantic import JsonValue
-from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Select, Table, delete, func, select, tuple_, update
 
 from gateway.clock import NowUs, now_us
 from gateway.storage.audit_store import OPERATORS, AuditEntry, AuditStore
+from gateway.storage.call_journal import interrupt_calls
 from gateway.storage.database import Database
 from gateway.storage.tables import (
     RUNS_UNDER_WAY,
@@ -25,18 +27,29 @@ from gateway.storage.tables import (
     policy_changes,
     runs,
     threads,
+    tool_calls,
 )
 from gateway.storage.tenant_rows import belongs_to_tenant
 
 AUDIT = frozenset({audit_records.name, audit_heads.name})
 """The tables of the audit, which stays unless its deletion is asked for."""
 _BATCH_ROWS = 1000
+# What stands in the place of a deletion's id where the whole tenant goes.
+_OF_TENANT = "tenant"
 # Rows that point to others go first.
 _TABLES: Sequence[Table] = tuple(reversed(metadata.sorted_tables))
 
 
 class RunUnderWay(Exception):
     """A run is under way in the thread; the text is its id."""
+
+
+class CallUnderWay(Exception):
+    """A tool call is under way in the thread; the text is its id."""
+
+
+class DeletionLost(Exception):
+    """Another deletion of the thread has taken the place of this."""
 
 
 class ErasureStore:
@@ -47,33 +60,45 @@ class ErasureStore:
         self._clock = clock
         self._audit = AuditStore(database, clock)
 
-    async def may_remove(self, tenant: str, name: str) -> bool:
-        """Return whether there is such a thread; raises RunUnderWay."""
-        query = (
-            select(threads.c.id, runs.c.id.label("run_id"))
-            .outerjoin(runs, (runs.c.thread_id == threads.c.id) & runs.c.status.in_(RUNS_UNDER_WAY))
-            .where(threads.c.tenant == tenant, threads.c.name == name)
-        )
-        found = await self._database.rows(query)
-        if found and found[0].run_id is not None:
-            raise RunUnderWay(found[0].run_id)
-        return bool(found)
+    async def begin(self, tenant: str, name: str, deletion: str) -> bool:
+        """Let no run and no call begin in a thread any more; return whether there is such a thread.
 
-    async def remove_thread(self, tenant: str, name: str, actor: str) -> Mapping[str, int] | None:
+        `deletion` is this deletion's id: it takes the place of an earlier one, which was cut short or has lost. Raises
+        RunUnderWay and CallUnderWay, with nothing changed.
+        """
+
+        def work(connection: Connection) -> bool:
+            found = connection.execute(_thread(tenant, name)).first()
+            if found is None:
+                return False
+            _refuse_under_way(connection, found.id)
+            connection.execute(update(threads).where(threads.c.id == found.id).values(deletion=deletion))
+            return True
+
+        return await self._database.transact(work)
+
+    async def give_up(self, tenant: str, name: str, deletion: str) -> None:
+        """Let runs and calls begin in a thread again, unless another deletion has taken the place of this."""
+        own = (threads.c.tenant == tenant) & (threads.c.name == name) & (threads.c.deletion == deletion)
+        await self._database.write((update(threads).where(own).values(deletion=None), None))
+
+    async def remove_thread(
+        self, tenant: str, name: str, actor: str, deletion: str | None = None
+    ) -> Mapping[str, int] | None:
         """Remove a thread, all of it or nothing; return the rows by table, None when it is not there.
 
-        Raises RunUnderWay. The audit stays, and has a record of this.
+        `deletion` is what it was begun with, if it was. Raises DeletionLost, RunUnderWay and CallUnderWay. The audit
+        stays, and has a record of this.
         """
 
         def work(connection: Connection) -> Mapping[str, int] | None:
-            thread_id = connection.execute(
-                select(threads.c.id).where(threads.c.tenant == tenant, threads.c.name == name)
-            ).scalar()
-            if thread_id is None:
+            found = connection.execute(_thread(tenant, name)).first()
+            if found is None:
                 return None
-            under_way = select(runs.c.id).where(runs.c.thread_id == thread_id, runs.c.status.in_(RUNS_UNDER_WAY))
-            if (run_id := connection.execute(under_way).scalar()) is not None:
-                raise RunUnderWay(run_id)
+            if found.deletion != deletion:
+                raise DeletionLost
+            thread_id = found.id
+            _refuse_under_way(connection, thread_id)
             removed = {}
             for table in _TABLES:
                 belongs = belongs_to_thread(table, thread_id)
@@ -86,8 +111,12 @@ class ErasureStore:
         return await self._database.transact(work)
 
     async def stop_tenant(self, tenant: str) -> None:
-        """Revoke all keys of a tenant, end what waits, and ask those who host its runs to end them."""
+        """Revoke all keys of a tenant, end what waits, and ask those who host its runs to end them.
+
+        In its threads nothing begins any more.
+        """
         now = self._clock()
+        going = update(threads).where(threads.c.tenant == tenant).values(deletion=_OF_TENANT)
         keys = update(api_keys).where(api_keys.c.tenant == tenant, api_keys.c.revoked_us.is_(None))
         of_tenant = runs.c.tenant == tenant
         waiting = update(runs).where(of_tenant, runs.c.status == "waiting")
@@ -98,18 +127,29 @@ class ErasureStore:
             (open_.values(status="cancelled", changed_us=now), None),
             (waiting.values(status="cancelled", finished_us=now, checkpoint=None), None),
             (running.values(cancel_us=now), None),
+            (going, None),
         )
 
-    async def running(self, tenant: str) -> int:
-        """Return how many runs of a tenant are running."""
-        query = select(func.count().label("runs")).where(runs.c.tenant == tenant, runs.c.status == "running")
-        return int((await self._database.rows(query))[0].runs)
+    async def under_way(self, tenant: str) -> bool:
+        """Return whether any run of a tenant is running, or any call under way."""
+        running = select(runs.c.id).where(runs.c.tenant == tenant, runs.c.status == "running").limit(1)
+        executing = select(tool_calls.c.id).where(_is_executing(tenant)).limit(1)
+        return bool(await self._database.rows(running) or await self._database.rows(executing))
 
     async def take_runs(self, tenant: str) -> None:
-        """End the runs that nobody has ended; whoever still hosts one can write nothing of it any more."""
-        ended = {"status": "cancelled", "finished_us": self._clock(), "gateway": None, "epoch": runs.c.epoch + 1}
+        """End the runs that nobody has ended; whoever still hosts one can write nothing of it any more.
+
+        Calls that are under way are interrupted, as the audit says: their outcome is written nowhere any more.
+        """
+        now = self._clock()
+        ended = {"status": "cancelled", "finished_us": now, "gateway": None, "epoch": runs.c.epoch + 1}
         left = (runs.c.tenant == tenant) & (runs.c.status == "running")
-        await self._database.write((update(runs).where(left).values(**ended), None))
+
+        def work(connection: Connection) -> None:
+            connection.execute(update(runs).where(left).values(**ended))
+            interrupt_calls(connection, self._audit, _is_executing(tenant), now)
+
+        await self._database.transact(work)
 
     async def threads_of(self, tenant: str, name: str | None = None) -> Mapping[str, str | None]:
         """Return a tenant's threads, or the one of a name, with the engine that the files are on, where known."""
@@ -147,6 +187,14 @@ class ErasureStore:
         while gone := await self._database.transact(lambda connection: connection.execute(batch).rowcount):
             removed += gone
         return removed
+
+    async def was_deleted(self, tenant: str) -> bool:
+        """Return whether the operators' audit has that a tenant was deleted."""
+        columns = audit_records.c
+        said = json.dumps({"tenant": tenant})[1:-1]
+        told = (columns.tenant == OPERATORS) & (columns.kind == "tenant_deleted")
+        query = select(columns.details).where(told, columns.details.contains(said, autoescape=True))
+        return any(json.loads(row.details).get("tenant") == tenant for row in await self._database.rows(query))
 
     async def tell(
         self,
@@ -210,6 +258,24 @@ class ErasureStore:
         entry = AuditEntry(OPERATORS, "tenant_deleted", actor=actor, details=details)
         self._audit.append(connection, entries=[entry])
         return everything, left
+
+
+def _thread(tenant: str, name: str) -> Select[tuple[str, str | None]]:
+    return select(threads.c.id, threads.c.deletion).where(threads.c.tenant == tenant, threads.c.name == name)
+
+
+def _is_executing(tenant: str) -> ColumnElement[bool]:
+    return (tool_calls.c.tenant == tenant) & (tool_calls.c.state == "executing")
+
+
+def _refuse_under_way(connection: Connection, thread_id: str) -> None:
+    """Raise RunUnderWay or CallUnderWay: a call is from before it asks for its sandbox until its outcome is written."""
+    running = select(runs.c.id).where(runs.c.thread_id == thread_id, runs.c.status.in_(RUNS_UNDER_WAY))
+    if (run_id := connection.execute(running.limit(1)).scalar()) is not None:
+        raise RunUnderWay(run_id)
+    executing = select(tool_calls.c.id).where(tool_calls.c.thread_id == thread_id, tool_calls.c.state == "executing")
+    if (call_id := connection.execute(executing.limit(1)).scalar()) is not None:
+        raise CallUnderWay(call_id)
 
 
 def belongs_to_thread(table: Table, thread_id: str) -> ColumnElement[bool] | None:

@@ -1,23 +1,32 @@
-"""API keys as they are stored: never their secrets. What is done with them is audited where it is done."""
+"""API keys as they are stored: never their secrets. What is done with them is audited where it is done.
+
+A key that was asked for with a request id is made once. Whoever asks again has not seen its secret, so the same key
+gets another one, as long as it was never used.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from pydantic import JsonValue
-from sqlalchemy import Connection, Row, and_, insert, or_, select, update
+from sqlalchemy import Connection, Row, and_, insert, literal, or_, select, update
 
 from gateway.clock import NowUs, now_us
-from gateway.errors import InvalidArgument, NotFound
+from gateway.errors import Conflict, InvalidArgument, NotFound, RequestIdReused
 from gateway.identity.keys import NewKey, checked_name, make_key
 from gateway.storage.audit_store import OPERATORS, AuditEntry, AuditStore
 from gateway.storage.database import Database
+from gateway.storage.key_runs import KeyRuns
 from gateway.storage.tables import api_keys
 
 _KEYS = api_keys.c
+_ASKED_AGAIN_US = 600 * 1_000_000
+WORKING, KEY_EXPIRED, KEY_REVOKED = "working", "expired", "revoked"
 
 
 @dataclass(frozen=True)
@@ -35,28 +44,70 @@ class StoredKey:
     replaced_by: str | None
 
 
+@dataclass(frozen=True)
+class KeyRequest:
+    """A request for a key that has an id; the same request is one with the same digest."""
+
+    id: str
+    digest: str
+
+    @classmethod
+    def of(cls, request_id: str, by: str, *asked: JsonValue) -> KeyRequest | None:
+        """Return the request of whoever asks for a key; None where it has no id."""
+        told = json.dumps([by, *asked])
+        return cls(request_id, hashlib.sha256(told.encode()).hexdigest()) if request_id else None
+
+
 class KeyStore:
-    """The keys of all tenants, and of the operators."""
+    """The keys of all tenants, and of the operators; `runs` are those that they started."""
 
     def __init__(self, database: Database, clock: NowUs = now_us) -> None:
         self._database = database
         self._clock = clock
         self._audit = AuditStore(database, clock)
+        self.runs = KeyRuns(database, clock)
 
     async def add(
         self, tenant: str, *keys: NewKey, name: str = "", lifetime_us: int | None = None, by: str = "gateway"
     ) -> Sequence[StoredKey]:
         """Store keys of a tenant, or of an operator: all of them or none. InvalidArgument for a name that is none."""
         checked_name(name)
-        now = self._clock()
-        expires_us = None if lifetime_us is None else now + lifetime_us
-        made = [_stored(tenant, key, name, now, expires_us) for key in keys]
+        made = self._made(tenant, keys, name, lifetime_us)
         await self._database.transact(partial(self._insert, made=made, keys=keys, by=by))
         return made
+
+    async def add_requested(
+        self, tenant: str, key: NewKey, *, name: str, lifetime_us: int | None, by: str, request: KeyRequest | None
+    ) -> StoredKey:
+        """Store a key, or give the one that the same request made the secret of this one.
+
+        Raises RequestIdReused; Conflict where that one was used, or was made long ago.
+        """
+        checked_name(name)
+        (made,) = self._made(tenant, (key,), name, lifetime_us)
+
+        def work(connection: Connection) -> StoredKey:
+            again = self._asked_again(connection, request, key, by)
+            if again is None:
+                self._insert(connection, made=(made,), keys=(key,), by=by, request=request)
+            return again or made
+
+        return await self._database.transact(work)
 
     async def find(self, digest: str) -> StoredKey | None:
         """Return the key with a digest, None when it is not known, revoked or expired."""
         query = select(api_keys).where(_KEYS.digest == digest, self._works())
+        found = await self._database.rows(query, foremost=True)
+        if found and found[0].request_id is not None and found[0].used_us is None:
+            # The first use, once in the life of a key: from here on nobody gets another secret of it.
+            used = update(api_keys).where(_KEYS.digest == digest, _KEYS.used_us.is_(None))
+            await self._database.write((used.values(used_us=self._clock()), None))
+            found = await self._database.rows(query, foremost=True)
+        return _key(found[0]) if found else None
+
+    async def over(self, digest: str) -> StoredKey | None:
+        """Return the key with a digest that does not work any more; None when it is not known, or works."""
+        query = select(api_keys).where(_KEYS.digest == digest, ~self._works())
         found = await self._database.rows(query, foremost=True)
         return _key(found[0]) if found else None
 
@@ -68,14 +119,26 @@ class KeyStore:
         return _key(found[0])
 
     async def list(
-        self, tenant: str | None, *, include_ended: bool, limit: int, before: tuple[int, str] | None = None
+        self,
+        tenant: str | None,
+        *,
+        include_ended: bool,
+        limit: int,
+        before: tuple[int, str] | None = None,
+        scope: str = "",
+        state: str = "",
     ) -> Sequence[StoredKey]:
-        """Return keys, the newest first; of one tenant ("" for operators) or, with None, of all."""
+        """Return keys, the newest first; of one tenant ("" for operators) or, with None, of all.
+
+        With `state`, working, expired or revoked, `include_ended` says nothing.
+        """
         query = select(api_keys).order_by(_KEYS.created_us.desc(), _KEYS.id.desc()).limit(limit)
         if tenant is not None:
             query = query.where(_KEYS.tenant == tenant)
-        if not include_ended:
-            query = query.where(self._works())
+        if scope:
+            query = query.where((literal(",") + _KEYS.scopes + literal(",")).contains(f",{scope},", autoescape=True))
+        if state or not include_ended:
+            query = query.where(self._is(state or WORKING))
         if before is not None:
             at_us, id_ = before
             query = query.where(or_(_KEYS.created_us < at_us, and_(_KEYS.created_us == at_us, _KEYS.id < id_)))
@@ -85,25 +148,78 @@ class KeyStore:
         """Make a key useless; one that is revoked already stays as it is. NotFound."""
         return await self._database.transact(partial(self._revoke, key_id=key_id, by=by))
 
-    async def rotate(self, key_id: str, *, overlap_us: int, by: str) -> tuple[StoredKey, NewKey]:
+    async def rotate(
+        self, key_id: str, *, overlap_us: int, by: str, request: KeyRequest | None = None
+    ) -> tuple[StoredKey, NewKey]:
         """Make a key like another, as long-lived, which works on until the overlap is over.
 
-        NotFound; InvalidArgument for one that does not work any more, or was rotated already.
+        NotFound; InvalidArgument for one that does not work any more, or was rotated already. With a request that was
+        made before: as add_requested.
         """
-        return await self._database.transact(partial(self._rotate, key_id=key_id, overlap_us=overlap_us, by=by))
+        return await self._database.transact(
+            partial(self._rotate, key_id=key_id, overlap_us=overlap_us, by=by, request=request)
+        )
+
+    def _made(self, tenant: str, keys: Sequence[NewKey], name: str, lifetime_us: int | None) -> Sequence[StoredKey]:
+        now = self._clock()
+        expires_us = None if lifetime_us is None else now + lifetime_us
+        return [_stored(tenant, key, name, now, expires_us) for key in keys]
 
     def _works(self) -> Any:
         return and_(_KEYS.revoked_us.is_(None), or_(_KEYS.expires_us.is_(None), _KEYS.expires_us > self._clock()))
 
+    def _is(self, state: str) -> Any:
+        if state == KEY_REVOKED:
+            return _KEYS.revoked_us.is_not(None)
+        over = and_(_KEYS.revoked_us.is_(None), _KEYS.expires_us <= self._clock())
+        return over if state == KEY_EXPIRED else self._works()
+
     # --- in the writer's thread ---
 
-    def _insert(self, connection: Connection, *, made: Sequence[StoredKey], keys: Sequence[NewKey], by: str) -> None:
+    def _insert(
+        self,
+        connection: Connection,
+        *,
+        made: Sequence[StoredKey],
+        keys: Sequence[NewKey],
+        by: str,
+        request: KeyRequest | None = None,
+    ) -> None:
+        asked = {} if request is None else {"request_id": request.id, "request_digest": request.digest}
         for stored, key in zip(made, keys, strict=True):
             row = {name: getattr(stored, name) for name in StoredKey.__dataclass_fields__}
             connection.execute(
-                insert(api_keys).values({**row, "scopes": ",".join(stored.scopes), "digest": key.digest})
+                insert(api_keys).values({**row, **asked, "scopes": ",".join(stored.scopes), "digest": key.digest})
             )
             self._tell(connection, "key_created", stored, by, name=stored.name, expires_us=stored.expires_us)
+
+    def _asked_again(
+        self, connection: Connection, request: KeyRequest | None, key: NewKey, by: str
+    ) -> StoredKey | None:
+        """Give the key that a request made before another secret, `key`'s; None where there was no such request."""
+        if request is None:
+            return None
+        asked = select(api_keys).where(_KEYS.request_id == request.id).with_for_update()
+        found = connection.execute(asked).first()
+        if found is None:
+            return None
+        if found.request_digest != request.digest:
+            raise RequestIdReused(
+                f"request_id: {request.id!r} was given to another request for a key; take a new one for each key"
+            )
+        now, known = self._clock(), _key(found)
+        over = known.revoked_us is not None or (known.expires_us is not None and known.expires_us <= now)
+        if found.used_us is not None or over or known.created_us <= now - _ASKED_AGAIN_US:
+            raise Conflict(
+                f"the request {request.id!r} made the key {known.id}, which was used, or was made more than "
+                f"{_ASKED_AGAIN_US // 60_000_000} minutes ago: revoke it if nobody has its secret, and make another",
+                key_id=known.id,
+            )
+        fresh = {"digest": key.digest, "shown": key.shown}
+        connection.execute(update(api_keys).where(_KEYS.id == known.id).values(**fresh))
+        known = _locked(connection, known.id)
+        self._tell(connection, "key_reissued", known, by)
+        return known
 
     def _revoke(self, connection: Connection, *, key_id: str, by: str) -> StoredKey:
         found = _locked(connection, key_id)
@@ -113,17 +229,22 @@ class KeyStore:
         self._tell(connection, "key_revoked", found, by)
         return _locked(connection, key_id)
 
-    def _rotate(self, connection: Connection, *, key_id: str, overlap_us: int, by: str) -> tuple[StoredKey, NewKey]:
+    def _rotate(
+        self, connection: Connection, *, key_id: str, overlap_us: int, by: str, request: KeyRequest | None
+    ) -> tuple[StoredKey, NewKey]:
         old, now = _locked(connection, key_id), self._clock()
+        key = make_key(old.scopes, operator=not old.tenant)
+        again = self._asked_again(connection, request, key, by)
+        if again is not None:
+            return again, key
         if old.replaced_by is not None:
             raise InvalidArgument(f"key_id: {old.shown} was rotated already: rotate {old.replaced_by}")
         if old.revoked_us is not None or (old.expires_us is not None and old.expires_us <= now):
             raise InvalidArgument(f"key_id: {old.shown} does not work any more: make a key")
-        key = make_key(old.scopes, operator=not old.tenant)
         expires_us = None if old.expires_us is None else now + old.expires_us - old.created_us
         new = _stored(old.tenant, key, old.name, now, expires_us)
         ends_us = now + overlap_us if old.expires_us is None else min(now + overlap_us, old.expires_us)
-        self._insert(connection, made=(new,), keys=(key,), by=by)
+        self._insert(connection, made=(new,), keys=(key,), by=by, request=request)
         connection.execute(update(api_keys).where(_KEYS.id == key_id).values(replaced_by=new.id, expires_us=ends_us))
         self._tell(connection, "key_rotated", old, by, replaced_by=new.id, works_until_us=ends_us)
         return new, key

@@ -9,18 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sqlalchemy import Connection, Select, delete, insert, or_, select, update
+from sqlalchemy import BindParameter, Connection, Select, bindparam, delete, insert, or_, select, update
 
 from gateway.clock import NowUs, now_us
 from gateway.storage.audit_store import AuditStore
 from gateway.storage.database import Database
+from gateway.storage.prepared import Prepared
 from gateway.storage.run_audit import calls_interrupted
 from gateway.storage.tables import gateways, holds, tool_calls
 
 INTERRUPTED_REASON = "the gateway stopped while this was under way; what it had done by then is not known"
 
 
-def live_gateways(now_us: int) -> Select[tuple[str]]:
+# Every gateway writes the one and asks the other again and again.
+_RENEW = Prepared(
+    update(gateways)
+    .where(gateways.c.id == bindparam("whose"))
+    .values({name: bindparam(name) for name in ("engine", "channels", "address", "expires_us")})
+)
+_OVER = Prepared(select(gateways.c.id).where(gateways.c.expires_us <= bindparam("at_us")).limit(1))
+
+
+def live_gateways(now_us: int | BindParameter[int]) -> Select[tuple[str]]:
     """Select the ids of the processes that serve."""
     return select(gateways.c.id).where(gateways.c.expires_us > now_us)
 
@@ -41,7 +51,7 @@ class LeaseStore:
         def work(connection: Connection) -> None:
             now = self.clock()
             row = {"engine": engine, "channels": channels, "address": address, "expires_us": now + length_us}
-            if not connection.execute(update(gateways).where(gateways.c.id == id_).values(**row)).rowcount:
+            if not _RENEW.execute(connection, {**row, "whose": id_}).rowcount:
                 connection.execute(insert(gateways).values(id=id_, started_us=started_us or now, **row))
 
         await self._database.transact(work)
@@ -59,7 +69,7 @@ class LeaseStore:
         settled here: who hosts them next does it.
         """
         now = self.clock()
-        if not all_ and not await self._database.rows(select(gateways.c.id).where(gateways.c.expires_us <= now)):
+        if not all_ and not await self._database.look(_OVER, {"at_us": now}):
             return 0
 
         def work(connection: Connection) -> int:

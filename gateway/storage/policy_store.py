@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, Select, func, insert, select
+from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select
 
 from gateway.clock import NowUs, now_us
 from gateway.errors import NotFound
 from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database
+from gateway.storage.prepared import Prepared
 from gateway.storage.tables import policies, policy_changes
 
 OPERATOR = ""
@@ -23,6 +24,7 @@ _CHANGES = policy_changes.c
 _BY_LIMIT_CHARS = 256
 # Two transactions may become visible in another order than their ids have; none is this far behind.
 _LATE_CHANGES = 64
+_SINCE = Prepared(select(policy_changes).where(_CHANGES.id > bindparam("after")).order_by(_CHANGES.id))
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,14 @@ class Change:
     at_us: int
 
 
+class NotStanding(Exception):
+    """What was expected to be in force is not; `standing` is, None where nothing was ever applied."""
+
+    def __init__(self, standing: Change | None) -> None:
+        super().__init__("another change is in force")
+        self.standing = standing
+
+
 def digest_of_text(text: str) -> str:
     """Return the SHA-256 of a policy's text, in hex."""
     return hashlib.sha256(text.encode()).hexdigest()
@@ -51,11 +61,15 @@ class PolicyStore:
         self._audit = AuditStore(database, clock)
         self._clock = clock
 
-    async def apply(self, tenant: str, text: str, kind: Kind, by: str, comment: str = "") -> Change:
+    async def apply(
+        self, tenant: str, text: str, kind: Kind, by: str, comment: str = "", *, expected: int | None = None
+    ) -> Change:
         """Put a text in force, in one transaction; nothing is said of whether it loads.
 
         A file's text that is the last that came from a file already, because another gateway was faster, changes
-        nothing: the change of that time is returned.
+        nothing: the change of that time is returned. So does what an operator applies that is in force already.
+
+        `expected` is the id of the change that is to be in force until then, 0 for none; NotStanding.
         """
         row: dict[str, Any] = {
             "tenant": tenant,
@@ -69,7 +83,7 @@ class PolicyStore:
         chains = (tenant,) if kind == "file" else tuple(dict.fromkeys((OPERATOR, tenant)))
 
         def work(connection: Connection) -> Change:
-            change = _apply(connection, text=text, row=row)
+            change = _apply(connection, text=text, row=row, expected=expected)
             if change.at_us == row["at_us"] and change.by == row["by"]:  # else another gateway was faster
                 told = {"tenant": tenant, "how": kind, "text_sha256": row["digest"], "change": change.id}
                 entries = [AuditEntry(chain, "policy_applied", by, details=told) for chain in chains]
@@ -100,8 +114,7 @@ class PolicyStore:
 
     async def changes_since(self, id_: int) -> Sequence[Change]:
         """Return the changes after one, oldest first; a few before it come again, in case they became visible late."""
-        query = select(policy_changes).where(_CHANGES.id > id_ - _LATE_CHANGES).order_by(_CHANGES.id)
-        return [_change(row) for row in await self._database.rows(query)]
+        return [_change(row) for row in await self._database.look(_SINCE, {"after": id_ - _LATE_CHANGES})]
 
     async def has(self, digest: str) -> bool:
         """Return whether a text was ever in force, and so has loaded."""
@@ -109,17 +122,25 @@ class PolicyStore:
 
     async def text(self, digest: str) -> str:
         """Return a version's text; NotFound when there is none with that digest."""
-        found = await self._database.rows(select(policies.c.text).where(policies.c.digest == digest))
+        # A tenant's first call waits for it before anybody knows who calls, and so behind nothing that tenants ask for.
+        query = select(policies.c.text).where(policies.c.digest == digest)
+        found = await self._database.rows(query, foremost=True)
         if not found:
             raise NotFound(f"no policy has the digest {digest[:64]!r}: `airlock policy history` lists those there are")
         return str(found[0].text)
 
 
-def _apply(connection: Connection, *, text: str, row: dict[str, Any]) -> Change:
+def _apply(connection: Connection, *, text: str, row: dict[str, Any], expected: int | None) -> Change:
     if row["kind"] == "file":
         from_file = _last(connection, (_CHANGES.tenant == row["tenant"]) & (_CHANGES.kind == "file"))
         if from_file is not None and from_file.digest == row["digest"]:
             return from_file
+    else:
+        standing = _last(connection, _CHANGES.tenant == row["tenant"])
+        if standing is not None and standing.digest == row["digest"]:
+            return standing
+        if expected is not None and expected != (0 if standing is None else standing.id):
+            raise NotStanding(standing)
     known = select(policies.c.digest).where(policies.c.digest == row["digest"])
     if connection.execute(known).first() is None:
         version = {"digest": row["digest"], "text": text, "created_us": row["at_us"]}

@@ -8,13 +8,18 @@ texts, integers and truth values that are written are well.
 
 from __future__ import annotations
 
+import sqlite3
+from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from sqlalchemy import Connection, CursorResult, Executable
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.elements import ClauseElement
+
+from gateway.storage.connecting import without_nul
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,17 @@ class Prepared:
         compiled = self._for(connection, parameters)
         return connection.exec_driver_sql(compiled.text, compiled.laid_out(parameters))
 
+    def look(self, connection: Connection, parameters: Mapping[str, Any]) -> Sequence[Any]:
+        """Return the rows of a query as SQLite's own driver finds them; raises sqlite3.Error."""
+        compiled = self._for(connection, parameters)
+        driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]
+        cursor = driver.execute(compiled.text, without_nul(compiled.laid_out(parameters)))
+        found = cursor.fetchall()  # to the end: an open cursor would hold on to what the log had then
+        if not found:
+            return []
+        row = _row_of(tuple(column[0] for column in cursor.description))
+        return [row(*values) for values in found]
+
     def execute_all(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         """Execute it for each row; all have the same keys, and there is one at least."""
         if len(rows) == 1:
@@ -66,3 +82,9 @@ class Prepared:
         given = {name: value for name, value in compiled.params.items() if name not in names}
         order = compiled.positiontup if compiled.positional else None
         return _Compiled(compiled.string, order, given)
+
+
+@cache
+def _row_of(columns: tuple[str, ...]) -> Any:
+    """Return the class of a query's rows; there are as many as there are prepared queries."""
+    return namedtuple("Row", columns)  # noqa: PYI024 - its names are the query's

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Select, and_, bindparam, delete, func, insert, or_, select, text, update
 
 from gateway.clock import NowUs, now_us
+from gateway.errors import QuotaExceeded
 from gateway.storage.database import Database
-from gateway.storage.tables import counters, holds, runs
+from gateway.storage.prepared import Prepared
+from gateway.storage.tables import counters, holds, runs, storage_use
 
 # Of a name only the window that is counted in is needed. The one before stays for gateways whose clocks are behind.
 _KEPT_WINDOWS = 2
@@ -49,6 +51,7 @@ _FORGET = delete(counters).where(
     counters.c.window_us > 0,
     counters.c.window_us < bindparam("before_us"),
 )
+_STORED = Prepared(select(storage_use.c.threads, storage_use.c.bytes).where(storage_use.c.tenant == bindparam("whose")))
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,11 @@ class QuotaStore:
         found = {row.name: row.used for row in await self._database.rows(query)}
         return {name: found.get(name, 0) for name in windows}
 
+    async def stored(self, tenant: str) -> tuple[int, int]:
+        """Return how many threads a tenant has, and how many bytes are stored of it."""
+        found = await self._database.look(_STORED, {"whose": tenant})
+        return (found[0].threads, found[0].bytes) if found else (0, 0)
+
     async def runs_at_once(self, tenant: str, name: str) -> int:
         """Return how many runs count as being under way."""
         query = select(func.count()).select_from(holds).where(holds.c.tenant == tenant, holds.c.name == name)
@@ -179,6 +187,18 @@ class QuotaStore:
                 before_us = take.window_us - _KEPT_WINDOWS * take.length_us
                 connection.execute(_FORGET, {"whose": tenant, "of_name": take.name, "before_us": before_us})
                 self._newest[tenant, take.name] = take.window_us
+
+
+def refuse_more_threads(connection: Connection, tenant: str, limit: int) -> None:
+    """Raise QuotaExceeded where a tenant has that many threads, in the transaction that makes one more."""
+    threads = _STORED.execute(connection, {"whose": tenant}).scalar() or 0
+    if threads >= limit:
+        raise QuotaExceeded(
+            f"threads: this tenant has {threads:,} and {limit:,} is the quota; delete some (`airlock thread delete`), "
+            "or use one again",
+            quota="threads",
+            limit=str(limit),
+        )
 
 
 def _took(connection: Connection, tenant: str, take: Take) -> bool:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sqlalchemy import bindparam, select, update
-from sqlalchemy.exc import IntegrityError
 
 from gateway.clock import NowUs, now_us
-from gateway.storage.database import Database
+from gateway.storage.database import ConstraintViolated, Database
 from gateway.storage.prepared import Prepared
 from gateway.storage.tables import runs, tool_calls
 
@@ -25,9 +24,9 @@ _REQUEST_ID = ("uq_tool_calls_request_id", "tool_calls.tenant, tool_calls.reques
 _FORGOTTEN = {"request_id": None, "request_digest": None, "result": None}
 
 
-def is_of_request_id(error: IntegrityError) -> bool:
+def is_of_request_id(error: ConstraintViolated) -> bool:
     """Return whether a call was not written because another has its request id."""
-    return any(name in str(error.orig) for name in _REQUEST_ID)
+    return any(name in str(error) for name in _REQUEST_ID)
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class RequestStore:
         whose = (_CALL.id == call_id) & (_CALL.tenant == tenant)
         try:
             await self._database.write((update(tool_calls).where(whose).values(**kept), None))
-        except IntegrityError:
+        except ConstraintViolated:
             return False
         return True
 

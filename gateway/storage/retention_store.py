@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, delete, exists, select, update
+from sqlalchemy import Column, ColumnElement, Connection, Delete, Table, delete, exists, func, or_, select, update
 
 from gateway.clock import NowUs, now_us
+from gateway.storage.approval_writes import APPROVED, PENDING
 from gateway.storage.audit_store import AuditStore
 from gateway.storage.database import Database
 from gateway.storage.request_store import REMEMBERED_US
-from gateway.storage.tables import RUNS_UNDER_WAY, audit_heads, events, runs, tool_calls
+from gateway.storage.tables import (
+    RUNS_UNDER_WAY,
+    approvals,
+    audit_heads,
+    events,
+    grants,
+    messages,
+    policies,
+    policy_changes,
+    runs,
+    threads,
+    tool_calls,
+)
 
 # What one transaction removes: some milliseconds' worth, for all writers of the database wait meanwhile.
 _BATCH_ROWS = 500
@@ -30,7 +44,7 @@ class RetentionStore:
 
     async def prune_events(self, before_us: int) -> int:
         """Remove the events of runs that ended before that, but for each one's last."""
-        ended = runs.c.status.not_in(RUNS_UNDER_WAY) & (runs.c.finished_us < before_us)
+        ended = _ended(before_us)
         earlier = (events.c.run_id == runs.c.id) & (events.c.sequence < runs.c.last_sequence)
         found = select(runs.c.id, runs.c.last_sequence).where(ended, exists().where(earlier)).limit(_RUNS_AT_ONCE)
         removed = 0
@@ -41,13 +55,92 @@ class RetentionStore:
                 removed += await self._drained(which & events.c.sequence.in_(batch))
         return removed
 
-    async def _drained(self, which: ColumnElement[bool]) -> int:
+    async def prune_runs(self, before_us: int) -> int:
+        """Remove the runs that ended before that, with all their events. What they said stays in their threads."""
+        found = select(runs.c.id).where(_ended(before_us)).limit(_RUNS_AT_ONCE)
         removed = 0
-        while gone := await self._database.transact(
-            lambda writer: writer.execute(delete(events).where(which)).rowcount
-        ):
+        while ids := [row.id for row in await self._database.rows(found)]:
+            for run_id in ids:
+                batch = select(events.c.sequence).where(events.c.run_id == run_id).limit(_BATCH_ROWS)
+                await self._drained((events.c.run_id == run_id) & events.c.sequence.in_(batch))
+            removed += await self._removed(delete(runs).where(runs.c.id.in_(ids), _ended(before_us)))
+        return removed
+
+    async def prune_messages(self, before_us: int) -> int:
+        """Remove what was said in the threads that no run added to since, but for those with a run under way.
+
+        All of a thread's at once: a history that began in the midst of a step would be of no use.
+        """
+        under_way = exists().where(runs.c.thread_id == threads.c.id, runs.c.status.in_(RUNS_UNDER_WAY))
+        unused = (func.coalesce(threads.c.used_us, threads.c.created_us) < before_us) & ~under_way
+        found = (
+            select(threads.c.id)
+            .where(unused, exists().where(messages.c.thread_id == threads.c.id))
+            .order_by(threads.c.id)
+            .limit(_RUNS_AT_ONCE)
+        )
+        removed, last = 0, ""
+        while ids := [row.id for row in await self._database.rows(found.where(threads.c.id > last))]:
+            for thread_id in ids:
+                still = select(threads.c.id).where(threads.c.id == thread_id, unused)
+                removed += await self._removed(delete(messages).where(messages.c.thread_id.in_(still)))
+            last = ids[-1]
+        return removed
+
+    async def prune_grants(self, before_us: int) -> int:
+        """Remove the grants that were taken back before that, or were for runs that ended before it."""
+        goes_on = exists().where(runs.c.id == grants.c.run_id, ~_ended(before_us))
+        of_ended = grants.c.run_id.is_not(None) & (grants.c.created_us < before_us) & ~goes_on
+        return await self._pruned_by_id(grants, grants.c.id, or_(grants.c.revoked_us < before_us, of_ended))
+
+    async def prune_approvals(self, before_us: int) -> int:
+        """Remove the approvals that were over before that, but for those of runs under way and of grants there are.
+
+        Over is one that was used, refused or taken back, and one that is too late to be answered or used.
+        """
+        goes_on = exists().where(runs.c.id == approvals.c.run_id, runs.c.status.in_(RUNS_UNDER_WAY))
+        is_granted = exists().where(grants.c.approval_id == approvals.c.id)
+        over = approvals.c.status.not_in((PENDING, APPROVED)) | (approvals.c.expires_us < before_us)
+        old = over & (approvals.c.changed_us < before_us)
+        return await self._pruned_by_id(approvals, approvals.c.id, old & ~goes_on & ~is_granted)
+
+    async def prune_policy_changes(self, before_us: int) -> int:
+        """Remove the changes that others took the place of before that; a text that is needed no more goes with them.
+
+        Needed is a text by a change that is left, and by a run under way that is pinned to it. The last change that
+        a file made stays: it tells whether the file is another one now.
+        """
+        later = policy_changes.alias("later")
+        changes = policy_changes.c
+        follows = (later.c.tenant == changes.tenant) & (later.c.id > changes.id)
+        replaced = exists().where(follows, later.c.at_us < before_us)
+        from_file = (changes.kind != "file") | exists().where(follows, later.c.kind == "file")
+        removed = await self._pruned_by_id(policy_changes, changes.id, replaced & from_file)
+        pinned = exists().where(runs.c.status.in_(RUNS_UNDER_WAY), runs.c.checkpoint.contains(policies.c.digest))
+        named = exists().where(changes.digest == policies.c.digest)
+        await self._pruned_by_id(policies, policies.c.digest, (policies.c.created_us < before_us) & ~named & ~pinned)
+        return removed
+
+    async def _pruned_by_id(self, table: Table, key: Column[Any], which: ColumnElement[bool]) -> int:
+        """Remove what is found, in batches, each looked at again in the transaction that removes it."""
+        found = select(key).where(which).limit(_BATCH_ROWS)
+        removed = 0
+        while ids := [row[0] for row in await self._database.rows(found)]:
+            gone = await self._removed(delete(table).where(key.in_(ids), which))
+            removed += gone
+            if not gone:
+                break
+        return removed
+
+    async def _drained(self, which: ColumnElement[bool]) -> int:
+        """Remove a run's events; `which` names a batch of them at a time."""
+        removed = 0
+        while gone := await self._removed(delete(events).where(which)):
             removed += gone
         return removed
+
+    async def _removed(self, deletion: Delete) -> int:
+        return await self._database.transact(lambda connection: connection.execute(deletion).rowcount)
 
     async def prune_tool_calls(self, before_us: int) -> int:
         """Remove the calls that ended before that, but for those of runs under way and those that are promised.
@@ -88,3 +181,7 @@ class RetentionStore:
 
     def _pruned(self, connection: Connection, *, tenant: str, before_us: int) -> int:
         return self._audit.prune(connection, tenant=tenant, before_us=before_us)
+
+
+def _ended(before_us: int) -> ColumnElement[bool]:
+    return runs.c.status.not_in(RUNS_UNDER_WAY) & (runs.c.finished_us < before_us)

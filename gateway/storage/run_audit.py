@@ -69,8 +69,9 @@ def calls_interrupted(connection: Connection, which: ColumnElement[bool]) -> lis
     """Return the entries of calls that are about to be marked as interrupted; their rows are locked."""
     columns = tool_calls.c
     query = (
-        select(tool_calls, threads.c.name.label("thread"))
+        select(tool_calls, threads.c.name.label("thread"), runs.c.started_by)
         .join(threads, columns.thread_id == threads.c.id)
+        .outerjoin(runs, columns.run_id == runs.c.id)
         .where(which)
         .with_for_update(of=tool_calls)
     )
@@ -78,6 +79,7 @@ def calls_interrupted(connection: Connection, which: ColumnElement[bool]) -> lis
         AuditEntry(
             row.tenant,
             "tool_call",
+            row.started_by or "gateway",
             thread=row.thread,
             run_id=row.run_id or "",
             call_id=row.id,

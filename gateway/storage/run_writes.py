@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Connection, Insert, bindparam, delete, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
@@ -18,11 +18,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from agent.events import Event
 from agent.messages import Message
 from gateway.storage.database import Write
+from gateway.storage.entities import LoggedEvent, Thread
 from gateway.storage.stored_message import stored_text
-from gateway.storage.tables import events, messages, runs, thread_metadata, tool_calls
-
-if TYPE_CHECKING:
-    from gateway.storage.store import LoggedEvent, Thread
+from gateway.storage.tables import events, holds, messages, runs, thread_metadata, threads, tool_calls
 
 _REMOVE_METADATA = delete(thread_metadata).where(
     thread_metadata.c.thread_id == bindparam("in_thread"), thread_metadata.c.key == bindparam("named")
@@ -31,7 +29,10 @@ _ADD_EVENTS: Mapping[str, Insert] = {
     "sqlite": sqlite.insert(events).on_conflict_do_nothing(),
     "postgresql": postgresql.insert(events).on_conflict_do_nothing(),
 }
+# When a thread was last added to is what retention goes by.
+_USED = update(threads).where(threads.c.id == bindparam("of_thread")).values(used_us=bindparam("at_us"))
 _FORGET_RESULT = update(tool_calls).where(tool_calls.c.id == bindparam("kept_id")).values(result=None)
+_FREE_PLACE = delete(holds).where(holds.c.id == bindparam("ended_id"))
 # On the path of every call, so it is built once.
 _IS_OURS = select(runs.c.id).where(
     runs.c.id == bindparam("of_run"), runs.c.epoch == bindparam("of_epoch"), runs.c.status == "running"
@@ -107,6 +108,9 @@ def write_run(connection: Connection, claim: Claim, write: RunWrite, now_us: Cal
             connection.execute(statement, parameters)
     if write.forget:
         connection.execute(_FORGET_RESULT, [{"kept_id": call_id} for call_id in write.forget])
+    if write.finished is not None:
+        # With the end and not after it: whoever sees the end may start the next run, and finds the place free.
+        connection.execute(_FREE_PLACE, {"ended_id": claim.run_id})
     return True
 
 
@@ -152,4 +156,6 @@ def step_writes(run_id: str, step: KeptStep, now_us: int) -> list[Write]:
         writes.append((_REMOVE_METADATA, keys))
     if values:
         writes.append((insert(thread_metadata), values))
+    if writes:
+        writes.append((_USED, {"of_thread": thread_id, "at_us": now_us}))
     return writes

@@ -29,6 +29,12 @@ api_keys = Table(
     Column("name", String(128), nullable=False, server_default=""),
     Column("expires_us", BigInteger),
     Column("replaced_by", String(64)),
+    # The request that made it, where that had an id; and when such a key was first used: until then it may be asked for
+    # again, for nobody has its secret.
+    Column("request_id", String(128)),
+    Column("request_digest", String(64)),
+    Column("used_us", BigInteger),
+    Unique("request_id", name="uq_api_keys_request_id"),
 )
 
 RUNS_UNDER_WAY = ("running", "waiting")
@@ -64,6 +70,11 @@ threads = Table(
     Column("created_us", BigInteger, nullable=False),
     # The engine that its workspace is on, since its first sandbox.
     Column("engine", String(128)),
+    # When a run last added to what was said in it, or somebody set its metadata; NULL where nobody did.
+    Column("used_us", BigInteger),
+    # The deletion that has begun to remove its files: no run and no call begins in it any more, for a trigger refuses
+    # them (migrations/versions/0004).
+    Column("deletion", String(64)),
     Unique("tenant", "name"),
     Index("ix_threads_tenant_created", "tenant", "created_us", "id"),
 )
@@ -111,6 +122,8 @@ runs = Table(
     Column("epoch", Integer, nullable=False, server_default="0"),
     # When somebody asked for its end, on whichever gateway.
     Column("cancel_us", BigInteger),
+    # The credential that started it, as the audit shows it; empty where there was none.
+    Column("started_by", String(128), nullable=False, server_default=""),
     Column("request_id", String(128)),
     Column("request_digest", String(64)),
     Unique("tenant", "request_id", name="uq_runs_request_id"),
@@ -262,6 +275,16 @@ holds = Table(
     Column("gateway", String(64), nullable=False),
     Column("since_us", BigInteger, nullable=False),
     Index("ix_holds_tenant", "tenant", "name"),
+)
+
+# How many threads a tenant has, and how many bytes are stored of it: of the long texts of its rows, and 256 a row. The
+# database keeps it itself, by triggers (migrations/versions/0004), so that it is exact whoever writes or deletes.
+storage_use = Table(
+    "storage_use",
+    metadata,
+    Column("tenant", String(64), primary_key=True),
+    Column("threads", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
 )
 
 # The audit: a chain of records in each tenant; the operators' own has the tenant "".

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, LargeBinary, Row, Table, cast, delete, func, insert, select, tuple_
+from sqlalchemy import Connection, LargeBinary, Row, Table, cast, delete, func, insert, select, tuple_, update
 from sqlalchemy import literal as bound
 
 from gateway.clock import NowUs, now_us
 from gateway.paging import Place
 from gateway.storage.database import Database
-from gateway.storage.store import Run
+from gateway.storage.entities import Run
 from gateway.storage.tables import RUNS_UNDER_WAY, messages, runs, thread_metadata, threads
 
 TASK_LISTED_CHARS = 1024
@@ -51,7 +51,8 @@ class ThreadStore:
         """Return threads, the newest first."""
         conditions = [threads.c.tenant == tenant]
         if prefix:
-            conditions.append(threads.c.name.startswith(prefix, autoescape=True))
+            # Not LIKE: in SQLite that passes over the case of letters.
+            conditions.append(func.substr(threads.c.name, 1, len(prefix)) == prefix)
         if before is not None:
             conditions.append(_older(threads, "created_us", before))
         order = (threads.c.created_us.desc(), threads.c.id.desc())
@@ -147,6 +148,7 @@ class ThreadStore:
             if busy is not None:
                 return str(busy.id)
             if gone:
+                connection.execute(update(threads).where(threads.c.id == thread_id).values(used_us=self._clock()))
                 connection.execute(delete(thread_metadata).where(columns.thread_id == thread_id, columns.key.in_(gone)))
             count = select(func.count()).select_from(thread_metadata).where(columns.thread_id == thread_id)
             if (connection.execute(count).scalar() or 0) + len(values) > keys_limit:
@@ -168,6 +170,7 @@ class ThreadStore:
         thread: str,
         statuses: Sequence[str],
         agent: str,
+        started_by: str = "",
         since_us: int | None,
         until_us: int | None,
         before: Place | None,
@@ -178,6 +181,7 @@ class ThreadStore:
         conditions += [threads.c.name == thread] if thread else []
         conditions += [runs.c.status.in_(statuses)] if statuses else []
         conditions += [runs.c.agent == agent] if agent else []
+        conditions += [runs.c.started_by == started_by] if started_by else []
         conditions += [runs.c.started_us >= since_us] if since_us is not None else []
         conditions += [runs.c.started_us < until_us] if until_us is not None else []
         conditions += [_older(runs, "started_us", before)] if before is not None else []

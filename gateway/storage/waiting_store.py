@@ -6,25 +6,68 @@ Which may go on, and taking one, which one gateway does.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import ColumnElement, Connection, exists, func, insert, or_, select, true, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    String,
+    bindparam,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from agent.events import Event
 from gateway.clock import NowUs, now_us
-from gateway.storage.approval_store import PENDING
+from gateway.storage.approval_writes import PENDING
 from gateway.storage.audit_store import AuditStore
 from gateway.storage.database import Database
+from gateway.storage.entities import Thread
 from gateway.storage.lease_store import live_gateways
+from gateway.storage.prepared import Prepared
 from gateway.storage.run_audit import run_changed
 from gateway.storage.run_writes import Claim
-from gateway.storage.store import Thread
-from gateway.storage.tables import approvals, events, runs, threads
+from gateway.storage.tables import approvals, events, gateways, runs, threads
 
 _READY_LIMIT = 100
-Because = Literal["approval", "gateway_lost", "gateway_stopped"]
+Because = Literal["approval", "gateway_lost", "gateway_stopped", "placed"]
+"""Why a run may go on; one that is placed was recorded for the gateways of another engine, and begins."""
+
+
+def _unhosted(which: ColumnElement[bool]) -> Prepared:
+    """Return the look for runs that go on from engine `here`, any if that is NULL: prepared, for it comes ever again.
+
+    In turn: the oldest of each tenant, then the second of each. What cannot go on, for its tenant's quota is used up or
+    its tenant is not configured, must not keep other tenants' runs out of the page.
+    """
+    here = bindparam("here", type_=String)
+    turn = func.row_number().over(partition_by=runs.c.tenant, order_by=runs.c.started_us)
+    return Prepared(
+        select(runs.c.id, runs.c.tenant, runs.c.thread_id, runs.c.gateway, runs.c.epoch, runs.c.cancel_us)
+        .add_columns(threads.c.name, runs.c.gateway.in_(_LIVE).label("serves"))
+        .join(threads, runs.c.thread_id == threads.c.id)
+        .where(which, or_(here.is_(None), threads.c.engine.is_(None), threads.c.engine == here))
+        .order_by(turn, runs.c.started_us)
+        .limit(_READY_LIMIT)
+    )
+
+
+_LIVE = live_gateways(bindparam("at_us", type_=BigInteger))
+_ASKED = exists().where(
+    approvals.c.run_id == runs.c.id,
+    approvals.c.status == PENDING,
+    approvals.c.expires_us > bindparam("at_us", type_=BigInteger),
+)
+_NOBODYS = or_(runs.c.gateway.is_(None), runs.c.gateway == bindparam("own", type_=String), runs.c.gateway.not_in(_LIVE))
+_READY = _unhosted((runs.c.status == "waiting") & (~_ASKED | runs.c.cancel_us.is_not(None)))
+_ABANDONED = _unhosted((runs.c.status == "running") & _NOBODYS)
 
 
 @dataclass(frozen=True)
@@ -51,6 +94,21 @@ class ClaimedRun:
     last_sequence: int
 
 
+@dataclass(frozen=True)
+class WaitingCount:
+    """How many runs and approvals wait, of all tenants."""
+
+    runs: int
+    approvals: int
+
+
+async def count_waiting(database: Database) -> WaitingCount:
+    """Count what waits now."""
+    waiting = await database.rows(select(func.count()).select_from(runs).where(runs.c.status == "waiting"))
+    asked = await database.rows(select(func.count()).select_from(approvals).where(approvals.c.status == PENDING))
+    return WaitingCount(int(waiting[0][0]), int(asked[0][0]))
+
+
 class WaitingStore:
     """Typed access to the runs that nobody hosts; with `engine`, to those whose workspace is there or nowhere yet."""
 
@@ -64,43 +122,40 @@ class WaitingStore:
         self.gateway = gateway
 
     async def ready(self) -> Sequence[WaitingRun]:
-        """Return waiting runs of which nothing is asked any more; what nobody answered in time is answered."""
-        open_ = exists().where(
-            approvals.c.run_id == runs.c.id, approvals.c.status == PENDING, approvals.c.expires_us > self._clock()
-        )
-        return await self._found((runs.c.status == "waiting") & ~open_, waited=True)
+        """Return waiting runs of which nothing is asked any more, or whose end somebody asked for.
+
+        What nobody answered in time is answered.
+        """
+        return await self._found(_READY, {}, waited=True)
 
     async def abandoned(self) -> Sequence[WaitingRun]:
         """Return runs that are under way by their row and whose gateway has no lease, or is this one."""
-        live = live_gateways(self._clock())
-        nobodys = or_(runs.c.gateway.is_(None), runs.c.gateway == self.gateway, runs.c.gateway.not_in(live))
-        return await self._found((runs.c.status == "running") & nobodys, waited=False)
+        return await self._found(_ABANDONED, {"own": self.gateway}, waited=False)
 
-    async def _found(self, which: ColumnElement[bool], *, waited: bool) -> Sequence[WaitingRun]:
-        here = true() if self._engine is None else or_(threads.c.engine.is_(None), threads.c.engine == self._engine)
-        serves = runs.c.gateway.in_(live_gateways(self._clock())).label("serves")
-        # In turn: the oldest of each tenant, then the second of each. What cannot go on, for its tenant's quota is used
-        # up or its tenant is not configured, must not keep other tenants' runs out of the page.
-        turn = func.row_number().over(partition_by=runs.c.tenant, order_by=runs.c.started_us)
-        query = (
-            select(runs.c.id, runs.c.tenant, runs.c.thread_id, runs.c.gateway, runs.c.epoch, runs.c.cancel_us)
-            .add_columns(threads.c.name, serves)
-            .join(threads, runs.c.thread_id == threads.c.id)
-            .where(which, here)
-            .order_by(turn, runs.c.started_us)
-            .limit(_READY_LIMIT)
-        )
+    async def _found(self, query: Prepared, more: Mapping[str, str | None], *, waited: bool) -> Sequence[WaitingRun]:
+        asked = {"at_us": self._clock(), "here": self._engine, **more}
         return [
             WaitingRun(
                 row.id,
                 Thread(row.thread_id, row.tenant, row.name),
                 row.gateway if row.serves else None,
                 row.epoch,
-                "approval" if waited else "gateway_lost" if row.gateway is not None else "gateway_stopped",
+                _because(waited=waited, hosted=row.gateway is not None, epoch=row.epoch),
                 row.cancel_us is not None,
             )
-            for row in await self._database.rows(query)
+            for row in await self._database.found(query, asked)
         ]
+
+    async def serves(self, engine: str) -> bool:
+        """Return whether a gateway of an engine serves."""
+        query = select(gateways.c.id).where(gateways.c.engine == engine, gateways.c.expires_us > self._clock())
+        return bool(await self._database.rows(query.limit(1)))
+
+    async def placed(self, tenant: str) -> int:
+        """Return how many runs of a tenant are recorded for others, and not taken yet."""
+        nobodys = (runs.c.status == "running") & runs.c.gateway.is_(None) & (runs.c.epoch == 0)
+        query = select(func.count().label("runs")).where(runs.c.tenant == tenant, nobodys)
+        return int((await self._database.rows(query))[0].runs)
 
     async def in_thread(self, thread: Thread) -> str | None:
         """Return the run that waits in a thread."""
@@ -119,7 +174,7 @@ class WaitingStore:
                 return None
             query = select(runs.c.checkpoint, runs.c.last_sequence).where(runs.c.id == run.id)
             row = connection.execute(query).one()
-            if run.because != "approval":
+            if run.because not in ("approval", "placed"):
                 told = run_changed(connection, "run_taken_over", run.id, details={"because": run.because})
                 self._audit.append(connection, entries=told)
             return ClaimedRun(Claim(run.id, run.epoch + 1), row.checkpoint, row.last_sequence)
@@ -153,3 +208,11 @@ class WaitingStore:
             return True
 
         return await self._database.transact(work)
+
+
+def _because(*, waited: bool, hosted: bool, epoch: int) -> Because:
+    if waited:
+        return "approval"
+    if hosted:
+        return "gateway_lost"
+    return "gateway_stopped" if epoch else "placed"  # whoever hands one over makes its epoch grow

@@ -33,6 +33,7 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 
 from gateway.errors import Unavailable
 from gateway.storage.connecting import begin_writing, said_by_driver
+from gateway.storage.refusals import Refusals
 
 log = structlog.get_logger(__name__)
 TRIES = 3
@@ -72,6 +73,7 @@ class Writer:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._refusals = Refusals(engine.url.set(query={}).render_as_string(hide_password=True))
         # Hears of each transaction: how many writes it took, and how long, in seconds.
         self.wrote: Callable[[int, float], None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -125,7 +127,8 @@ class Writer:
         """Commit a group in one transaction; return how each member of it ended."""
         for try_ in range(1, TRIES + 1):
             try:
-                return self._in_one_transaction(group)
+                ended = self._in_one_transaction(group)
+                self._refusals.taken()
             except _Unknown as unknown:
                 log.error("the connection was lost in a commit", error=str(unknown), writes=len(group))  # noqa: TRY400 - no statements
                 return [_Ended(error=Unavailable(f"{unknown}; look before it is done again")) for _ in group]
@@ -135,12 +138,14 @@ class Writer:
                     continue
                 about_all = isinstance(error, _ABOUT_THE_DATABASE) and not isinstance(error, _ABOUT_A_WRITE)
                 if about_all and (alone or not _in_each_others_way(error)):
-                    log.error("the database refuses writes", error=said_by_driver(error), writes=len(group))  # noqa: TRY400 - no statements
+                    self._refusals.refused(error, len(group))
                     reason = f"the database is locked, full or gone: {said_by_driver(error)}; try again later"
                     return [_Ended(error=Unavailable(reason)) for _ in group]
                 if alone:
                     return [_Ended(error=error)]
                 break
+            else:
+                return ended
         # One bad write must not fail its neighbours: each gets a transaction of its own.
         return [ended for pending in group for ended in self._commit([pending])]
 

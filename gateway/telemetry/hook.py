@@ -22,6 +22,7 @@ from agent.hook import Hook, NextToolUse
 from agent.messages import ToolCall
 from agent.state import AgentState, ToolExecution
 from agent.tool import ToolResult
+from gateway.policy import document as policy_tools
 from gateway.telemetry import attributes as a
 from gateway.telemetry.bounded_names import BoundedNames
 from gateway.telemetry.telemetry import Telemetry, current, failed
@@ -34,28 +35,7 @@ _NAME_CHARS = 128
 _PROPAGATOR = TraceContextTextMapPropagator()
 log = structlog.get_logger(__name__)
 
-TOOLS = frozenset(
-    {
-        "cancel_subagent",
-        "check_subagent",
-        "edit_file",
-        "execute",
-        "find_tools",
-        "finish_skill",
-        "glob",
-        "grep",
-        "list_subagents",
-        "ls",
-        "metadata_list",
-        "metadata_read",
-        "metadata_write",
-        "read_file",
-        "spawn_subagent",
-        "wait_subagent",
-        "write_file",
-        "write_todos",
-    }
-)
+TOOLS = (policy_tools.TOOLS - {policy_tools.CONNECT}) | policy_tools.AGENT_TOOLS
 """The tools that have a label of their own: all that Airlock has. A model may call anything by any name."""
 tool_label = BoundedNames(len(TOOLS), TOOLS)
 

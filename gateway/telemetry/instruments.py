@@ -128,6 +128,13 @@ METRICS = (
         _TOKENS,
     ),
     Metric("airlock.admission.at_work", "gauge", "{call}", (), "Calls that are under way, of all tenants."),
+    Metric(
+        "airlock.admission.limit",
+        "gauge",
+        "{call}",
+        (),
+        "Calls that may begin at once; fewer while work waits for processors.",
+    ),
     Metric("airlock.admission.waiting", "gauge", "{call}", (), "Calls that wait for a place."),
     Metric("airlock.admission.streams", "gauge", "{stream}", (), "Streams that are open and only wait."),
     Metric("airlock.admission.admitted", "read_counter", "{call}", (), "Calls that were given a place."),

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from opentelemetry import metrics, trace
-from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 from opentelemetry.util.types import AttributeValue
 
@@ -83,8 +82,3 @@ def failed(span: Span, kind: str) -> None:
     """Say that what a span is about failed, and in which way; never in whose words."""
     span.set_attribute(a.ERROR_TYPE, kind)
     span.set_status(Status(StatusCode.ERROR))
-
-
-def context_of(span: Span) -> Context:
-    """Return a context in which a span is the current one."""
-    return trace.set_span_in_context(span)

@@ -8,11 +8,10 @@ from collections.abc import AsyncIterator
 from functools import partial
 
 import structlog
-from sqlalchemy import func, select
 
 from gateway.errors import AirlockError
 from gateway.storage.database import Database
-from gateway.storage.tables import approvals, runs
+from gateway.storage.waiting_store import count_waiting
 from gateway.telemetry.telemetry import Telemetry
 
 _EVERY_S = 5.0
@@ -45,14 +44,8 @@ async def counted(telemetry: Telemetry, database: Database, *, every_s: float = 
 async def _count(database: Database, found: dict[str, int], every_s: float) -> None:
     while True:
         try:
-            found.update(await counts(database))
+            waiting = await count_waiting(database)
+            found.update({"airlock.run.waiting": waiting.runs, "airlock.approval.waiting": waiting.approvals})
         except AirlockError as error:
             log.warning("what waits is not counted", error=str(error))
         await asyncio.sleep(every_s)
-
-
-async def counts(database: Database) -> dict[str, int]:
-    """Return how many runs and approvals wait now."""
-    waiting = await database.rows(select(func.count()).select_from(runs).where(runs.c.status == "waiting"))
-    asked = await database.rows(select(func.count()).select_from(approvals).where(approvals.c.status == "pending"))
-    return {"airlock.run.waiting": int(waiting[0][0]), "airlock.approval.waiting": int(asked[0][0])}

@@ -3,12 +3,24 @@ import datetime
 from gateway.v1 import validate_pb2 as _validate_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class KeyState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    KEY_STATE_UNSPECIFIED: _ClassVar[KeyState]
+    KEY_STATE_WORKING: _ClassVar[KeyState]
+    KEY_STATE_EXPIRED: _ClassVar[KeyState]
+    KEY_STATE_REVOKED: _ClassVar[KeyState]
+KEY_STATE_UNSPECIFIED: KeyState
+KEY_STATE_WORKING: KeyState
+KEY_STATE_EXPIRED: KeyState
+KEY_STATE_REVOKED: KeyState
 
 class Tenant(_message.Message):
     __slots__ = ("name", "policy_version", "stored")
@@ -112,16 +124,18 @@ class Key(_message.Message):
     def __init__(self, id: _Optional[str] = ..., tenant: _Optional[str] = ..., shown: _Optional[str] = ..., scopes: _Optional[_Iterable[str]] = ..., name: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., revoked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., replaced_by: _Optional[str] = ...) -> None: ...
 
 class CreateKeyRequest(_message.Message):
-    __slots__ = ("tenant", "scopes", "name", "expires_in_s")
+    __slots__ = ("tenant", "scopes", "name", "expires_in_s", "request_id")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     SCOPES_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_IN_S_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     scopes: _containers.RepeatedScalarFieldContainer[str]
     name: str
     expires_in_s: int
-    def __init__(self, tenant: _Optional[str] = ..., scopes: _Optional[_Iterable[str]] = ..., name: _Optional[str] = ..., expires_in_s: _Optional[int] = ...) -> None: ...
+    request_id: str
+    def __init__(self, tenant: _Optional[str] = ..., scopes: _Optional[_Iterable[str]] = ..., name: _Optional[str] = ..., expires_in_s: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class CreateKeyResponse(_message.Message):
     __slots__ = ("key", "secret")
@@ -132,16 +146,20 @@ class CreateKeyResponse(_message.Message):
     def __init__(self, key: _Optional[_Union[Key, _Mapping]] = ..., secret: _Optional[str] = ...) -> None: ...
 
 class ListKeysRequest(_message.Message):
-    __slots__ = ("tenant", "include_ended", "page_size", "page_token")
+    __slots__ = ("tenant", "include_ended", "page_size", "page_token", "scope", "state")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_ENDED_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     include_ended: bool
     page_size: int
     page_token: str
-    def __init__(self, tenant: _Optional[str] = ..., include_ended: _Optional[bool] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    scope: str
+    state: KeyState
+    def __init__(self, tenant: _Optional[str] = ..., include_ended: _Optional[bool] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., scope: _Optional[str] = ..., state: _Optional[_Union[KeyState, str]] = ...) -> None: ...
 
 class ListKeysResponse(_message.Message):
     __slots__ = ("keys", "next_page_token")
@@ -152,24 +170,30 @@ class ListKeysResponse(_message.Message):
     def __init__(self, keys: _Optional[_Iterable[_Union[Key, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class RevokeKeyRequest(_message.Message):
-    __slots__ = ("key_id",)
+    __slots__ = ("key_id", "cancel_runs")
     KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_RUNS_FIELD_NUMBER: _ClassVar[int]
     key_id: str
-    def __init__(self, key_id: _Optional[str] = ...) -> None: ...
+    cancel_runs: bool
+    def __init__(self, key_id: _Optional[str] = ..., cancel_runs: _Optional[bool] = ...) -> None: ...
 
 class RevokeKeyResponse(_message.Message):
-    __slots__ = ("key",)
+    __slots__ = ("key", "runs_under_way")
     KEY_FIELD_NUMBER: _ClassVar[int]
+    RUNS_UNDER_WAY_FIELD_NUMBER: _ClassVar[int]
     key: Key
-    def __init__(self, key: _Optional[_Union[Key, _Mapping]] = ...) -> None: ...
+    runs_under_way: int
+    def __init__(self, key: _Optional[_Union[Key, _Mapping]] = ..., runs_under_way: _Optional[int] = ...) -> None: ...
 
 class RotateKeyRequest(_message.Message):
-    __slots__ = ("key_id", "overlap_s")
+    __slots__ = ("key_id", "overlap_s", "request_id")
     KEY_ID_FIELD_NUMBER: _ClassVar[int]
     OVERLAP_S_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     key_id: str
     overlap_s: int
-    def __init__(self, key_id: _Optional[str] = ..., overlap_s: _Optional[int] = ...) -> None: ...
+    request_id: str
+    def __init__(self, key_id: _Optional[str] = ..., overlap_s: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class RotateKeyResponse(_message.Message):
     __slots__ = ("key", "secret")
@@ -196,18 +220,20 @@ class GetPolicyResponse(_message.Message):
     def __init__(self, text: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
 
 class ApplyPolicyRequest(_message.Message):
-    __slots__ = ("tenant", "text", "version", "comment", "check_only")
+    __slots__ = ("tenant", "text", "version", "comment", "check_only", "expected_version")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     COMMENT_FIELD_NUMBER: _ClassVar[int]
     CHECK_ONLY_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_VERSION_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     text: str
     version: str
     comment: str
     check_only: bool
-    def __init__(self, tenant: _Optional[str] = ..., text: _Optional[str] = ..., version: _Optional[str] = ..., comment: _Optional[str] = ..., check_only: _Optional[bool] = ...) -> None: ...
+    expected_version: str
+    def __init__(self, tenant: _Optional[str] = ..., text: _Optional[str] = ..., version: _Optional[str] = ..., comment: _Optional[str] = ..., check_only: _Optional[bool] = ..., expected_version: _Optional[str] = ...) -> None: ...
 
 class ApplyPolicyResponse(_message.Message):
     __slots__ = ("version",)

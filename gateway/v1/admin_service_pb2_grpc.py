@@ -110,14 +110,16 @@ class AdminServiceServicer:
     def DeleteTenantData(self, request, context):
         """DeleteTenantData removes all that is stored of a tenant, in the database and on the engine, counts what is left (none)
         and says both. The tenant's keys are revoked first. The audit of the tenant goes last, when `audit` asks for it; the
-        operators' own audit keeps that it was done, and the last digest. Refused while the tenant is still configured.
+        operators' own audit keeps that it was done, and the last digest. Refused while the tenant is still configured. Safe
+        to repeat: of a tenant that was deleted it removes what there is by now, as a rule nothing, and is OK; of one that
+        never was it is NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateKey(self, request, context):
-        """CreateKey makes a key. Its secret is in this answer and nowhere else.
+        """CreateKey makes a key. Its secret is in this answer and nowhere else. With a `request_id` it is safe to repeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -132,14 +134,14 @@ class AdminServiceServicer:
 
     def RevokeKey(self, request, context):
         """RevokeKey makes a key useless, on every gateway within a second, also for streams that are under way. One that is
-        revoked already stays as it is.
+        revoked already stays as it is. Runs that it started go on unless `cancel_runs` is set. Safe to repeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RotateKey(self, request, context):
-        """RotateKey makes a key like another one, which goes on to work for a while.
+        """RotateKey makes a key like another one, which goes on to work for a while. With a `request_id` it is safe to repeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -154,7 +156,9 @@ class AdminServiceServicer:
 
     def ApplyPolicy(self, request, context):
         """ApplyPolicy puts a layer in force, on every gateway within a second. INVALID_ARGUMENT, reason POLICY_INVALID, when it
-        does not load or does not fit; `problems` of the details lists lines, fields and what would be right.
+        does not load or does not fit; `problems` of the details lists lines, fields and what would be right. Safe to repeat:
+        a text that is in force already changes nothing, leaves no entry in the history, and is answered with its version;
+        with `expected_version` a late repetition never puts back what somebody else has replaced since.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

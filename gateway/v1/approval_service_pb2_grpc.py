@@ -95,7 +95,8 @@ class ApprovalServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ResolveApproval(self, request, context):
-        """ResolveApproval answers. The first answer counts: a later one is FAILED_PRECONDITION, reason ALREADY_RESOLVED.
+        """ResolveApproval answers. The first answer counts: a later one is FAILED_PRECONDITION, reason ALREADY_RESOLVED. Safe to
+        repeat: the same answer of the same caller again, word for word, is answered with the approval as it is now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -40,16 +40,18 @@ class RunProgramRequest(_message.Message):
     def __init__(self, run: _Optional[_Union[RunProgram, _Mapping]] = ..., stdin: _Optional[bytes] = ..., end: _Optional[bool] = ...) -> None: ...
 
 class RunProgram(_message.Message):
-    __slots__ = ("program", "timeout_ms", "stdin", "output_limit_bytes")
+    __slots__ = ("program", "timeout_ms", "stdin", "output_limit_bytes", "request_id")
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     STDIN_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     program: Program
     timeout_ms: int
     stdin: bool
     output_limit_bytes: int
-    def __init__(self, program: _Optional[_Union[Program, _Mapping]] = ..., timeout_ms: _Optional[int] = ..., stdin: _Optional[bool] = ..., output_limit_bytes: _Optional[int] = ...) -> None: ...
+    request_id: str
+    def __init__(self, program: _Optional[_Union[Program, _Mapping]] = ..., timeout_ms: _Optional[int] = ..., stdin: _Optional[bool] = ..., output_limit_bytes: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class RunProgramResponse(_message.Message):
     __slots__ = ("stdout", "stderr", "end")
@@ -62,7 +64,7 @@ class RunProgramResponse(_message.Message):
     def __init__(self, stdout: _Optional[bytes] = ..., stderr: _Optional[bytes] = ..., end: _Optional[_Union[ProgramEnd, _Mapping]] = ...) -> None: ...
 
 class ProgramEnd(_message.Message):
-    __slots__ = ("call_id", "outcome", "exit_code", "signal", "errno", "message", "output_bytes", "duration_ms")
+    __slots__ = ("call_id", "outcome", "exit_code", "signal", "errno", "message", "output_bytes", "duration_ms", "repeated")
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +73,7 @@ class ProgramEnd(_message.Message):
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
     DURATION_MS_FIELD_NUMBER: _ClassVar[int]
+    REPEATED_FIELD_NUMBER: _ClassVar[int]
     call_id: str
     outcome: str
     exit_code: int
@@ -79,7 +82,8 @@ class ProgramEnd(_message.Message):
     message: str
     output_bytes: int
     duration_ms: float
-    def __init__(self, call_id: _Optional[str] = ..., outcome: _Optional[str] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., errno: _Optional[int] = ..., message: _Optional[str] = ..., output_bytes: _Optional[int] = ..., duration_ms: _Optional[float] = ...) -> None: ...
+    repeated: bool
+    def __init__(self, call_id: _Optional[str] = ..., outcome: _Optional[str] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., errno: _Optional[int] = ..., message: _Optional[str] = ..., output_bytes: _Optional[int] = ..., duration_ms: _Optional[float] = ..., repeated: _Optional[bool] = ...) -> None: ...
 
 class WindowSize(_message.Message):
     __slots__ = ("rows", "columns")
@@ -90,7 +94,7 @@ class WindowSize(_message.Message):
     def __init__(self, rows: _Optional[int] = ..., columns: _Optional[int] = ...) -> None: ...
 
 class Process(_message.Message):
-    __slots__ = ("id", "argv", "running", "outcome", "exit_code", "signal", "started_at", "duration_ms", "terminal", "size", "stdin_open", "stdout_size_bytes", "stderr_size_bytes", "stdout_path", "stderr_path", "tree", "stdout_path_bytes", "stderr_path_bytes", "stdout_closed", "stderr_closed")
+    __slots__ = ("id", "argv", "running", "outcome", "exit_code", "signal", "started_at", "duration_ms", "terminal", "size", "stdin_open", "stdout_size_bytes", "stderr_size_bytes", "stdout_path", "stderr_path", "tree", "stdout_path_bytes", "stderr_path_bytes", "stdout_closed", "stderr_closed", "stdin_taken_bytes")
     ID_FIELD_NUMBER: _ClassVar[int]
     ARGV_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +115,7 @@ class Process(_message.Message):
     STDERR_PATH_BYTES_FIELD_NUMBER: _ClassVar[int]
     STDOUT_CLOSED_FIELD_NUMBER: _ClassVar[int]
     STDERR_CLOSED_FIELD_NUMBER: _ClassVar[int]
+    STDIN_TAKEN_BYTES_FIELD_NUMBER: _ClassVar[int]
     id: str
     argv: _containers.RepeatedScalarFieldContainer[str]
     running: bool
@@ -131,10 +136,11 @@ class Process(_message.Message):
     stderr_path_bytes: int
     stdout_closed: bool
     stderr_closed: bool
-    def __init__(self, id: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., running: _Optional[bool] = ..., outcome: _Optional[str] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., duration_ms: _Optional[float] = ..., terminal: _Optional[bool] = ..., size: _Optional[_Union[WindowSize, _Mapping]] = ..., stdin_open: _Optional[bool] = ..., stdout_size_bytes: _Optional[int] = ..., stderr_size_bytes: _Optional[int] = ..., stdout_path: _Optional[str] = ..., stderr_path: _Optional[str] = ..., tree: _Optional[int] = ..., stdout_path_bytes: _Optional[int] = ..., stderr_path_bytes: _Optional[int] = ..., stdout_closed: _Optional[bool] = ..., stderr_closed: _Optional[bool] = ...) -> None: ...
+    stdin_taken_bytes: int
+    def __init__(self, id: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., running: _Optional[bool] = ..., outcome: _Optional[str] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., duration_ms: _Optional[float] = ..., terminal: _Optional[bool] = ..., size: _Optional[_Union[WindowSize, _Mapping]] = ..., stdin_open: _Optional[bool] = ..., stdout_size_bytes: _Optional[int] = ..., stderr_size_bytes: _Optional[int] = ..., stdout_path: _Optional[str] = ..., stderr_path: _Optional[str] = ..., tree: _Optional[int] = ..., stdout_path_bytes: _Optional[int] = ..., stderr_path_bytes: _Optional[int] = ..., stdout_closed: _Optional[bool] = ..., stderr_closed: _Optional[bool] = ..., stdin_taken_bytes: _Optional[int] = ...) -> None: ...
 
 class StartProcessRequest(_message.Message):
-    __slots__ = ("program", "id", "terminal", "size", "stdin", "merge_stderr", "timeout_ms")
+    __slots__ = ("program", "id", "terminal", "size", "stdin", "merge_stderr", "timeout_ms", "request_id")
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     TERMINAL_FIELD_NUMBER: _ClassVar[int]
@@ -142,6 +148,7 @@ class StartProcessRequest(_message.Message):
     STDIN_FIELD_NUMBER: _ClassVar[int]
     MERGE_STDERR_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     program: Program
     id: str
     terminal: bool
@@ -149,7 +156,8 @@ class StartProcessRequest(_message.Message):
     stdin: bool
     merge_stderr: bool
     timeout_ms: int
-    def __init__(self, program: _Optional[_Union[Program, _Mapping]] = ..., id: _Optional[str] = ..., terminal: _Optional[bool] = ..., size: _Optional[_Union[WindowSize, _Mapping]] = ..., stdin: _Optional[bool] = ..., merge_stderr: _Optional[bool] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+    request_id: str
+    def __init__(self, program: _Optional[_Union[Program, _Mapping]] = ..., id: _Optional[str] = ..., terminal: _Optional[bool] = ..., size: _Optional[_Union[WindowSize, _Mapping]] = ..., stdin: _Optional[bool] = ..., merge_stderr: _Optional[bool] = ..., timeout_ms: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class StartProcessResponse(_message.Message):
     __slots__ = ("process",)
@@ -158,18 +166,26 @@ class StartProcessResponse(_message.Message):
     def __init__(self, process: _Optional[_Union[Process, _Mapping]] = ...) -> None: ...
 
 class ListProcessesRequest(_message.Message):
-    __slots__ = ("thread",)
+    __slots__ = ("thread", "running", "page_size", "page_token")
     THREAD_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     thread: str
-    def __init__(self, thread: _Optional[str] = ...) -> None: ...
+    running: bool
+    page_size: int
+    page_token: str
+    def __init__(self, thread: _Optional[str] = ..., running: _Optional[bool] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class ListProcessesResponse(_message.Message):
-    __slots__ = ("processes", "strays")
+    __slots__ = ("processes", "strays", "next_page_token")
     PROCESSES_FIELD_NUMBER: _ClassVar[int]
     STRAYS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     processes: _containers.RepeatedCompositeFieldContainer[Process]
     strays: int
-    def __init__(self, processes: _Optional[_Iterable[_Union[Process, _Mapping]]] = ..., strays: _Optional[int] = ...) -> None: ...
+    next_page_token: str
+    def __init__(self, processes: _Optional[_Iterable[_Union[Process, _Mapping]]] = ..., strays: _Optional[int] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class ReadProcessRequest(_message.Message):
     __slots__ = ("thread", "id", "stderr", "offset", "follow")
@@ -194,16 +210,20 @@ class ReadProcessResponse(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class WriteProcessRequest(_message.Message):
-    __slots__ = ("thread", "id", "data", "end")
+    __slots__ = ("thread", "id", "data", "end", "offset", "request_id")
     THREAD_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     thread: str
     id: str
     data: bytes
     end: bool
-    def __init__(self, thread: _Optional[str] = ..., id: _Optional[str] = ..., data: _Optional[bytes] = ..., end: _Optional[bool] = ...) -> None: ...
+    offset: int
+    request_id: str
+    def __init__(self, thread: _Optional[str] = ..., id: _Optional[str] = ..., data: _Optional[bytes] = ..., end: _Optional[bool] = ..., offset: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class WriteProcessResponse(_message.Message):
     __slots__ = ("process",)

@@ -99,7 +99,8 @@ class ProcessServiceServicer:
         """RunProgram runs one program to its end. The first message, which has to come within 60 s, starts it; the others are
         its input, which may be silent for as long as the program may run. A client that goes away ends it with everything it
         started. Output that is not read holds the program back, and 60 s after its time limit ends the call:
-        DEADLINE_EXCEEDED. A program that cannot start is no error of the call: see ProgramEnd.outcome.
+        DEADLINE_EXCEEDED. A program that cannot start is no error of the call: see ProgramEnd.outcome. With a `request_id` it
+        is safe to repeat: it runs once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -110,7 +111,7 @@ class ProcessServiceServicer:
         or the gateway goes. 64 are kept in a thread, running or ended: one more forgets the oldest that has ended, with what
         memory holds of its output; its files stay. With 64 running it is RESOURCE_EXHAUSTED, reason EXHAUSTED. A program
         that the kernel does not start is FAILED_PRECONDITION, reason START_FAILED: the metadata have `outcome`, pids_limit
-        or failed_to_start, and `errno`, Linux' number, where there is one.
+        or failed_to_start, and `errno`, Linux' number, where there is one. With a `request_id` it is safe to repeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -135,13 +136,14 @@ class ProcessServiceServicer:
         """WriteProcess writes to the standard input of a process. It waits for room as long as the call's deadline lets it and
         60 s at most; input that was not taken by then is DEADLINE_EXCEEDED, reason INPUT_NOT_TAKEN. Standard input that is
         closed is FAILED_PRECONDITION, reason PROCESS_ENDED. The metadata of both have `taken_bytes`, from where one may go on.
+        At most once: a repetition writes again, so whoever lost an answer must find out by the process' output.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResizeProcess(self, request, context):
-        """ResizeProcess changes the window size of a process with a terminal.
+        """ResizeProcess changes the window size of a process with a terminal. Safe to repeat: the size is the same.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -149,13 +151,15 @@ class ProcessServiceServicer:
 
     def SignalProcess(self, request, context):
         """SignalProcess sends a signal. To one that has ended it is FAILED_PRECONDITION, reason PROCESS_ENDED, but for `tree`.
+        At most once: a repetition signals again, so a client must not make one by itself.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def KillStrays(self, request, context):
-        """KillStrays kills what commands of `execute` left running; background processes and what they started stay.
+        """KillStrays kills what commands of `execute` left running; background processes and what they started stay. Safe to
+        repeat: it says what is left. One that found nothing is not in the audit.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -170,6 +174,7 @@ class ProcessServiceServicer:
 
     def RemoveProcess(self, request, context):
         """RemoveProcess kills everything a process started and forgets it. Its output files stay; the rest of its output goes.
+        Safe to repeat: one that is removed already is NOT_FOUND, and nothing else is touched.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -84,7 +84,7 @@ class GetRunResponse(_message.Message):
     def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ...) -> None: ...
 
 class ListRunsRequest(_message.Message):
-    __slots__ = ("thread", "statuses", "agent", "started_since", "started_until", "page_size", "page_token")
+    __slots__ = ("thread", "statuses", "agent", "started_since", "started_until", "page_size", "page_token", "started_by")
     THREAD_FIELD_NUMBER: _ClassVar[int]
     STATUSES_FIELD_NUMBER: _ClassVar[int]
     AGENT_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +92,7 @@ class ListRunsRequest(_message.Message):
     STARTED_UNTIL_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    STARTED_BY_FIELD_NUMBER: _ClassVar[int]
     thread: str
     statuses: _containers.RepeatedScalarFieldContainer[RunStatus]
     agent: str
@@ -99,7 +100,8 @@ class ListRunsRequest(_message.Message):
     started_until: _timestamp_pb2.Timestamp
     page_size: int
     page_token: str
-    def __init__(self, thread: _Optional[str] = ..., statuses: _Optional[_Iterable[_Union[RunStatus, str]]] = ..., agent: _Optional[str] = ..., started_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    started_by: str
+    def __init__(self, thread: _Optional[str] = ..., statuses: _Optional[_Iterable[_Union[RunStatus, str]]] = ..., agent: _Optional[str] = ..., started_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., started_by: _Optional[str] = ...) -> None: ...
 
 class ListRunsResponse(_message.Message):
     __slots__ = ("runs", "next_page_token")
@@ -132,7 +134,7 @@ class Stop(_message.Message):
     def __init__(self, hook: _Optional[str] = ..., rule: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Run(_message.Message):
-    __slots__ = ("id", "thread", "agent", "status", "stop", "started_at", "finished_at", "last_sequence", "task", "policy_mode", "policy_version")
+    __slots__ = ("id", "thread", "agent", "status", "stop", "started_at", "finished_at", "last_sequence", "task", "policy_mode", "policy_version", "started_by")
     ID_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     AGENT_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +146,7 @@ class Run(_message.Message):
     TASK_FIELD_NUMBER: _ClassVar[int]
     POLICY_MODE_FIELD_NUMBER: _ClassVar[int]
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
+    STARTED_BY_FIELD_NUMBER: _ClassVar[int]
     id: str
     thread: str
     agent: str
@@ -155,7 +158,8 @@ class Run(_message.Message):
     task: str
     policy_mode: PolicyMode
     policy_version: str
-    def __init__(self, id: _Optional[str] = ..., thread: _Optional[str] = ..., agent: _Optional[str] = ..., status: _Optional[_Union[RunStatus, str]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_sequence: _Optional[int] = ..., task: _Optional[str] = ..., policy_mode: _Optional[_Union[PolicyMode, str]] = ..., policy_version: _Optional[str] = ...) -> None: ...
+    started_by: str
+    def __init__(self, id: _Optional[str] = ..., thread: _Optional[str] = ..., agent: _Optional[str] = ..., status: _Optional[_Union[RunStatus, str]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_sequence: _Optional[int] = ..., task: _Optional[str] = ..., policy_mode: _Optional[_Union[PolicyMode, str]] = ..., policy_version: _Optional[str] = ..., started_by: _Optional[str] = ...) -> None: ...
 
 class Event(_message.Message):
     __slots__ = ("sequence", "type", "at", "payload_json")

@@ -68,6 +68,8 @@ class RunServiceServicer:
 
     def StartRun(self, request, context):
         """StartRun starts a run and returns at once. Safe to repeat with a request id, and only with one.
+        Any gateway may be asked: where the thread's files are on another engine, a gateway there hosts the run;
+        FAILED_PRECONDITION, reason OTHER_ENGINE, where none serves.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

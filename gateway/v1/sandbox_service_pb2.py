@@ -26,7 +26,7 @@ from gateway.v1 import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n gateway/v1/sandbox_service.proto\x12\ngateway.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x84\x01\n\x07Sandbox\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\r\n\x05image\x18\x03 \x01(\t\x12\x0f\n\x07runtime\x18\x04 \x01(\t\x12.\n\ncreated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x63\x61lls\x18\x06 \x01(\r\"S\n\x14ListSandboxesRequest\x12\x1d\n\tpage_size\x18\x01 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xc8\x01(\x00\x12\x1c\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\"X\n\x15ListSandboxesResponse\x12&\n\tsandboxes\x18\x01 \x03(\x0b\x32\x13.gateway.v1.Sandbox\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"C\n\x11GetSandboxRequest\x12.\n\x06thread\x18\x01 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\":\n\x12GetSandboxResponse\x12$\n\x07sandbox\x18\x01 \x01(\x0b\x32\x13.gateway.v1.Sandbox\"D\n\x12StopSandboxRequest\x12.\n\x06thread\x18\x01 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\";\n\x13StopSandboxResponse\x12$\n\x07sandbox\x18\x01 \x01(\x0b\x32\x13.gateway.v1.Sandbox2\x83\x02\n\x0eSandboxService\x12T\n\rListSandboxes\x12 .gateway.v1.ListSandboxesRequest\x1a!.gateway.v1.ListSandboxesResponse\x12K\n\nGetSandbox\x12\x1d.gateway.v1.GetSandboxRequest\x1a\x1e.gateway.v1.GetSandboxResponse\x12N\n\x0bStopSandbox\x12\x1e.gateway.v1.StopSandboxRequest\x1a\x1f.gateway.v1.StopSandboxResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n gateway/v1/sandbox_service.proto\x12\ngateway.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x84\x01\n\x07Sandbox\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\r\n\x05image\x18\x03 \x01(\t\x12\x0f\n\x07runtime\x18\x04 \x01(\t\x12.\n\ncreated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x63\x61lls\x18\x06 \x01(\r\"\x86\x01\n\x14ListSandboxesRequest\x12\x1d\n\tpage_size\x18\x01 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xc8\x01(\x00\x12\x1c\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\x12\x18\n\x07runtime\x18\x03 \x01(\tB\x07\xbaH\x04r\x02\x18@\x12\x17\n\x05image\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x04\"X\n\x15ListSandboxesResponse\x12&\n\tsandboxes\x18\x01 \x03(\x0b\x32\x13.gateway.v1.Sandbox\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"C\n\x11GetSandboxRequest\x12.\n\x06thread\x18\x01 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\":\n\x12GetSandboxResponse\x12$\n\x07sandbox\x18\x01 \x01(\x0b\x32\x13.gateway.v1.Sandbox\"D\n\x12StopSandboxRequest\x12.\n\x06thread\x18\x01 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\";\n\x13StopSandboxResponse\x12$\n\x07sandbox\x18\x01 \x01(\x0b\x32\x13.gateway.v1.Sandbox2\x83\x02\n\x0eSandboxService\x12T\n\rListSandboxes\x12 .gateway.v1.ListSandboxesRequest\x1a!.gateway.v1.ListSandboxesResponse\x12K\n\nGetSandbox\x12\x1d.gateway.v1.GetSandboxRequest\x1a\x1e.gateway.v1.GetSandboxResponse\x12N\n\x0bStopSandbox\x12\x1e.gateway.v1.StopSandboxRequest\x1a\x1f.gateway.v1.StopSandboxResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,24 +37,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTSANDBOXESREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\007\032\005\030\310\001(\000'
   _globals['_LISTSANDBOXESREQUEST'].fields_by_name['page_token']._loaded_options = None
   _globals['_LISTSANDBOXESREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200\010'
+  _globals['_LISTSANDBOXESREQUEST'].fields_by_name['runtime']._loaded_options = None
+  _globals['_LISTSANDBOXESREQUEST'].fields_by_name['runtime']._serialized_options = b'\272H\004r\002\030@'
+  _globals['_LISTSANDBOXESREQUEST'].fields_by_name['image']._loaded_options = None
+  _globals['_LISTSANDBOXESREQUEST'].fields_by_name['image']._serialized_options = b'\272H\005r\003\030\200\004'
   _globals['_GETSANDBOXREQUEST'].fields_by_name['thread']._loaded_options = None
   _globals['_GETSANDBOXREQUEST'].fields_by_name['thread']._serialized_options = b'\272H\033r\031\030\200\0022\024^( |[^\\p{C}\\p{Z}])*$'
   _globals['_STOPSANDBOXREQUEST'].fields_by_name['thread']._loaded_options = None
   _globals['_STOPSANDBOXREQUEST'].fields_by_name['thread']._serialized_options = b'\272H\033r\031\030\200\0022\024^( |[^\\p{C}\\p{Z}])*$'
   _globals['_SANDBOX']._serialized_start=111
   _globals['_SANDBOX']._serialized_end=243
-  _globals['_LISTSANDBOXESREQUEST']._serialized_start=245
-  _globals['_LISTSANDBOXESREQUEST']._serialized_end=328
-  _globals['_LISTSANDBOXESRESPONSE']._serialized_start=330
-  _globals['_LISTSANDBOXESRESPONSE']._serialized_end=418
-  _globals['_GETSANDBOXREQUEST']._serialized_start=420
-  _globals['_GETSANDBOXREQUEST']._serialized_end=487
-  _globals['_GETSANDBOXRESPONSE']._serialized_start=489
-  _globals['_GETSANDBOXRESPONSE']._serialized_end=547
-  _globals['_STOPSANDBOXREQUEST']._serialized_start=549
-  _globals['_STOPSANDBOXREQUEST']._serialized_end=617
-  _globals['_STOPSANDBOXRESPONSE']._serialized_start=619
-  _globals['_STOPSANDBOXRESPONSE']._serialized_end=678
-  _globals['_SANDBOXSERVICE']._serialized_start=681
-  _globals['_SANDBOXSERVICE']._serialized_end=940
+  _globals['_LISTSANDBOXESREQUEST']._serialized_start=246
+  _globals['_LISTSANDBOXESREQUEST']._serialized_end=380
+  _globals['_LISTSANDBOXESRESPONSE']._serialized_start=382
+  _globals['_LISTSANDBOXESRESPONSE']._serialized_end=470
+  _globals['_GETSANDBOXREQUEST']._serialized_start=472
+  _globals['_GETSANDBOXREQUEST']._serialized_end=539
+  _globals['_GETSANDBOXRESPONSE']._serialized_start=541
+  _globals['_GETSANDBOXRESPONSE']._serialized_end=599
+  _globals['_STOPSANDBOXREQUEST']._serialized_start=601
+  _globals['_STOPSANDBOXREQUEST']._serialized_end=669
+  _globals['_STOPSANDBOXRESPONSE']._serialized_start=671
+  _globals['_STOPSANDBOXRESPONSE']._serialized_end=730
+  _globals['_SANDBOXSERVICE']._serialized_start=733
+  _globals['_SANDBOXSERVICE']._serialized_end=992
 # @@protoc_insertion_point(module_scope)

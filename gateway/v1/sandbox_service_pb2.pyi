@@ -27,12 +27,16 @@ class Sandbox(_message.Message):
     def __init__(self, id: _Optional[str] = ..., thread: _Optional[str] = ..., image: _Optional[str] = ..., runtime: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., calls: _Optional[int] = ...) -> None: ...
 
 class ListSandboxesRequest(_message.Message):
-    __slots__ = ("page_size", "page_token")
+    __slots__ = ("page_size", "page_token", "runtime", "image")
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    RUNTIME_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
     page_size: int
     page_token: str
-    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    runtime: str
+    image: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., runtime: _Optional[str] = ..., image: _Optional[str] = ...) -> None: ...
 
 class ListSandboxesResponse(_message.Message):
     __slots__ = ("sandboxes", "next_page_token")

@@ -74,7 +74,8 @@ class SandboxServiceServicer:
 
     def StopSandbox(self, request, context):
         """StopSandbox removes the sandbox of a thread with all that runs in it. Its files stay. NOT_FOUND where none lives,
-        FAILED_PRECONDITION, reason SANDBOX_BUSY, while a call is under way in it.
+        FAILED_PRECONDITION, reason SANDBOX_BUSY, while a call is under way in it. Safe to repeat: NOT_FOUND says that it is
+        stopped, where it was there before.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -99,7 +99,9 @@ class ThreadServiceServicer:
 
     def DeleteThread(self, request, context):
         """DeleteThread removes a thread for good: its sandbox, its files, its messages, runs, events and approvals. The audit
-        stays. A run that is under way in it is FAILED_PRECONDITION, reason THREAD_BUSY: cancel it first.
+        stays. A run or a call that is under way in it is FAILED_PRECONDITION, reason THREAD_BUSY: cancel the run, or wait for
+        the call. While its files go nothing begins in it. It is safe to repeat: NOT_FOUND after a broken connection says that
+        it is done.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -23,9 +23,10 @@ _sym_db = _symbol_database.Default()
 
 
 from gateway.v1 import validate_pb2 as buf_dot_validate_dot_validate__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"gateway/v1/workspace_service.proto\x12\ngateway.v1\x1a\x1b\x62uf/validate/validate.proto\"O\n\x0fReadFileRequest\x12.\n\x06thread\x18\x01 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12\x0c\n\x04path\x18\x02 \x01(\t\" \n\x10ReadFileResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"k\n\x10WriteFileRequest\x12.\n\x06thread\x18\x01 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x08\"\'\n\x11WriteFileResponse\x12\x12\n\nsize_bytes\x18\x01 \x01(\x03\x32\xa7\x01\n\x10WorkspaceService\x12G\n\x08ReadFile\x12\x1b.gateway.v1.ReadFileRequest\x1a\x1c.gateway.v1.ReadFileResponse0\x01\x12J\n\tWriteFile\x12\x1c.gateway.v1.WriteFileRequest\x1a\x1d.gateway.v1.WriteFileResponse(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"gateway/v1/workspace_service.proto\x12\ngateway.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9e\x01\n\tFileEntry\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\"\n\x04kind\x18\x02 \x01(\x0e\x32\x14.gateway.v1.FileKind\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\x12/\n\x0bmodified_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04mode\x18\x05 \x01(\r\x12\x0c\n\x04\x65tag\x18\x06 \x01(\t\"\x9a\x01\n\x0fReadFileRequest\x12.\n\x06thread\x18\x01 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12\x0c\n\x04path\x18\x02 \x01(\t\x12!\n\x06offset\x18\x03 \x01(\x03\x42\x11\xbaH\x0e\"\x0c\x18\x80\x80\x80\x80\x80\x80\x80\x80@(\x00\x12&\n\x0blimit_bytes\x18\x04 \x01(\x03\x42\x11\xbaH\x0e\"\x0c\x18\x80\x80\x80\x80\x80\x80\x80\x80@(\x00\"E\n\x10ReadFileResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12#\n\x04\x66ile\x18\x02 \x01(\x0b\x32\x15.gateway.v1.FileEntry\"k\n\x10WriteFileRequest\x12.\n\x06thread\x18\x01 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x08\"\'\n\x11WriteFileResponse\x12\x12\n\nsize_bytes\x18\x01 \x01(\x03\"\xa8\x01\n\x10ListFilesRequest\x12.\n\x06thread\x18\x01 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x19\n\x07pattern\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80 \x12\x1d\n\tpage_size\x18\x04 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1c\n\npage_token\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\"f\n\x11ListFilesResponse\x12$\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x15.gateway.v1.FileEntry\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x12\n\nunsearched\x18\x03 \x01(\x03\"O\n\x0fStatFileRequest\x12.\n\x06thread\x18\x01 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12\x0c\n\x04path\x18\x02 \x01(\t\"7\n\x10StatFileResponse\x12#\n\x04\x66ile\x18\x01 \x01(\x0b\x32\x15.gateway.v1.FileEntry\"x\n\x11RemoveFileRequest\x12.\n\x06thread\x18\x01 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x11\n\trecursive\x18\x03 \x01(\x08\x12\x12\n\nmissing_ok\x18\x04 \x01(\x08\"\x14\n\x12RemoveFileResponse\"T\n\x14MakeDirectoryRequest\x12.\n\x06thread\x18\x01 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12\x0c\n\x04path\x18\x02 \x01(\t\"\x17\n\x15MakeDirectoryResponse*~\n\x08\x46ileKind\x12\x19\n\x15\x46ILE_KIND_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x46ILE_KIND_FILE\x10\x01\x12\x17\n\x13\x46ILE_KIND_DIRECTORY\x10\x02\x12\x15\n\x11\x46ILE_KIND_SYMLINK\x10\x03\x12\x13\n\x0f\x46ILE_KIND_OTHER\x10\x04\x32\xdb\x03\n\x10WorkspaceService\x12G\n\x08ReadFile\x12\x1b.gateway.v1.ReadFileRequest\x1a\x1c.gateway.v1.ReadFileResponse0\x01\x12J\n\tWriteFile\x12\x1c.gateway.v1.WriteFileRequest\x1a\x1d.gateway.v1.WriteFileResponse(\x01\x12H\n\tListFiles\x12\x1c.gateway.v1.ListFilesRequest\x1a\x1d.gateway.v1.ListFilesResponse\x12\x45\n\x08StatFile\x12\x1b.gateway.v1.StatFileRequest\x1a\x1c.gateway.v1.StatFileResponse\x12K\n\nRemoveFile\x12\x1d.gateway.v1.RemoveFileRequest\x1a\x1e.gateway.v1.RemoveFileResponse\x12T\n\rMakeDirectory\x12 .gateway.v1.MakeDirectoryRequest\x1a!.gateway.v1.MakeDirectoryResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,16 +35,54 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_READFILEREQUEST'].fields_by_name['thread']._loaded_options = None
   _globals['_READFILEREQUEST'].fields_by_name['thread']._serialized_options = b'\272H\033r\031\030\200\0022\024^( |[^\\p{C}\\p{Z}])*$'
+  _globals['_READFILEREQUEST'].fields_by_name['offset']._loaded_options = None
+  _globals['_READFILEREQUEST'].fields_by_name['offset']._serialized_options = b'\272H\016\"\014\030\200\200\200\200\200\200\200\200@(\000'
+  _globals['_READFILEREQUEST'].fields_by_name['limit_bytes']._loaded_options = None
+  _globals['_READFILEREQUEST'].fields_by_name['limit_bytes']._serialized_options = b'\272H\016\"\014\030\200\200\200\200\200\200\200\200@(\000'
   _globals['_WRITEFILEREQUEST'].fields_by_name['thread']._loaded_options = None
   _globals['_WRITEFILEREQUEST'].fields_by_name['thread']._serialized_options = b'\272H\033r\031\030\200\0022\024^( |[^\\p{C}\\p{Z}])*$'
-  _globals['_READFILEREQUEST']._serialized_start=79
-  _globals['_READFILEREQUEST']._serialized_end=158
-  _globals['_READFILERESPONSE']._serialized_start=160
-  _globals['_READFILERESPONSE']._serialized_end=192
-  _globals['_WRITEFILEREQUEST']._serialized_start=194
-  _globals['_WRITEFILEREQUEST']._serialized_end=301
-  _globals['_WRITEFILERESPONSE']._serialized_start=303
-  _globals['_WRITEFILERESPONSE']._serialized_end=342
-  _globals['_WORKSPACESERVICE']._serialized_start=345
-  _globals['_WORKSPACESERVICE']._serialized_end=512
+  _globals['_LISTFILESREQUEST'].fields_by_name['thread']._loaded_options = None
+  _globals['_LISTFILESREQUEST'].fields_by_name['thread']._serialized_options = b'\272H\033r\031\030\200\0022\024^( |[^\\p{C}\\p{Z}])*$'
+  _globals['_LISTFILESREQUEST'].fields_by_name['pattern']._loaded_options = None
+  _globals['_LISTFILESREQUEST'].fields_by_name['pattern']._serialized_options = b'\272H\005r\003\030\200 '
+  _globals['_LISTFILESREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTFILESREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\007\032\005\030\350\007(\000'
+  _globals['_LISTFILESREQUEST'].fields_by_name['page_token']._loaded_options = None
+  _globals['_LISTFILESREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200\010'
+  _globals['_STATFILEREQUEST'].fields_by_name['thread']._loaded_options = None
+  _globals['_STATFILEREQUEST'].fields_by_name['thread']._serialized_options = b'\272H\033r\031\030\200\0022\024^( |[^\\p{C}\\p{Z}])*$'
+  _globals['_REMOVEFILEREQUEST'].fields_by_name['thread']._loaded_options = None
+  _globals['_REMOVEFILEREQUEST'].fields_by_name['thread']._serialized_options = b'\272H\033r\031\030\200\0022\024^( |[^\\p{C}\\p{Z}])*$'
+  _globals['_MAKEDIRECTORYREQUEST'].fields_by_name['thread']._loaded_options = None
+  _globals['_MAKEDIRECTORYREQUEST'].fields_by_name['thread']._serialized_options = b'\272H\033r\031\030\200\0022\024^( |[^\\p{C}\\p{Z}])*$'
+  _globals['_FILEKIND']._serialized_start=1319
+  _globals['_FILEKIND']._serialized_end=1445
+  _globals['_FILEENTRY']._serialized_start=113
+  _globals['_FILEENTRY']._serialized_end=271
+  _globals['_READFILEREQUEST']._serialized_start=274
+  _globals['_READFILEREQUEST']._serialized_end=428
+  _globals['_READFILERESPONSE']._serialized_start=430
+  _globals['_READFILERESPONSE']._serialized_end=499
+  _globals['_WRITEFILEREQUEST']._serialized_start=501
+  _globals['_WRITEFILEREQUEST']._serialized_end=608
+  _globals['_WRITEFILERESPONSE']._serialized_start=610
+  _globals['_WRITEFILERESPONSE']._serialized_end=649
+  _globals['_LISTFILESREQUEST']._serialized_start=652
+  _globals['_LISTFILESREQUEST']._serialized_end=820
+  _globals['_LISTFILESRESPONSE']._serialized_start=822
+  _globals['_LISTFILESRESPONSE']._serialized_end=924
+  _globals['_STATFILEREQUEST']._serialized_start=926
+  _globals['_STATFILEREQUEST']._serialized_end=1005
+  _globals['_STATFILERESPONSE']._serialized_start=1007
+  _globals['_STATFILERESPONSE']._serialized_end=1062
+  _globals['_REMOVEFILEREQUEST']._serialized_start=1064
+  _globals['_REMOVEFILEREQUEST']._serialized_end=1184
+  _globals['_REMOVEFILERESPONSE']._serialized_start=1186
+  _globals['_REMOVEFILERESPONSE']._serialized_end=1206
+  _globals['_MAKEDIRECTORYREQUEST']._serialized_start=1208
+  _globals['_MAKEDIRECTORYREQUEST']._serialized_end=1292
+  _globals['_MAKEDIRECTORYRESPONSE']._serialized_start=1294
+  _globals['_MAKEDIRECTORYRESPONSE']._serialized_end=1317
+  _globals['_WORKSPACESERVICE']._serialized_start=1448
+  _globals['_WORKSPACESERVICE']._serialized_end=1923
 # @@protoc_insertion_point(module_scope)

@@ -26,8 +26,9 @@ if _version_not_supported:
 
 
 class WorkspaceServiceStub:
-    """WorkspaceService moves files in and out. Paths are subject to the tenant's policy, as read_file and write_file. A transfer
-    of which nothing moves for 60 s, as its peer does not read or send, is DEADLINE_EXCEEDED.
+    """WorkspaceService moves files in and out, and looks after them. Each call is judged by the tenant's policy as a call of a
+    file tool on its path, and is in the journal and the audit. A transfer of which nothing moves for 60 s, as its peer does
+    not read or send, is DEADLINE_EXCEEDED.
     """
 
     def __init__(self, channel):
@@ -46,15 +47,37 @@ class WorkspaceServiceStub:
                 request_serializer=gateway_dot_v1_dot_workspace__service__pb2.WriteFileRequest.SerializeToString,
                 response_deserializer=gateway_dot_v1_dot_workspace__service__pb2.WriteFileResponse.FromString,
                 _registered_method=True)
+        self.ListFiles = channel.unary_unary(
+                '/gateway.v1.WorkspaceService/ListFiles',
+                request_serializer=gateway_dot_v1_dot_workspace__service__pb2.ListFilesRequest.SerializeToString,
+                response_deserializer=gateway_dot_v1_dot_workspace__service__pb2.ListFilesResponse.FromString,
+                _registered_method=True)
+        self.StatFile = channel.unary_unary(
+                '/gateway.v1.WorkspaceService/StatFile',
+                request_serializer=gateway_dot_v1_dot_workspace__service__pb2.StatFileRequest.SerializeToString,
+                response_deserializer=gateway_dot_v1_dot_workspace__service__pb2.StatFileResponse.FromString,
+                _registered_method=True)
+        self.RemoveFile = channel.unary_unary(
+                '/gateway.v1.WorkspaceService/RemoveFile',
+                request_serializer=gateway_dot_v1_dot_workspace__service__pb2.RemoveFileRequest.SerializeToString,
+                response_deserializer=gateway_dot_v1_dot_workspace__service__pb2.RemoveFileResponse.FromString,
+                _registered_method=True)
+        self.MakeDirectory = channel.unary_unary(
+                '/gateway.v1.WorkspaceService/MakeDirectory',
+                request_serializer=gateway_dot_v1_dot_workspace__service__pb2.MakeDirectoryRequest.SerializeToString,
+                response_deserializer=gateway_dot_v1_dot_workspace__service__pb2.MakeDirectoryResponse.FromString,
+                _registered_method=True)
 
 
 class WorkspaceServiceServicer:
-    """WorkspaceService moves files in and out. Paths are subject to the tenant's policy, as read_file and write_file. A transfer
-    of which nothing moves for 60 s, as its peer does not read or send, is DEADLINE_EXCEEDED.
+    """WorkspaceService moves files in and out, and looks after them. Each call is judged by the tenant's policy as a call of a
+    file tool on its path, and is in the journal and the audit. A transfer of which nothing moves for 60 s, as its peer does
+    not read or send, is DEADLINE_EXCEEDED.
     """
 
     def ReadFile(self, request, context):
-        """ReadFile streams a file. Safe to repeat from its first byte: a file may have changed meanwhile.
+        """ReadFile streams a file, or a part of it. Judged as read_file. Safe to repeat from any byte: as long as the etag of the
+        first message is the same, the file has not changed meanwhile.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -62,6 +85,37 @@ class WorkspaceServiceServicer:
 
     def WriteFile(self, request_iterator, context):
         """WriteFile replaces a file atomically; its parents are made. Safe to repeat: it leaves the same file.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListFiles(self, request, context):
+        """ListFiles gives a directory, sorted by name, or what a pattern matches, in pages. Judged as ls, or as glob. Each page is
+        as the directory is then: where it changes between two, an entry may come twice or be missed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StatFile(self, request, context):
+        """StatFile describes one path; a symbolic link at its end is described, not followed. Judged as ls. What is not there is
+        NOT_FOUND, what the sandbox's tool user may not look at PERMISSION_DENIED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveFile(self, request, context):
+        """RemoveFile removes a file, a link itself, or a directory. Judged as write_file, and where it is recursive, of everything
+        below the path. Safe to repeat with missing_ok.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MakeDirectory(self, request, context):
+        """MakeDirectory makes a directory and its parents. Judged as write_file. Safe to repeat: one that is there is no error.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -80,6 +134,26 @@ def add_WorkspaceServiceServicer_to_server(servicer, server):
                     request_deserializer=gateway_dot_v1_dot_workspace__service__pb2.WriteFileRequest.FromString,
                     response_serializer=gateway_dot_v1_dot_workspace__service__pb2.WriteFileResponse.SerializeToString,
             ),
+            'ListFiles': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListFiles,
+                    request_deserializer=gateway_dot_v1_dot_workspace__service__pb2.ListFilesRequest.FromString,
+                    response_serializer=gateway_dot_v1_dot_workspace__service__pb2.ListFilesResponse.SerializeToString,
+            ),
+            'StatFile': grpc.unary_unary_rpc_method_handler(
+                    servicer.StatFile,
+                    request_deserializer=gateway_dot_v1_dot_workspace__service__pb2.StatFileRequest.FromString,
+                    response_serializer=gateway_dot_v1_dot_workspace__service__pb2.StatFileResponse.SerializeToString,
+            ),
+            'RemoveFile': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveFile,
+                    request_deserializer=gateway_dot_v1_dot_workspace__service__pb2.RemoveFileRequest.FromString,
+                    response_serializer=gateway_dot_v1_dot_workspace__service__pb2.RemoveFileResponse.SerializeToString,
+            ),
+            'MakeDirectory': grpc.unary_unary_rpc_method_handler(
+                    servicer.MakeDirectory,
+                    request_deserializer=gateway_dot_v1_dot_workspace__service__pb2.MakeDirectoryRequest.FromString,
+                    response_serializer=gateway_dot_v1_dot_workspace__service__pb2.MakeDirectoryResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'gateway.v1.WorkspaceService', rpc_method_handlers)
@@ -89,8 +163,9 @@ def add_WorkspaceServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class WorkspaceService:
-    """WorkspaceService moves files in and out. Paths are subject to the tenant's policy, as read_file and write_file. A transfer
-    of which nothing moves for 60 s, as its peer does not read or send, is DEADLINE_EXCEEDED.
+    """WorkspaceService moves files in and out, and looks after them. Each call is judged by the tenant's policy as a call of a
+    file tool on its path, and is in the journal and the audit. A transfer of which nothing moves for 60 s, as its peer does
+    not read or send, is DEADLINE_EXCEEDED.
     """
 
     @staticmethod
@@ -137,6 +212,114 @@ class WorkspaceService:
             '/gateway.v1.WorkspaceService/WriteFile',
             gateway_dot_v1_dot_workspace__service__pb2.WriteFileRequest.SerializeToString,
             gateway_dot_v1_dot_workspace__service__pb2.WriteFileResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListFiles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gateway.v1.WorkspaceService/ListFiles',
+            gateway_dot_v1_dot_workspace__service__pb2.ListFilesRequest.SerializeToString,
+            gateway_dot_v1_dot_workspace__service__pb2.ListFilesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StatFile(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gateway.v1.WorkspaceService/StatFile',
+            gateway_dot_v1_dot_workspace__service__pb2.StatFileRequest.SerializeToString,
+            gateway_dot_v1_dot_workspace__service__pb2.StatFileResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveFile(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gateway.v1.WorkspaceService/RemoveFile',
+            gateway_dot_v1_dot_workspace__service__pb2.RemoveFileRequest.SerializeToString,
+            gateway_dot_v1_dot_workspace__service__pb2.RemoveFileResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MakeDirectory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gateway.v1.WorkspaceService/MakeDirectory',
+            gateway_dot_v1_dot_workspace__service__pb2.MakeDirectoryRequest.SerializeToString,
+            gateway_dot_v1_dot_workspace__service__pb2.MakeDirectoryResponse.FromString,
             options,
             channel_credentials,
             insecure,

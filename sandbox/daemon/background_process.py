@@ -104,6 +104,7 @@ class BackgroundProcess:
             stdout=streams.stdout.report(),
             stderr=streams.stderr.report() if streams.stderr is not None else None,
             tree=tree,
+            stdin_taken_bytes=streams.input.taken_bytes if streams.input is not None else 0,
         )
         if streams.terminal is not None:
             reply.size.rows, reply.size.columns = self.size

@@ -1,8 +1,8 @@
 """What init and the server say to each other over a SOCK_SEQPACKET pair.
 
 Server to init: (kind, call, value) and, with it, descriptors or numbers.
-    SPAWN       a memory file with the program, then stdout, stderr and perhaps stdin
-    SPAWN_TTY   a memory file with the program, then a terminal that becomes its controlling one
+    SPAWN       stdout, stderr and perhaps stdin
+    SPAWN_TTY   a terminal that becomes the program's controlling one
     PROBE       the writing end of a pipe
     KILL        end everything the call started
     SIGNAL      send signal `value` to the process group of the call's first process
@@ -11,7 +11,8 @@ Server to init: (kind, call, value) and, with it, descriptors or numbers.
 Init to server: (kind, call, value, pid). STARTED or FAILED answers the first three. DONE answers the others, in their
 order: its value is how many processes are left or were signalled, or a negative errno. EXITED comes unasked.
 
-The program is NUL-separated, which is safe because neither arguments nor environment can hold NUL:
+The program of SPAWN and SPAWN_TTY follows in the order, or, past PROGRAM_LIMIT_BYTES, is in a memory file that is the
+first descriptor. It is NUL-separated, which is safe because neither arguments nor environment can hold NUL:
 cwd, number of arguments, the arguments, the environment as NAME=value.
 """
 
@@ -27,6 +28,9 @@ _NUMBER = struct.Struct("!I")
 # Calls that live at the same time: one for each connection, the background processes, and some to spare.
 LIVE_CALLS_LIMIT = 4096
 ORDER_LIMIT_BYTES = ORDER.size + LIVE_CALLS_LIMIT * _NUMBER.size
+
+# Of a program that follows in its order: a queue of orders must have room for many.
+PROGRAM_LIMIT_BYTES = 4096
 
 # A call's processes carry one supplementary group that no other call has: this base plus the call's number.
 CALL_GID_BASE = 1 << 30

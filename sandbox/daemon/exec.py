@@ -7,7 +7,6 @@ import errno
 import os
 import signal
 import time
-from typing import Any
 
 from sandbox.daemon.cgroup import Cgroup
 from sandbox.daemon.exec_request import Program, check_program
@@ -93,8 +92,9 @@ class Executor:
         sending = io.start_streaming(process.started.result())
         if sending is not None:
             _ending_the_call(sending)
-        ends: list[asyncio.Future[Any]] = [process.ended, io.past_limit]
-        await asyncio.wait(ends, timeout=program.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        io.past_limit.add_done_callback(lambda _: process.wake())
+        if not process.ended.done() and not io.past_limit.done():
+            await process.hear(program.timeout_s)
         if not process.ended.done() and not io.past_limit.done():
             reply.outcome = wire.OUTCOME_TIMED_OUT
             reply.survivors = await self._spawner.kill(process)

@@ -64,14 +64,18 @@ class Init:
                 watched = self._nursery.fileno()
                 if watched >= 0:
                     poller.register(watched, select.POLLIN)
+            news = False
             for fd, _ in poller.poll():
-                if fd == wake_in:
-                    drain(wake_in)
-                elif fd == self._control.fileno() and not self._obey():
+                if fd != self._control.fileno():
+                    news = True
+                    if fd == wake_in:
+                        drain(wake_in)
+                elif not self._obey():
                     # The server closed its end without dying: it cannot serve any more.
                     os.kill(self._server_pid, signal.SIGKILL)
                     poller.unregister(fd)
-            self._reap()
+            if news:
+                self._reap()
             for call in self._nursery.lost():
                 kill_call_tree(call, self._reap)
                 self._notify(FAILED, call, errno.ENOMEM)
@@ -93,7 +97,7 @@ class Init:
                 return False
             kind, call, value = ORDER.unpack_from(data)
             if kind in (SPAWN, SPAWN_TTY, PROBE):
-                self._start(kind, call, fds)
+                self._start(kind, call, data[ORDER.size :], fds)
             else:
                 self._notify(DONE, call, self._signal(kind, call, value, data[ORDER.size :]))
             return True
@@ -127,9 +131,9 @@ class Init:
                 return 0
         return -errno.ESRCH
 
-    def _start(self, kind: int, call: int, fds: list[int]) -> None:
+    def _start(self, kind: int, call: int, program: bytes, fds: list[int]) -> None:
         try:
-            self._nursery.start(kind, call, fds)
+            self._nursery.start(kind, call, program, fds)
         except OSError as error:
             self._notify(FAILED, call, error.errno or errno.EIO)
         except Exception:  # a malformed order must not end the sandbox

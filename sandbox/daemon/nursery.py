@@ -5,8 +5,9 @@ have none of them: with tool code's score it would be killed in its place, if on
 a child that has them, starts programs and tells of their ends. When the kernel kills the nursery for memory, its
 children become init's own, as orphans do, and init makes another at the next start.
 
-Init to nursery: (kind, call) of control_wire with descriptors, or (REAP, pid): a number stays its process' own until
-init knows of the end. Nursery to init: (BORN, call, 0, pid), (REFUSED, call, errno, 0) or (ENDED, 0, wait status, pid).
+Init to nursery: (kind, call) of control_wire with the program and the descriptors of the order, or (REAP, pid): a
+number stays its process' own until init knows of the end. Nursery to init: (BORN, call, 0, pid), (REFUSED, call, errno,
+0) or (ENDED, 0, wait status, pid).
 
 Neither ever waits for a newborn, which tool code may stop before it becomes its program, nor init for the nursery.
 """
@@ -28,6 +29,7 @@ from sandbox.daemon.tool_probe import describe_tool
 MAX_DESCRIPTORS = 4
 _DESCRIPTOR = struct.Struct("i")
 _REAP = 0
+_WAKES = 4096
 _REQUEST = struct.Struct("ii")  # kind and call, or _REAP and a pid
 BORN, REFUSED, ENDED = 1, 2, 3
 _NEWS = struct.Struct("iiii")
@@ -49,9 +51,9 @@ class Nursery:
         """Return the descriptor that is readable when there is news, -1 when there is no nursery."""
         return self._line.fileno() if self._line is not None else -1
 
-    def start(self, kind: int, call: int, fds: list[int]) -> None:
+    def start(self, kind: int, call: int, program: bytes, fds: list[int]) -> None:
         """Order SPAWN, SPAWN_TTY or PROBE; the news will tell. OSError when the order cannot be given."""
-        request = _REQUEST.pack(kind, call)
+        request = _REQUEST.pack(kind, call) + program
         try:
             _send(self._line or self.open(), request, fds)
         except (BrokenPipeError, ConnectionResetError):
@@ -180,31 +182,35 @@ class _Nursery:
     def _obey(self) -> bool:
         data, fds = receive(self._line)
         try:
-            if len(data) != _REQUEST.size:
+            if len(data) < _REQUEST.size:
                 return False
-            kind, number = _REQUEST.unpack(data)
+            kind, number = _REQUEST.unpack_from(data)
             if kind == _REAP:
                 os.waitpid(number, 0)  # it has ended
             else:
-                self._start(kind, number, fds)
+                self._start(kind, number, data[_REQUEST.size :], fds)
             return True
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def _start(self, kind: int, call: int, fds: list[int]) -> None:
+    def _start(self, kind: int, call: int, program: bytes, fds: list[int]) -> None:
         try:
             if kind == PROBE:
                 self._born(call, self._probe(call, *fds))
+            elif program:
+                self._spawn(call, program, *fds, terminal=kind == SPAWN_TTY)
             else:
-                self._spawn(call, *fds, terminal=kind == SPAWN_TTY)
+                file, *stdio = fds
+                program = os.pread(file, os.fstat(file).st_size, 0)
+                self._spawn(call, program, *stdio, terminal=kind == SPAWN_TTY)
         except OSError as error:
             self._tell(REFUSED, call, error.errno or errno.EIO, 0)
         except Exception:  # a malformed order must not end anything
             self._tell(REFUSED, call, errno.EINVAL, 0)
 
-    def _spawn(self, call: int, program: int, *stdio: int, terminal: bool) -> None:
-        argv, env, cwd = decode_program(os.pread(program, os.fstat(program).st_size, 0))
+    def _spawn(self, call: int, program: bytes, *stdio: int, terminal: bool) -> None:
+        argv, env, cwd = decode_program(program)
         if terminal:
             (slave,) = stdio
             given = slave, slave, slave
@@ -268,7 +274,7 @@ def _nothing(_number: int, _frame: FrameType | None) -> None:
 def drain(fd: int) -> None:
     """Empty a pipe that only wakes."""
     try:
-        while os.read(fd, 4096):
+        while len(os.read(fd, _WAKES)) == _WAKES:
             pass
     except BlockingIOError:
         pass

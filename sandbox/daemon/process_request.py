@@ -23,6 +23,7 @@ DEFAULT_RING_BYTES = 64 * 1024
 RING_LIMIT_BYTES = 1024 * 1024
 PAGE_LIMIT_BYTES = 1024 * 1024
 INPUT_LIMIT_BYTES = 1024 * 1024
+WRITE_ID_LIMIT = 128
 WAIT_LIMIT_MS = 60_000
 SIGNAL_LIMIT = 64
 _OFFSET_LIMIT = 2**63 - 1
@@ -100,6 +101,13 @@ def check_input(data: bytes) -> bytes:
             f"0 of {len(data)} bytes were taken; {INPUT_LIMIT_BYTES} are allowed at once; write them in pieces",
         )
     return data
+
+
+def check_write_id(request_id: str) -> str:
+    """Return the id of a write, "" for none."""
+    if len(request_id) > WRITE_ID_LIMIT:
+        raise invalid_argument(f"request_id has {len(request_id)} characters; {WRITE_ID_LIMIT} are the most")
+    return request_id
 
 
 def check_signal(request: wire.ProcessSignalRequest) -> int:

@@ -25,6 +25,7 @@ from sandbox.daemon.process_request import (
     check_signal,
     check_size,
     check_wait,
+    check_write_id,
 )
 from sandbox.daemon.process_streams import ProcessStreams
 from sandbox.daemon.spawner import Spawner
@@ -203,6 +204,7 @@ class Processes:
     async def _write(self, request: wire.ProcessWriteRequest) -> wire.Process:
         data = check_input(request.data)
         wait_s = check_wait(request.wait_ms)
+        request_id = check_write_id(request.request_id)
         process = self._find(request.id)
         terminal, stdin = process.streams.terminal, process.streams.input
         if stdin is None:
@@ -212,7 +214,8 @@ class Processes:
         if request.end and terminal is not None:
             data += terminal.end_of_file()
         with self._waiting():
-            taken = await stdin.write(data, wait_s)
+            offset = request.offset if request.HasField("offset") else None
+            taken = await stdin.write(data, wait_s, offset=offset, request_id=request_id)
         if taken < len(data):
             taken = min(taken, len(request.data))  # without the character that ends a terminal's input
             told = f"{taken} of {len(request.data)} bytes were taken"

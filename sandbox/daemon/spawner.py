@@ -19,6 +19,7 @@ from sandbox.daemon.control_wire import (
     NOTICE,
     ORDER,
     PROBE,
+    PROGRAM_LIMIT_BYTES,
     SIGNAL,
     SIGNAL_TREE,
     SPAWN,
@@ -44,6 +45,28 @@ class Process:
         self.call = call
         self.started: asyncio.Future[int] = loop.create_future()  # pid; OSError when it could not be started
         self.ended: asyncio.Future[int] = loop.create_future()
+        self._loop = loop
+        self._waiting: asyncio.Future[None] | None = None
+
+    async def hear(self, limit_s: float | None) -> None:
+        """Wait until it has started or ended, whichever comes next, or wake() is called, or the time is over.
+
+        One waits at a time. Like asyncio.wait() it leaves what is waited for as it is when it is cancelled, but takes a
+        turn of the loop less.
+        """
+        self._waiting = self._loop.create_future()
+        timer = None if limit_s is None else self._loop.call_later(limit_s, self.wake)
+        try:
+            await self._waiting
+        finally:
+            self._waiting = None
+            if timer is not None:
+                timer.cancel()
+
+    def wake(self) -> None:
+        """Have who waits in hear() go on."""
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
 
 class Spawner:
@@ -57,7 +80,7 @@ class Spawner:
         self._next_call = 0
         self._answers: deque[asyncio.Future[int]] = deque()  # init answers orders to signal in the order they came
         self._waiting: deque[tuple[bytes, list[int]]] = deque()  # orders that init's queue had no room for
-        self._loop.add_reader(control.fileno(), self._notices)
+        self._loop.add_reader(control.fileno(), self._notice)
 
     async def start(
         self,
@@ -76,19 +99,23 @@ class Spawner:
         With `terminal`, `stdio` is one terminal that becomes its controlling one.
         The descriptors stay the caller's and may be closed afterwards. After a start, finish with forget().
         """
-        program = os.memfd_create("program", os.MFD_CLOEXEC)
+        kind = SPAWN_TTY if terminal else SPAWN
+        program = encode_program(argv, env, cwd)
+        if len(program) <= PROGRAM_LIMIT_BYTES:
+            return await self._order_patiently(kind, stdio, limit_s, program)
+        file = os.memfd_create("program", os.MFD_CLOEXEC)
         try:
-            _write_all(program, encode_program(argv, env, cwd))
-            return await self._order_patiently(SPAWN_TTY if terminal else SPAWN, [program, *stdio], limit_s)
+            _write_all(file, program)
+            return await self._order_patiently(kind, [file, *stdio], limit_s)
         finally:
-            os.close(program)
+            os.close(file)
 
-    async def _order_patiently(self, kind: int, fds: list[int], limit_s: float) -> Process:
+    async def _order_patiently(self, kind: int, fds: list[int], limit_s: float, program: bytes = b"") -> Process:
         # What a call before left behind, or was killed with, may hold its places a moment longer than the call lasted.
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
-                return await self._order(kind, fds, limit_s)
+                return await self._order(kind, fds, limit_s, program)
             except BlockingIOError:  # EAGAIN: no process was made
                 if pause_s > _LAST_PAUSE_S:
                     raise
@@ -101,15 +128,15 @@ class Spawner:
         await process.ended
         self.forget(process)
 
-    async def _order(self, kind: int, fds: list[int], limit_s: float) -> Process:
+    async def _order(self, kind: int, fds: list[int], limit_s: float, program: bytes = b"") -> Process:
         self._next_call = self._next_call % (CALL_NUMBERS - 1) + 1
         process = Process(self._next_call, self._loop)
-        self._send(ORDER.pack(kind, process.call, 0), fds)
+        self._send(ORDER.pack(kind, process.call, 0) + program, fds)
         self._processes[process.call] = process
         try:
             # Waited for, not awaited: a cancelled start must still be killed.
-            done, _ = await asyncio.wait([process.started], timeout=limit_s)
-            if not done:
+            await process.hear(limit_s)
+            if not process.started.done():
                 await self._end_newborn(process)
                 raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
             process.started.result()
@@ -174,6 +201,13 @@ class Spawner:
         self._processes.pop(process.call, None)
 
     def _send(self, order: bytes, fds: list[int]) -> None:
+        if not self._waiting:
+            try:
+                socket.send_fds(self._control, [order], fds)
+            except BlockingIOError:
+                pass
+            else:
+                return
         copies: list[int] = []
         try:
             copies.extend(map(os.dup, fds))  # extends one by one, so what was made is known when the next one fails
@@ -183,7 +217,7 @@ class Spawner:
             raise
         self._waiting.append((order, copies))
         if len(self._waiting) == 1:
-            self._flush()
+            self._loop.add_writer(self._control.fileno(), self._flush)
 
     def _flush(self) -> None:
         while self._waiting:
@@ -191,36 +225,36 @@ class Spawner:
             try:
                 socket.send_fds(self._control, [order], fds)
             except BlockingIOError:
-                self._loop.add_writer(self._control.fileno(), self._flush)
                 return
             self._waiting.popleft()
             for fd in fds:
                 os.close(fd)
         self._loop.remove_writer(self._control.fileno())
 
-    def _notices(self) -> None:
-        for _ in range(64):  # a burst of exits must not starve everybody else
-            try:
-                data = self._control.recv(NOTICE.size)
-            except BlockingIOError:
-                return
-            if len(data) != NOTICE.size:
-                os._exit(71)  # init is gone or broken, and with it the sandbox
-            kind, call, value, pid = NOTICE.unpack(data)
-            if kind == DONE:
-                answer = self._answers.popleft()
-                if not answer.done():
-                    answer.set_result(value)
-                continue
-            process = self._processes.get(call)
-            if process is None:
-                continue
-            if kind == STARTED:
-                process.started.set_result(pid)
-            elif kind == FAILED:
-                process.started.set_exception(OSError(value, os.strerror(value)))
-            elif kind == EXITED and not process.ended.done():
-                process.ended.set_result(value)
+    def _notice(self) -> None:
+        # One a turn: they mostly come alone, and a burst of exits must not starve everybody else.
+        try:
+            data = self._control.recv(NOTICE.size)
+        except BlockingIOError:
+            return
+        if len(data) != NOTICE.size:
+            os._exit(71)  # init is gone or broken, and with it the sandbox
+        kind, call, value, pid = NOTICE.unpack(data)
+        if kind == DONE:
+            answer = self._answers.popleft()
+            if not answer.done():
+                answer.set_result(value)
+            return
+        process = self._processes.get(call)
+        if process is None:
+            return
+        if kind == STARTED:
+            process.started.set_result(pid)
+        elif kind == FAILED:
+            process.started.set_exception(OSError(value, os.strerror(value)))
+        elif kind == EXITED and not process.ended.done():
+            process.ended.set_result(value)
+        process.wake()
 
 
 def _write_all(fd: int, data: bytes) -> None:

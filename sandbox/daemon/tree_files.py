@@ -19,6 +19,8 @@ _HERE_LIMIT = 5_000
 _TIMEOUT_S = 60.0
 # Millions of files take minutes; who no longer wants them gone ends the call, which ends the child.
 REMOVE_TIMEOUT_S = 600.0
+# So deep a tree is removed from above; each level holds a descriptor.
+_LEVELS = 64
 
 
 def stat_path(request: wire.StatRequest) -> wire.Reply:
@@ -138,20 +140,44 @@ def _remove_tree(path: str) -> None:
 def _remove_below(directory_fd: int, name: str, path: str) -> None:
     """Remove a directory through descriptors, so that no link swapped in meanwhile leads elsewhere."""
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory_fd)
+        fd = _opened(directory_fd, name)
         try:
-            with os.scandir(fd) as listing:
-                entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in listing]
-            for child, is_directory in entries:
-                if is_directory:
-                    _remove_below(fd, child, f"{path}/{child}")
-                else:
-                    os.unlink(child, dir_fd=fd)
+            while _empty(fd, fd, levels=_LEVELS):
+                pass
         finally:
             os.close(fd)
         os.rmdir(name, dir_fd=directory_fd)
     except OSError as error:
         raise fault_of(error, path) from None
+
+
+def _empty(top_fd: int, directory_fd: int, *, levels: int) -> bool:
+    """Empty a directory; return whether something below it was moved up to `top_fd`, and so is still there.
+
+    That is what happens to what lies deeper than so many levels: neither descriptors nor calls grow with a tree that
+    somebody has made deep.
+    """
+    moved = False
+    with os.scandir(directory_fd) as listing:
+        entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in listing]
+    for child, is_directory in entries:
+        if not is_directory:
+            os.unlink(child, dir_fd=directory_fd)
+        elif levels:
+            fd = _opened(directory_fd, child)
+            try:
+                moved |= _empty(top_fd, fd, levels=levels - 1)
+            finally:
+                os.close(fd)
+            os.rmdir(child, dir_fd=directory_fd)
+        else:
+            os.rename(child, f".{os.urandom(16).hex()}", src_dir_fd=directory_fd, dst_dir_fd=top_fd)
+            moved = True
+    return moved
+
+
+def _opened(directory_fd: int, name: str) -> int:
+    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory_fd)
 
 
 async def rename(request: wire.RenameRequest) -> wire.Reply:

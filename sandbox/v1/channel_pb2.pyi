@@ -47,6 +47,7 @@ class FailureKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FAILURE_KIND_INVALID_ARGUMENT: _ClassVar[FailureKind]
     FAILURE_KIND_INTERNAL: _ClassVar[FailureKind]
     FAILURE_KIND_EXHAUSTED: _ClassVar[FailureKind]
+    FAILURE_KIND_INPUT_GAP: _ClassVar[FailureKind]
 OUTPUT_STREAM_UNSPECIFIED: OutputStream
 OUTPUT_STREAM_STDOUT: OutputStream
 OUTPUT_STREAM_STDERR: OutputStream
@@ -76,6 +77,7 @@ FAILURE_KIND_CONFLICT: FailureKind
 FAILURE_KIND_INVALID_ARGUMENT: FailureKind
 FAILURE_KIND_INTERNAL: FailureKind
 FAILURE_KIND_EXHAUSTED: FailureKind
+FAILURE_KIND_INPUT_GAP: FailureKind
 
 class Request(_message.Message):
     __slots__ = ("hello", "exec", "stat", "list", "read", "read_lines", "write", "edit", "glob", "grep", "mkdir", "remove", "rename", "health", "process_start", "process_list", "process_read", "process_write", "process_resize", "process_signal", "process_wait", "process_remove", "refuse_hard_links")
@@ -632,7 +634,7 @@ class WindowSize(_message.Message):
     def __init__(self, rows: _Optional[int] = ..., columns: _Optional[int] = ...) -> None: ...
 
 class Process(_message.Message):
-    __slots__ = ("id", "pid", "argv", "running", "outcome", "exit_code", "signal", "started_ns", "duration_us", "terminal", "size", "stdin_open", "stdout", "stderr", "tree")
+    __slots__ = ("id", "pid", "argv", "running", "outcome", "exit_code", "signal", "started_ns", "duration_us", "terminal", "size", "stdin_open", "stdout", "stderr", "tree", "stdin_taken_bytes")
     ID_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     ARGV_FIELD_NUMBER: _ClassVar[int]
@@ -648,6 +650,7 @@ class Process(_message.Message):
     STDOUT_FIELD_NUMBER: _ClassVar[int]
     STDERR_FIELD_NUMBER: _ClassVar[int]
     TREE_FIELD_NUMBER: _ClassVar[int]
+    STDIN_TAKEN_BYTES_FIELD_NUMBER: _ClassVar[int]
     id: str
     pid: int
     argv: _containers.RepeatedScalarFieldContainer[bytes]
@@ -663,7 +666,8 @@ class Process(_message.Message):
     stdout: ProcessOutput
     stderr: ProcessOutput
     tree: int
-    def __init__(self, id: _Optional[str] = ..., pid: _Optional[int] = ..., argv: _Optional[_Iterable[bytes]] = ..., running: _Optional[bool] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., started_ns: _Optional[int] = ..., duration_us: _Optional[int] = ..., terminal: _Optional[bool] = ..., size: _Optional[_Union[WindowSize, _Mapping]] = ..., stdin_open: _Optional[bool] = ..., stdout: _Optional[_Union[ProcessOutput, _Mapping]] = ..., stderr: _Optional[_Union[ProcessOutput, _Mapping]] = ..., tree: _Optional[int] = ...) -> None: ...
+    stdin_taken_bytes: int
+    def __init__(self, id: _Optional[str] = ..., pid: _Optional[int] = ..., argv: _Optional[_Iterable[bytes]] = ..., running: _Optional[bool] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., started_ns: _Optional[int] = ..., duration_us: _Optional[int] = ..., terminal: _Optional[bool] = ..., size: _Optional[_Union[WindowSize, _Mapping]] = ..., stdin_open: _Optional[bool] = ..., stdout: _Optional[_Union[ProcessOutput, _Mapping]] = ..., stderr: _Optional[_Union[ProcessOutput, _Mapping]] = ..., tree: _Optional[int] = ..., stdin_taken_bytes: _Optional[int] = ...) -> None: ...
 
 class ProcessOutput(_message.Message):
     __slots__ = ("size_bytes", "ring_offset", "path", "path_bytes", "closed")
@@ -718,16 +722,20 @@ class ProcessReadReply(_message.Message):
     def __init__(self, data: _Optional[bytes] = ..., offset: _Optional[int] = ..., end: _Optional[bool] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class ProcessWriteRequest(_message.Message):
-    __slots__ = ("id", "data", "end", "wait_ms")
+    __slots__ = ("id", "data", "end", "wait_ms", "offset", "request_id")
     ID_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     id: str
     data: bytes
     end: bool
     wait_ms: int
-    def __init__(self, id: _Optional[str] = ..., data: _Optional[bytes] = ..., end: _Optional[bool] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+    offset: int
+    request_id: str
+    def __init__(self, id: _Optional[str] = ..., data: _Optional[bytes] = ..., end: _Optional[bool] = ..., wait_ms: _Optional[int] = ..., offset: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class ProcessResizeRequest(_message.Message):
     __slots__ = ("id", "size")

@@ -3,6 +3,8 @@
 policy_decisions what a decision among 1,000 rules costs, beside a plain judge that goes through them one by one
 step_overhead    what a step of the loop costs besides model and tool, in time and in bytes written
 service          calls through the whole gateway, beside `docker exec`, SWE-ReX and bare gRPC; needs a Docker engine
+audit_cost       what the audit's record costs a call, on SQLite and PostgreSQL
+telemetry_cost   what metrics and traces cost a call
 many_clients     64 clients of 32 tenants at 1 and 2 workers, and who uses the processors
 daemon_exec      programs in one sandbox, beside a bare subprocess and `docker exec`
 daemon_files     256 MiB in and out, beside `docker cp`
@@ -15,12 +17,34 @@ import asyncio
 
 from rich.console import Console
 
-from tests.bench import daemon_exec, daemon_files, daemon_size, many_clients, policy_decisions, service, step_overhead
+from tests.bench import (
+    audit_cost,
+    daemon_exec,
+    daemon_files,
+    daemon_size,
+    many_clients,
+    policy_decisions,
+    service,
+    step_overhead,
+    telemetry_cost,
+)
+
+_MODULES = (
+    policy_decisions,
+    step_overhead,
+    service,
+    audit_cost,
+    telemetry_cost,
+    many_clients,
+    daemon_exec,
+    daemon_files,
+    daemon_size,
+)
 
 
 async def _bench() -> None:
     console = Console(width=110)
-    for module in (policy_decisions, step_overhead, service, many_clients, daemon_exec, daemon_files, daemon_size):
+    for module in _MODULES:
         for table in await module.tables():
             console.print(table)
             console.print()

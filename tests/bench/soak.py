@@ -2,7 +2,8 @@
 
     load      calls of 32 tenants at twice the rate that was measured first: commands, files, calls that are cancelled,
               runs, watchers that hardly read, sandboxes that are killed
-    verdict   as many calls are served as without the overload, or nearly; every other one is refused with OVERLOADED
+    verdict   as many calls are served as without the overload, or nearly, and of tenants that ask for the same none
+              gets much less than another; every other one is refused with OVERLOADED
               and a time, but for those whose sandbox was killed; no journal row is left executing, no run's events
               have a gap, every audit chain verifies, no container is left, the gateway's memory does not grow
 
@@ -33,6 +34,10 @@ _LOAD = 2.0
 _MIB = 1024 * 1024
 # Of the capacity, how much must be served at twice the load; refusals and our own generator take their part.
 _GOODPUT_LEAST = 0.7
+# Of what the most served of equal tenants got, how much the least served must have; chance has its part in either.
+_FAIR_LEAST = 0.6
+# Of fewer calls of a tenant chance says more than the gateway.
+_FAIR_CALLS = 100
 # Growth of the gateway's memory over the second half, for the whole of it.
 _GROWTH_LIMIT_BYTES = 24 * _MIB
 # One script for all runs of a thread.
@@ -98,6 +103,7 @@ def _seen_wrong(seen: Seen, capacity: float, seconds: float) -> list[str]:
         f"the end; growth over the second half {growth / _MIB:.1f} MiB; sandboxes killed {seen.kills}"
     )
     wrong = [f"{count} times: {fault}" for fault, count in Counter(seen.faults).most_common(10)]
+    wrong += _unfair(seen, seconds)
     if growth > _GROWTH_LIMIT_BYTES:
         wrong.append(f"memory grew by {growth / _MIB:.0f} MiB over the second half")
     if goodput < _GOODPUT_LEAST * capacity:
@@ -107,6 +113,20 @@ def _seen_wrong(seen: Seen, capacity: float, seconds: float) -> list[str]:
     if slow := sum(count for end, count in seen.ends.items() if "our" in end):
         wrong.append(f"{slow} calls had neither an answer nor a refusal in time")
     return wrong
+
+
+def _unfair(seen: Seen, seconds: float) -> list[str]:
+    """Return whether tenants that asked for the same got much less than others, and print what each got."""
+    if len(seen.served_of) < 2:
+        return []
+    ranked = seen.served_of.most_common()
+    (best, most), (worst, least) = ranked[0], ranked[-1]
+    print("calls/s of each: " + "  ".join(f"{tenant} {count / seconds:.2f}" for tenant, count in ranked))
+    share = least / max(1, most)
+    print(f"of {len(ranked)} equal tenants the least served ({worst}) had {share:.2f} of the most served ({best})")
+    if most < _FAIR_CALLS or share >= _FAIR_LEAST:
+        return []
+    return [f"{worst} was served {share:.2f} of what {best} was, {_FAIR_LEAST} is the least"]
 
 
 async def soak(minutes: float, tenants: int, workers: int, seed: int) -> list[str]:

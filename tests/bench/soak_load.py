@@ -37,12 +37,16 @@ _LOST = ("daemon_lost", "failed_to_start")
 
 @dataclass
 class Seen:
-    """What became of the calls, and the gateway's memory by the time since the start."""
+    """What became of the calls, and the gateway's memory by the time since the start.
+
+    `served_of` counts commands and file calls that had their answer, by tenant, of those that all ask for as much.
+    """
 
     ends: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
     rss: list[tuple[float, int]] = field(default_factory=list)
     served_s: list[float] = field(default_factory=list)
+    served_of: Counter[str] = field(default_factory=Counter)
     kills: int = 0
 
     def note(self, end: str, fault: str = "") -> None:
@@ -64,6 +68,7 @@ class Load:
         self._random = random.Random(seed)
         self._tasks: set[asyncio.Task[None]] = set()
         self._clients = list(all_.clients.values())
+        self._tenants = {client: tenant for tenant, client in all_.clients.items()}
         self._slow = self._clients[:SLOW_READERS]
         self._killed_s = -_KILLED_S
         self.seen = Seen()
@@ -98,7 +103,9 @@ class Load:
         """Make so many calls a second, whatever becomes of them, and return what that was."""
         started = time.monotonic()
         due, sampled, killed = 0.0, -_SAMPLE_EVERY_S, 0.0
-        self.seen = Seen()
+        # Those with slow readers ask for more than the others, and so are not their equals.
+        equals = [tenant for client, tenant in self._tenants.items() if client not in self._slow]
+        self.seen = Seen(served_of=Counter(dict.fromkeys(equals, 0)))
         last = started
         watchers = [asyncio.create_task(self._slow_reader(client)) for client in self._slow]
         while (elapsed := time.monotonic() - started) < seconds:
@@ -158,6 +165,8 @@ class Load:
                 self.seen.faults.append(f"{name}: {error.reason}: {error}")
         if end == "served":
             self.seen.served_s.append(time.monotonic() - began)
+            if name == "work" and (tenant := self._tenants[client]) in self.seen.served_of:
+                self.seen.served_of[tenant] += 1
         self.seen.note(f"{name}: {end}")
 
     def _just_killed(self) -> bool:

@@ -135,6 +135,19 @@ async def test_a_removed_workspace_is_empty_the_next_time(engine: Engine) -> Non
     await engine.remove(second.id)
 
 
+async def test_all_that_an_engine_has_of_a_tenant_goes_at_once_and_nothing_of_others(engine: Engine) -> None:
+    gone = [await engine.create(spec(f"gone{n}", "tenant-gone")) for n in range(2)]
+    kept = await engine.create(spec("gone0", "tenant-kept"))
+    await gone[0].files.write("/workspace/a", b"1")
+    await engine.remove(gone[1].id)
+    assert await engine.left_of("tenant-gone") == {"volumes": 2, "containers": 1}
+    assert await engine.remove_all_of("tenant-gone") == 2
+    assert await engine.left_of("tenant-gone") == {"volumes": 0, "containers": 0}
+    assert await engine.remove_all_of("tenant-gone") == 0
+    await kept.files.write("/workspace/a", b"1")
+    await engine.remove(kept.id)
+
+
 async def test_two_owners_have_nothing_in_common(engine: Engine) -> None:
     one, other = await asyncio.gather(engine.create(spec("same", "tenant-a")), engine.create(spec("same", "tenant-b")))
     await run(one.shell, "echo secret > /workspace/a; echo secret > /tmp/a; sleep 30 >/dev/null 2>&1 &")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shutil
 import subprocess
@@ -9,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.client import Client
+from gateway.client import Client, OtherEngine
 from tests.docker_state import volumes_of
-from tests.gateway_process import make_home, served
+from tests.gateway_process import airlock, make_home, served
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 _BLOCK = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -48,10 +49,15 @@ async def test_a_restored_backup_has_its_threads_and_files(tmp_path: Path) -> No
     state.mkdir(mode=0o700)
     shutil.copyfile(backup / "airlock.db", state / "airlock.db")
     (state / "airlock.db").chmod(0o600)
-    run('sqlite3 state/airlock.db "UPDATE threads SET engine = NULL"', home.config.parent)
+    # As on another machine: the threads are on an engine that is not this one.
+    run("""sqlite3 state/airlock.db "UPDATE threads SET engine = 'gone'" """, home.config.parent)
     home.configure(sandbox={"keep_workspaces": False})
     with served(home) as gateway:
         async with Client(gateway.address, home.key) as client:
+            with pytest.raises(OtherEngine, match="gone"):
+                await client.call_tool("ls", {"path": "/workspace"}, thread="t")
+            adopting = ("thread", "adopt", "gone", "--yes", "--config", str(home.config))
+            assert "1 threads of 1 tenants" in (await asyncio.to_thread(airlock, *adopting)).stdout
             assert (await client.call_tool("ls", {"path": "/workspace"}, thread="t")).verdict == "allow"
             run(unpack, home.config.parent)
             assert await client.read_file("t", "/workspace/a") == b"kept"

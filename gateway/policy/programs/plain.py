@@ -40,10 +40,9 @@ def refuse_response_files(call: Call, *, surely: bool = False) -> None:
             call.refuse(f"{call.name} takes more arguments out of the file {word.text}, should it begin with @")
 
 
-def after_text(operands: list[Word], count: int = 1) -> list[Word]:
-    """Return the operands after the first ones, which are text (a pattern, a script).
+def after_text(operands: list[Word]) -> list[Word]:
+    """Return the operands after the first one, which is text (a pattern, a script).
 
-    Where the shell could put another number of words in the place of the first ones, those may be files too.
+    Where the shell could put another number of words in its place, those may be files too.
     """
-    texts = operands[:count]
-    return operands if any(not word.one_word for word in texts) else operands[count:]
+    return operands if any(not word.one_word for word in operands[:1]) else operands[1:]

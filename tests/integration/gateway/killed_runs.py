@@ -67,7 +67,7 @@ class KilledRuns:
         Each run has been taken over since, and has begun and finished an `execute` after that; one of them has gone
         on somewhat further.
         """
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(240):
             await asyncio.gather(*map(self._executed, self.ids))
             run_id = self._moments.choice(self.ids)
             last = (await self._row(run_id)).last_sequence + self._moments.randint(0, 12)

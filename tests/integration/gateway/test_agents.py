@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +67,7 @@ def _calls(events: list[Event]) -> dict[str, dict[str, Any]]:
     return {event.payload["name"]: event.payload for event in events if event.type == "tool_call_finished"}
 
 
-def _rows(home: Home, query: str) -> list[tuple[Any, ...]]:
-    with closing(sqlite3.connect(f"file:{home.config.parent}/state/airlock.db?mode=ro", uri=True)) as database:
-        return database.execute(query).fetchall()
-
-
-async def test_an_agent_of_the_configuration_works_and_its_thread_remembers(tmp_path: Path) -> None:
+async def test_an_agent_of_the_configuration_works_and_its_thread_remembers(tmp_path: Path, database_url: str) -> None:
     todos = [
         {"id": "1", "title": "read the manual", "status": "done"},
         {"id": "2", "title": "paint it", "status": "pending"},
@@ -98,6 +91,7 @@ async def test_an_agent_of_the_configuration_works_and_its_thread_remembers(tmp_
     ]
     async with ScriptedModelServer(turns, by_model={"reader": reader}) as model:
         home = await _home(tmp_path / "home", model, agents={"worker": _worker(model)})
+        home.store_in(database_url)
         with served(home, ENV) as gateway:
             async with Client(gateway.address, home.key) as airlock:
                 await airlock.write_file("t", "/workspace/AGENTS.md", b"The boat is called Nora.")
@@ -124,11 +118,11 @@ async def test_an_agent_of_the_configuration_works_and_its_thread_remembers(tmp_
                 assert "todos>" not in str(model.requests[0])
 
             # A subagent's tools are journaled as those of the run, and what it said is not said in the thread.
-            ((run_id,),) = _rows(home, "select id from runs")
-            journaled = _rows(home, "select name, run_id from tool_calls where run_id is not null")
+            ((run_id,),) = home.rows("select id from runs")
+            journaled = home.rows("select name, run_id from tool_calls where run_id is not null")
             assert ("execute", run_id) in journaled
             assert {of_run for _, of_run in journaled} == {run_id}
-            kept = " ".join(message for (message,) in _rows(home, "select message from messages order by position"))
+            kept = " ".join(message for (message,) in home.rows("select message from messages order by position"))
             assert "begin" in kept
             assert "what is there?" in kept  # as the argument of the call
             assert "You look things up" not in kept
@@ -200,5 +194,5 @@ async def test_what_a_policy_denies_is_denied_in_a_subagent_too(tmp_path: Path) 
                 refused = _calls(events)["execute"]
                 assert (refused["verdict"], refused["rule"], refused["outcome"]) == ("deny", "no-commands", "blocked")
         assert model.failures == []
-        journaled = _rows(home, "select name, state, rule from tool_calls where name = 'execute'")
+        journaled = home.rows("select name, state, rule from tool_calls where name = 'execute'")
         assert journaled == [("execute", "blocked", "no-commands")]

@@ -103,8 +103,11 @@ async def model() -> AsyncIterator[ScriptedModelServer]:
         yield server
 
 
-async def test_a_run_that_waits_outlives_two_killed_gateways(tmp_path: Path, model: ScriptedModelServer) -> None:
+async def test_a_run_that_waits_outlives_two_killed_gateways(
+    tmp_path: Path, database_url: str, model: ScriptedModelServer
+) -> None:
     home = await _home(tmp_path / "home", model)
+    home.store_in(database_url)
     key = await asyncio.to_thread(_approver_key, home)
     with served(home, ENV) as gateway:
         async with Client(gateway.address, home.key) as client, Approver(gateway.address, key) as approver:
@@ -143,18 +146,15 @@ async def _events(client: Client, run_id: str) -> list[Any]:
     return [event async for event in client.watch_run(run_id)]
 
 
-async def test_an_answer_on_another_gateway_lets_the_run_go_on(tmp_path: Path, model: ScriptedModelServer) -> None:
-    url = f"sqlite:///{tmp_path}/shared.db"
-    one = await _home(tmp_path / "one", model, database_url=url)
-    two = await _home(tmp_path / "two", model, database_url=url)
-    # Keys are in the database, and init had made those of each home in a database of its own.
-    made = await asyncio.to_thread(
-        airlock, "key", "create", "--tenant", "default", "--config", str(one.config), "--json"
-    )
-    user = str(json.loads(made.stdout)["key"])
+async def test_an_answer_on_another_gateway_lets_the_run_go_on(
+    tmp_path: Path, database_url: str, model: ScriptedModelServer
+) -> None:
+    one = await _home(tmp_path / "one", model)
+    one.store_in(database_url)
+    two = await _home(tmp_path / "two", model, database_url=database_url)
     key = await asyncio.to_thread(_approver_key, one)
     with served(one, ENV) as first, served(two, ENV) as second:
-        async with Client(first.address, user) as client, Approver(second.address, key) as approver:
+        async with Client(first.address, one.key) as client, Approver(second.address, key) as approver:
             run = await client.start_run("deploy", thread="t")
             asked = await _first(approver)
             await _waiting(client, run.id)
@@ -175,8 +175,9 @@ async def _first(approver: Approver) -> pb.Approval:
     raise AssertionError("nothing was asked")
 
 
-async def test_calls_of_services_wait_and_run_once_they_are_approved(tmp_path: Path) -> None:
+async def test_calls_of_services_wait_and_run_once_they_are_approved(tmp_path: Path, database_url: str) -> None:
     home = await _home(tmp_path / "home")
+    home.store_in(database_url)
     other = home.add_tenant("other", POLICY)
     key, strange = [await asyncio.to_thread(_approver_key, home, name) for name in ("default", "other")]
     with served(home) as gateway:

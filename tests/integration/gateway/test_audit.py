@@ -17,8 +17,11 @@ def audit_key(home: Home) -> str:
     return str(json.loads(made.stdout)["key"])
 
 
-async def test_what_is_done_over_the_wire_is_in_the_audit_and_verifies_everywhere(tmp_path: Path) -> None:
+async def test_what_is_done_over_the_wire_is_in_the_audit_and_verifies_everywhere(
+    tmp_path: Path, database_url: str
+) -> None:
     home = make_home(tmp_path / "home")
+    home.store_in(database_url)
     key = audit_key(home)
     with served(home) as gateway:
         async with Client(gateway.address, key) as client:
@@ -41,7 +44,7 @@ async def test_what_is_done_over_the_wire_is_in_the_audit_and_verifies_everywher
         assert [json.loads(record.details).get("operation") for record in records[5:7]] == ["signal", "remove"]
         assert told[-1][:2] == ("file_read", "deny")
         assert len({record.actor for record in records}) == 1
-        assert not any("4711" in record.line() for record in records)
+        assert not any("sk-4711" in record.line() for record in records)  # a digest may well hold the digits
         env = {"AIRLOCK_ADDRESS": gateway.address, "AIRLOCK_API_KEY": key}
         asked = await asyncio.to_thread(airlock, "audit", "query", "--kind", "tool_call", "--json", env=env)
         assert json.loads(asked.stdout)["details"] == {"exit_code": 0}

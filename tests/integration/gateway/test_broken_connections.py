@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from pathlib import Path
 
 import pytest
 
 from agent.models.scripted_model_server import Call, ScriptedModelServer, Turn
-from gateway.client import Cancelled, Client, NotFound, Retry, Unavailable
+from gateway.client import Cancelled, Client, NotFound, Retry
 from tests.cutting_proxy import CuttingProxy
 from tests.gateway_process import make_home, served
 from tests.integration.gateway.conftest import Pair
@@ -64,11 +65,21 @@ async def test_files_are_whole_across_cuts(pair: Pair, client: Client) -> None:
             path = f"/workspace/{number}.bin"
             assert await cut.write_file("whole", path, data) == len(data)
             assert await client.read_file("whole", path) == data
-            try:
-                assert await cut.read_file("whole", path) == data
-            except Unavailable:
-                continue  # it had begun, and the file may have changed since
+            assert await cut.read_file("whole", path) == data
         assert proxy.cuts
+
+
+async def test_a_file_that_no_connection_outlives_is_read_on_where_it_was(pair: Pair, client: Client) -> None:
+    data = random.Random(1).randbytes(5_000_000)
+    await client.write_file("whole", "long.bin", data)
+    limits = {"least_bytes": 700_000, "most_bytes": 2_000_000}
+    async with CuttingProxy(pair.address, 5, **limits) as proxy, Client(proxy.address, pair.key, retry=PATIENT) as cut:
+        assert await cut.read_file("whole", "long.bin") == data
+        assert (
+            await cut.read_file("whole", "long.bin", offset=1_000_001, limit_bytes=3_000_000)
+            == data[1_000_001:][:3_000_000]
+        )
+        assert proxy.cuts >= 3
 
 
 async def test_processes_are_started_once_and_their_output_is_whole_across_cuts(pair: Pair, client: Client) -> None:
@@ -84,6 +95,22 @@ async def test_processes_are_started_once_and_their_output_is_whole_across_cuts(
         assert proxy.cuts > 1
     starts = await client.read_file("procs", "/workspace/starts")
     assert starts.split() == [b"%d" % number for number in range(6)]
+
+
+async def test_input_is_written_once_across_cuts_whoever_else_writes(pair: Pair, client: Client) -> None:
+    process = await client.start_process(["sh", "-c", "cat > /workspace/typed"], thread="typed", stdin=True)
+    limits = {"least_bytes": 1_000, "most_bytes": 6_000}
+    async with CuttingProxy(pair.address, 11, **limits) as proxy, Client(proxy.address, pair.key, retry=PATIENT) as cut:
+        for number in range(60):
+            await cut.write_process("typed", process.id, b"%d\n" % number)
+            if number % 20 == 0:
+                await client.write_process("typed", process.id, b"other\n")
+        assert proxy.cuts > 3
+    await client.write_process("typed", process.id, b"", end=True)
+    ended = await client.wait_process("typed", process.id, timeout_s=20)
+    typed = (await client.read_file("typed", "/workspace/typed")).split()
+    assert [line for line in typed if line != b"other"] == [b"%d" % number for number in range(60)]
+    assert (typed.count(b"other"), ended.stdin_taken_bytes) == (3, 170 + 18)
 
 
 async def test_a_run_is_started_once_and_followed_whole_across_cuts(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from agent.models.scripted_model_server import Call, ScriptedModelServer, Turn
 from gateway.cli.main import app
 from gateway.client import Client
+from gateway.errors import NotFound, ThreadBusy, Unavailable
 from gateway.storage.database import Database
 from gateway.storage.tables import metadata
 from gateway.storage.tenant_rows import rows_of
@@ -128,15 +130,19 @@ async def test_nothing_is_left_of_a_tenant_that_is_deleted_and_the_operators_aud
         removed = [proof["removed"][table] for table in ("threads", "runs", "approvals")]
         assert removed == [3, 1, 1]
         assert (await _told(env, "tenant", "show", GONE, code=3))["reason"] == "NOT_FOUND"
-        assert (await _told(env, "tenant", "delete", GONE, "--yes", code=3))["reason"] == "NOT_FOUND"
+        never = await _told(env, "tenant", "delete", "never-was", "--yes", code=3)
+        assert never["reason"] == "NOT_FOUND"
+        again = await _told(env, "tenant", "delete", GONE, "--audit", "--yes")
+        assert {*again["removed"].values(), *again["left"].values(), again["workspaces_removed"]} == {0}
         after, marked = await _stored(url)
         assert not any(after.values())
         assert marked == []
         if sqlite:
             assert _bytes_of(home, MARK) == 0
         assert workspaces - _workspaces(home) == 3
-        record = await _told(env, "audit", "query", "--kind", "tenant_deleted")
-        assert record["sequence"] == proof["audit_sequence"]
+        told = {one["sequence"]: one for one in await _told(env, "audit", "query", "--kind", "tenant_deleted")}
+        assert told.keys() == {proof["audit_sequence"], again["audit_sequence"]}
+        record = told[proof["audit_sequence"]]
         assert (record["details"]["left"], record["details"]["workspaces_removed"]) == (proof["left"], 3)
         assert (await _told(env, "audit", "verify"))["whole"]
         async with Client(gateway.address, kept_key) as other:
@@ -172,3 +178,34 @@ async def test_nothing_is_left_of_a_thread_that_is_deleted_while_others_go_on(
             assert anew.content.strip() in ("", "(no output)")
     assert containers_of(home.instance) == []
     assert volumes_of(home.instance) == []
+
+
+async def test_calls_that_race_deletions_have_their_records_and_leave_no_sandbox_that_nobody_owns(
+    database_url: str, tmp_path: Path
+) -> None:
+    home = await asyncio.to_thread(make_home, tmp_path / "home")
+    home.store_in(database_url)
+    key = await asyncio.to_thread(_key, home)
+    answered: list[str] = []
+    over = asyncio.Event()
+
+    async def delete(client: Client) -> None:
+        while not over.is_set():
+            with contextlib.suppress(ThreadBusy, NotFound):
+                await client.delete_thread("a")
+            await asyncio.sleep(0)
+
+    with served(home) as gateway:
+        async with Client(gateway.address, key, retry=None) as client:
+            deleting = [asyncio.create_task(delete(client)) for _ in range(2)]
+            for _ in range(12):
+                with contextlib.suppress(Unavailable):
+                    said = await client.call_tool("execute", {"command": "echo kept > a"}, thread="a")
+                    answered.append(said.call_id)
+            over.set()
+            await asyncio.gather(*deleting)
+            with contextlib.suppress(NotFound):
+                await client.delete_thread("a")
+            recorded = {row[0] for row in home.rows("SELECT call_id FROM audit_records WHERE outcome = 'exited'")}
+            assert set(answered) <= recorded
+            assert (home.rows("SELECT name FROM threads"), volumes_of(home.instance)) == ([], [])

@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 
 from gateway.client import Client
-from gateway.errors import InvalidPath, IsADirectory, NotFound, PermissionDenied
+from gateway.errors import InvalidArgument, InvalidPath, IsADirectory, NotFound, PermissionDenied
 from gateway.v1 import workspace_service_pb2 as pb
 from gateway.v1.workspace_service_pb2_grpc import WorkspaceServiceStub
 from tests.integration.gateway.conftest import Pair
@@ -84,3 +84,40 @@ async def test_an_upload_that_is_cut_off_leaves_the_old_file(client: Client, pai
     # A second upload waits for nothing of the first one's.
     await client.write_file("files", "after", b"x")
     assert await client.read_file("files", "cut") == b"whole"
+
+
+@pytest.mark.parametrize(
+    "offset, limit_bytes", [(0, 1), (0, 3_000_000), (1, None), (1_500_000, 600_000), (2_999_999, 9), (2_999_999, 1)]
+)
+async def test_a_part_of_a_file_is_its_bytes(client: Client, offset: int, limit_bytes: int | None) -> None:
+    data = bytes(range(250)) * 12_000
+    await client.write_file("parts", "part.bin", data)
+    end = None if limit_bytes is None else offset + limit_bytes
+    assert await client.read_file("parts", "part.bin", offset=offset, limit_bytes=limit_bytes) == data[offset:end]
+
+
+async def test_past_the_end_of_a_file_nothing_comes_but_what_it_is(client: Client, pair: Pair) -> None:
+    await client.write_file("parts", "short", b"abc")
+    for offset in (3, 4, 2**62):
+        assert await client.read_file("parts", "short", offset=offset) == b""
+        async with grpc.aio.insecure_channel(pair.address) as channel:
+            request = pb.ReadFileRequest(thread="parts", path="short", offset=offset)
+            call = WorkspaceServiceStub(channel).ReadFile(request, metadata=(("authorization", f"Bearer {pair.key}"),))
+            (told,) = [answer async for answer in call]
+        assert (told.data, told.file.name, told.file.size_bytes) == (b"", "short", 3)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"offset": -1}, {"offset": 2**62 + 1}, {"limit_bytes": 0}, {"limit_bytes": 2**62 + 1}]
+)
+async def test_a_part_that_no_file_has_is_refused(client: Client, wrong: dict[str, int]) -> None:
+    with pytest.raises(InvalidArgument, match=r"offset|limit_bytes"):
+        await client.read_file("parts", "part.bin", **wrong)
+
+
+async def test_the_etag_is_another_once_the_file_was_written(client: Client) -> None:
+    await client.write_file("parts", "etag", b"one")
+    before = await client.stat_file("parts", "etag")
+    assert before == await client.stat_file("parts", "etag")
+    await client.write_file("parts", "etag", b"two")
+    assert (await client.stat_file("parts", "etag")).etag != before.etag

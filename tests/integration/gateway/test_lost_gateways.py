@@ -13,6 +13,7 @@ import pytest
 
 from agent.models.scripted_model_server import Call, ScriptedModelServer, Turn
 from gateway.client import Client, Event
+from tests.docker_state import containers_of, volumes_of
 from tests.gateway_process import Home, airlock, make_home, served
 
 ENV = {"OPENAI_API_KEY": "none", "NO_PROXY": "127.0.0.1"}
@@ -21,9 +22,9 @@ WAITS = "touch started; while [ ! -e go ]; do sleep 0.05; done; touch deed"
 TURNS = (Turn(calls=(Call("execute", {"command": WAITS}),)), Turn(expect=["interrupted"], say="I see."))
 
 
-async def _home(directory: Path, model: ScriptedModelServer) -> Home:
+async def _home(directory: Path, model: ScriptedModelServer, *, lease_s: float = 2.0) -> Home:
     home = await asyncio.to_thread(make_home, directory)
-    home.configure(model={"base_url": model.base_url, "name": "scripted"}, recovery={"lease_s": 2.0})
+    home.configure(model={"base_url": model.base_url, "name": "scripted"}, recovery={"lease_s": lease_s})
     return home
 
 
@@ -72,9 +73,14 @@ async def test_a_command_of_a_gateway_that_is_stopped_does_nothing_once_its_run_
 
 
 @pytest.mark.parametrize("end", ["terminated", "killed"])
-async def test_whoever_runs_a_task_sees_its_end_though_the_gateway_is_restarted(tmp_path: Path, end: str) -> None:
+async def test_whoever_runs_a_task_sees_its_end_though_the_gateway_is_restarted(
+    tmp_path: Path, database_url: str, end: str
+) -> None:
     async with ScriptedModelServer(list(TURNS)) as model:
-        home = await _home(tmp_path / "home", model)
+        # Whoever has the state directory of a process that is dead waits for no lease; and with a long one a machine
+        # that is busy elsewhere is not taken for a gateway that is lost: the run moves once, exactly.
+        home = await _home(tmp_path / "home", model, lease_s=60.0)
+        home.store_in(database_url)
         with contextlib.ExitStack() as last:
             life = last.enter_context(contextlib.ExitStack())
             gateway = life.enter_context(served(home, ENV))
@@ -89,11 +95,23 @@ async def test_whoever_runs_a_task_sees_its_end_though_the_gateway_is_restarted(
                 await asyncio.to_thread(life.enter_context, served(home, ENV, "--listen", gateway.address))
                 async with asyncio.timeout(90):
                     await running
+                (run,) = [run async for run in client.list_runs(thread="t")]
+                told_anew = [event async for event in client.watch_run(run.id)]
+                # What the lost gateway had begun does nothing any more, though it is let now.
+                await client.call_tool("execute", {"command": "touch go; sleep 1"}, thread="t")
+                assert "deed" not in await _listed(client)
         assert [event.sequence for event in events] == list(range(1, len(events) + 1))
-        assert (events[-1].type, events[-1].payload["answer"]) == ("run_finished", "I see.")
+        assert told_anew == events
+        assert events[-1].type == "run_finished"
+        assert (events[-1].payload["status"], events[-1].payload["answer"]) == ("completed", "I see.")
         resumed = [event.payload["because"] for event in events if event.type == "run_resumed"]
-        assert resumed[0] == ("gateway_stopped" if end == "terminated" else "gateway_lost")
+        assert resumed == ["gateway_stopped" if end == "terminated" else "gateway_lost"]
+        calls = [event.payload["outcome"] for event in events if event.type == "tool_call_finished"]
+        assert calls == ["interrupted"]
+        assert len(model.requests) == len(TURNS), "no answer of the model was asked for twice"
         assert model.failures == []
+    assert containers_of(home.instance) == []
+    assert volumes_of(home.instance) == []
 
 
 async def _collect(client: Client, take: Callable[[Event], None]) -> None:

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from gateway.cli.main import app
 from tests.gateway_process import Home, Served, airlock, make_home, served
+from tests.postgres import PostgresServer
 
 POLICY = """\
 version: 1
@@ -57,8 +58,10 @@ class Line:
 
 
 @contextlib.contextmanager
-def _line(directory: Path) -> Iterator[Line]:
+def _line(directory: Path, database_url: str | None) -> Iterator[Line]:
     home = make_home(directory / "home")
+    if database_url is not None:
+        home.store_in(database_url)
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1", "localhost")
     authority.cert_pem.write_to_path(str(directory / "ca.pem"))
@@ -70,10 +73,14 @@ def _line(directory: Path) -> Iterator[Line]:
         yield Line(gateway, home, directory / "ca.pem", json.loads(made.stdout)["key"])
 
 
-@pytest.fixture(scope="module")
-def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
-    with _line(tmp_path_factory.mktemp("line")) as line:
-        yield line
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def line(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
+    with contextlib.ExitStack() as stack:
+        url = None
+        if request.param == "postgresql":
+            server: PostgresServer = request.getfixturevalue("postgres_server")
+            url = stack.enter_context(server.database())
+        yield stack.enter_context(_line(tmp_path_factory.mktemp("line"), url))
 
 
 def test_keys_are_made_listed_rotated_and_revoked_over_the_api(line: Line) -> None:
@@ -141,9 +148,24 @@ def test_who_guesses_keys_is_in_the_operators_audit_and_does_not_fill_it(line: L
     for _ in range(5):
         assert line.ask("runs", "list", key="alk_guessed", code=3)["reason"] == "UNAUTHENTICATED"
     found = line.ask("audit", "query", "--kind", "denied")
-    assert 1 <= len(found) <= 3
+    assert 1 <= len([one for one in found if one["details"].get("key_state") == "unknown"]) <= 3
     assert all(one["actor"] == "nobody" for one in found)
     assert "alk_guessed" not in json.dumps(found)
+
+
+def test_who_calls_with_a_revoked_key_is_told_nothing_more_and_operators_are_told_which_it_is(line: Line) -> None:
+    made = line.ask("key", "create", "--scope", "run", address=True)
+    revoked = line.ask("key", "revoke", made["id"], "--cancel-runs", address=True)
+    assert (revoked["shown"], revoked["runs_under_way"]) == (made["shown"], 0)
+    guessed = line.ask("runs", "list", key="alk_guessed", code=3)
+    assert line.ask("runs", "list", key=made["key"], code=3)["error"] == guessed["error"]
+    found: list[dict[str, Any]] = []
+    while not found:  # the answer does not wait for the record
+        records = line.ask("audit", "query", "--kind", "denied")
+        details = [one["details"] for one in (records if isinstance(records, list) else [records])]
+        found = [one for one in details if one.get("key_id") == made["id"]]
+    told = found[0]
+    assert (told["key_state"], told["shown"], told["tenant"]) == ("revoked", made["shown"], "default")
 
 
 def test_without_its_authority_the_gateway_is_not_trusted_and_plain_text_is_not_served(

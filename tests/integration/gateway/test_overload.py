@@ -69,7 +69,8 @@ async def test_one_tenant_in_a_rush_is_refused_with_a_time_and_another_is_served
     async with grpc.aio.insecure_channel(gateway.address) as channel, Client(gateway.address, other_key) as other:
         stub = tool_service_pb2_grpc.ToolServiceStub(channel)
         await other.call_tool("execute", {"command": "true"})
-        asked = tool_service_pb2.CallToolRequest(name="execute", arguments_json=json.dumps({"command": "sleep 0.2"}))
+        # Long enough that what waits in the queue still does when the other tenant comes, on a slow machine too.
+        asked = tool_service_pb2.CallToolRequest(name="execute", arguments_json=json.dumps({"command": "sleep 1"}))
         rush = [asyncio.ensure_future(stub.CallTool(asked, metadata=_metadata(home.key))) for _ in range(_CALLS)]
         # The first refusal says that all places and the queue are taken.
         await asyncio.wait(rush, return_when=asyncio.FIRST_EXCEPTION)

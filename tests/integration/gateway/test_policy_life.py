@@ -65,10 +65,10 @@ async def model() -> AsyncIterator[ScriptedModelServer]:
 
 
 @pytest.fixture
-def two(tmp_path: Path, model: ScriptedModelServer) -> Iterator[Two]:
+def two(tmp_path: Path, database_url: str, model: ScriptedModelServer) -> Iterator[Two]:
     home = make_home(tmp_path / "one")
-    database = f"sqlite:///{home.config.parent}/state/airlock.db"
-    home.configure(database_url=database, model={"base_url": model.base_url, "name": "scripted"})
+    home.store_in(database_url)
+    home.configure(model={"base_url": model.base_url, "name": "scripted"})
     (home.config.parent / "policies" / "default.yaml").write_text(_text("first"), encoding="utf-8")
     other = Home(tmp_path / "two" / "airlock.yaml", home.key)
     other.config.parent.mkdir()

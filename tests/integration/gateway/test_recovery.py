@@ -64,7 +64,8 @@ class Endless:
 
 async def _home(directory: Path, model: ScriptedModelServer, **sections: Any) -> Home:
     home = await asyncio.to_thread(make_home, directory)
-    home.configure(model={"base_url": model.base_url, "name": "scripted"}, recovery={"lease_s": 2.0}, **sections)
+    # The usual lease: with a shorter one a machine that is busy elsewhere loses it again and again.
+    home.configure(model={"base_url": model.base_url, "name": "scripted"}, **sections)
     policy = directory / "policies" / "default.yaml"
     document = {**yaml.safe_load(policy.read_text(encoding="utf-8")), "limits": LIMITS}
     policy.write_text(yaml.safe_dump(document), encoding="utf-8")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
@@ -23,8 +21,10 @@ LOOK = "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline 2>/dev/null; echo; d
 ENV = {"OPENAI_API_KEY": "none", "NO_PROXY": "127.0.0.1"}
 
 
-async def _model_home(directory: Path, model: ScriptedModelServer) -> Home:
+async def _model_home(directory: Path, model: ScriptedModelServer, database_url: str | None = None) -> Home:
     home = await asyncio.to_thread(make_home, directory)
+    if database_url is not None:
+        home.store_in(database_url)
     home.configure(model={"base_url": model.base_url, "name": "scripted"})
     return home
 
@@ -43,8 +43,10 @@ async def script() -> AsyncIterator[ScriptedModelServer]:
         yield server
 
 
-async def test_a_run_is_its_event_log_and_survives_a_restart(tmp_path: Path, script: ScriptedModelServer) -> None:
-    home = await _model_home(tmp_path / "home", script)
+async def test_a_run_is_its_event_log_and_survives_a_restart(
+    tmp_path: Path, database_url: str, script: ScriptedModelServer
+) -> None:
+    home = await _model_home(tmp_path / "home", script, database_url)
     other = home.add_tenant("other")
     with served(home, ENV) as gateway:
         async with Client(gateway.address, home.key) as airlock, Client(gateway.address, other) as stranger:
@@ -90,10 +92,12 @@ async def test_cancelling_a_run_reaches_the_process(tmp_path: Path) -> None:
                 assert (await airlock.cancel_run(run.id)).status == "cancelled"
 
 
-async def test_a_gateway_that_was_killed_goes_on_with_its_runs_and_tells_what_was_interrupted(tmp_path: Path) -> None:
+async def test_a_gateway_that_was_killed_goes_on_with_its_runs_and_tells_what_was_interrupted(
+    tmp_path: Path, database_url: str
+) -> None:
     told = Turn(expect=["interrupted"], say="I see.")
     async with ScriptedModelServer([Turn(calls=(Call("execute", {"command": SLEEP}),)), told]) as model:
-        home = await _model_home(tmp_path / "home", model)
+        home = await _model_home(tmp_path / "home", model, database_url)
         with served(home, ENV) as gateway:
             async with Client(gateway.address, home.key) as airlock:
                 run = await airlock.start_run("sleep", thread="t")
@@ -143,15 +147,15 @@ async def test_a_second_run_in_a_thread_remembers_the_first(tmp_path: Path) -> N
 
 
 async def test_a_thread_with_an_unreadable_message_goes_on_and_one_that_is_too_long_takes_no_run(
-    tmp_path: Path,
+    tmp_path: Path, database_url: str
 ) -> None:
     async with ScriptedModelServer([Turn(say="one"), Turn(say="two")]) as model:
-        home = await _model_home(tmp_path / "home", model)
+        home = await _model_home(tmp_path / "home", model, database_url)
 
-        def say(position: int, text: str) -> None:
-            with closing(sqlite3.connect(f"{home.config.parent}/state/airlock.db")) as database, database:
-                row = "insert into messages select id, ?, 'run_0', ? from threads where name = 't'"
-                database.execute(row, (position, text))
+        def say(position: int, said: str) -> None:
+            columns = "thread_id, position, run_id, message"
+            row = f"insert into messages ({columns}) select id, :position, 'run_0', :said from threads where name = 't'"
+            home.write(row, position=position, said=said)
 
         with served(home, ENV) as gateway:
             async with Client(gateway.address, home.key) as airlock:
@@ -165,9 +169,9 @@ async def test_a_thread_with_an_unreadable_message_goes_on_and_one_that_is_too_l
                 assert [event async for event in airlock.run("third", thread="u")][-1].payload["answer"] == "one"
 
 
-async def test_of_many_runs_started_at_once_in_a_thread_one_is_taken(tmp_path: Path) -> None:
+async def test_of_many_runs_started_at_once_in_a_thread_one_is_taken(tmp_path: Path, database_url: str) -> None:
     async with ScriptedModelServer([Turn(calls=(Call("execute", {"command": SLEEP}),))]) as model:
-        home = await _model_home(tmp_path / "home", model)
+        home = await _model_home(tmp_path / "home", model, database_url)
         with served(home, ENV) as gateway:
             async with Client(gateway.address, home.key) as airlock:
                 answers = await asyncio.gather(
@@ -179,11 +183,11 @@ async def test_of_many_runs_started_at_once_in_a_thread_one_is_taken(tmp_path: P
 
 @pytest.mark.parametrize("on_stop", ["hand_over", "cancel"])
 async def test_a_gateway_that_stops_hands_its_runs_over_or_ends_them_and_leaves_nothing(
-    tmp_path: Path, on_stop: str
+    tmp_path: Path, database_url: str, on_stop: str
 ) -> None:
     told = Turn(expect=["interrupted"], say="I see.")
     async with ScriptedModelServer([Turn(calls=(Call("execute", {"command": SLEEP}),)), told]) as model:
-        home = await _model_home(tmp_path / "home", model)
+        home = await _model_home(tmp_path / "home", model, database_url)
         home.configure(runs={"on_stop": on_stop})
         with served(home, ENV) as gateway:
             async with Client(gateway.address, home.key) as airlock:
@@ -205,12 +209,14 @@ async def test_a_gateway_that_stops_hands_its_runs_over_or_ends_them_and_leaves_
                     assert resumed == ["gateway_stopped"]
 
 
-async def test_a_call_is_journaled_before_it_runs_and_interrupted_after_a_kill(tmp_path: Path) -> None:
+async def test_a_call_is_journaled_before_it_runs_and_interrupted_after_a_kill(
+    tmp_path: Path, database_url: str
+) -> None:
     home = await asyncio.to_thread(make_home, tmp_path / "home")
+    home.store_in(database_url)
 
     def journal() -> list[tuple[str, str, str]]:
-        with closing(sqlite3.connect(f"file:{home.config.parent}/state/airlock.db?mode=ro", uri=True)) as database:
-            return database.execute("select name, state, arguments from tool_calls order by started_us").fetchall()
+        return home.rows("select name, state, arguments from tool_calls order by started_us")
 
     with served(home) as gateway:
         async with Client(gateway.address, home.key) as airlock:

@@ -16,8 +16,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gateway.client import Client
+from gateway.composition.services import SERVICES
 from gateway.errors import AirlockError, Unavailable
-from gateway.server import SERVICES
 from tests.docker_state import containers_of, volumes_of
 from tests.gateway_process import Home, Served, make_home, served
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -167,19 +168,39 @@ def _names(scrape: str) -> set[str]:
     return {re.split(r"[{ ]", line)[0] for line in scrape.splitlines() if not line.startswith("#")}
 
 
+def _metrics(queries: Sequence[str]) -> set[str]:
+    """Return the names of the metrics that queries read."""
+    bare = [re.sub(r"\{[^}]*\}|by \([^)]*\)", "", query) for query in queries]
+    return {name for query in bare for name in re.findall(r"\b\w+(?=[\[)])(?!\()", query)}
+
+
+def _labels(queries: Sequence[str]) -> set[str]:
+    grouped = {
+        label for query in queries for group in re.findall(r"by \(([^)]*)\)", query) for label in group.split(", ")
+    }
+    return grouped | {label for query in queries for label in re.findall(r'(\w+)(?:!=|=~|=)"', query)}
+
+
+def _known_labels() -> set[str]:
+    return {label.replace(".", "_") for metric in METRICS for label in metric.labels}
+
+
 def test_every_metric_of_the_dashboard_is_one_that_a_gateway_has(all_told: Told) -> None:
     dashboard = json.loads((ROOT / "deploy" / "grafana" / "airlock.json").read_text(encoding="utf-8"))
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
     assert len(queries) > 30
-    bare = [re.sub(r"\{[^}]*\}|by \([^)]*\)", "", query) for query in queries]
-    names = {name for query in bare for name in re.findall(r"\b\w+(?=[\[)])(?!\()", query)}
-    assert names - _names(all_told.scrape) == set()
-    labels = {
-        label for query in queries for group in re.findall(r"by \(([^)]*)\)", query) for label in group.split(", ")
-    }
-    labels |= {label for query in queries for label in re.findall(r'(\w+)(?:!=|=~|=)"', query)}
-    known = {label.replace(".", "_") for metric in METRICS for label in metric.labels}
-    assert labels - {"le"} <= known
+    assert _metrics(queries) - _names(all_told.scrape) == set()
+    assert _labels(queries) - {"le"} <= _known_labels()
+
+
+def test_every_alert_is_on_metrics_that_a_gateway_has_and_stands_in_the_documentation(all_told: Told) -> None:
+    (group,) = yaml.safe_load((ROOT / "deploy" / "alerts.yml").read_text(encoding="utf-8"))["groups"]
+    alerts = [rule["expr"] for rule in group["rules"]]
+    assert len(alerts) == 7
+    assert _metrics(alerts) - _names(all_told.scrape) == set()
+    assert _labels(alerts) - {"le", "job"} <= _known_labels()
+    documented = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8").replace("\\|", "|")
+    assert [alert for alert in alerts if f"`{alert}`" not in documented] == []
 
 
 def test_the_scrape_has_every_metric_of_the_table(all_told: Told) -> None:

@@ -8,8 +8,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from gateway.client import Client
+from gateway.composition.services import SERVICES
 from gateway.errors import NotFound, Unauthenticated
-from gateway.server import SERVICES
 from tests.docker_state import containers_of
 from tests.integration.gateway.conftest import Pair
 

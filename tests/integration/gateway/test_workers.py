@@ -124,7 +124,10 @@ async def test_calls_on_the_other_worker_go_on_when_one_is_killed_and_it_comes_b
             assert kept.exit_code == 0, "the sandbox is the one that both used"
 
 
-async def test_a_run_whose_worker_is_killed_moves_to_another_process_under_its_watchers(home: Home) -> None:
+async def test_a_run_whose_worker_is_killed_moves_to_another_process_under_its_watchers(
+    home: Home, database_url: str
+) -> None:
+    home.store_in(database_url)
     calls = [Turn(calls=(Call("execute", {"command": f"echo {number} >> log; sleep 0.1"}),)) for number in range(20)]
     async with ScriptedModelServer([*calls, Turn(say="Done.")]) as model:
         home.configure(model={"base_url": model.base_url, "name": "scripted"}, recovery={"lease_s": 4.0})
@@ -163,8 +166,7 @@ async def _logged(client: Client) -> None:
 
 
 def _gateway_of(home: Home, run: str) -> str:
-    with closing(sqlite3.connect(home.config.parent / "state" / "airlock.db", timeout=30)) as database:
-        return str(database.execute("SELECT gateway FROM runs WHERE id = ?", (run,)).fetchone()[0])
+    return str(home.rows(f"SELECT gateway FROM runs WHERE id = '{run}'")[0][0])
 
 
 def _slot(home: Home, index: int) -> str:

@@ -179,4 +179,14 @@ RPCS: Mapping[str, Rpc] = {
         OK,
         makes=True,
     ),
+    "WorkspaceService/ListFiles": Rpc("files", _of(workspace.ListFilesRequest, **_THREAD), OK, makes=True),
+    "WorkspaceService/StatFile": Rpc(
+        "files", lambda ids: workspace.StatFileRequest(thread=ids.thread, path="/workspace/mine"), makes=True
+    ),
+    "WorkspaceService/RemoveFile": Rpc(
+        "files", lambda ids: workspace.RemoveFileRequest(thread=ids.thread, path="/workspace/mine"), makes=True
+    ),
+    "WorkspaceService/MakeDirectory": Rpc(
+        "files", lambda ids: workspace.MakeDirectoryRequest(thread=ids.thread, path="/workspace/made"), OK, makes=True
+    ),
 }

@@ -1,10 +1,16 @@
-"""Every RPC that the gateway says it has: with credentials that must not open it, and with another tenant's ids."""
+"""Every RPC that the gateway says it has: with credentials that must not open it, and with another tenant's ids.
+
+With each kind of credential a gateway of its own is walked, with keys on SQLite, with tokens and certificates on
+PostgreSQL.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -12,44 +18,46 @@ import pytest
 
 from tests.docker_state import containers_of, volumes_of
 from tests.gateway_process import make_home, served
+from tests.postgres import PostgresServer
+from tests.security.gateway.credentials import OTHER, ApiKeys, Certificates, Credentials, Kind, Tokens
 from tests.security.gateway.rpc_table import RPCS, Ids
-from tests.security.gateway.walked_gateway import (
-    ABSENT,
-    OTHER,
-    POLICY,
-    Keys,
-    ask,
-    bearer,
-    described,
-    make_keys,
-    make_things,
-    requests,
-)
+from tests.security.gateway.walked_gateway import ABSENT, POLICY, ask, described, make_keys, make_things, requests
 
 UNAUTHENTICATED, DENIED = grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED
 
 
 @dataclass(frozen=True)
 class Walk:
-    """The gateway, its methods, and who has what there."""
+    """The gateway's methods, and who has what there."""
 
-    channel: grpc.Channel
     methods: dict[str, Any]
-    keys: Keys
+    credentials: Credentials
     theirs: Ids
 
 
-@pytest.fixture(scope="module")
-def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
-    home = make_home(tmp_path_factory.mktemp("walked"))
-    (home.config.parent / "policies" / "default.yaml").write_text(POLICY, encoding="utf-8")
-    home.add_tenant(OTHER, POLICY)
-    # No model answers there: a run is made and fails, and it is there.
-    home.configure(model={"base_url": "http://127.0.0.1:9/v1", "name": "none"})
-    with served(home, {"OPENAI_API_KEY": "none"}) as gateway, grpc.insecure_channel(gateway.address) as channel:
+def _kind(name: str, directory: Path) -> Kind:
+    return {"keys": ApiKeys, "tokens": Tokens}[name]() if name != "certificates" else Certificates(directory)
+
+
+@pytest.fixture(scope="module", params=["keys", "tokens", "certificates"])
+def walk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
+    directory = tmp_path_factory.mktemp(request.param)
+    kind = _kind(request.param, directory)
+    home = make_home(directory / "home")
+    with contextlib.ExitStack() as stack:
+        if request.param != "keys":
+            server: PostgresServer = request.getfixturevalue("postgres_server")
+            home.store_in(stack.enter_context(server.database()))
+        (home.config.parent / "policies" / "default.yaml").write_text(POLICY, encoding="utf-8")
+        home.add_tenant(OTHER, POLICY)
+        # No model answers there: a run is made and fails, and it is there.
+        home.configure(model={"base_url": "http://127.0.0.1:9/v1", "name": "none"})
+        stack.enter_context(kind.serving(home))
+        gateway = stack.enter_context(served(home, {"OPENAI_API_KEY": "none"}))
         keys = asyncio.run(make_keys(home))
-        theirs = asyncio.run(make_things(gateway.address, home, keys))
-        yield Walk(channel, described(channel), keys, theirs)
+        theirs = asyncio.run(make_things(gateway.address, home, keys, kind.tls))
+        credentials = stack.enter_context(kind.presented(gateway.address, keys))
+        yield Walk(described(credentials.tenant["run"].channel), credentials, theirs)
     assert containers_of(home.instance) == []
     assert volumes_of(home.instance) == []
 
@@ -61,32 +69,21 @@ def test_no_rpc_is_forgotten_here(walk: Walk) -> None:
 def test_no_rpc_answers_without_a_credential_and_none_says_why_a_key_is_none(walk: Walk) -> None:
     for name, method in walk.methods.items():
         request = requests(name, walk.theirs)
-        known = {
-            ask(walk.channel, name, method, request, bearer(key)).said
-            for key in ("alk_" + "x" * 43, walk.keys.revoked, walk.keys.expired)
-        }
-        assert len(known) == 1, name
-        for metadata in (
-            (),
-            (bearer("alk_" + "x" * 43),),
-            (bearer(walk.keys.revoked),),
-            (bearer(walk.keys.expired),),
-            (("authorization", "Basic YWRtaW46YWRtaW4="),),
-            (bearer("x" * 5000),),
-            (bearer("a.b.c"),),
-        ):
-            found = ask(walk.channel, name, method, request, *metadata)
-            assert (found.code, found.reason, found.answers) == (UNAUTHENTICATED, "UNAUTHENTICATED", []), name
+        dead = [ask(credential, name, method, request) for credential in walk.credentials.dead_keys.values()]
+        assert len({found.said for found in dead}) == 1, name
+        for wrong, credential in {**walk.credentials.nobodys, **walk.credentials.dead_keys}.items():
+            found = ask(credential, name, method, request)
+            assert (found.code, found.reason, found.answers) == (UNAUTHENTICATED, "UNAUTHENTICATED", []), (name, wrong)
 
 
-def test_no_rpc_answers_to_a_key_for_something_else(walk: Walk) -> None:
+def test_no_rpc_answers_to_a_credential_for_something_else(walk: Walk) -> None:
     tried = 0
-    holders = [*walk.keys.tenant.items(), *((scope, secret) for scope, secret in walk.keys.operator.items())]
+    holders = [*walk.credentials.tenant.items(), *walk.credentials.operator.items()]
     for name, method in walk.methods.items():
-        for scope, secret in holders:
+        for scope, credential in holders:
             if scope == RPCS[name].scope:
                 continue
-            found = ask(walk.channel, name, method, requests(name, walk.theirs), bearer(secret))
+            found = ask(credential, name, method, requests(name, walk.theirs))
             assert (found.code, found.reason) == (DENIED, "SCOPE_MISSING"), (name, scope)
             assert found.details == {"scope": RPCS[name].scope}, (name, scope)
             assert found.answers == []
@@ -102,10 +99,10 @@ def test_another_tenants_ids_are_answered_as_those_of_nobody(walk: Walk) -> None
 
     for name in sorted(walk.methods, key=late):
         rpc, method = RPCS[name], walk.methods[name]
-        secret = walk.keys.other.get(rpc.scope, walk.keys.other["run"])  # no tenant's key operates
+        other = walk.credentials.other
+        credential = other.get(rpc.scope, other["run"])  # no tenant operates
         theirs, absent = (
-            ask(walk.channel, name, method, requests(name, ids), bearer(secret)).without(ids)
-            for ids in (walk.theirs, ABSENT)
+            ask(credential, name, method, requests(name, ids)).without(ids) for ids in (walk.theirs, ABSENT)
         )
         assert theirs == absent, name
         assert theirs.code is rpc.stranger, (name, theirs)
@@ -113,8 +110,8 @@ def test_another_tenants_ids_are_answered_as_those_of_nobody(walk: Walk) -> None
 
 def test_nothing_was_done_to_what_another_tenant_named(walk: Walk) -> None:
     """Comes last: what the walk tried to cancel, stop, remove, answer and delete is as it was."""
-    tool, run, approve = (bearer(walk.keys.tenant[scope]) for scope in ("tool", "run", "approve"))
-    for name, key, said in (
+    tool, run, approve = (walk.credentials.tenant[scope] for scope in ("tool", "run", "approve"))
+    for name, credential, said in (
         ("ProcessService/ListProcesses", tool, "running: true"),
         ("SandboxService/GetSandbox", tool, "theirs-alone"),
         ("ThreadService/GetThread", run, "theirs-alone"),
@@ -122,5 +119,5 @@ def test_nothing_was_done_to_what_another_tenant_named(walk: Walk) -> None:
         ("ApprovalService/GetApproval", approve, "APPROVAL_STATUS_PENDING"),
         ("ApprovalService/ListGrants", approve, "in_force: true"),
     ):
-        found = ask(walk.channel, name, walk.methods[name], requests(name, walk.theirs), key)
+        found = ask(credential, name, walk.methods[name], requests(name, walk.theirs))
         assert said in found.answers[0], (name, found)

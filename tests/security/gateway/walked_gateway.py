@@ -15,14 +15,14 @@ from google.rpc import error_details_pb2
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from grpc_status import rpc_status
 
-from gateway.client import Client
-from gateway.identity.keys import make_key
+from gateway.client import Client, Tls
+from gateway.identity.keys import ACTING_SCOPES, OPERATOR_SCOPES, TENANT_SCOPES, make_key
 from gateway.storage.database import Database
 from gateway.storage.key_store import KeyStore
 from tests.gateway_process import Home
+from tests.security.gateway.credentials import OTHER, TENANT, Credential, Keys
 from tests.security.gateway.rpc_table import RPCS, Ids, Requests
 
-OTHER = "strict"
 POLICY = """\
 version: 1
 description: Everything, but some writes only when somebody said so.
@@ -53,7 +53,7 @@ ABSENT = Ids(
     request_id="no-such-request",
 )
 # What differs from call to call, whoever makes it.
-_VOLATILE_FIELDS = "id|call_id|duration_ms|seconds|nanos|pid|boot|run_id|policy_version|container"
+_VOLATILE_FIELDS = "id|call_id|duration_ms|seconds|nanos|etag|pid|boot|run_id|policy_version|container"
 _VOLATILE = re.compile(rf"^\s*({_VOLATILE_FIELDS})\b.*\n", re.MULTILINE)
 _DEADLINE_S = 30.0
 _ANSWERS = 3
@@ -91,18 +91,18 @@ def described(channel: grpc.Channel) -> dict[str, Any]:
     return found
 
 
-def ask(channel: grpc.Channel, name: str, method: Any, request: Requests, *metadata: tuple[str, str]) -> Outcome:
+def ask(credential: Credential, name: str, method: Any, request: Requests) -> Outcome:
     """Make a call; of a stream that does not end the first answers are taken."""
     from google.protobuf import message_factory, symbol_database
 
     pool = symbol_database.Default().pool
     answer = message_factory.GetMessageClass(pool.FindMessageTypeByName(method.output_type.lstrip(".")))
     requests = [request] if isinstance(request, Message) else list(request)
-    call = channel.stream_stream(
+    call = credential.channel.stream_stream(
         f"/gateway.v1.{name}",
         request_serializer=lambda one: one.SerializeToString(),
         response_deserializer=answer.FromString,
-    )(iter(requests), metadata=metadata, timeout=_DEADLINE_S)
+    )(iter(requests), metadata=credential.metadata, timeout=_DEADLINE_S)
     answers: list[str] = []
     try:
         for one in call:
@@ -123,20 +123,9 @@ def _refusal(call: Any, answers: Sequence[str]) -> Outcome:
     return Outcome(call.code(), call.details(), info.reason, dict(info.metadata), answers)
 
 
-@dataclass(frozen=True)
-class Keys:
-    """Secrets, by the one scope that each has: of the tenant, an operator, another tenant; and of nobody any more."""
-
-    tenant: Mapping[str, str]
-    operator: Mapping[str, str]
-    other: Mapping[str, str]
-    revoked: str
-    expired: str
-
-
 async def make_keys(home: Home) -> Keys:
     """Make keys in a gateway's database."""
-    database = await Database.open(f"sqlite:///{home.config.parent}/state/airlock.db")
+    database = await Database.open(home.database_url)
     try:
         keys = KeyStore(database)
 
@@ -145,26 +134,31 @@ async def make_keys(home: Home) -> Keys:
             await store.add(tenant, key, lifetime_us=lifetime_us)
             return key.secret
 
-        tenants = ("run", "tool", "files", "approve", "audit")
         revoked = make_key()
-        await keys.add("default", revoked)
+        await keys.add(TENANT, revoked)
         await keys.revoke(revoked.id, by="test")
         an_hour_ago = KeyStore(database, lambda: time.time_ns() // 1000 - 3_600_000_000)
         return Keys(
-            {scope: await made("default", scope) for scope in tenants},
-            {scope: await made("", scope) for scope in ("operate", "audit")},
-            {scope: await made(OTHER, scope) for scope in tenants},
-            revoked.secret,
-            await made("default", "run", "tool", "files", store=an_hour_ago, lifetime_us=1_000_000),
+            {scope: await made(TENANT, scope) for scope in TENANT_SCOPES},
+            {scope: await made("", scope) for scope in OPERATOR_SCOPES},
+            {scope: await made(OTHER, scope) for scope in TENANT_SCOPES},
+            {
+                "unknown": "alk_" + "x" * 43,
+                "revoked": revoked.secret,
+                "expired": await made(TENANT, *ACTING_SCOPES, store=an_hour_ago, lifetime_us=1_000_000),
+            },
         )
     finally:
         await database.close()
 
 
-async def make_things(address: str, home: Home, keys: Keys) -> Ids:
+async def make_things(address: str, home: Home, keys: Keys, tls: Tls | None) -> Ids:
     """Have the first tenant own one of everything."""
     thread = "theirs-alone"
-    async with Client(address, home.key) as client, Client(address, keys.tenant["approve"]) as approver:
+    async with (
+        Client(address, home.key, tls=tls) as client,
+        Client(address, keys.tenant["approve"], tls=tls) as approver,
+    ):
         await client.write_file(thread, "/workspace/mine", b"secret")
         process = await client.start_process(["sleep", "600"], thread=thread)
         asked = [
@@ -177,14 +171,9 @@ async def make_things(address: str, home: Home, keys: Keys) -> Ids:
         async for _ in client.watch_run(run.id):  # to its end: what a walk finds changed, the walk has changed
             pass
         await client.call_tool("ls", {"path": "/workspace"}, thread=thread, request_id="their-request")
-    async with Client(address, keys.operator["operate"]) as operator:
-        key = await anext(operator.keys("default"))
-    return Ids("default", thread, run.id, asked[1].approval_id, grant.id, process.id, key.id, "their-request")
-
-
-def bearer(secret: str) -> tuple[str, str]:
-    """Return the metadata of a key."""
-    return ("authorization", f"Bearer {secret}")
+    async with Client(address, keys.operator["operate"], tls=tls) as operator:
+        key = await anext(operator.keys(TENANT))
+    return Ids(TENANT, thread, run.id, asked[1].approval_id, grant.id, process.id, key.id, "their-request")
 
 
 def requests(name: str, ids: Ids) -> Requests:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from agent.capabilities.filesystem import filesystem
+from agent.events import discard
 from agent.hook import Hook, NextToolUse
 from agent.hook_engine import HookEngine
 from agent.messages import ToolCall
@@ -95,6 +96,27 @@ async def test_policy_judges_the_absolute_path_that_the_tool_opens() -> None:
     assert policy.seen == [{"path": "/etc/passwd"}]
     assert execution.call.arguments == {"path": "/etc/passwd"}
     assert result_of(execution).content == b"root"
+
+
+@pytest.mark.parametrize("path", ["a/../../etc/./passwd", b"/etc/passwd"])
+async def test_a_path_that_a_hook_changed_in_the_dict_itself_is_brought_into_its_final_form_and_checked(
+    path: str | bytes,
+) -> None:
+    policy = allowing()
+
+    class ChangesTheDict(Hook):
+        async def before_tool_use(self, state: AgentState) -> AgentState:
+            assert state.current.tool.call.arguments is not None
+            state.current.tool.call.arguments["path"] = path  # type: ignore[assignment]
+            return state
+
+    files = FakeFiles({"/etc/passwd": b"root"})
+    (execution,) = await run([call("read_file", path="x")], filesystem(files).tools, policy, ChangesTheDict())
+    if isinstance(path, str):
+        assert policy.seen == [{"path": "/etc/passwd"}]
+        assert result_of(execution).content == b"root"
+    else:
+        assert "`path`: must be a string" in result_of(execution).text()
 
 
 async def test_a_directory_that_was_not_named_is_judged_as_the_workspace() -> None:
@@ -348,6 +370,25 @@ async def test_output_becomes_events_in_order_of_arrival_with_whole_characters()
 
     await run([call("t")], [tool("t", prints)], events=events)
     assert [(p["stream"], p["text"]) for p in events.of("tool_output")] == [("stdout", "aé"), ("stderr", "oops")]
+
+
+@pytest.mark.parametrize("listening", ["nobody", "a service", "the events"])
+async def test_a_tool_shows_its_output_live_only_where_somebody_listens(listening: str) -> None:
+    asked: list[bool] = []
+
+    async def runs(_: object, context: ToolContext) -> ToolResult:
+        asked.append(context.on_output is not None)
+        return ToolResult(b"done")
+
+    runner = ToolRunner(
+        HookEngine(),
+        Toolbox([tool("t", runs)]),
+        Events() if listening == "the events" else discard,
+        on_output=(lambda _stream, _data: None) if listening == "a service" else None,
+    )
+    (execution,) = (await runner.run(state(), [call("t")])).current.tool_executions
+    assert result_of(execution).content == b"done"
+    assert asked == [listening != "nobody"]
 
 
 async def test_a_block_written_after_the_call_withholds_its_result() -> None:

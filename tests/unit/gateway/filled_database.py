@@ -30,6 +30,8 @@ async def fill(database: Database, tenant: str, **values: object) -> None:
 def _value(table: Table, column: Column[Any], tenant: str) -> object:
     if column.name == "tenant":
         return tenant
+    if column.name == "deletion":
+        return None  # nothing begins in a thread that is being deleted
     if isinstance(column.type, Boolean):
         return False
     if isinstance(column.type, BigInteger | Integer):

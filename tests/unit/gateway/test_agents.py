@@ -30,9 +30,9 @@ from gateway.model_settings import ModelSettings
 from gateway.policy import STARTER_POLICY, PolicyDocument, PolicyError, PolicyHook, load_policy
 from gateway.policy.document import CONNECT, TOOLS, AgentTool
 from gateway.runs.thread_history import ThreadHistoryHook
-from gateway.storage.store import Store, Thread
+from gateway.storage.entities import Thread
+from gateway.storage.store import Store
 from gateway.tenants import Tenant, load_tenants
-from sandbox.sandbox_keeper import SandboxKeeper
 from tests.unit.agent.fakes import FakeExec, FakeFiles, FakePiece, FakeShell, SaysInTurn, call, done, says
 from tests.unit.gateway.stored_steps import StoredSteps
 
@@ -178,7 +178,7 @@ def test_a_rule_about_an_agents_own_tools_is_about_nothing_else(rule: str) -> No
 
 def test_a_service_is_shown_the_seven_tools_and_no_others() -> None:
     tenant = Tenant("acme", POLICY, ModelSettings(), {"default": _settings(ALL)})
-    specs = ToolCalls(NoJournal(), cast(SandboxKeeper, None)).specs(tenant)
+    specs = ToolCalls(NoJournal(), cast(Any, None), approvals=cast(Any, None), quotas=cast(Any, None)).specs(tenant)
     assert {spec.name for spec in specs} == TOOLS - {CONNECT}
     assert len(specs) == 7
 

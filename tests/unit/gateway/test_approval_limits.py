@@ -24,13 +24,14 @@ from gateway.storage.approval_store import (
     Approval,
     ApprovalStore,
     Asked,
-    NewGrant,
     Resolution,
     TooManyPending,
 )
 from gateway.storage.database import Database
+from gateway.storage.entities import Thread
+from gateway.storage.grant_store import NewGrant
 from gateway.storage.quota_store import QuotaStore
-from gateway.storage.store import Store, Thread
+from gateway.storage.store import Store
 from gateway.storage.tables import approvals
 from gateway.tenants import Tenant
 from tests.unit.gateway.test_approvals import RULES, Desk
@@ -179,7 +180,7 @@ async def test_what_is_over_is_forgotten_after_thirty_days_a_few_at_a_time(askin
 
 
 async def _grants(asking: Asking) -> list[object]:
-    return list(await asking.store.grants("t", thread=None, include_ended=True, before=None, limit=9))
+    return list(await asking.store.grants.page("t", thread=None, include_ended=True, before=None, limit=9))
 
 
 # --- what lists hold ---

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import yaml
@@ -15,7 +15,7 @@ from agent.messages import ToolCall
 from agent.tool import ToolContext, ToolResult, ToolSpec
 from gateway.approvals import Approvals
 from gateway.calls.approver import call_digest
-from gateway.calls.tool_calls import FinishedToolCall, ToolCalls
+from gateway.calls.tool_calls import FinishedToolCall
 from gateway.errors import AlreadyResolved, ApprovalPending, EditRefused, InvalidArgument, NotFound, QuotaExceeded
 from gateway.model_settings import ModelSettings
 from gateway.policy.document import LimitsSection, PolicyDocument, QuotasSection, Rate, Rule
@@ -26,7 +26,7 @@ from gateway.storage.database import Database
 from gateway.storage.quota_store import QuotaStore
 from gateway.storage.store import Store
 from gateway.tenants import Tenant
-from sandbox.sandbox_keeper import SandboxKeeper
+from tests.unit.gateway.made_parts import made_tool_calls
 
 RULES = (
     Rule(id="all", tools=("execute",), effect="allow", reason="a test"),
@@ -82,7 +82,7 @@ class Desk:
         self.clock = clock
         self.store = ApprovalStore(database, clock=clock)
         self.journal = Store(database, clock=clock)
-        self.tool_calls = ToolCalls(self.journal, cast(SandboxKeeper, None), approvals=self.store, quotas=quotas)
+        self.tool_calls = made_tool_calls(database, store=self.journal, approvals=self.store, quotas=quotas)
         self.approvals = Approvals(self.store, self.tool_calls.normalised, poll_s=0.01)
         self.ran = Executions()
 
@@ -174,6 +174,34 @@ async def test_the_first_of_fifty_answers_counts(desk: Desk, database: Database)
     winners = [key for key in await asyncio.gather(*(answer(number) for number in range(50))) if key]
     assert len(winners) == 1
     assert (await desk.approvals.get(ACME, approval_id)).resolved_by == winners[0]
+
+
+async def test_the_same_answer_of_the_same_approver_again_is_the_answer_that_was_given(desk: Desk) -> None:
+    approval_id = await desk.ask()
+    first = await desk.approvals.resolve(ACME, approval_id, "allow_thread", by="k", message="fine")
+    assert await desk.approvals.resolve(ACME, approval_id, "allow_thread", by="k", message="fine") == first
+    grants, _ = await desk.approvals.grants(ACME, thread="", include_ended=True, size=0, token="")
+    assert len(grants) == 1
+    for answer, by, message in (
+        ("deny", "k", "fine"),
+        ("allow_once", "k", "fine"),
+        ("allow_thread", "other", "fine"),
+        ("allow_thread", "k", ""),
+    ):
+        with pytest.raises(AlreadyResolved):
+            await desk.approvals.resolve(ACME, approval_id, answer, by=by, message=message)
+    assert not (await desk.call()).execution.blocked
+    used = await desk.approvals.resolve(ACME, approval_id, "allow_thread", by="k", message="fine")
+    assert used.status == "used"
+
+
+async def test_an_edit_is_the_same_answer_with_the_same_arguments_only(desk: Desk) -> None:
+    approval_id = await desk.ask()
+    edited, other = (json.dumps({"command": f"git push origin {branch}"}) for branch in ("draft", "topic"))
+    first = await desk.approvals.resolve(ACME, approval_id, "edit", by="k", arguments_json=edited)
+    assert await desk.approvals.resolve(ACME, approval_id, "edit", by="k", arguments_json=edited) == first
+    with pytest.raises(AlreadyResolved):
+        await desk.approvals.resolve(ACME, approval_id, "edit", by="k", arguments_json=other)
 
 
 async def test_a_refusal_is_told_with_its_words_and_holds(desk: Desk) -> None:

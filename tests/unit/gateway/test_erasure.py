@@ -120,6 +120,32 @@ async def test_what_the_engine_removed_and_still_has_is_counted_and_in_the_audit
     assert (told["left"], told["workspaces_removed"]) == (dict(erased.left), 0)
 
 
+async def test_what_the_engine_has_of_threads_without_a_row_goes_too(database: Database, files: Files) -> None:
+    held: list[Exception] = [SandboxUnavailable("volume is in use")]
+
+    async def remove_rest(tenant: str) -> int:
+        assert files.removed[-1][0] == tenant  # after the files of the threads that are known
+        if held:
+            raise held.pop()
+        return 2
+
+    async def no_time(_: float) -> None:
+        return None
+
+    erasure = Erasure(database, ErasureStore(database), files.remove, sleep=no_time, remove_rest=remove_rest)
+    assert (await erasure.tenant(GONE, True, "operator")).workspaces_removed == 3
+    held += [SandboxUnavailable("volume is in use")] * 100
+    with pytest.raises(Unavailable, match="ask again"):
+        await erasure.tenant(KEPT, True, "operator")
+
+
+async def test_whether_a_tenant_was_deleted_is_known_by_its_whole_name(database: Database, erasure: Erasure) -> None:
+    assert not await erasure.was_deleted(GONE)
+    await erasure.tenant(GONE, True, "operator")
+    assert await erasure.was_deleted(GONE)
+    assert not any([await erasure.was_deleted(name) for name in ("gone", "zgon", "z_one", "%", "", KEPT)])
+
+
 async def test_an_engine_that_does_not_say_what_it_has_leaves_the_rows(database: Database, files: Files) -> None:
     async def silent(_: str) -> dict[str, int]:
         raise EngineUnavailable("gone")

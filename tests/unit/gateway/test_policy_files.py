@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from structlog.testing import capture_logs
 
 from gateway.config import Config
 from gateway.errors import Misconfigured
@@ -100,6 +101,25 @@ async def test_a_first_start_with_a_bad_file_is_refused_with_every_problem(tmp_p
     with pytest.raises(Misconfigured, match=r"(?s)policy of tenant t0 does not load:.*rules\[0\]\.effect.*rules\[1\]"):
         async with _gateway(tmp_path, _config(tmp_path)):
             pass
+
+
+async def test_the_log_says_that_an_earlier_policy_holds_only_where_there_is_one(tmp_path: Path) -> None:
+    config = _config(tmp_path)
+    with capture_logs() as first, pytest.raises(Misconfigured):
+        async with _gateway(tmp_path, config):
+            pass
+    (tmp_path / "t.yaml").write_text(_text("good"), encoding="utf-8")
+    async with _gateway(tmp_path, config):
+        pass
+    (tmp_path / "t.yaml").unlink()
+    with capture_logs() as later:
+        async with _gateway(tmp_path, config):
+            pass
+    refused = [[one["event"] for one in lines if "refused" in one["event"]] for lines in (first, later)]
+    assert refused == [
+        ["a policy file is refused, and no earlier policy is there to hold"],
+        ["a policy file is refused; the last good policy holds"],
+    ]
 
 
 async def test_what_was_applied_stays_over_a_restart_until_the_file_is_edited(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from google.rpc import error_details_pb2
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
@@ -30,10 +30,13 @@ from gateway.policy.document import QuotasSection
 from gateway.quotas import Quotas, QuotaUsage
 from gateway.serving.edge import status_of
 from gateway.storage.database import Database
+from gateway.storage.entities import Thread
+from gateway.storage.erasure_store import ErasureStore
 from gateway.storage.quota_store import QuotaStore
 from gateway.storage.store import Store
-from gateway.storage.tables import counters, holds
+from gateway.storage.tables import counters, holds, tool_calls
 from tests.unit.agent.fakes import AnyArguments, Events, allowing, call, says, tool
+from tests.unit.gateway.filled_database import fill
 
 _MINUTE_US = 60_000_000
 # 2026-11-21, a quarter past a minute.
@@ -134,8 +137,17 @@ async def test_so_many_at_once_until_one_has_ended(quotas: Quotas) -> None:
     await quotas.take_call("t", "c3", [rule], QuotasSection())
 
 
-async def test_what_is_not_limited_costs_no_query(clock: Clock) -> None:
-    quotas = Quotas(None, clock=clock)  # type: ignore[arg-type]  # a store that nobody may ask
+async def test_what_is_not_limited_costs_no_query_but_one_for_what_is_stored(clock: Clock) -> None:
+    asked: list[str] = []
+
+    class Nothing:
+        """A store that may be asked what is stored, and nothing else."""
+
+        async def stored(self, tenant: str) -> tuple[int, int]:
+            asked.append(tenant)
+            return 1, 1
+
+    quotas = Quotas(Nothing(), clock=clock)  # type: ignore[arg-type]
     nothing = QuotasSection()
     await quotas.hold_run("t", "r1", nothing)
     await quotas.take_call("t", "c1", (), nothing)
@@ -144,6 +156,91 @@ async def test_what_is_not_limited_costs_no_query(clock: Clock) -> None:
     assert await quotas.check_inference("t", nothing) is None
     await quotas.add_inference("t", nothing, tokens=5, micro_usd=5)
     await quotas.add_bytes("t", nothing, 5)
+    assert asked == ["t"]
+
+
+# --- what is stored ---
+
+
+async def _say(store: Store, name: str, said: str, *, limit: int | None = None) -> None:
+    """Have a thread with one message."""
+    await store.keep_step(await store.thread("t", name, limit=limit), "run", 0, [Message(role="user", content=said)])
+
+
+async def test_a_tenant_that_has_stored_its_bytes_begins_nothing_until_it_deletes_some(
+    quotas: Quotas, database: Database, clock: Clock
+) -> None:
+    store, section = Store(database), QuotasSection(stored_bytes=10_000)
+    for name in ("a", "b"):
+        await _say(store, name, "x" * 5000)
+    refused = await _refused(quotas.check_stored("t", section))
+    assert (refused.details["quota"], refused.details["limit"], refused.retry_after_s) == (
+        "stored_bytes",
+        "10000",
+        None,
+    )
+    assert any(detail.Is(error_details_pb2.QuotaFailure.DESCRIPTOR) for detail in status_of(refused).details)
+    await _refused(quotas.hold_run("t", "r1", section))
+    assert await _rows(database, holds) == 0
+    stopped = await quotas.check_inference("t", section)
+    assert stopped is not None
+    await quotas.check_stored("other", section)
+    await ErasureStore(database).remove_thread("t", "a", "somebody")
+    await quotas.check_stored("t", section)
+
+
+async def test_what_is_stored_is_looked_at_again_within_two_seconds(
+    quotas: Quotas, database: Database, clock: Clock
+) -> None:
+    section = QuotasSection(stored_bytes=1000)
+    await quotas.check_stored("t", section)
+    await _say(Store(database), "a", "x" * 5000)
+    await quotas.check_stored("t", section)
+    clock.now_us += 2_000_001
+    await _refused(quotas.check_stored("t", section))
+
+
+async def test_past_what_may_be_stored_there_is_a_reserve_for_what_adds_next_to_nothing(
+    quotas: Quotas, database: Database, clock: Clock
+) -> None:
+    section, store = QuotasSection(stored_bytes=1000), Store(database)
+    await _say(store, "a", "x" * 1000)
+    refused = await _refused(quotas.check_stored("t", section))
+    await quotas.check_stored("t", section, reserved=True)
+    await _say(store, "b", "x" * 1024 * 1024)
+    clock.now_us += 2_000_001
+    assert await _refused(quotas.check_stored("t", section, reserved=True)) is not None
+    assert refused.details == {"quota": "stored_bytes", "limit": "1000"}
+
+
+async def test_a_thread_past_the_quota_is_not_made_and_those_there_are_stay_of_use(database: Database) -> None:
+    store = Store(database)
+    made = await asyncio.gather(*(store.thread("t", f"n{n}", limit=3) for n in range(5)), return_exceptions=True)
+    assert sorted(type(one).__name__ for one in made) == ["QuotaExceeded"] * 2 + ["Thread"] * 3
+    there = next(one for one in made if isinstance(one, Thread))
+    assert await store.thread("t", there.name, limit=3) == there
+    await store.thread("other", "n", limit=3)
+    await ErasureStore(database).remove_thread("t", there.name, "somebody")
+    await store.thread("t", "one more", limit=3)
+
+
+async def test_what_is_stored_is_counted_to_the_byte_whoever_writes_and_deletes(
+    quotas: Quotas, database: Database
+) -> None:
+    for tenant in ("t", "other"):
+        await fill(database, tenant, message="said é", payload="did", value='"known"', task="do", arguments="{}")
+    before = (await quotas.usage("t", QuotasSection()))["stored_bytes"].used
+    longest = {"messages": 7, "events": 3, "thread_metadata": 7, "runs": 2, "tool_calls": 2, "approvals": 2}
+    rest = sum(len(f"t {column}") for column in ("result", "edited_arguments"))
+    assert before - 1 == sum(longest.values()) + rest + 256 * len(longest)  # 1 is what `fill` wrote into the count
+    await database.write((update(tool_calls).where(tool_calls.c.tenant == "t").values(result="é" * 50), None))
+    assert (await quotas.usage("t", QuotasSection()))["stored_bytes"].used == before + 100 - len("t result")
+    await database.write((update(tool_calls).where(tool_calls.c.tenant == "t").values(result=None), None))
+    removed = await ErasureStore(database).remove_thread("t", "t name", "somebody")
+    assert removed is not None
+    used = await quotas.usage("t", QuotasSection())
+    assert (used["stored_bytes"].used, used["threads"].used) == (1, 1)
+    assert (await quotas.usage("other", QuotasSection()))["stored_bytes"].used > before - 1
 
 
 # --- runs ---

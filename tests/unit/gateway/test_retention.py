@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import insert, select, update
+from sqlalchemy import Column, insert, select, update
 
+from agent.messages import Message
 from gateway.config import Config
 from gateway.errors import Misconfigured, Unavailable
 from gateway.retention import Retention
@@ -17,8 +18,24 @@ from gateway.storage import retention_store
 from gateway.storage.audit_reader import AuditReader
 from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database
+from gateway.storage.entities import Thread
+from gateway.storage.policy_store import Kind, PolicyStore
+from gateway.storage.quota_store import QuotaStore
 from gateway.storage.retention_store import RetentionStore
-from gateway.storage.tables import audit_heads, audit_records, events, runs, threads, tool_calls
+from gateway.storage.store import Store
+from gateway.storage.tables import (
+    approvals,
+    audit_heads,
+    audit_records,
+    events,
+    grants,
+    messages,
+    policies,
+    runs,
+    threads,
+    tool_calls,
+)
+from gateway.storage.thread_store import ThreadStore
 
 HOUR_US = 3600 * 1_000_000
 DAY_US = 24 * HOUR_US
@@ -143,6 +160,144 @@ async def test_an_audit_that_was_pruned_is_whole_and_says_what_went(database: Da
     assert [row.first_sequence for row in first] == [4, 1]
     assert (await _retention(database).prune())["audit_records"] == 0
     assert (await AuditReader(database).verified("t")).whole
+
+
+async def _ids(database: Database, column: Column[str]) -> list[str]:
+    return [row[0] for row in await database.rows(select(column).order_by(column))]
+
+
+def _old(days: float = 10) -> RetentionSettings:
+    return RetentionSettings(runs_days=days, messages_days=days, approvals_days=days, policy_changes_days=days)
+
+
+async def test_runs_go_with_their_events_once_they_ended_and_what_they_said_stays(database: Database) -> None:
+    for n, (status, days_ago) in enumerate([("completed", 11), ("failed", 30), ("completed", 9), ("running", 90)]):
+        await _add_run(database, n, status, days_ago)
+        await _say(database, n, 1)
+    assert (await _retention(database, RetentionSettings(runs_days=10)).prune())["runs"] == 2
+    assert await _ids(database, runs.c.id) == ["run2", "run3"]
+    assert sorted(set(await _ids(database, events.c.run_id))) == ["run2", "run3"]
+    assert len(await _ids(database, messages.c.message)) == 20
+
+
+async def _say(database: Database, n: int, days_ago: float, count: int = 5) -> None:
+    at = NOW - round(days_ago * DAY_US)
+    said = [{"thread_id": f"thread{n}", "position": m, "run_id": f"run{n}", "message": "{}"} for m in range(count)]
+    used = update(threads).where(threads.c.id == f"thread{n}").values(used_us=at)
+    await database.write((insert(messages), said), (used, None))
+
+
+async def test_what_was_said_goes_as_a_whole_where_no_run_added_to_it_and_none_is_under_way(
+    database: Database,
+) -> None:
+    for n, days_ago in enumerate([11, 9, 11, 30]):
+        await _say(database, n, days_ago)
+    await _add_run(database, 2, "waiting", 11)
+    await _add_run(database, 0, "completed", 11)
+    assert (await _retention(database, RetentionSettings(messages_days=10)).prune())["messages"] == 10
+    assert sorted(set(await _ids(database, messages.c.thread_id))) == ["thread1", "thread2"]
+    assert await _ids(database, threads.c.id) == ["thread0", "thread1", "thread2", "thread3"]
+
+
+async def test_a_thread_that_a_run_adds_to_or_somebody_describes_counts_as_used(database: Database) -> None:
+    thread = Thread("thread0", "t", "n0")
+    await Store(database, clock=lambda: NOW - DAY_US).keep_step(
+        thread, "run0", 0, [Message(role="user", content="go on")]
+    )
+    await _say(database, 1, 30)
+    await ThreadStore(database, lambda: NOW - DAY_US).change_metadata(
+        "thread1", {"a": "1"}, (), keys_limit=9, limit_bytes=99
+    )
+    assert (await _retention(database, _old()).prune())["messages"] == 0
+
+
+async def _add_approval(database: Database, id_: str, status: str, days_ago: float, **more: object) -> None:
+    at = NOW - round(days_ago * DAY_US)
+    texts = ("call_id", "tool", "arguments", "digest", "policy_version", "rule", "reason", "asked")
+    row = {"id": id_, "tenant": "t", "thread_id": "thread0", "status": status, **dict.fromkeys(texts, "x")}
+    row |= {"arguments_bytes": 1, "created_us": at, "changed_us": at, "expires_us": at + HOUR_US}
+    await database.write((insert(approvals), row | more))
+
+
+async def _grant(database: Database, id_: str, approval: str, **more: object) -> None:
+    row = {"id": id_, "tenant": "t", "thread_id": "thread0", "rule": "r", "approval_id": approval, "created_us": 1}
+    await database.write((insert(grants), row | more))
+
+
+async def test_approvals_go_when_they_are_over_but_for_those_whose_run_or_grant_goes_on(database: Database) -> None:
+    await _add_run(database, 1, "waiting", 90)
+    await _add_run(database, 2, "completed", 90)
+    later = {"expires_us": NOW + DAY_US}
+    for n, (status, more) in enumerate(
+        [("used", {}), ("denied", {}), ("expired", {}), ("cancelled", {}), ("pending", {}), ("approved", {})]
+    ):
+        await _add_approval(database, f"over{n}", status, 11, **more)
+    await _add_approval(database, "of a run that ended", "used", 90, run_id="run2")
+    await _add_approval(database, "of a run that waits", "used", 90, run_id="run1")
+    await _add_approval(database, "open", "pending", 11, **later)
+    await _add_approval(database, "to be used", "approved", 11, **later)
+    await _add_approval(database, "young", "used", 9)
+    for id_ in ("granted", "granted to an ended run", "taken back"):
+        await _add_approval(database, id_, "used", 90)
+    await _grant(database, "g1", "granted")
+    await _grant(database, "g2", "granted to an ended run", run_id="run2")
+    await _grant(database, "g3", "taken back", revoked_us=NOW - 11 * DAY_US)
+    await _grant(database, "g4", "granted", run_id="run1")
+    pruned = await _retention(database, RetentionSettings(approvals_days=10)).prune()
+    assert (pruned["grants"], pruned["approvals"]) == (2, 9)
+    assert await _ids(database, grants.c.id) == ["g1", "g4"]
+    assert await _ids(database, approvals.c.id) == ["granted", "of a run that waits", "open", "to be used", "young"]
+
+
+async def test_versions_of_a_policy_go_once_others_took_their_place_and_what_is_in_force_or_pinned_stays(
+    database: Database,
+) -> None:
+    async def apply(tenant: str, text: str, kind: Kind, days_ago: float) -> str:
+        store = PolicyStore(database, lambda: NOW - round(days_ago * DAY_US))
+        return (await store.apply(tenant, text, kind, "somebody")).digest
+
+    gone = await apply("t", "first", "apply", 40)
+    from_file = await apply("t", "from a file", "file", 30)
+    pinned = await apply("t", "pinned", "apply", 29)
+    shared = await apply("t", "shared", "apply", 28)
+    till_yesterday = await apply("t", "till yesterday", "apply", 20)
+    now = await apply("t", "in force", "apply", 1)
+    await apply("u", "shared", "apply", 400)
+    await _add_run(database, 1, "waiting", 29)
+    await database.write((update(runs).values(checkpoint=f'{{"policy": ":{pinned}"}}'), None))
+    assert (await _retention(database, _old()).prune())["policy_changes"] == 3
+    store = PolicyStore(database)
+    assert [one.digest for one in await store.history("t", 10)] == [now, till_yesterday, from_file]
+    assert [one.digest for one in await store.history("u", 10)] == [shared]
+    left = {from_file, pinned, shared, till_yesterday, now}
+    assert set(await _ids(database, policies.c.digest)) == left
+    assert gone not in left
+    assert (await _retention(database, _old()).prune())["policy_changes"] == 0
+
+
+async def test_what_a_tenant_stores_is_less_by_what_retention_took(database: Database) -> None:
+    async def stored() -> tuple[int, int]:
+        return await QuotaStore(database, "gw").stored("t")
+
+    before = await stored()
+    await _add_run(database, 0, "completed", 90)
+    await _say(database, 0, 90)
+    await _add_call(database, "call", 90)
+    await _add_approval(database, "over", "used", 90)
+    assert (await stored())[1] > before[1] + 15 * 256
+    await _retention(database, RetentionSettings(**_old().model_dump() | {"tool_calls_days": 10})).prune()
+    assert await stored() == before == (4, 0)
+
+
+async def test_calls_that_did_not_execute_grow_old_as_others_do_and_make_room(database: Database) -> None:
+    store, thread = Store(database, clock=lambda: NOW - 11 * DAY_US), Thread(id="thread0", tenant="t", name="n0")
+    for n, state in enumerate(["blocked", "waiting", "finished", "executing"]):
+        told = {"id": f"c{n}", "tenant": thread.tenant, "thread_id": thread.id, "name": "execute", "arguments": "{}"}
+        row = {**told, "arguments_digest": "d", "policy_version": "p", "state": state}
+        await (store.write_unexecuted_call(row) if state == "finished" else store.write_tool_call(row))
+    assert (await _retention(database).prune())["tool_calls"] == 3
+    assert await _calls(database) == ["c3"]
+    assert (await QuotaStore(database, "gw").stored("t"))[1] == 256 + len("{}")
 
 
 async def test_nothing_goes_that_nobody_asked_to_go(database: Database) -> None:

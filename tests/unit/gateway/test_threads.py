@@ -13,6 +13,7 @@ from sqlalchemy import insert, update
 
 from agent.messages import Message, ToolCall
 from gateway.client import Client, InvalidArgument, NotFound, ThreadBusy, TooLarge
+from gateway.identity.presented import Context
 from gateway.identity.principal import Caller, Principal
 from gateway.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument
@@ -20,7 +21,6 @@ from gateway.policy.judge import Policy
 from gateway.runs.runs import Runs
 from gateway.services.run_service import RunService
 from gateway.services.thread_service import ThreadService
-from gateway.serving.edge import Context
 from gateway.storage.database import Database
 from gateway.storage.store import Store
 from gateway.storage.stored_message import stored_text
@@ -29,6 +29,7 @@ from gateway.storage.thread_store import TASK_LISTED_CHARS, ThreadStore
 from gateway.tenants import Tenant
 from gateway.threads import Threads
 from gateway.v1 import run_service_pb2, run_service_pb2_grpc, thread_service_pb2, thread_service_pb2_grpc
+from tests.unit.gateway.made_parts import made_quotas
 
 ACME = Tenant("acme", Policy(PolicyDocument(version=1)), ModelSettings(), {})
 
@@ -58,9 +59,10 @@ async def anybody(_context: Context) -> Principal:
 async def served(database_url: str) -> AsyncIterator[Served]:
     database = await Database.open(database_url)
     store, listed = Store(database, clock=Ticking()), ThreadStore(database)
+    threads = Threads(store, listed, cast(Any, None), lambda _tenant, _name: None, made_quotas(database))
     server = grpc.aio.server()
-    thread_service_pb2_grpc.add_ThreadServiceServicer_to_server(ThreadService(Threads(store, listed), anybody), server)
-    run_service = RunService(cast(Runs, None), anybody, listed=listed)
+    thread_service_pb2_grpc.add_ThreadServiceServicer_to_server(ThreadService(threads, anybody), server)
+    run_service = RunService(cast(Runs, None), anybody, requested=cast(Any, None), listed=listed)
     run_service_pb2_grpc.add_RunServiceServicer_to_server(run_service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -95,7 +97,8 @@ async def test_threads_are_listed_over_many_pages_the_newest_first(served: Serve
     await served.store.thread("other", "theirs")
     assert await names(served.client.list_threads()) == made[::-1]
     assert await names(served.client.list_threads(prefix="t00")) == made[9::-1]
-    assert await names(served.client.list_threads(prefix="t%")) == []
+    for pattern in ("t%", "t_", "T00"):
+        assert await names(served.client.list_threads(prefix=pattern)) == [], "it is text, and its case counts"
 
 
 async def test_a_token_of_another_query_is_refused(served: Served) -> None:

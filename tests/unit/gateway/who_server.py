@@ -16,10 +16,12 @@ from gateway.client.tls import Tls
 from gateway.client.wire import Secret, Wire
 from gateway.config import Config
 from gateway.identity.auth import authentication
+from gateway.identity.presented import Context
+from gateway.identity.principal import PRINCIPAL
 from gateway.identity.tls import server_credentials
 from gateway.model_settings import ModelSettings
 from gateway.policy import Policy, PolicyDocument
-from gateway.serving.edge import Authenticator, Context, principal, streaming, unary
+from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.storage.database import Database
 from gateway.tenants import Tenant, Tenants
 
@@ -34,7 +36,7 @@ class Who:
 
     @unary
     async def Once(self, tenant: Tenant, request: bytes, context: Context) -> bytes:  # noqa: N802
-        who = principal(context)
+        who = PRINCIPAL.get()
         return f"{tenant.name} {who.caller.shown} {','.join(who.scopes)}".encode()
 
     @unary
@@ -101,7 +103,7 @@ async def who_server(directory: Path, **sections: Any) -> AsyncIterator[WhoServe
     tenants = {name: {"policy": "none.yaml"} for name in ("acme", "other")}
     config = Config.model_validate({"directory": directory, "tenants": tenants, **sections})
     database = await Database.open(f"sqlite:///{directory}/airlock.db")
-    who = Who(authentication(config, database, cast(Tenants, OfConfig(config))))
+    who = Who(authentication(config.identity, config.path, database, cast(Tenants, OfConfig(config))))
     server = grpc.aio.server()
     handlers = {
         "Once": grpc.unary_unary_rpc_method_handler(cast(Any, who.Once)),

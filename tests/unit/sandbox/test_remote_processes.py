@@ -12,7 +12,7 @@ import pytest
 from sandbox.channel import Channel
 from sandbox.channel_sandbox import ChannelSandbox
 from sandbox.engine import SandboxSpec
-from sandbox.errors import FileError, InvalidArgument, InvalidPath, TooLarge
+from sandbox.errors import DaemonLost, FileError, InputGap, InvalidArgument, InvalidPath, TooLarge
 from sandbox.health import Health
 from sandbox.process import Process, ProcessOutput, ProcessPage
 from sandbox.remote_processes import RemoteProcesses
@@ -129,15 +129,28 @@ async def test_a_page_from_the_end_or_beyond_is_empty(tmp_path: Path, size_bytes
 async def test_input_a_size_and_a_signal_reach_the_daemon(tmp_path: Path) -> None:
     async with fake_daemon(tmp_path, always(process=running())) as daemon:
         processes = RemoteProcesses(daemon.channel)
-        await processes.write("p", b"x" * 2**20, end=True, wait_s=1)
+        await processes.write("p", b"x" * 2**20, end=True, wait_s=1, offset=0, request_id="one")
         await processes.resize("p", 30, 90)
         assert await processes.signal("p", 15, tree=True) is not None
         await processes.remove("p")
         write, resize, signal, remove = daemon.requests
     assert (len(write.process_write.data), write.process_write.end, write.process_write.wait_ms) == (2**20, True, 1000)
+    assert (write.process_write.offset, write.process_write.request_id) == (0, "one")
+    assert write.process_write.HasField("offset")
     assert (resize.process_resize.size.rows, resize.process_resize.size.columns) == (30, 90)
     assert (signal.process_signal.signal, signal.process_signal.tree) == (15, True)
     assert remove.process_remove.id == "p"
+
+
+async def test_of_a_gap_in_the_input_it_is_told_how_much_was_taken(tmp_path: Path) -> None:
+    gap = pb.Failure(kind=pb.FAILURE_KIND_INPUT_GAP, message="a gap", taken_bytes=5)
+    async with fake_daemon(tmp_path, always(failure=gap)) as daemon:
+        processes = RemoteProcesses(daemon.channel)
+        with pytest.raises(InputGap) as caught:
+            await processes.write("p", b"x", wait_s=0, offset=6)
+        assert (caught.value.stdin_taken_bytes, daemon.channel.lost) == (5, None)
+        with pytest.raises(DaemonLost):
+            await processes.write("p", b"x", wait_s=0, offset=5)
 
 
 async def test_strays_are_killed_by_an_empty_id(tmp_path: Path) -> None:
@@ -193,6 +206,7 @@ REFUSED: dict[str, tuple[type[FileError], Ask]] = {
     "no bytes": (InvalidArgument, lambda made: made.read("p", offset=0, limit_bytes=0)),
     "too many bytes": (InvalidArgument, lambda made: made.read("p", offset=0, limit_bytes=2**20 + 1)),
     "much input": (InvalidArgument, lambda made: made.write("p", b"x" * (2**20 + 1), wait_s=0)),
+    "input before the first byte": (InvalidArgument, lambda made: made.write("p", b"", wait_s=0, offset=-1)),
     "a negative wait": (InvalidArgument, lambda made: made.wait("p", wait_s=-1)),
     "no wait": (InvalidArgument, lambda made: made.write("p", b"", wait_s=float("nan"))),
     "signal 0": (InvalidArgument, lambda made: made.signal("p", 0)),

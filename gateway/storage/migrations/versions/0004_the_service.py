@@ -1,8 +1,10 @@
-"""Leases and checkpoints of runs, request ids, keys that expire, and the audit.
+"""Leases and checkpoints of runs, request ids, keys that expire, what tenants store, and the audit.
 
 Revision ID: 0004
 Revises: 0003
 """
+
+from collections.abc import Iterator
 
 import sqlalchemy as sa
 from alembic import op
@@ -45,19 +47,139 @@ _GUARDS = {
     ),
 }
 
+# Where a deletion has begun to remove a thread's files nothing begins any more, in the transaction that would say so.
+_GOING = "the thread is being deleted"
+_IS_GOING = "EXISTS (SELECT 1 FROM threads t WHERE t.id = NEW.thread_id AND t.deletion IS NOT NULL)"
+_BEGINS = {"tool_calls": "NEW.state = 'executing'", "runs": "NEW.status = 'running'"}
+
+
+def _refusing(dialect: str) -> Iterator[str]:
+    """What keeps runs and calls from beginning in a thread that goes."""
+    if dialect == "sqlite":
+        for table, begins in _BEGINS.items():
+            yield f"""CREATE TRIGGER {table}_refused BEFORE INSERT ON {table} WHEN {begins} AND {_IS_GOING}
+                BEGIN SELECT RAISE(ABORT, '{_GOING}'); END"""
+        return
+    yield f"""CREATE FUNCTION refuse_beginning() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        IF {_IS_GOING} THEN RAISE EXCEPTION '{_GOING}' USING ERRCODE = 'restrict_violation'; END IF;
+        RETURN NEW; END $$"""
+    for table, begins in _BEGINS.items():
+        yield f"""CREATE TRIGGER {table}_refused BEFORE INSERT ON {table} FOR EACH ROW WHEN ({begins})
+            EXECUTE FUNCTION refuse_beginning()"""
+
+
+# What is stored of a tenant is counted by the database itself, in the transaction that changes it, whoever does: the
+# long texts of these tables by their columns, and so much more for each row. Whose a row is, its table says, or the
+# thread or the run that it belongs to, which is there before it and goes after it.
+_ROW_BYTES = 256
+_OF_THREAD = "(SELECT o.tenant FROM threads o WHERE o.id = {row}.thread_id)"
+_OF_RUN = "(SELECT o.tenant FROM runs o WHERE o.id = {row}.run_id)"
+_COUNTED = {
+    "messages": (("message",), _OF_THREAD),
+    "thread_metadata": (("value",), _OF_THREAD),
+    "runs": (("task",), "{row}.tenant"),
+    "events": (("payload",), _OF_RUN),
+    "tool_calls": (("arguments", "result"), "{row}.tenant"),
+    "approvals": (("arguments", "edited_arguments"), "{row}.tenant"),
+}
+# Of tables whose rows grow and shrink: when these are written.
+_CHANGING = {"tool_calls": "result", "approvals": "edited_arguments"}
+
+
+def _bytes_of(table: str, row: str, dialect: str) -> str:
+    length = "length(CAST(coalesce({0}, '') AS BLOB))" if dialect == "sqlite" else "octet_length(coalesce({0}, ''))"
+    return " + ".join([str(_ROW_BYTES), *(length.format(f"{row}.{column}") for column in _COUNTED[table][0])])
+
+
+def _count_what_is_there(dialect: str) -> None:
+    op.execute(
+        "INSERT INTO storage_use (tenant, threads, bytes) SELECT tenant, count(*), 0 FROM threads GROUP BY tenant"
+    )
+    for table, (_, whose) in _COUNTED.items():
+        op.execute(
+            f"""INSERT INTO storage_use (tenant, threads, bytes)
+            SELECT {whose.format(row="r")}, 0, sum({_bytes_of(table, "r", dialect)})
+            FROM {table} r WHERE true GROUP BY 1
+            ON CONFLICT (tenant) DO UPDATE SET bytes = storage_use.bytes + excluded.bytes"""  # noqa: S608 - names of ours
+        )
+
+
+def _counting_sqlite() -> Iterator[str]:
+    """A table that is changed by making another in its place loses these, and must be given them again."""
+    yield """CREATE TRIGGER threads_counted AFTER INSERT ON threads BEGIN
+        INSERT INTO storage_use (tenant, threads, bytes) VALUES (NEW.tenant, 1, 0)
+        ON CONFLICT (tenant) DO UPDATE SET threads = threads + 1; END"""
+    yield """CREATE TRIGGER threads_uncounted AFTER DELETE ON threads BEGIN
+        UPDATE storage_use SET threads = threads - 1 WHERE tenant = OLD.tenant; END"""
+    for table, (_, whose) in _COUNTED.items():
+        new, old = (_bytes_of(table, row, "sqlite") for row in ("NEW", "OLD"))
+        yield f"""CREATE TRIGGER {table}_counted AFTER INSERT ON {table} BEGIN
+            UPDATE storage_use SET bytes = bytes + {new} WHERE tenant = {whose.format(row="NEW")}; END"""  # noqa: S608
+        yield f"""CREATE TRIGGER {table}_uncounted AFTER DELETE ON {table} BEGIN
+            UPDATE storage_use SET bytes = bytes - ({old}) WHERE tenant = {whose.format(row="OLD")}; END"""  # noqa: S608
+        if (column := _CHANGING.get(table)) is not None:
+            yield f"""CREATE TRIGGER {table}_recounted AFTER UPDATE OF {column} ON {table}
+                WHEN NEW.{column} IS NOT OLD.{column} BEGIN
+                UPDATE storage_use SET bytes = bytes + {new} - ({old}) WHERE tenant = {whose.format(row="NEW")}; END"""  # noqa: S608
+
+
+def _counting_postgresql() -> Iterator[str]:
+    """What one statement changes is counted at once: a row each would leave as many dead versions of the count."""
+    yield """CREATE FUNCTION count_threads() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        IF TG_OP = 'DELETE' THEN UPDATE storage_use SET threads = threads - 1 WHERE tenant = OLD.tenant;
+        ELSE INSERT INTO storage_use (tenant, threads, bytes) VALUES (NEW.tenant, 1, 0)
+            ON CONFLICT (tenant) DO UPDATE SET threads = storage_use.threads + 1;
+        END IF; RETURN NULL; END $$"""
+    yield """CREATE TRIGGER threads_counted AFTER INSERT OR DELETE ON threads
+        FOR EACH ROW EXECUTE FUNCTION count_threads()"""
+    for table, (_, whose) in _COUNTED.items():
+        new, old = (_bytes_of(table, row, "postgresql") for row in ("NEW", "OLD"))
+        yield f"""CREATE FUNCTION count_{table}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            UPDATE storage_use u SET bytes = u.bytes + (CASE TG_OP WHEN 'DELETE' THEN -1 ELSE 1 END) * c.bytes
+            FROM (SELECT {whose.format(row="r")} AS tenant, CAST(sum({_bytes_of(table, "r", "postgresql")}) AS bigint)
+                AS bytes FROM changed r GROUP BY 1) c
+            WHERE u.tenant = c.tenant; RETURN NULL; END $$"""  # noqa: S608
+        for name, when, which in (("counted", "INSERT", "NEW"), ("uncounted", "DELETE", "OLD")):
+            yield f"""CREATE TRIGGER {table}_{name} AFTER {when} ON {table} REFERENCING {which} TABLE AS changed
+                FOR EACH STATEMENT EXECUTE FUNCTION count_{table}()"""
+        if (column := _CHANGING.get(table)) is not None:
+            yield f"""CREATE FUNCTION recount_{table}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                UPDATE storage_use SET bytes = bytes + {new} - ({old}) WHERE tenant = {whose.format(row="NEW")};
+                RETURN NULL; END $$"""  # noqa: S608
+            yield f"""CREATE TRIGGER {table}_recounted AFTER UPDATE OF {column} ON {table} FOR EACH ROW
+                WHEN (NEW.{column} IS DISTINCT FROM OLD.{column}) EXECUTE FUNCTION recount_{table}()"""
+
+
+def _uncounting(dialect: str) -> Iterator[str]:
+    """What takes the counting away again."""
+    if dialect == "sqlite":
+        for table in ("threads", *_COUNTED):
+            for name in ("counted", "uncounted", *(("recounted",) if table in _CHANGING else ())):
+                yield f"DROP TRIGGER {table}_{name}"
+    else:
+        for name in ("count_threads", *(f"count_{table}" for table in _COUNTED), *(f"recount_{t}" for t in _CHANGING)):
+            yield f"DROP FUNCTION {name}() CASCADE"
+
 
 def upgrade() -> None:
     with op.batch_alter_table("api_keys") as table:
         table.add_column(sa.Column("name", sa.String(length=128), nullable=False, server_default=""))
         table.add_column(sa.Column("expires_us", sa.BigInteger()))
         table.add_column(sa.Column("replaced_by", sa.String(length=64)))
+        table.add_column(sa.Column("request_id", sa.String(length=128)))
+        table.add_column(sa.Column("request_digest", sa.String(length=64)))
+        table.add_column(sa.Column("used_us", sa.BigInteger()))
+        table.create_unique_constraint("uq_api_keys_request_id", ["request_id"])
     with op.batch_alter_table("threads") as table:
         table.add_column(sa.Column("engine", sa.String(length=128)))
+        table.add_column(sa.Column("used_us", sa.BigInteger()))
+        table.add_column(sa.Column("deletion", sa.String(length=64)))
         table.create_index("ix_threads_tenant_created", ["tenant", "created_us", "id"])
     with op.batch_alter_table("runs") as table:
         table.alter_column("suspended", new_column_name="checkpoint", existing_type=sa.Text())
         table.add_column(sa.Column("epoch", sa.Integer(), nullable=False, server_default="0"))
         table.add_column(sa.Column("cancel_us", sa.BigInteger()))
+        table.add_column(sa.Column("started_by", sa.String(length=128), nullable=False, server_default=""))
         table.add_column(sa.Column("request_id", sa.String(length=128)))
         table.add_column(sa.Column("request_digest", sa.String(length=64)))
         table.create_unique_constraint("uq_runs_request_id", ["tenant", "request_id"])
@@ -126,12 +248,37 @@ def upgrade() -> None:
         sa.Column("before_digest", sa.String(length=64), nullable=False),
         sa.PrimaryKeyConstraint("tenant", name=op.f("pk_audit_heads")),
     )
-    for guard in _GUARDS[op.get_bind().dialect.name]:
-        op.execute(sa.text(guard))
+    # Until now nobody noted it: the last run tells.
+    op.execute(
+        "UPDATE threads SET used_us = "
+        "(SELECT max(coalesce(r.finished_us, r.started_us)) FROM runs r WHERE r.thread_id = threads.id)"
+    )
+    op.create_table(
+        "storage_use",
+        sa.Column("tenant", sa.String(length=64), nullable=False),
+        sa.Column("threads", sa.BigInteger(), nullable=False),
+        sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("tenant", name=op.f("pk_storage_use")),
+    )
+    # A call that did not execute was over as it was written, and did not say so: retention never found it.
+    op.execute("UPDATE tool_calls SET finished_us = started_us WHERE finished_us IS NULL AND state <> 'executing'")
+    dialect = op.get_bind().dialect.name
+    _count_what_is_there(dialect)
+    counting = _counting_sqlite() if dialect == "sqlite" else _counting_postgresql()
+    for statement in (*_GUARDS[dialect], *_refusing(dialect), *counting):
+        op.execute(sa.text(statement))
 
 
 def downgrade() -> None:
-    for table in ("audit_heads", "audit_records", "gateways", "settings"):
+    dialect = op.get_bind().dialect.name
+    for statement in _uncounting(dialect):
+        op.execute(statement)
+    if dialect == "sqlite":
+        for table in _BEGINS:
+            op.execute(f"DROP TRIGGER {table}_refused")
+    else:
+        op.execute("DROP FUNCTION refuse_beginning() CASCADE")
+    for table in ("audit_heads", "audit_records", "gateways", "settings", "storage_use"):
         op.drop_table(table)
     if op.get_bind().dialect.name == "postgresql":
         op.execute("DROP FUNCTION audit_records_guard()")
@@ -144,12 +291,14 @@ def downgrade() -> None:
     with op.batch_alter_table("runs") as changed:
         changed.drop_index("ix_runs_tenant_started")
         changed.drop_constraint("uq_runs_request_id", type_="unique")
-        for column in ("request_digest", "request_id", "cancel_us", "epoch"):
+        for column in ("request_digest", "request_id", "started_by", "cancel_us", "epoch"):
             changed.drop_column(column)
         changed.alter_column("checkpoint", new_column_name="suspended", existing_type=sa.Text())
     with op.batch_alter_table("threads") as changed:
         changed.drop_index("ix_threads_tenant_created")
-        changed.drop_column("engine")
+        for column in ("deletion", "used_us", "engine"):
+            changed.drop_column(column)
     with op.batch_alter_table("api_keys") as changed:
-        for column in ("replaced_by", "expires_us", "name"):
+        changed.drop_constraint("uq_api_keys_request_id", type_="unique")
+        for column in ("used_us", "request_digest", "request_id", "replaced_by", "expires_us", "name"):
             changed.drop_column(column)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import json
 import os
@@ -144,6 +145,7 @@ class Terminal:
         )  # fmt: skip
         os.close(slave)
         self._text = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._lock = threading.Lock()
 
     def until(self, wanted: str) -> str:
@@ -153,7 +155,9 @@ class Terminal:
             assert time.monotonic() < deadline, f"{wanted!r} never came:\n{self._text}"
             if select.select([self._master], [], [], 0.2)[0]:
                 try:
-                    self._text += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", os.read(self._master, 65536).decode())
+                    # A read may end within a character, or within an escape sequence.
+                    read = self._decoder.decode(os.read(self._master, 65536))
+                    self._text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self._text + read)
                 except OSError:
                     pytest.fail(f"it ended before {wanted!r}:\n{self._text}")
         before, _, self._text = self._text.partition(wanted)

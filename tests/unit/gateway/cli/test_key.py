@@ -74,6 +74,35 @@ def test_a_name_with_brackets_is_shown_as_it_is(made: dict[str, Any], monkeypatc
     assert "[/evil]" in told.replace("\n", " ")
 
 
+@pytest.mark.parametrize("columns", ["60", "80", "120", "200"])
+def test_no_column_of_a_key_is_left_out_in_a_narrow_terminal(
+    made: dict[str, Any], monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    key = _key(made, "create", "--name", "nightly", "--expires-in", "90d")
+    code, told = _airlock("key", "list", "--config", made["config"])
+    assert code == 0
+    assert max(len(line) for line in told.splitlines()) <= int(columns)
+    for shown in (key["id"], key["shown"], "nightly", "default", key["created_at"][:10], key["expires_at"][:10]):
+        assert shown in told
+
+
+def test_keys_are_listed_by_scope_and_by_state(made: dict[str, Any]) -> None:
+    key = _key(made, "create", "--scope", "audit")
+    _key(made, "revoke", key["id"])
+
+    def listed(*which: str) -> list[str]:
+        code, told = _airlock("key", "list", *which, "--config", made["config"], "--json")
+        assert code == 0
+        return [one["id"] for one in json.loads(told)]
+
+    assert listed("--scope", "audit", "--state", "revoked") == [key["id"]]
+    assert key["id"] not in listed("--scope", "audit")
+    assert listed("--state", "expired") == []
+    for wrong in (("--scope", "root"), ("--state", "gone")):
+        assert _airlock("key", "list", *wrong, "--config", made["config"], "--json")[0] == 2
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -107,3 +136,12 @@ def test_the_environments_address_is_asked_where_no_configuration_is_given_or_he
     (tmp_path / "airlock.yaml").symlink_to(made["config"])
     _airlock(*command, "--json")
     assert asked == ["of-the-environment:1", "given:1"]
+
+
+def test_keys_of_a_tenant_that_is_not_there_are_an_error_not_an_empty_list(made: dict[str, Any]) -> None:
+    code, printed = _airlock("key", "list", "--tenant", "nope", "--config", made["config"], "--json")
+    assert code == 2
+    assert "'nope' is not one of default" in json.loads(printed)["error"]
+    assert _key(made, "list", "--tenant", "default", "--state", "revoked") == []
+    told = _airlock("key", "list", "--tenant", "default", "--state", "revoked", "--config", made["config"])
+    assert told == (0, "no such key\n")

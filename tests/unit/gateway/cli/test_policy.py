@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from click.testing import Result
 from sqlalchemy import create_engine, insert
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
-from gateway.cli.policy_files import since
 from gateway.clock import now_us
 from gateway.policy import STARTER_POLICY
 from gateway.storage.tables import threads, tool_calls
@@ -227,17 +224,3 @@ def test_show_of_a_tenant_is_what_its_file_says_until_something_was_applied(conf
         "any-command",
         "agent-tools",
     ]
-
-
-@pytest.mark.parametrize(
-    "text, ago", [("30m", timedelta(minutes=30)), ("12h", timedelta(hours=12)), ("2w", timedelta(weeks=2))]
-)
-def test_since_counts_back(text: str, ago: timedelta) -> None:
-    now = datetime(2026, 11, 21, tzinfo=UTC)
-    assert since(text, now) == now - ago
-
-
-@pytest.mark.parametrize("text", ["", "7", "d", "-7d", "0d", "999999w", "yesterday"])
-def test_what_is_no_time_says_how_to_write_one(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="write"):
-        since(text, datetime(2026, 11, 21, tzinfo=UTC))

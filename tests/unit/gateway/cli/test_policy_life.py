@@ -74,6 +74,16 @@ def test_what_is_in_force_already_is_not_applied_again(line: Line) -> None:
     assert len(line.policy("history", *of)) == 1
 
 
+def test_a_policy_is_not_applied_over_another_one_than_was_expected(line: Line) -> None:
+    of = ("--tenant", "default")
+    first = line.policy("apply", line.file(_text("first")), *of, "--expected-version", "")["version"]
+    second = line.policy("apply", line.file(_text("second")), *of, "--expected-version", first)["version"]
+    refused = line.policy("apply", line.file(_text("third")), *of, "--expected-version", first, code=1)
+    assert (refused["reason"], refused["version"]) == ("POLICY_CHANGED", second)
+    assert "nothing was changed" in refused["error"]
+    assert line.policy("current", *of)["version"] == second
+
+
 def test_a_bad_policy_changes_nothing_and_all_that_is_wrong_is_told(line: Line) -> None:
     bad = line.file("version: 1\nrules:\n- {id: a, tools: [execute], effect: maybe, reason: r}\n- {id: b}\n")
     said = line.policy("apply", bad, "--tenant", "default", code=1)

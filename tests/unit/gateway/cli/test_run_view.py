@@ -286,3 +286,16 @@ def test_the_summary_adds_up_calls_verdicts_evictions_and_times() -> None:
     assert "1: 96,000 bytes kept out of the context" in text
     assert "model 1.500 s, hooks 0.005 s, sandbox 0.250 s" in text
     assert "the model answered (hook tool_calls, rule answered)" in text
+
+
+@pytest.mark.parametrize(
+    "because, said",
+    [
+        ("gateway_lost", ", because its gateway was lost (gateway_lost)"),
+        ("approval", ", because its approval was answered (approval)"),
+        ("[red]moon", ", because [red]moon"),
+        (None, ""),
+    ],
+)
+def test_a_run_that_goes_on_says_why(because: str | None, said: str) -> None:
+    assert shown(("run_resumed", {"step": 2, "because": because})).splitlines() == [f"run goes on after step 2{said}"]

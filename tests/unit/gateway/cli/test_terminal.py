@@ -1,12 +1,17 @@
 """How an error ends a command for programs."""
 
-import json
+from __future__ import annotations
 
+import json
+from typing import Any
+
+import grpc
+import grpc.aio
 import pytest
 import typer
 
 from gateway.cli.terminal import EXIT_GATEWAY, run_client
-from gateway.client import ThreadBusy
+from gateway.client import Client, ThreadBusy
 from gateway.errors import AirlockError, ApprovalPending, QuotaExceeded
 
 
@@ -31,3 +36,46 @@ def test_an_error_tells_programs_its_reason_and_details(
         run_client(work(), as_json=True)
     assert ended.value.exit_code == EXIT_GATEWAY
     assert json.loads(capsys.readouterr().out) == {"error": str(error), **told}
+
+
+class Refusing(grpc.GenericRpcHandler):
+    """A gateway whose disk is full."""
+
+    def service(self, _: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any]:
+        async def refuse(_: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the database refuses writes")
+
+        return grpc.unary_unary_rpc_method_handler(refuse)  # type: ignore[arg-type]
+
+
+def _said(work: Any, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(typer.Exit):
+        run_client(work, as_json=True)
+    return str(json.loads(capsys.readouterr().out)["error"])
+
+
+def test_whoever_is_answered_is_not_asked_whether_a_gateway_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    async def work() -> None:
+        server = grpc.aio.server(handlers=(Refusing(),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        try:
+            async with Client(f"127.0.0.1:{port}", "alk_x", retry=None) as airlock:
+                await airlock.get_run("run_1")
+        finally:
+            await server.stop(None)
+
+    said = _said(work(), capsys)
+    assert "the database refuses writes" in said
+    assert "Is a gateway running there?" not in said
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nosuch.invalid:7443"])
+def test_where_no_connection_comes_about_it_is_said_how_to_start_a_gateway(
+    address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def work() -> None:
+        async with Client(address, "alk_x", retry=None) as airlock:
+            await airlock.get_run("run_1")
+
+    assert _said(work(), capsys).endswith("Is a gateway running there? `airlock serve` starts one")

@@ -359,6 +359,24 @@ def test_a_path_that_looks_like_a_glob_is_granted_as_that_path_only() -> None:
     assert judge.judge("write_file", {**arguments, "path": "/workspace/axbc"}, grants=grants).verdict == "ask"
 
 
+def test_a_grant_to_write_a_file_is_none_to_remove_it_and_a_removal_is_granted_by_itself_only() -> None:
+    judge = policy({**WRITE, "effect": "ask"})
+    writing = {"path": "/workspace/a", "content": "x"}
+    rule = narrow_rule("write_file", writing, judge.judge("write_file", writing))
+    assert rule is not None
+    grants = compile_grants([rule])
+    assert judge.judge("write_file", writing, grants=grants).verdict == "allow"
+    for operation in (
+        {"operation": "remove"},
+        {"operation": "remove", "recursive": True},
+        {"operation": "make_directory"},
+    ):
+        asked = {"path": "/workspace/a", **operation}
+        decision = judge.judge("write_file", asked, grants=grants)
+        assert decision.verdict == "ask", operation
+        assert narrow_rule("write_file", asked, decision) is None
+
+
 def test_what_is_granted_besides_the_very_call_is_said_in_the_rule() -> None:
     asks = {"tools": ["execute"], "argv": [["mytool"]], "effect": "ask"}
     judge = policy({**WRITE, "effect": "ask"}, asks, {"tools": ["write_todos"], "effect": "ask"})

@@ -330,3 +330,39 @@ def _median_s(judge: Policy, tool: str, arguments: Mapping[str, object]) -> floa
         assert judge.judge(tool, arguments).verdict == "allow"
         taken_s.append(time.thread_time() - started_s)
     return statistics.median(taken_s)
+
+
+def test_a_tree_that_a_service_removes_is_judged_with_all_that_is_below_it() -> None:
+    judge = policy(
+        {"id": "project", "tools": ["write"], "paths": ["/workspace/src/**", "/workspace/src"]},
+        {"id": "keys", "tools": ["write"], "paths": ["/workspace/src/keys/**"], "effect": "deny"},
+        {"id": "one", "tools": ["write"], "paths": ["/workspace/one"]},
+        {"id": "small", "tools": ["write"], "paths": ["/tmp/**"], "size_bytes": {"up_to": 10}},
+    )
+
+    def removal(path: str, **more: object) -> tuple[str, str]:
+        decision = judge.judge("write_file", {"path": path, "operation": "remove", **more})
+        return decision.verdict, decision.rule
+
+    assert removal("/workspace/src/a") == removal("/workspace/src/a", recursive=True) == ("allow", "project")
+    assert removal("/workspace/src") == ("allow", "project")
+    assert removal("/workspace/src", recursive=True) == ("deny", "keys")
+    assert removal("/workspace/one") == ("allow", "one")
+    assert removal("/workspace/one", recursive=True) == ("deny", "default-deny")
+    # It writes no bytes, however large the file is.
+    assert removal("/tmp/large") == ("allow", "small")
+
+
+def test_a_condition_tells_removing_from_writing() -> None:
+    judge = policy(
+        {"id": "write", "tools": ["write"], "paths": ["/workspace/**"]},
+        {
+            "id": "keep",
+            "tools": ["write"],
+            "effect": "deny",
+            "when": 'has(args.operation) && args.operation == "remove"',
+        },
+    )
+    assert judge.judge("write_file", {"path": "/workspace/a", "content": "x"}).verdict == "allow"
+    assert judge.judge("write_file", {"path": "/workspace/a"}).verdict == "allow"
+    assert judge.judge("write_file", {"path": "/workspace/a", "operation": "remove"}).rule == "keep"

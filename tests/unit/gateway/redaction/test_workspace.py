@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.calls.process_reader import ProcessReader
+from gateway.calls.redacted_workspace import RedactedWorkspace
 from gateway.calls.thread_sandbox import ThreadSandbox
 from gateway.policy.document import RedactionSection
 from gateway.redaction import Redactor
-from gateway.redaction.process_output import ProcessReader
-from gateway.redaction.workspace import RedactedWorkspace
 from sandbox.filesystem import ExecResult, OutputPiece, OutputStream, SpilledOutput
 from sandbox.local_fs import LocalFS
 from sandbox.process import ProcessPage

@@ -182,6 +182,19 @@ async def test_removing_takes_a_link_itself_and_a_full_directory_only_when_asked
     assert os.listdir(tmp_path / "kept") == ["file"]
 
 
+async def test_a_tree_deeper_than_descriptors_and_calls_go_is_removed(tmp_path: Path) -> None:
+    fd = os.open(tmp_path, os.O_RDONLY)
+    for name in ("tree", *("d" for _ in range(3000))):
+        os.mkdir(name, dir_fd=fd)
+        below = os.open(name, os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+    os.close(fd)
+    await tree_files.remove(wire.RemoveRequest(path=f"{tmp_path}/tree", recursive=True))
+    assert os.listdir(tmp_path) == []
+
+
 def test_mkdir_makes_parents_and_may_be_repeated(tmp_path: Path) -> None:
     for _ in range(2):
         reply = tree_files.make_directory(wire.MkdirRequest(path=f"{tmp_path}/a/b"))

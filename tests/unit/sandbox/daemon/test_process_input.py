@@ -9,7 +9,9 @@ from contextlib import suppress
 
 import pytest
 
+from sandbox.daemon.failures import Fault
 from sandbox.daemon.process_input import ProcessInput
+from sandbox.v1 import channel_pb2 as wire
 
 
 @pytest.fixture
@@ -63,3 +65,54 @@ async def test_a_reader_that_went_away_is_seen_without_writing(pipe: tuple[int, 
     os.close(null)
     assert not stdin.is_open()
     assert await stdin.write(b"x", 60) == 0
+
+
+async def test_a_write_that_is_made_again_goes_on_from_what_it_had_taken(pipe: tuple[int, ProcessInput]) -> None:
+    fd, stdin = pipe
+    data = os.urandom(100_000)
+    taken = await stdin.write(data, 0, request_id="a")
+    assert 0 < taken < len(data)
+    got = os.read(fd, len(data))
+    assert await stdin.write(b"another's", 0, request_id="b") == 9
+    got += os.read(fd, len(data))
+    for _ in range(3):
+        assert await stdin.write(data, 60, request_id="a") == len(data)
+    got += os.read(fd, len(data))
+    assert got == data[:taken] + b"another's" + data[taken:]
+    assert stdin.taken_bytes == len(got)
+    with pytest.raises(Fault, match="another write"):
+        await stdin.write(b"short", 60, request_id="a")
+
+
+async def test_an_attempt_waits_for_the_one_before_it_and_writes_nothing_twice(pipe: tuple[int, ProcessInput]) -> None:
+    fd, stdin = pipe
+    data = os.urandom(200_000)
+    attempts = [asyncio.ensure_future(stdin.write(data, 60, request_id="a")) for _ in range(3)]
+    got = b""
+    while len(got) < len(data):
+        await asyncio.sleep(0)
+        with suppress(BlockingIOError):
+            got += os.read(fd, 65536)
+    assert await asyncio.gather(*attempts) == [len(data)] * 3
+    assert (got, stdin.taken_bytes) == (data, len(data))
+
+
+async def test_by_its_offset_what_was_taken_is_left_out_and_a_gap_is_refused(pipe: tuple[int, ProcessInput]) -> None:
+    fd, stdin = pipe
+    assert await stdin.write(b"abc", 60, offset=0) == 3
+    assert await stdin.write(b"abc", 60, offset=0) == 3
+    assert await stdin.write(b"bcde", 60, offset=1) == 4
+    assert await stdin.write(b"", 60, offset=2) == 0
+    with pytest.raises(Fault) as gap:
+        await stdin.write(b"x", 60, offset=6)
+    assert (gap.value.kind, gap.value.taken_bytes) == (wire.FAILURE_KIND_INPUT_GAP, 5)
+    assert (os.read(fd, 100), stdin.taken_bytes) == (b"abcde", 5)
+
+
+async def test_so_many_writes_are_remembered_and_no_more(pipe: tuple[int, ProcessInput]) -> None:
+    fd, stdin = pipe
+    for number in range(65):
+        assert await stdin.write(b"x", 60, request_id=str(number)) == 1
+    assert (await stdin.write(b"x", 60, request_id="1"), stdin.taken_bytes) == (1, 65)
+    assert (await stdin.write(b"x", 60, request_id="0"), stdin.taken_bytes) == (1, 66)
+    assert os.read(fd, 100) == b"x" * 66

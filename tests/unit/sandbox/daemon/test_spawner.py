@@ -22,7 +22,9 @@ from sandbox.daemon.control_wire import (
     NOTICE,
     ORDER,
     ORDER_LIMIT_BYTES,
+    PROGRAM_LIMIT_BYTES,
     SIGNAL,
+    SIGNAL_TREE,
     SPAWN,
     SPAWN_TTY,
     STARTED,
@@ -30,6 +32,7 @@ from sandbox.daemon.control_wire import (
     call_of_gid,
     decode_calls,
     encode_calls,
+    encode_program,
 )
 from sandbox.daemon.init import Init
 from sandbox.daemon.launch import ToolIdentity
@@ -63,6 +66,35 @@ async def started(spawner: Spawner, init: PlayedInit, pid: int, *, terminal: boo
     assert kind == (SPAWN_TTY if terminal else SPAWN)
     init.tell(STARTED, call, 0, pid)
     return await starting
+
+
+async def test_a_program_follows_in_its_order_unless_it_is_long(line: tuple[Spawner, PlayedInit]) -> None:
+    spawner, init = line
+    for argument in (b"short", b"x" * PROGRAM_LIMIT_BYTES):
+        starting = asyncio.ensure_future(spawner.start([b"a", argument], [b"A=1"], b"/", [1, 2]))
+        _, call, _, program = await init.order()
+        assert program == (b"" if len(argument) > 5 else encode_program([b"a", argument], [b"A=1"], b"/"))
+        init.tell(STARTED, call, 0, 7)
+        assert (await starting).call == call
+
+
+async def test_orders_that_find_no_room_are_sent_in_their_order_once_there_is_some(
+    line: tuple[Spawner, PlayedInit],
+) -> None:
+    spawner, init = line
+    process = await started(spawner, init, 7)
+    signals = [asyncio.ensure_future(spawner.signal_tree(process, number % 64)) for number in range(2_000)]
+    await asyncio.sleep(0)
+    late = asyncio.ensure_future(spawner.start([b"a"], [], b"/", [1, 2]))
+    for number in range(2_000):
+        kind, _, value, _ = await init.order()
+        assert (kind, value) == (SIGNAL_TREE, number % 64)
+    kind, call, _, _ = await init.order()
+    assert kind == SPAWN
+    init.tell(STARTED, call, 0, 8)
+    assert (await late).call == call
+    for signalling in signals:
+        signalling.cancel()
 
 
 async def test_two_who_kill_one_call_at_once_both_get_an_answer(line: tuple[Spawner, PlayedInit]) -> None:

@@ -1,0 +1,77 @@
+"""The foundation: the database, who is told what happens, and the policies in force."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from gateway.clock import make_id
+from gateway.config import Config
+from gateway.policies import Policies
+from gateway.policy_files import PolicyFiles
+from gateway.serving.cautions import refuse_known_keys
+from gateway.serving.instance import shared_instance
+from gateway.serving.worker import Worker
+from gateway.storage.database import Database
+from gateway.storage.policy_store import PolicyStore
+from gateway.storage.store import Store
+from gateway.telemetry.opening import opened
+from gateway.telemetry.telemetry import Telemetry
+from gateway.telemetry.waiting import counted
+from gateway.tenants import Tenants
+
+
+@dataclass(frozen=True)
+class Foundation:
+    """What all other parts stand on.
+
+    `process_id` names this process in the database, `instance` the containers and volumes of all its gateways.
+    """
+
+    config: Config
+    process_id: str
+    instance: str
+    database: Database
+    telemetry: Telemetry
+    policies: Policies
+    tenants: Tenants
+    store: Store
+
+
+async def lay_foundation(stack: AsyncExitStack, config: Config, worker: Worker) -> Foundation:
+    """Open the database, migrated, and load the policies; Misconfigured where a gateway must not start with them."""
+    process_id = make_id("gw")
+    database = await Database.open(config.resolved_database_url())
+    stack.push_async_callback(database.close)
+    telemetry = await stack.enter_async_context(opened(config.telemetry, process=process_id, worker=worker.index))
+    await stack.enter_async_context(counted(telemetry, database))
+    await refuse_known_keys(database)
+    instance = await shared_instance(database, config.path(config.state_dir))
+    policies = await stack.enter_async_context(_policies(config, database))
+    return Foundation(
+        config,
+        process_id,
+        instance,
+        database,
+        telemetry,
+        policies,
+        Tenants(config, policies),
+        Store(database, gateway=process_id),
+    )
+
+
+@contextlib.asynccontextmanager
+async def _policies(config: Config, database: Database) -> AsyncIterator[Policies]:
+    """Have the policies in force, and follow their files and the database, until the block ends."""
+    policies = Policies(PolicyStore(database))
+    files = PolicyFiles(config, policies)
+    try:
+        await policies.open()
+        await files.open()
+        async with policies.following(), files.watching():
+            yield policies
+    finally:
+        files.close()
+        policies.close()

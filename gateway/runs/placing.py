@@ -1,0 +1,36 @@
+"""Placing: a run that is asked for on a gateway of one engine, while its thread's files are on another.
+
+It is recorded here and hosted there: a gateway of that engine finds it among those that nobody hosts
+(gateway/runs/waiting_runs.py). Watching and cancelling it work on any gateway.
+"""
+
+from __future__ import annotations
+
+from gateway.errors import OtherEngine, Overloaded, Unavailable
+from gateway.runs.hosting import LIVE_LIMIT, Hosting
+from gateway.runs.waiting_runs import WaitingRuns
+from gateway.storage.entities import Thread
+from gateway.storage.store import Store
+from gateway.tenants import Tenant
+
+
+class Placing:
+    """Finds out whether a run may be recorded for the gateways of another engine."""
+
+    def __init__(self, store: Store, hosting: Hosting, waiting: WaitingRuns) -> None:
+        self._store = store
+        self._hosting = hosting
+        self._waiting = waiting
+
+    async def thread(self, tenant: Tenant, name: str, elsewhere: OtherEngine) -> Thread:
+        """Return a thread whose files are elsewhere; raises OtherEngine where no gateway of that engine serves."""
+        if self._hosting.closing.is_set():
+            raise Unavailable("the gateway is stopping; ask again when it is back")
+        engine = elsewhere.details["engine"]
+        if not await self._waiting.store.serves(engine):
+            raise OtherEngine(f"{elsewhere}. No gateway on that engine serves now", engine=engine)
+        if await self._waiting.store.placed(tenant.name) >= LIVE_LIMIT:
+            raise Overloaded(
+                f"{LIVE_LIMIT} runs of this tenant wait for a gateway on another engine; wait for one or cancel one"
+            )
+        return await self._store.thread(tenant.name, name)

@@ -1,0 +1,47 @@
+"""Entries of a sandbox's file system as messages, and the arguments that policy judges of a call on them."""
+
+from __future__ import annotations
+
+import posixpath
+
+from pydantic import JsonValue
+
+from agent import errors as agent_errors
+from agent.paths import resolve
+from gateway.errors import InvalidPath
+from gateway.v1 import workspace_service_pb2 as pb
+from sandbox.filesystem import Entry, EntryType
+
+_KINDS: dict[EntryType, pb.FileKind] = {
+    "file": pb.FILE_KIND_FILE,
+    "directory": pb.FILE_KIND_DIRECTORY,
+    "symlink": pb.FILE_KIND_SYMLINK,
+    "other": pb.FILE_KIND_OTHER,
+}
+
+
+def entry_message(entry: Entry, *, below: str = "") -> pb.FileEntry:
+    """Return an entry under its last name, or under its path below the directory `below`."""
+    name = posixpath.relpath(entry.name, below) if below else posixpath.basename(entry.name) or "/"
+    message = pb.FileEntry(
+        # As people read it: a string of protobuf has no bytes that are not UTF-8.
+        name=name.encode(errors="surrogateescape").decode(errors="backslashreplace"),
+        kind=_KINDS[entry.type],
+        size_bytes=entry.size_bytes,
+        mode=entry.mode,
+        etag=f"{entry.modified_ns:x}-{entry.size_bytes:x}",
+    )
+    message.modified_at.FromNanoseconds(entry.modified_ns)
+    return message
+
+
+def judged(path: str, **asked: JsonValue) -> dict[str, JsonValue]:
+    """Return the arguments of a call on a path: absolute, and with what else was asked where that says anything.
+
+    They are part of what an approval is for: of a file that may be written nothing may be removed.
+    """
+    try:
+        resolved = resolve(path)
+    except agent_errors.InvalidPath as error:
+        raise InvalidPath(str(error)) from error
+    return {"path": resolved, **{name: value for name, value in asked.items() if value}}

@@ -1,0 +1,45 @@
+"""What the queries give: a thread, a run, and an event of a run's log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Thread:
+    """A thread: `id` is ours, `name` is the tenant's."""
+
+    id: str
+    tenant: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as it is stored; `thread` is the thread's name, `started_by` whose credential, as the audit shows it."""
+
+    id: str
+    tenant: str
+    thread: str
+    agent: str
+    task: str
+    policy_version: str
+    status: str
+    stop_hook: str | None
+    stop_rule: str | None
+    stop_reason: str | None
+    last_sequence: int
+    started_us: int
+    finished_us: int | None
+    policy_mode: str = "pin"
+    started_by: str = ""
+
+
+@dataclass(frozen=True)
+class LoggedEvent:
+    """An event with its place in the run's log."""
+
+    sequence: int
+    type: str
+    at_us: int
+    payload: str

@@ -1,0 +1,113 @@
+"""The queries of one thread: made, and read whole. Each names the tenant it serves; lists are thread_store.py's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import structlog
+from pydantic import JsonValue
+from sqlalchemy import Column, Connection, Row, Select, func, insert, select
+
+from agent.messages import Message
+from gateway.storage.database import ConstraintViolated
+from gateway.storage.entities import Thread
+from gateway.storage.queries import Queries
+from gateway.storage.quota_store import refuse_more_threads
+from gateway.storage.run_writes import KeptStep, step_writes
+from gateway.storage.slices import slice_of
+from gateway.storage.stored_message import read_message, whole_thread
+from gateway.storage.tables import messages, thread_metadata, threads
+
+_SLICE_CHARS = 1024 * 1024
+T = TypeVar("T")
+log = structlog.get_logger(__name__)
+
+
+class ThreadQueries(Queries):
+    """Threads, and what is kept of them."""
+
+    async def thread(self, tenant: str, name: str, *, limit: int | None = None) -> Thread:
+        """Return a thread of a tenant, made when it is not there; QuotaExceeded where it would be one past `limit`."""
+        query = select(threads.c.id).where(threads.c.tenant == tenant, threads.c.name == name)
+        found = await self._database.rows(query)
+        if found:
+            return Thread(id=found[0].id, tenant=tenant, name=name)
+        made = Thread(id=self._ids("thr"), tenant=tenant, name=name)
+        row = {"id": made.id, "tenant": tenant, "name": name, "created_us": self._clock()}
+
+        def work(connection: Connection) -> None:
+            if limit is not None:
+                refuse_more_threads(connection, tenant, limit)
+            connection.execute(insert(threads), row)
+
+        try:
+            await self._database.transact(work)
+        except ConstraintViolated:  # another call made it first
+            return await self.thread(tenant, name, limit=limit)
+        return made
+
+    async def thread_chars(self, thread: Thread) -> int:
+        """Return how long what was said in a thread is, as it is stored."""
+        query = select(func.sum(func.length(messages.c.message)).label("chars")).where(
+            messages.c.thread_id == thread.id
+        )
+        return (await self._database.rows(query))[0].chars or 0
+
+    async def messages_of(self, thread: Thread) -> tuple[Message, ...]:
+        """Return what was said in a thread, oldest first. Of one that cannot be read it says so."""
+        query = select(messages.c.position, messages.c.message).where(messages.c.thread_id == thread.id)
+        found = await self._slices(query, messages.c.position, lambda row: read_message(row.message))
+        bad = [position for position, one in enumerate(found) if not one.well]
+        if not bad:
+            return tuple(one.message for one in found if one.message is not None)
+        whose = {"tenant": thread.tenant, "thread": thread.name}
+        log.warning("messages of a thread cannot be read", **whose, messages=len(bad), first_position=bad[0])
+        return whole_thread(one.message for one in found)
+
+    async def metadata_of(self, thread: Thread) -> dict[str, JsonValue]:
+        """Return what is known about a thread: the values by their keys."""
+        columns = thread_metadata.c
+        query = select(columns.key, columns.value).where(columns.thread_id == thread.id)
+
+        def parsed(row: Row[Any]) -> dict[str, JsonValue]:
+            try:
+                return {row.key: json.loads(row.value)}
+            except ValueError:  # one damaged value must not cost the thread
+                log.warning("a stored value cannot be read", tenant=thread.tenant, thread=thread.name, key=row.key)
+                return {}
+
+        found = await self._slices(query, columns.key, parsed)
+        return {key: value for one in found for key, value in one.items()}
+
+    async def _slices(self, query: Select[Any], key: Column[Any], parse: Callable[[Row[Any]], T]) -> list[T]:
+        """Return all rows, read and parsed slice by slice, not on the event loop. `key` is the query's first column."""
+        found: list[T] = []
+        query = query.order_by(key)
+        take = partial(slice_of, parse=parse, limit_chars=_SLICE_CHARS)
+        parsed, last = await self._database.read(query, take)
+        while last is not None:
+            found += parsed
+            parsed, last = await self._database.read(query.where(key > last), take)
+        return found + parsed
+
+    async def keep_step(
+        self,
+        thread: Thread,
+        run_id: str,
+        position: int,
+        said: Sequence[Message],
+        *,
+        changed: Mapping[str, str] = MappingProxyType({}),
+        removed: Collection[str] = (),
+    ) -> None:
+        """Append messages from `position` on, and change the thread's metadata (JSON texts by their keys), or neither.
+
+        To be told twice is the same as once: a write whose caller was cancelled may or may not have been done.
+        """
+        writes = step_writes(run_id, KeptStep(thread, position, said, changed, removed), self._clock())
+        if writes:
+            await self._database.write(*writes)

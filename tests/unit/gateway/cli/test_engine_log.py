@@ -1,0 +1,22 @@
+"""What the engine logs: in the log of `airlock serve`, and nowhere where a command speaks for itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+_TELLS = "import logging, gateway.cli.main; {}; logging.getLogger('sandbox.runtime_volume').warning('no quotas')"
+
+
+@pytest.mark.parametrize(
+    "before, told", [("pass", False), ("from gateway.logging import set_up_logging; set_up_logging()", True)]
+)
+def test_the_engine_warns_in_a_log_and_not_beside_what_a_command_says(before: str, *, told: bool) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", _TELLS.format(before)], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert ran.stdout == ""
+    assert ("no quotas" in ran.stderr) is told
+    assert told or ran.stderr == ""

@@ -1,0 +1,46 @@
+"""Errors cross the wire as a status and come back as the class they were."""
+
+from __future__ import annotations
+
+import pytest
+from google.rpc import error_details_pb2
+
+from gateway.errors import AirlockError, InvalidPath, NotFound, Unavailable, all_errors, from_sandbox
+from gateway.serving.edge import status_of
+from sandbox import errors as sandbox_errors
+
+
+def _all(root: type[BaseException]) -> list[type[BaseException]]:
+    return [root, *(found for child in root.__subclasses__() for found in _all(child))]
+
+
+def test_every_class_has_a_reason_of_its_own() -> None:
+    classes = [kind for kind in _all(AirlockError) if kind is not AirlockError]
+    assert {kind.reason for kind in classes} == set(all_errors())  # type: ignore[attr-defined]
+    assert len(all_errors()) >= len(classes) - 1
+
+
+@pytest.mark.parametrize("kind", all_errors().values(), ids=lambda kind: kind.__name__)
+def test_a_status_carries_code_reason_and_details(kind: type[AirlockError]) -> None:
+    status = status_of(kind("why", rule="r1"))
+    info = error_details_pb2.ErrorInfo()
+    assert status.details[0].Unpack(info)
+    assert (info.reason, info.domain, dict(info.metadata)) == (kind.reason, "airlock", {"rule": "r1"})
+    assert (status.code, status.message) == (kind.code.value[0], "why")
+
+
+@pytest.mark.parametrize("kind", _all(sandbox_errors.SandboxError), ids=lambda kind: kind.__name__)
+def test_every_sandbox_error_has_a_translation(kind: type[sandbox_errors.SandboxError]) -> None:
+    needed: dict[str, dict[str, int]] = {
+        "InputNotTaken": {"taken_bytes": 1, "closed": False},
+        "InputGap": {"stdin_taken_bytes": 1},
+    }
+    given = needed.get(kind.__name__, {})
+    translated = from_sandbox(kind("why", **given))
+    assert str(translated) == "why"
+
+
+def test_the_nearest_class_is_chosen() -> None:
+    assert type(from_sandbox(sandbox_errors.NotFound("x"))) is NotFound
+    assert type(from_sandbox(sandbox_errors.InvalidPath("x"))) is InvalidPath
+    assert type(from_sandbox(sandbox_errors.DaemonLost("x"))) is Unavailable

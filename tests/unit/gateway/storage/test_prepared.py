@@ -1,0 +1,88 @@
+"""Statements that are compiled once, looked up and executed on both databases, and a locked SQLite file meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, bindparam, insert, select, update
+
+from gateway.errors import Unavailable
+from gateway.storage.database import ConstraintViolated, Database
+from gateway.storage.prepared import Prepared
+from gateway.storage.tables import threads
+
+_ADD = Prepared(insert(threads))
+_NAMED = Prepared(
+    select(threads.c.id, threads.c.created_us).where(threads.c.tenant == "t", threads.c.name == bindparam("asked"))
+)
+_MOVE = Prepared(update(threads).where(threads.c.id == bindparam("of")).values(created_us=bindparam("to_us")))
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    opened = await Database.open(database_url)
+    yield opened
+    await opened.close()
+
+
+def _row(name: str) -> dict[str, Any]:
+    return {"id": f"id of {name}", "tenant": "t", "name": name, "created_us": 1}
+
+
+async def _add(database: Database, *names: str) -> None:
+    def work(connection: Connection) -> None:
+        _ADD.execute_all(connection, [_row(name) for name in names])
+
+    await database.transact(work)
+
+
+async def test_rows_that_were_written_are_found_at_once(database: Database) -> None:
+    await _add(database, "a")
+    await _add(database, "b", "c")
+    assert [await database.look(_NAMED, {"asked": name}) for name in "abcd"] == [
+        *([(f"id of {name}", 1)] for name in "abc"),
+        [],
+    ]
+
+
+async def test_the_count_of_changed_rows_and_constants_of_the_statement_are_true(database: Database) -> None:
+    await _add(database, "a")
+
+    def work(connection: Connection) -> tuple[int, int]:
+        return tuple(_MOVE.execute(connection, {"of": of, "to_us": 7}).rowcount for of in ("id of a", "nobody's"))  # type: ignore[return-value]
+
+    assert await database.transact(work) == (1, 0)
+    assert (await database.look(_NAMED, {"asked": "a"}))[0].created_us == 7
+
+
+async def test_nul_is_replaced_and_a_refusal_is_the_usual_error(database: Database) -> None:
+    await _add(database, "a\0b")
+    assert len(await database.look(_NAMED, {"asked": "a\0b"})) == 1
+    assert len(await database.look(_NAMED, {"asked": "a\ufffdb"})) == 1
+    with pytest.raises(ConstraintViolated):
+        await _add(database, "a\0b")
+
+
+async def test_a_list_of_parameters_is_refused(database: Database) -> None:
+    listed = Prepared(select(threads.c.id).where(threads.c.name.in_(bindparam("names", expanding=True))))
+    with pytest.raises(TypeError, match="lists"):
+        await database.transact(lambda connection: listed.execute(connection, {"names": ["a"]}))
+
+
+async def test_a_look_does_not_wait_for_a_writer_and_ends_with_the_database(tmp_path: Path) -> None:
+    path = tmp_path / "airlock.db"
+    database = await Database.open(f"sqlite:///{path}")
+    await _add(database, "a")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        assert len(await asyncio.wait_for(database.look(_NAMED, {"asked": "a"}), 5)) == 1
+        other.execute("ROLLBACK")
+    await database.close()
+    with pytest.raises(Unavailable):
+        await database.look(_NAMED, {"asked": "a"})
