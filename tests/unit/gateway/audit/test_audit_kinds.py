@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 # As the code names a kind: what it makes an entry of, or what stands in for the tools of a call.
 _NAMED = re.compile(r'\b(?:audit_kind = |kind=|run_changed\(connection, |_tell\(connection, )"([a-z_]+)"')
 _WORD = re.compile(r"[a-z]+(?:_[a-z]+)*")

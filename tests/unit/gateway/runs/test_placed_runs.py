@@ -27,9 +27,9 @@ from gateway.storage.waiting_store import WaitingStore
 from sandbox.engine import Engine
 from tests.unit.agent.fakes import says
 from tests.unit.gateway.made_parts import made_tool_calls
-from tests.unit.gateway.serving.test_instance import FakeEngine
 from tests.unit.gateway.runs.test_taking_over import LONG_US, Gateway, Held, world
 from tests.unit.gateway.runs.test_waiting_runs import a_policy
+from tests.unit.gateway.serving.test_instance import FakeEngine
 
 __all__ = ["world"]
 
