@@ -36,7 +36,12 @@ _RSS = re.compile(r"^VmRSS:\s+(\d+) kB", re.MULTILINE)
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     made = make_home(tmp_path_factory.mktemp("overload"))
     made.configure(
-        admission={"calls_at_once": _AT_ONCE, "calls_at_once_per_tenant": _AT_ONCE, "queue_per_tenant": _QUEUE}
+        admission={
+            "calls_at_once": _AT_ONCE,
+            "calls_at_once_per_tenant": _AT_ONCE,
+            "queue_per_tenant": _QUEUE,
+            "queue_wait_s": 60.0,  # whoever got into the queue is served, on a slow machine too
+        }
     )
     return made
 

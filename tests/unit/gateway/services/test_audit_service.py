@@ -12,6 +12,7 @@ import pytest
 
 from gateway.audit.audit import Audit
 from gateway.client.audit import AuditCalls, AuditQuery
+from gateway.client.retry import Retry
 from gateway.errors import InvalidArgument, NotFound, ScopeMissing, Unavailable
 from gateway.identity.presented import Context
 from gateway.identity.principal import Caller, Principal
@@ -58,7 +59,7 @@ async def served(database_url: str) -> AsyncIterator[Served]:
     audit_service_pb2_grpc.add_AuditServiceServicer_to_server(AuditService(audit, authenticate), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    async with AuditCalls(f"127.0.0.1:{port}", "alk_x") as client:
+    async with AuditCalls(f"127.0.0.1:{port}", "alk_x", retry=Retry(resume_s=0.5)) as client:
         found = Served(client, store, audit)
         yield found
     audit.close()
