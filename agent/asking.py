@@ -86,7 +86,7 @@ async def answered(
 async def _answer(approver: Approver, state: AgentState, execution: ToolExecution) -> Granted | Denied | Pending:
     try:
         return await approver.answer(state, execution)
-    except Exception as error:
+    except Exception as error:  # an approver of the host's: who cannot be asked has not allowed it
         _log.exception("the approver failed")
         return Denied(f"an approval is needed and could not be asked for: {type(error).__name__}")
 
@@ -94,7 +94,7 @@ async def _answer(approver: Approver, state: AgentState, execution: ToolExecutio
 async def _use(approver: Approver, granted: Granted) -> str:
     try:
         return await approver.use(granted)
-    except Exception as error:
+    except Exception as error:  # as above
         _log.exception("the approver failed")
         return f"the approval could not be used: {type(error).__name__}"
 

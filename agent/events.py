@@ -64,5 +64,5 @@ def emit(sink: EventSink, type_: str, **payload: JsonValue) -> None:
         return
     try:
         sink(Event(type_, payload))
-    except Exception:
+    except Exception:  # a sink of the host's: what is not told must not end what it tells of
         _log.exception("the event sink failed on %s", type_)

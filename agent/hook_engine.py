@@ -300,7 +300,7 @@ def _ring(
         async def next_(again: _Asked) -> _Given:
             try:
                 given.append(await inner(again))
-            except Exception as error:
+            except Exception as error:  # passed on; noted, for a ring may swallow it
                 raised.append(error)
                 raise
             return given[-1]

@@ -23,7 +23,7 @@ def output_filters(hooks: Iterable[Hook]) -> list[OutputFilter] | None:
             continue
         try:
             made = hook.output_filter()
-        except Exception:
+        except Exception:  # a hook of anybody's: without its filter nothing is shown live
             _log.exception("the output filter of %s could not be made", hook.name)
             made = None
         if made is None:
@@ -58,7 +58,7 @@ class LiveOutput:
                 data = filter_.feed(stream, data) if data else b""
                 if cut is not None:
                     data += filter_.flush(stream, cut=cut)
-        except Exception:
+        except Exception:  # a filter of anybody's: nothing more is shown live
             _log.exception("a filter of live output failed")
             self._over = True
             return

@@ -169,7 +169,7 @@ class Policies:
                 if answers:
                     log.warning("changes of policies are not seen; the last good ones hold", error=str(error))
                 answers = False
-            except Exception:
+            except Exception:  # the next look may go well, and must come
                 log.exception("fault while following the policies")
 
     async def _follow(self, tenant: str, seat: InForce) -> None:

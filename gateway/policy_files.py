@@ -102,7 +102,7 @@ class PolicyFiles:
                     await self._take(read, checker)
             except Unavailable as error:
                 log.warning("an edited policy waits for the database", error=str(error))
-            except Exception:
+            except Exception:  # the next look may go well, and must come
                 log.exception("fault while looking at the policy files")
 
     async def _take(self, read: _Read, checker: PolicyChecker) -> dict[str, str]:

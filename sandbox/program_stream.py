@@ -106,7 +106,7 @@ class ProgramStream:
             raise DaemonLost("the sandbox daemon sent more output than was asked for")
         try:
             await self._on_output(stream, output.data)
-        except Exception as error:
+        except Exception as error:  # whatever the caller's own raises, told apart from the daemon's
             raise CallersFault(error) from error
 
     async def _feed(self, call: Call, stdin: AsyncIterable[bytes]) -> None:
@@ -128,5 +128,5 @@ async def _pieces(stdin: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
             view = memoryview(block)
             for start in range(0, len(view), _INPUT_BYTES):
                 yield bytes(view[start : start + _INPUT_BYTES])
-    except Exception as error:
+    except Exception as error:  # as above
         raise CallersFault(error) from error

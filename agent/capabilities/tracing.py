@@ -107,7 +107,7 @@ class _Guarded:
             context = self._recorder.span(self._name, self._attributes)
             self._span = context.__enter__()
             self._context = context
-        except Exception:
+        except Exception:  # a recorder of the host's: a run goes on untraced
             self._give_up()
         return self
 
@@ -116,7 +116,7 @@ class _Guarded:
         try:
             if self._span is not None:
                 self._span.set(**attributes)
-        except Exception:
+        except Exception:  # as above
             self._give_up()
 
     def __exit__(
@@ -127,7 +127,7 @@ class _Guarded:
         try:
             if self._context is not None:
                 self._context.__exit__(kind, error, trace)
-        except Exception:
+        except Exception:  # as above
             self._give_up()
 
     def _give_up(self) -> None:

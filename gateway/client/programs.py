@@ -205,7 +205,7 @@ class _Running:
             await self._call.done_writing()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return  # the call is over; its status says why
-        except Exception as error:
+        except Exception as error:  # whatever the caller's input raises, for the caller to see
             self._failure = error
             self._call.cancel()
 

@@ -145,7 +145,7 @@ def compile_expression(text: str) -> Expression:
     expression = Expression(text, named & set(VARIABLES), program)
     try:
         answer = program.execute(context(VARIABLES))
-    except Exception:
+    except Exception:  # without values it may fail in any way, and says nothing of its type then
         return expression
     if isinstance(answer, bool):
         return expression

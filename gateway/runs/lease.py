@@ -95,6 +95,6 @@ class Lease:
                 if self._clock() - told_s >= _TOLD_AGAIN_S:
                     log.warning("the lease is not renewed", error=str(error) or type(error).__name__)
                     told_s = self._clock()
-            except Exception:
+            except Exception:  # the next try may go well, and must come
                 log.exception("the lease is not renewed")
             self.over()

@@ -86,7 +86,7 @@ class WaitingRuns:
                 await self._expire()
             except AirlockError as error:
                 log.warning("waiting runs are not looked at", error=str(error))
-            except Exception:
+            except Exception:  # the next look may go well, and must come
                 log.exception("waiting runs are not looked at")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._poll_s):

@@ -132,7 +132,7 @@ class Writer:
             except _Unknown as unknown:
                 log.error("the connection was lost in a commit", error=str(unknown), writes=len(group))  # noqa: TRY400 - no statements
                 return [_Ended(error=Unavailable(f"{unknown}; look before it is done again")) for _ in group]
-            except Exception as error:
+            except Exception as error:  # every caller is told how its own ended
                 alone = len(group) == 1
                 if try_ < TRIES and (lost(error) or (alone and _in_each_others_way(error))):
                     continue
@@ -225,7 +225,7 @@ def _ended(connection: Connection, pending: _Pending, left: list[tuple[Finish, A
     try:
         with connection.begin_nested():
             return _Ended(pending.work(connection))
-    except Exception as error:
+    except Exception as error:  # as above
         del left[mark:]
         if connection.invalidated:
             raise _Lost(said_by_driver(error)) from error

@@ -81,7 +81,7 @@ class TelemetryHook(Hook):
         """Begin the span of a call."""
         try:
             self._begin(state.current.tool.call, state.agent)
-        except Exception:
+        except Exception:  # telling must not cost the call
             log.exception("a tool call is not told of")
         return state
 
@@ -97,7 +97,7 @@ class TelemetryHook(Hook):
         """End the span of a call; this is the last to see its result."""
         try:
             self._end(state.current.tool, state.agent)
-        except Exception:
+        except Exception:  # as above
             log.exception("a tool call is not told of")
         return state
 

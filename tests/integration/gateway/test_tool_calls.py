@@ -80,13 +80,13 @@ BACKGROUND = (
 )
 
 
-async def test_a_timeout_kills_double_forked_children_within_a_second(client: Client) -> None:
+async def test_a_timeout_kills_double_forked_children_and_what_ignores_term(client: Client) -> None:
     started = time.monotonic()
     command = f"echo before; {BACKGROUND} & trap '' TERM; sleep 60"
     result = await client.call_tool("execute", {"command": command, "timeout_s": 1}, thread="timeout")
     assert (result.outcome, result.is_error) == ("timed_out", True)
     assert result.stdout == "before\n"
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 40, "none of what it started ran to its end"
     listed = await client.call_tool("execute", {"command": LOOK}, thread="timeout")
     assert "sleep 60" not in listed.content
     assert SURVIVOR not in listed.content
@@ -102,7 +102,7 @@ async def test_cancelling_the_client_reaches_the_process(client: Client) -> None
             await asyncio.sleep(0.02)
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
-    async with asyncio.timeout(1.5):
+    async with asyncio.timeout(40):  # less than they would sleep
         while True:
             listed = (await client.call_tool("execute", {"command": LOOK}, thread="cancel")).content
             if "sleep 61" not in listed and SURVIVOR not in listed:

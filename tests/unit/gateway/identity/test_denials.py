@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
+import structlog.testing
 from sqlalchemy import select
 
 from gateway.identity.denials import Denials
@@ -67,5 +69,7 @@ async def test_an_audit_that_cannot_be_written_changes_no_answer(tmp_path: Path)
     database = await Database.open(f"sqlite:///{tmp_path}/airlock.db")
     await database.close()
     denials = Denials(AuditStore(database))
-    denials.note("unix:", "no key")
-    await asyncio.gather(*denials._writing)
+    with structlog.testing.capture_logs() as said:
+        denials.note("unix:", "no key")
+        await asyncio.gather(*denials._writing)
+    assert [line["event"] for line in said] == ["a denied call is not in the audit"]

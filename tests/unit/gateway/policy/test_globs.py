@@ -120,9 +120,9 @@ def test_a_search_beside_or_below_a_literal_glob_does_not_meet_it() -> None:
 def test_no_glob_takes_long_on_a_hostile_path() -> None:
     globs = [compile_glob("/" + "*a" * 8 + "b"), compile_glob("/**/*a*a*a" * 8 + "/b"), compile_glob("/**" * 8 + "/b")]
     paths = ["/" + "a" * 4000, "/a" * 2000, "/" + "aaaa/" * 800 + "c"]
-    started_s = time.perf_counter()
+    started_s = time.process_time()
     assert not any(glob.matches(path) for glob in globs for path in paths)
-    assert time.perf_counter() - started_s < 1
+    assert time.process_time() - started_s < 10, "backtracking would take years"
 
 
 _GLOB_PARTS = st.sampled_from(["a", "ab", "a.b", "b", "**"])
