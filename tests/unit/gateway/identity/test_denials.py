@@ -72,4 +72,4 @@ async def test_an_audit_that_cannot_be_written_changes_no_answer(tmp_path: Path)
     with structlog.testing.capture_logs() as said:
         denials.note("unix:", "no key")
         await asyncio.gather(*denials._writing)
-    assert [line["event"] for line in said] == ["a denied call is not in the audit"]
+    assert [line["event"] for line in said] == ["denied", "a denied call is not in the audit"]
