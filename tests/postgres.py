@@ -54,6 +54,10 @@ BEGIN
     FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'alembic_version' LOOP
         EXECUTE format('DELETE FROM %I', name);
     END LOOP;
+    -- An attacker's work.
+    FOR name IN SELECT DISTINCT tgrelid::regclass::text FROM pg_trigger WHERE tgenabled = 'D' LOOP
+        EXECUTE format('ALTER TABLE %s ENABLE TRIGGER ALL', name);
+    END LOOP;
     FOR name IN SELECT sequencename FROM pg_sequences WHERE schemaname = 'public' LOOP
         EXECUTE format('ALTER SEQUENCE %I RESTART', name);
     END LOOP;

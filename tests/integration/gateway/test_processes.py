@@ -279,14 +279,16 @@ async def test_a_program_is_judged_as_the_command_it_is(strict: Client) -> None:
 
 
 async def test_the_journal_has_the_line_and_the_outcome_and_not_the_stream(pair: Pair, client: Client) -> None:
-    result = await client.run_program(["sh", "-c", "cat; exit 4"], thread="journal", stdin=b"secret", cwd="/tmp")
+    result = await client.run_program(
+        ["sh", "-c", "cat; exit 4"], thread="journal", stdin=b"what nobody else says", cwd="/tmp"
+    )
     process = await client.start_process(["sleep", "0"], thread="journal")
     with closing(sqlite3.connect(pair.home.config.parent / "state" / "airlock.db")) as database:
         rows = database.execute(
             "select id, state, verdict, outcome, exit_code, arguments from tool_calls where name = 'execute' and "
             "thread_id = (select id from threads where name = 'journal' and tenant = 'default') order by rowid"
         ).fetchall()
-        assert "secret" not in str(database.execute("select * from tool_calls").fetchall())
+        assert "what nobody else says" not in str(database.execute("select * from tool_calls").fetchall())
         query = "select details from audit_records where call_id = ?"
         (audited,) = database.execute(query, (rows[1][0],)).fetchone()
     assert rows[0][:5] == (result.call_id, "finished", "allow", "exited", 4)
