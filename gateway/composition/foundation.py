@@ -49,7 +49,7 @@ async def lay_foundation(stack: AsyncExitStack, config: Config, worker: Worker) 
     await stack.enter_async_context(counted(telemetry, database))
     await refuse_known_keys(database)
     instance = await shared_instance(database, config.path(config.state_dir))
-    policies = await stack.enter_async_context(_policies(config, database))
+    policies = await stack.enter_async_context(policies_in_force(config, database))
     return Foundation(
         config,
         process_id,
@@ -63,7 +63,7 @@ async def lay_foundation(stack: AsyncExitStack, config: Config, worker: Worker) 
 
 
 @contextlib.asynccontextmanager
-async def _policies(config: Config, database: Database) -> AsyncIterator[Policies]:
+async def policies_in_force(config: Config, database: Database) -> AsyncIterator[Policies]:
     """Have the policies in force, and follow their files and the database, until the block ends."""
     policies = Policies(PolicyStore(database))
     files = PolicyFiles(config, policies)

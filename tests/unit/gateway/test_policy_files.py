@@ -12,12 +12,11 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
+from gateway.composition.foundation import policies_in_force
 from gateway.config import Config
 from gateway.errors import Misconfigured
 from gateway.policies import Policies
-from gateway.policy_files import PolicyFiles
 from gateway.storage.database import Database
-from gateway.storage.policy_store import PolicyStore
 from gateway.tenants import Tenants
 
 BAD = "version: 1\nrules:\n- {id: a, tools: [execute], effect: maybe, reason: r}\n- {id: b}\n"
@@ -38,16 +37,10 @@ def _config(directory: Path, *, tenants: int = 1, operator: bool = False) -> Con
 async def _gateway(directory: Path, config: Config) -> AsyncIterator[Policies]:
     """What a gateway has of policies, watching."""
     database = await Database.open(f"sqlite:///{directory}/airlock.db")
-    policies = Policies(PolicyStore(database))
-    files = PolicyFiles(config, policies)
     try:
-        await policies.open()
-        await files.open()
-        async with policies.following(), files.watching():
+        async with policies_in_force(config, database) as policies:
             yield policies
     finally:
-        files.close()
-        policies.close()
         await database.close()
 
 

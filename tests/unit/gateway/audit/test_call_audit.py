@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,10 @@ import pytest
 from sqlalchemy import select
 
 from agent.messages import ToolCall
-from agent.tool import ToolContext, ToolResult, ToolSpec
+from agent.tool import ToolContext, ToolResult
 from gateway.audit.record import AuditRecord
 from gateway.calls import tool_calls as tool_calls_room
+from gateway.calls.stand_in import StandIn
 from gateway.calls.tool_calls import ToolCalls
 from gateway.calls.tool_request import ToolRequest
 from gateway.errors import Unavailable
@@ -41,22 +42,12 @@ RULES = (
 ACME = Tenant("acme", Policy(PolicyDocument(version=1, rules=RULES)), ModelSettings(), {})
 
 
-class Standing:
-    """Stands in for the tools of a call."""
+class Standing(StandIn):
+    """Counts how often the call was made."""
 
     def __init__(self, work: Callable[[], None] = lambda: None) -> None:
         self.executed = 0
         self._work = work
-
-    def specs(self) -> Sequence[ToolSpec]:
-        return ()
-
-    def check(self, call: ToolCall) -> ToolResult | None:
-        del call
-        return None
-
-    def normalised(self, call: ToolCall) -> ToolCall:
-        return call
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
         del call, context

@@ -9,11 +9,12 @@ import pytest
 from sqlalchemy import select
 
 from gateway.identity.principal import CALLER, Caller
+from gateway.storage.entities import Run
 from gateway.storage.key_runs import KeyRuns
 from gateway.storage.tables import audit_records
 from gateway.storage.thread_store import ThreadStore
 from tests.unit.agent.fakes import says
-from tests.unit.gateway.runs.test_taking_over import Held, Make, gateway, world
+from tests.unit.gateway.runs.test_taking_over import Gateway, Held, Make, gateway, world
 from tests.unit.gateway.runs.test_waiting_runs import Host, World, a_policy, host, writes
 
 __all__ = ["gateway", "host", "world"]
@@ -34,9 +35,8 @@ async def _as_key(host: Host) -> str:
     return await asyncio.create_task(start())  # as an RPC: with a variable of its own
 
 
-async def test_the_calls_of_a_run_that_was_taken_over_are_told_as_the_starters(world: Held, gateway: Make) -> None:
-    world.script = [says("", writes()), says("", writes(path="/workspace/b")), says("Written.")]
-    world.holds = "answer 2"
+async def _taken_over(world: Held, gateway: Make) -> tuple[Gateway, Run]:
+    """Lose the gateway of a run where the world holds it; return the one that goes on, and the run."""
     first = gateway("gw_1")
     await first.serve()
     run_id = await _as_key(first)
@@ -48,27 +48,24 @@ async def test_the_calls_of_a_run_that_was_taken_over_are_told_as_the_starters(w
     await second.serve()
     run = await second.store.run("acme", run_id)
     assert run is not None
+    return second, run
+
+
+async def test_the_calls_of_a_run_that_was_taken_over_are_told_as_the_starters(world: Held, gateway: Make) -> None:
+    world.script = [says("", writes()), says("", writes(path="/workspace/b")), says("Written.")]
+    world.holds = "answer 2"
+    second, run = await _taken_over(world, gateway)
     assert run.started_by == KEY
     await second.status(run, "completed")
-    calls = [actor for kind, _, actor in await _actors(world, run_id) if kind == "tool_call"]
+    calls = [actor for kind, _, actor in await _actors(world, run.id) if kind == "tool_call"]
     assert calls == [KEY, KEY]
 
 
 async def test_a_call_that_was_interrupted_is_told_as_the_starters(world: Held, gateway: Make) -> None:
     world.holds = "write"
-    first = gateway("gw_1")
-    await first.serve()
-    run_id = await _as_key(first)
-    async with asyncio.timeout(20):
-        await world.reached.wait()
-    await first.lose()
-    world.holds = ""
-    second = gateway("gw_2")
-    await second.serve()
-    run = await second.store.run("acme", run_id)
-    assert run is not None
+    second, run = await _taken_over(world, gateway)
     await second.status(run, "completed")
-    assert ("tool_call", "interrupted", KEY) in await _actors(world, run_id)
+    assert ("tool_call", "interrupted", KEY) in await _actors(world, run.id)
 
 
 async def test_a_run_that_waited_is_told_with_its_question_its_answer_and_its_starter(
