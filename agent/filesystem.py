@@ -94,7 +94,11 @@ class GrepPage(Protocol):
 
 
 class FileSystem(Protocol):
-    """Files, wherever they are."""
+    """Files, wherever they are.
+
+    What is refused is an OSError. Where the files themselves are out of reach, an error may say in `outcome` what a
+    tool call ends with (daemon_lost).
+    """
 
     async def ls(self, path: str, *, offset: int = 0, limit: int = 1000) -> EntriesPage: ...
     async def stat(self, path: str) -> Entry: ...

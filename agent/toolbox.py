@@ -97,6 +97,10 @@ class Toolbox:
         except OSError as error:
             return ToolResult.error(str(error))
         except (Exception, SystemExit) as error:
+            # A file system that is gone says how the call ended (filesystem.py); anything else is the tool's own fault.
+            outcome = getattr(error, "outcome", None)
+            if isinstance(outcome, str):
+                return ToolResult.error(str(error), outcome=outcome)
             _log.exception("tool %s failed", call.name)
             return ToolResult.error(f"the tool failed: {str(error) or type(error).__name__}")
 

@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-import grpc.aio
-
 from gateway.composition.foundation import Foundation, lay_foundation
 from gateway.composition.sandboxes import open_sandboxes
 from gateway.composition.services import SERVICES, Parts, add_services, make_parts
@@ -21,8 +19,10 @@ from gateway.retention import Retention
 from gateway.serving.anonymous_calls import BoundedHealth
 from gateway.serving.arrivals import Arrivals
 from gateway.serving.edge import ADMISSION
+from gateway.serving.grpc_wakeups import take_wakeups_as_they_come
 from gateway.serving.health import Health, needs_of
-from gateway.serving.listening import CONCURRENT_RPCS, bind, server_options, without_registered_methods
+from gateway.serving.joint_server import JointServer
+from gateway.serving.listening import bind, make_server
 from gateway.serving.state_lock import held_slot, locked_state
 from gateway.serving.worker import Worker
 from gateway.storage.retention_store import RetentionStore
@@ -52,6 +52,7 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
     `runs.on_stop` and `sandbox.on_stop` say which. All events are stored by then.
     A supervised worker shares `listen` with others, and its parent holds the state directory.
     """
+    take_wakeups_as_they_come(asyncio.get_running_loop())
     state_dir = config.path(config.state_dir)
     async with AsyncExitStack() as stack:
         if not worker.supervised:
@@ -63,7 +64,7 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         await stack.enter_async_context(lease.held(slot.predecessors))
         slot.record(on.process_id)
         work = begin_work(stack, on, sandboxes, lease)
-        server = await _server(stack, on, worker)
+        server = await _server(stack, on)
         parts = make_parts(on, sandboxes, work)
         healthy = await add_services(server, parts)
         address = bind(server, listen, config)
@@ -77,21 +78,15 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         yield Gateway(address, on.telemetry.metrics_address, on.store, on.tenants, on.policies)
 
 
-async def _server(stack: AsyncExitStack, on: Foundation, worker: Worker) -> grpc.aio.Server:
+async def _server(stack: AsyncExitStack, on: Foundation) -> JointServer:
     """Return the server, which serves nothing yet, behind the bounds of what it takes at once."""
     ADMISSION.configure(on.config.admission)
     await stack.enter_async_context(ADMISSION.heeding_load())
     observe_admission(on.telemetry, ADMISSION)
-    server = grpc.aio.server(
-        interceptors=(Arrivals(), *((RpcInterceptor(on.telemetry),) if on.telemetry.on else ())),
-        options=server_options(shared=worker.supervised),
-        maximum_concurrent_rpcs=CONCURRENT_RPCS,
-    )
-    without_registered_methods(server)
-    return server
+    return make_server(Arrivals(), *((RpcInterceptor(on.telemetry),) if on.telemetry.on else ()))
 
 
-def _stop_in_turn(stack: AsyncExitStack, server: grpc.aio.Server, healthy: BoundedHealth, parts: Parts) -> None:
+def _stop_in_turn(stack: AsyncExitStack, server: JointServer, healthy: BoundedHealth, parts: Parts) -> None:
     """Have the stack stop what a gateway does, the last named first.
 
     From the first on no call is taken; those that are under way have `drain_s`, and watchers end with their run.

@@ -52,7 +52,9 @@ class SandboxBusy(SandboxError):
 
 
 class DaemonLost(SandboxError):
-    """The daemon went away or broke the protocol during a call."""
+    """The daemon went away or broke the protocol during a call. `outcome` is what a tool call then ended with."""
+
+    outcome = "daemon_lost"
 
 
 class Exhausted(SandboxError):

@@ -37,6 +37,8 @@ _ANSWER_LIMIT_BYTES = 64 * 1024 * 1024
 _RECONNECT_LIMIT_MS = 5000
 _OPTIONS = (
     ("grpc.max_receive_message_length", _ANSWER_LIMIT_BYTES),
+    # Else all clients of a process would share one connection, and wait for each other's turn at its other end.
+    ("grpc.use_local_subchannel_pool", 1),
     # Else a gateway that was gone for a while is looked for a second later than the first attempts (retry.py).
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),

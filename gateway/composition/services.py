@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import grpc.aio
 from google.protobuf.descriptor import FileDescriptor
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
@@ -31,6 +30,7 @@ from gateway.services.tool_service import ToolService
 from gateway.services.workspace_service import WorkspaceService
 from gateway.serving.anonymous_calls import AnonymousStreams, BoundedHealth, BoundedReflection
 from gateway.serving.edge import Authenticator
+from gateway.serving.joint_server import JointServer
 from gateway.storage.audit_reader import AuditReader
 from gateway.storage.erasure_store import ErasureStore
 from gateway.storage.key_store import KeyStore
@@ -77,7 +77,7 @@ class _Service:
     """A service: the file of its contract, what adds its servicer to a server, and what makes that."""
 
     contract: FileDescriptor
-    add: Callable[[Any, grpc.aio.Server], None]
+    add: Callable[[Any, Any], None]
     make: Callable[[Parts], object]
 
 
@@ -165,7 +165,7 @@ def make_parts(on: Foundation, sandboxes: Sandboxes, work: Work) -> Parts:
     )
 
 
-async def add_services(server: grpc.aio.Server, parts: Parts) -> BoundedHealth:
+async def add_services(server: JointServer, parts: Parts) -> BoundedHealth:
     """Have a server serve them all, with reflection, and with the service of health, which is returned."""
     for one in _SERVICES:
         one.add(one.make(parts), server)

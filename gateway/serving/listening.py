@@ -6,17 +6,22 @@ import contextlib
 import errno
 import ipaddress
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-import grpc
 import grpc.aio
 
 from gateway.config import Config
 from gateway.errors import Misconfigured
 from gateway.identity.tls import server_credentials
+from gateway.serving.joint_server import JointServer
 
 CONCURRENT_RPCS = 2048
+# With so many a loop that is as late as load_limit.py lets it be takes several times what a gateway can serve.
+_SERVERS = 32
+# More wait at the client. Of those that come faster than a server takes them, grpc's core ends some past a thousand;
+# and there must be room for all that a tenant may have open, lest its calls wait for its watchers.
+_STREAMS_OF_A_CONNECTION = 1000
 # What is parsed at once on the one event loop that all tenants share; larger files go through WorkspaceService.
 _REQUEST_LIMIT_BYTES = 4 * 1024 * 1024
 # A policy may let large results through.
@@ -28,12 +33,13 @@ _KEEPALIVE_MS, _KEEPALIVE_TIMEOUT_MS = 30_000, 10_000
 _LEAST_BETWEEN_PINGS_MS = 10_000
 
 
-def server_options(*, shared: bool) -> tuple[tuple[str, int], ...]:
-    """Return the options of a server; on a shared port the kernel gives each worker its part of the connections."""
+def server_options() -> tuple[tuple[str, int], ...]:
+    """Return the options of a server; it shares its port with the others of its process, and with other workers."""
     return (
         ("grpc.max_receive_message_length", _REQUEST_LIMIT_BYTES),
         ("grpc.max_send_message_length", _ANSWER_LIMIT_BYTES),
-        ("grpc.so_reuseport", int(shared)),
+        ("grpc.so_reuseport", 1),
+        ("grpc.max_concurrent_streams", _STREAMS_OF_A_CONNECTION),
         ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),
@@ -42,25 +48,24 @@ def server_options(*, shared: bool) -> tuple[tuple[str, int], ...]:
     )
 
 
-def without_registered_methods(server: grpc.aio.Server) -> None:
-    """Have a server find methods by their names; call it before services are added.
+def make_server(*interceptors: Any) -> JointServer:
+    """Return a server that serves nothing yet; what intercepts calls sees those of all connections."""
+    return JointServer(
+        [
+            grpc.aio.server(
+                interceptors=interceptors, options=server_options(), maximum_concurrent_rpcs=CONCURRENT_RPCS
+            )
+            for _ in range(_SERVERS)
+        ]
+    )
 
-    For each method that is registered grpc.aio keeps a task that waits for its next call, and at each call it looks at
-    all of these tasks: with as many methods as there are here that is a good part of what a call costs it.
-    """
 
-    def ignore(service_name: str, method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]) -> None:
-        """Leave these to their generic handler, which is added besides."""
-
-    server.add_registered_method_handlers = ignore  # type: ignore[attr-defined]  # grpc-stubs do not know it
-
-
-def bind(server: grpc.aio.Server, listen: str, config: Config) -> str:
+def bind(server: JointServer, listen: str, config: Config) -> str:
     """Have a server listen and return its HOST:PORT; Misconfigured when it cannot."""
     host, _ = host_and_port(listen)
     credentials = server_credentials(config.tls, config.path) if config.tls is not None else None
     try:
-        bound = server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen)
+        bound = server.add_port(listen, credentials)
     except RuntimeError as error:
         raise _not_to_be_had(listen) from error
     return f"{host}:{bound}"

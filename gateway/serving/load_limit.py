@@ -22,10 +22,10 @@ from pathlib import Path
 
 _TICK_S = 0.1
 # What a call with a dozen steps may lose by waiting for each.
-_LAG_S = 0.05
+_LAG_S = 0.02
 _PRESSURE = 0.8
 # How much the newest tick counts: one pause, such as of the collector, says nothing yet.
-_NEWEST = 0.3
+_NEWEST = 0.15
 _DOWN, _UP = 10, 4
 _PSI = Path("/proc/pressure/cpu")
 _PSI_TOTAL_US = re.compile(rb"^some .*total=(\d+)")

@@ -74,6 +74,17 @@ async def test_what_a_tool_raises_becomes_an_error_result_without_a_traceback(er
     assert (result.is_error, result.outcome, result.text()) == (True, "failed", message)
 
 
+async def test_an_error_of_files_out_of_reach_says_how_the_call_ended() -> None:
+    class OutOfReach(Exception):
+        outcome = "daemon_lost"
+
+    async def fail(*_: object) -> ToolResult:
+        raise OutOfReach("the sandbox is gone")
+
+    result = await Toolbox([tool("t", fail)]).execute(call("t"), ToolContext("c1"))
+    assert (result.is_error, result.outcome, result.text()) == (True, "daemon_lost", "the sandbox is gone")
+
+
 async def test_cancellation_passes_through() -> None:
     async def cancelled(*_: object) -> ToolResult:
         raise asyncio.CancelledError
