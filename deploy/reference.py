@@ -48,7 +48,7 @@ _API = (
     "Package `gateway.v1`. The tenant comes from the credential, never from a request. Errors are a status with a "
     "`google.rpc.ErrorInfo`: see [errors.md](errors.md)."
 )
-_SCOPE = "Needs the scope `{}`."
+_SCOPE = "Needs the scope `{}`{}."
 _CLI = (
     "`AIRLOCK_ADDRESS` and `AIRLOCK_API_KEY` stand in for `--address` and `--key`. `airlock --install-completion` has "
     "the shell complete commands and options."
@@ -104,7 +104,7 @@ def _api() -> str:
     for file in _files():
         told = {tuple(place.path): place.leading_comments for place in file.source_code_info.location}
         for index, service in enumerate(file.service):
-            parts += [f"## {service.name}", _prose(told[_SERVICE, index]), _SCOPE.format(_scope(service.name))]
+            parts += [f"## {service.name}", _prose(told[_SERVICE, index]), _SCOPE.format(*_scopes(service.name))]
             parts += [
                 f"### {service.name}.{rpc.name}\n\n"
                 f"`{_stream(rpc.client_streaming)}{_short(rpc.input_type)}` → "
@@ -166,11 +166,12 @@ def _rules(field: descriptor_pb2.FieldDescriptorProto) -> str:
     return f" Must be `{rules}`."
 
 
-def _scope(service: str) -> str:
-    """Return the scope that a service's RPCs need, by the name of the service."""
+def _scopes(service: str) -> tuple[str, str]:
+    """Return the scope that a service's RPCs need, by the name of the service, and which of them need another."""
     file = "_".join(part.lower() for part in re.findall(r"[A-Z][a-z]+", service))
     servicer = getattr(importlib.import_module(f"gateway.services.{file}"), service)
-    return str(servicer.scope)
+    others = getattr(servicer, "scopes", {})
+    return str(servicer.scope), "".join(f", {rpc} `{scope}`" for rpc, scope in others.items())
 
 
 def _short(name: str) -> str:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 from gateway.agent_settings import AgentSettings
 from gateway.config_section import Name, Section, problems
+from gateway.database_password import with_password
 from gateway.errors import Misconfigured
 from gateway.identity.settings import IdentitySettings, TlsSettings
 from gateway.model_settings import MODEL_EXAMPLE, ModelSettings
+from gateway.policy.images import ImageRule, check_image_glob
 from gateway.policy.yaml_lines import YamlProblem, written_twice
 from gateway.retention_settings import RetentionSettings
 from gateway.runs.recovery_settings import RecoverySettings, RunsSettings
@@ -44,20 +46,60 @@ class TenantSettings(Section):
 class SandboxSettings(Section):
     """How sandboxes are kept."""
 
+    engine: Literal["docker", "memory"] = Field(
+        default="docker",
+        description="memory is for development: commands run on this machine, unconfined, and only loopback is served",
+    )
     engine_url: str | None = Field(
         default=None, description="Docker engine; unset means DOCKER_HOST or the default socket"
     )
+    images: tuple[Annotated[str, AfterValidator(check_image_glob)], ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="the images that any tenant may have, as [airlock-*, python:3.12*]; unset means any",
+        examples=["[airlock-*, python:3.12*]"],
+    )
+    require_digest: bool = Field(default=False, description="refuse images that are named without their digest")
+    pull: Literal["missing", "never"] = Field(
+        default="missing", description="an image that is not on the engine is pulled, or refused"
+    )
+    pull_wait_s: float = Field(
+        default=10.0, gt=0, le=300, description="how long a call waits for a pull, which goes on behind it"
+    )
+    pull_timeout_s: float = Field(default=600.0, gt=0, le=86_400, description="how long a pull may take in all")
     runtime_image: str = Field(default="airlock-runtime", description="the daemon's bundle, of the gateway's release")
     channel_dir: Path | None = Field(
         default=None, description="where sandboxes' sockets are; unset means AIRLOCK_CHANNEL_DIR or state_dir/channels"
     )
-    idle_timeout_s: float = Field(default=600.0, gt=0, description="a sandbox that nobody used for so long is removed")
+    idle_timeout_s: float = Field(default=600.0, gt=0, description="a sandbox that nobody used for so long is stopped")
+    stopped_timeout_s: float = Field(
+        default=86_400.0,
+        ge=0,
+        description="a stopped sandbox that nobody asked for so long is removed; 0 removes instead of stopping",
+    )
+    lifetime_s: float | None = Field(
+        default=None, gt=0, description="a sandbox older than that is replaced once nobody uses it; unset means never"
+    )
     max_live: int = Field(default=64, ge=1, description="sandboxes at once, of one process")
+    max_stopped: int = Field(
+        default=256, ge=0, description="stopped sandboxes at once, of all gateways of the engine; they use no memory"
+    )
     max_live_per_tenant: int = Field(default=16, ge=1)
     keep_workspaces: bool = Field(default=True, description="false removes every workspace when the gateway stops")
     on_stop: Literal["remove", "keep"] = Field(
         default="remove", description="keep lets sandboxes and their processes live on, for the next start to take over"
     )
+
+    @property
+    def image_rule(self) -> ImageRule:
+        """Which images tenants may have, whatever their policies say."""
+        return ImageRule(self.images, self.require_digest, "configuration's sandbox section")
+
+    @model_validator(mode="after")
+    def _keeps_what_its_engine_can(self) -> Self:
+        if self.engine == "memory" and self.on_stop == "keep":
+            raise ValueError("on_stop: keep needs engine: docker, for sandboxes of the in-memory engine end with it")
+        return self
 
     @model_validator(mode="after")
     def _keeps_what_the_kept_need(self) -> Self:
@@ -73,7 +115,14 @@ class Config(Section):
 
     directory: Path = Field(default=Path(), exclude=True)
     state_dir: Path = Field(default=Path("state"), description="the gateway's own: lock, sockets, SQLite's file")
+    snapshots_dir: Path | None = Field(
+        default=None,
+        description="files of snapshots; unset means state_dir/snapshots; the same for all gateways of a database",
+    )
     database_url: str | None = Field(default=None, description="unset means SQLite in state_dir")
+    database_password_file: Path | None = Field(
+        default=None, description="PostgreSQL's password, in a file; then `database_url` has none"
+    )
     drain_s: float = Field(
         default=5.0, ge=0, le=300, description="how long calls that are under way may go on when the gateway stops"
     )
@@ -103,6 +152,12 @@ class Config(Section):
         if url is not None and url.startswith("sqlite+aiosqlite:"):
             raise ValueError(f"the driver aiosqlite is not used any more: write {url.replace('+aiosqlite', '', 1)}")
         return url
+
+    @model_validator(mode="after")
+    def _has_a_database_for_its_password(self) -> Self:
+        if self.database_password_file is not None and not (self.database_url or "").startswith("postgresql"):
+            raise ValueError("database_password_file: it is PostgreSQL's, and needs `database_url: postgresql://...`")
+        return self
 
     @model_validator(mode="after")
     def _knows_whom_credentials_stand_for(self) -> Self:
@@ -137,13 +192,21 @@ class Config(Section):
         return (self.directory / relative).resolve()
 
     def resolved_database_url(self) -> str:
-        """Return the SQLAlchemy URL."""
-        return self.database_url or f"sqlite:///{self.path(self.state_dir)}/airlock.db"
+        """Return the SQLAlchemy URL; Misconfigured where the file of its password cannot be read."""
+        if self.database_url is None:
+            return f"sqlite:///{self.path(self.state_dir)}/airlock.db"
+        if self.database_password_file is None:
+            return self.database_url
+        return with_password(self.database_url, self.path(self.database_password_file))
 
     def resolved_channel_dir(self) -> Path:
         """Return where sandboxes' sockets are; the engine must find this path where the gateway does."""
         named = self.sandbox.channel_dir or os.environ.get("AIRLOCK_CHANNEL_DIR")
         return self.path(Path(named) if named else self.state_dir / "channels")
+
+    def resolved_snapshots_dir(self) -> Path:
+        """Return where snapshots are, of every database that this is the configuration of."""
+        return self.path(self.snapshots_dir or self.state_dir / "snapshots")
 
     def model_of(self, tenant: str) -> ModelSettings:
         """Return the model settings of a tenant, whole; Misconfigured for another endpoint without a key."""

@@ -283,7 +283,7 @@ class OtherEngine(AirlockError):
 
 
 class ThreadBusy(AirlockError):
-    """A run or a call is under way in the thread, or it is being deleted."""
+    """A run or a call is under way in the thread, or it is being deleted or restored."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
     reason = "THREAD_BUSY"
@@ -336,6 +336,7 @@ _FROM_SANDBOX: tuple[tuple[type[sandbox_errors.SandboxError], type[AirlockError]
     (sandbox_errors.SandboxBusy, SandboxBusy),
     (sandbox_errors.PostureTooWeak, Misconfigured),
     (sandbox_errors.ImageMissing, Misconfigured),
+    (sandbox_errors.ImageRefused, Misconfigured),
     (sandbox_errors.SandboxError, Unavailable),
 )
 

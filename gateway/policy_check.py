@@ -78,12 +78,23 @@ class PolicyChecker:
         run = partial(asyncio.get_running_loop().run_in_executor, executor)
         document = await run(self.layer, tenant, text, source)
         if tenant != OPERATOR:
-            await run(self.together, tenant, document, await self._standing(OPERATOR, policies, executor))
+            policy = await run(self.together, tenant, document, await self._standing(OPERATOR, policies, executor))
+            self._refuse_image(tenant, policy)
             return
         for name in self._config.tenants:
             own = await self._standing(name, policies, executor)
             if own is not None:
                 await run(self.together, name, own, document)
+
+    def _refuse_image(self, tenant: str, policy: Policy) -> None:
+        """Raise Misconfigured where no sandbox could be made.
+
+        An operator's layer is not looked at: to allow less comes into force at once, and calls are told.
+        """
+        section = policy.document.sandbox
+        refusal = self._config.sandbox.image_rule.refusal(section.image) or section.image_rule.refusal(section.image)
+        if refusal is not None:
+            raise Misconfigured(f"policy of tenant {tenant}: sandbox.image: {refusal}")
 
     async def _standing(self, tenant: str, policies: Policies, executor: Executor | None) -> PolicyDocument | None:
         """Return what is in force in one layer; None where there is nothing, or it does not load any more."""

@@ -41,6 +41,7 @@ class Retention:
             ("grants", kept.approvals_days, self._store.prune_grants),
             ("approvals", kept.approvals_days, self._store.prune_approvals),
             ("policy_changes", kept.policy_changes_days, self._store.prune_policy_changes),
+            ("sandbox_transitions", kept.sandbox_transitions_days, self._store.prune_transitions),
             ("audit_records", kept.audit_days, self._store.prune_audit),
         ):
             if days is not None:

@@ -30,6 +30,9 @@ class RetentionSettings(Section):
     policy_changes_days: float | None = Field(
         default=None, gt=0, description="versions of a policy, from when another took their place"
     )
+    sandbox_transitions_days: float | None = Field(
+        default=30.0, gt=0, description="what became of sandboxes: made, stopped, resumed, removed"
+    )
     audit_days: float | None = Field(default=None, gt=0, description="the audit; that it was pruned is itself a record")
     request_results_hours: float = Field(
         default=24.0, gt=0, le=24.0, description="results of calls with a request id, for who asks a second time"

@@ -18,6 +18,7 @@ from gateway.policies import Policies
 from gateway.retention import Retention
 from gateway.serving.anonymous_calls import BoundedHealth
 from gateway.serving.arrivals import Arrivals
+from gateway.serving.cautions import refuse_unconfined
 from gateway.serving.edge import ADMISSION
 from gateway.serving.grpc_wakeups import take_wakeups_as_they_come
 from gateway.serving.health import Health, needs_of
@@ -52,6 +53,8 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
     `runs.on_stop` and `sandbox.on_stop` say which. All events are stored by then.
     A supervised worker shares `listen` with others, and its parent holds the state directory.
     """
+    # Here too, for who starts a gateway without the command line: what it would let in can do anything.
+    refuse_unconfined(config, listen, workers=2 if worker.supervised else 1)
     take_wakeups_as_they_come(asyncio.get_running_loop())
     state_dir = config.path(config.state_dir)
     async with AsyncExitStack() as stack:
@@ -69,6 +72,7 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         healthy = await add_services(server, parts)
         address = bind(server, listen, config)
         await stack.enter_async_context(Retention(RetentionStore(on.database), config.retention).following())
+        await stack.enter_async_context(parts.snapshots.tidying())
         needs = needs_of(SERVICES, on.database, sandboxes.ping)
         await stack.enter_async_context(Health(healthy, needs).following())
         await server.start()
@@ -97,5 +101,6 @@ def _stop_in_turn(stack: AsyncExitStack, server: JointServer, healthy: BoundedHe
     stack.push_async_callback(parts.work.runs.close)
     stack.callback(parts.work.approvals.close)
     stack.callback(parts.audit.close)
+    stack.callback(parts.usage.close)
     stack.callback(lambda: stopping.append(asyncio.create_task(server.stop(parts.on.config.drain_s))))
     stack.push_async_callback(healthy.enter_graceful_shutdown)

@@ -11,6 +11,7 @@ from gateway.errors import Unauthenticated
 from gateway.model_settings import ModelSettings
 from gateway.policies import InForce, Policies
 from gateway.policy import Policy, PolicyDocument
+from gateway.policy.images import ANY_IMAGE, ImageRule
 from gateway.policy_check import PolicyChecker, read_policy_file
 from gateway.storage.policy_store import OPERATOR
 from gateway.tenant_agents import agents_of_all
@@ -23,13 +24,15 @@ _MIB = 1024 * 1024
 class Tenant:
     """A tenant with its policy, its model, and the agents that it can name; every model in them is whole.
 
-    `policy` is the one in force at the moment that it is asked for, unless the tenant is pinned to one.
+    `policy` is the one in force at the moment that it is asked for, unless the tenant is pinned to one. `images` are
+    those that the configuration lets any tenant have.
     """
 
     name: str
     source: Policy | InForce
     model: ModelSettings
     agents: Mapping[str, AgentSettings]
+    images: ImageRule = ANY_IMAGE
 
     @property
     def policy(self) -> Policy:
@@ -54,7 +57,9 @@ class Tenant:
             thread=thread,
             image=asked.image,
             runtime=asked.runtime,
+            refused=self.images.refusal(asked.image) or asked.image_rule.refusal(asked.image) or "",
             refuse_hard_links=policy.tells_paths_apart,
+            idle_timeout_s=asked.idle_timeout_s,
             limits=SandboxLimits(
                 memory_bytes=asked.memory_mib * _MIB,
                 cpus=asked.cpus,
@@ -70,6 +75,7 @@ class Tenants:
 
     def __init__(self, config: Config, policies: Policies) -> None:
         self._policies = policies
+        self._images = config.sandbox.image_rule
         self._agents = agents_of_all(config)
         self._models = {name: config.model_of(name) for name in config.tenants}
 
@@ -87,7 +93,7 @@ class Tenants:
         return self._with(name, await self._policies.at(name, reference))
 
     def _with(self, name: str, source: InForce) -> Tenant:
-        return Tenant(name, source, self._models[name], self._agents[name])
+        return Tenant(name, source, self._models[name], self._agents[name], self._images)
 
     def _known(self, name: str) -> None:
         if name not in self._models:
@@ -109,5 +115,6 @@ def load_tenants(config: Config) -> Mapping[str, Tenant]:
         path = config.path(settings.policy)
         document = checker.layer(name, read_policy_file(path, f"tenants.{name}.policy"), str(path))
         policy = checker.together(name, document, operator)
-        tenants[name] = Tenant(name, policy, config.model_of(name), checker.agents[name])
+        model, agents = config.model_of(name), checker.agents[name]
+        tenants[name] = Tenant(name, policy, model, agents, config.sandbox.image_rule)
     return tenants

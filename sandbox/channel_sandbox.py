@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from sandbox import replies
 from sandbox.channel import Channel
 from sandbox.engine import SandboxSpec
 from sandbox.errors import DaemonLost
 from sandbox.health import Health, health_of
+from sandbox.protocols import FileSystem
 from sandbox.remote_fs import RemoteFS
 from sandbox.remote_processes import RemoteProcesses
 from sandbox.remote_shell import DEFAULT_SPILL_LIMIT_BYTES, RemoteShell
@@ -35,15 +37,22 @@ class ChannelSandbox:
         *,
         lock: ThreadLock | None = None,
         outdated: bool = False,
+        ended_processes: int = 0,
+        is_old: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`lock`, held, tells other processes what this one does with the sandbox; it goes with this object."""
+        """`lock`, held, tells other processes what this one does with the sandbox; it goes with this object.
+
+        `is_old` tells whether it is past its lifetime.
+        """
         self.id = sandbox_id
         self.spec = spec
         self.posture = posture
         self.lock = lock
-        self.outdated = outdated
+        self._outdated = outdated
+        self._is_old = is_old
+        self.ended_processes = ended_processes
+        self.channel = channel
         self._users = 0
-        self._channel = channel
         # The environment goes with each command and not with the container: pid 1 has no use for a tenant's secrets.
         # Evicted output leaves at least half of the workspace to the files that the work is about.
         half_bytes = spec.limits.workspace_bytes // 2
@@ -54,18 +63,23 @@ class ChannelSandbox:
             spill_limit_bytes=file_limit_bytes,
             spill_quota_bytes=min(_SPILLS * file_limit_bytes, half_bytes),
         )
-        self.files = RemoteFS(channel, refuse_hard_links=spec.refuse_hard_links)
+        self.files: FileSystem = RemoteFS(channel, refuse_hard_links=spec.refuse_hard_links)
         self.processes = RemoteProcesses(channel, env=spec.env, file_limit_bytes=file_limit_bytes)
+
+    @property
+    def outdated(self) -> bool:
+        """Whether it is to be replaced once nobody uses it: it was made in another way, or is past its lifetime."""
+        return self._outdated or self._is_old()
 
     @property
     def alive(self) -> bool:
         """Whether its daemon has kept the protocol so far."""
-        return self._channel.lost is None
+        return self.channel.lost is None
 
     def borrow(self) -> bool:
         """Begin a use; False when another process removed the sandbox, which is not alive then."""
         if self._users == 0 and self.lock is not None and not self.lock.begin_use():
-            self._channel.mark_lost(DaemonLost("another gateway removed the sandbox"))
+            self.channel.mark_lost(DaemonLost("another gateway removed the sandbox"))
             return False
         self._users += 1
         return True
@@ -78,13 +92,13 @@ class ChannelSandbox:
 
     async def health(self) -> Health:
         """Return what the daemon says of itself; raises DaemonLost, also when it says nothing for 5 s."""
-        reply = await self._channel.ask(_HEALTH, "health", timeout_s=_HEALTH_TIMEOUT_S)
+        reply = await self.channel.ask(_HEALTH, "health", timeout_s=_HEALTH_TIMEOUT_S)
         try:
             if reply.HasField("failure"):
                 raise DaemonLost(f"the sandbox daemon is not well: {replies.plain_text(reply.failure.message)}")
             return health_of(reply.health)
         except DaemonLost as error:
-            self._channel.mark_lost(error)
+            self.channel.mark_lost(error)
             raise
 
     async def ping(self) -> bool:
@@ -98,4 +112,4 @@ class ChannelSandbox:
 
     def close(self) -> None:
         """Let go of the channel. The lock is its engine's to drop, for removing needs it."""
-        self._channel.close()
+        self.channel.close()

@@ -186,6 +186,25 @@ def filler_config(image: str, volume: str, instance: str) -> dict[str, Any]:
     }
 
 
+def carrier_config(image: str, spec: SandboxSpec, instance: str, *, quota: bool) -> dict[str, Any]:
+    """Return a container that is created and never started, through which a workspace is read or filled.
+
+    Creating it makes the workspace where there is none, as a sandbox does.
+    """
+    tenant, thread = owner(spec)
+    labels = {INSTANCE_LABEL: instance, TENANT_LABEL: tenant, THREAD_LABEL: thread}
+    return {
+        "Image": image,
+        "Entrypoint": ["/never-started"],
+        "Labels": {**labels, KIND_LABEL: "carrier"},
+        "NetworkDisabled": True,
+        "HostConfig": {
+            "NetworkMode": "none",
+            "Mounts": [_workspace_mount(spec, instance, {**labels, KIND_LABEL: "workspace"}, quota=quota)],
+        },
+    }
+
+
 def _workspace_mount(spec: SandboxSpec, instance: str, labels: dict[str, str], *, quota: bool) -> dict[str, Any]:
     options: dict[str, Any] = {"NoCopy": True, "Labels": labels}
     if quota:

@@ -10,7 +10,8 @@ import dataclasses
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,14 @@ from typing import Any
 from sandbox import container_config as config
 from sandbox import docker_requests
 from sandbox.docker_requests import DockerRequests, EngineFacts
-from sandbox.engine import SandboxSpec
+from sandbox.engine import LiveSandbox, SandboxSpec
 from sandbox.errors import SandboxUnavailable
 from sandbox.lock_directory import LockDirectory
 from sandbox.runtime_volume import Ground, prepare
-from sandbox.thread_lock import ThreadLock
+from sandbox.stopped_sandboxes import Owner, StoppedSandboxes
+from sandbox.thread_lock import Note, ThreadLock
+from sandbox.transition import State, Tell, Transition, nobody
+from sandbox.usage import Usage, usage_of
 
 
 @dataclass(frozen=True)
@@ -48,16 +52,27 @@ class DockerGround:
         base_url: str | None = None,
         named_in: str = "base_url",
         new_suffix: Callable[[], str] = lambda: secrets.token_hex(4),
+        lifetime_s: float | None = None,
+        tell: Tell = nobody,
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        """`tell` hears what becomes of sandboxes. `clock` is in seconds since 1970.
+
+        A sandbox is not to be used any more `lifetime_s` after it was made.
+        """
+        self._lifetime_s = lifetime_s
+        self._tell = tell
+        self._clock = clock
         self._instance = instance
         self._channel_root = channel_root.absolute()
         self._runtime_image = runtime_image
         self._requests = DockerRequests(base_url, named_in)
         self._new_suffix = new_suffix
         self._locks = LockDirectory(self._channel_root, instance)
+        self._stopped = StoppedSandboxes(self._channel_root, instance, clock)
         self._standing: ThreadLock | None = None
         # Whether no other process of the instance served when this one was about to go.
-        self._alone = False
+        self._last_standing = False
         self._engine_id = ""
         self._preparing = asyncio.Lock()
         self._ground: Ground | None = None
@@ -105,6 +120,9 @@ class DockerGround:
                 lock.retire()
             finally:
                 lock.close()
+        for owner in self._stopped.owners():
+            if owner[0] == mine:
+                await self._remove_stopped(owner, "the tenant is deleted")
         labels = self._labels_of(tenant)
         for container in await self._requests.ask(docker_requests.list_containers, labels):
             await self._requests.ask(docker_requests.remove_container, container["Id"])
@@ -126,6 +144,7 @@ class DockerGround:
             await asyncio.wait(self._removals)
         if not await self._stands_alone():
             return
+        await self._remove_all_stopped()
         left = []
         for name in await self._requests.ask(docker_requests.list_volumes, self._labels("workspace")):
             try:
@@ -135,10 +154,59 @@ class DockerGround:
         if left:
             raise SandboxUnavailable("; ".join(left))
 
+    async def usage(self, sandbox: LiveSandbox) -> Usage | None:
+        """Return what a sandbox uses now; None where it is gone."""
+        if sandbox.runtime != "runc":
+            return Usage()  # gVisor is told to leave control groups alone
+        name = config.container_name(self._instance, sandbox.id)
+        stats = await self._requests.ask(docker_requests.container_stats, name)
+        return None if stats is None else usage_of(stats)
+
     async def owned(self) -> Sequence[str]:
         """Return the ids of the sandboxes that this instance owns, alive or not."""
         containers = await self._own_containers("sandbox")
         return [container["Labels"][config.SANDBOX_LABEL] for container in containers]
+
+    async def _remove_stopped(self, owner: Owner, reason: str) -> bool:
+        """Remove what is stopped of a thread; return whether there was anything that nobody started meanwhile."""
+        if not self._stopped.has(owner):
+            return False
+        lock = await self._locks.enter(owner)
+        try:
+            stopped, note = self._stopped.read(owner), lock.read()
+            # It may run again, and a crash have left the file.
+            gone = stopped is not None and (note is None or note.sandbox != stopped.note.sandbox)
+            if stopped is not None and gone:
+                await self._destroy(stopped.note.sandbox)
+                self._told(owner, stopped.note, "removed", reason)
+            self._stopped.remove(owner)
+            if note is None:
+                lock.retire()
+            return gone
+        finally:
+            lock.close()
+
+    async def _remove_all_stopped(self) -> None:
+        for owner in self._stopped.owners():
+            await self._remove_stopped(owner, "the last gateway of the engine stops")
+
+    def _told(self, owner: Owner, note: Note, state: State, reason: str) -> None:
+        self._tell(Transition(*owner, note.sandbox, state, reason, note.thread))
+
+    def _old_after_s(self, note: Note) -> float | None:
+        """Return when a sandbox is past its lifetime; None for never, and for one that nobody noted the making of."""
+        return None if self._lifetime_s is None or not note.created_s else note.created_s + self._lifetime_s
+
+    def _is_old(self, note: Note) -> bool:
+        old_after_s = self._old_after_s(note)
+        return old_after_s is not None and self._clock() >= old_after_s
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Do what is waited for before the engine is let go of."""
+        task = asyncio.create_task(work)
+        self._removals.add(task)
+        task.add_done_callback(self._removals.discard)
+        return task
 
     async def _prepared(self) -> Ground:
         """Return what sandboxes stand on, the runtime volume filled; asks the engine once."""
@@ -165,7 +233,7 @@ class DockerGround:
             if not standing.hold_alone():
                 return False
             standing.retire()
-            self._alone = True
+            self._last_standing = True
             return True
         finally:
             standing.close()

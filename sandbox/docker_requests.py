@@ -13,7 +13,7 @@ import os
 import socket
 import tarfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -28,6 +28,9 @@ from sandbox.errors import EngineUnavailable, ImageMissing, SandboxUnavailable
 
 _DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
 _THREADS = 8
+# Streams of whole workspaces have threads of their own: each takes as long as its other end wants.
+_STREAMS = 2
+_STREAM_PIECE_BYTES = 1024 * 1024
 _TIMEOUT_S = 60
 _REMOVAL_TIMEOUT_S = 30
 _CONFLICT_STATUS = 409
@@ -78,6 +81,7 @@ class DockerRequests:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="airlock-docker")
         # A sign of life is not to wait behind work, of which an engine may have much.
         self._pinging = ThreadPoolExecutor(1, thread_name_prefix="airlock-docker-ping")
+        self._streaming = ThreadPoolExecutor(_STREAMS, thread_name_prefix="airlock-docker-stream")
         self._client: Client | None = None
         self._connecting = threading.Lock()
 
@@ -92,6 +96,12 @@ class DockerRequests:
         """Run a request in the pool; EngineUnavailable for no answer, SandboxUnavailable for a refusal."""
         return await self.run(lambda: self._request(lambda client: request(client, *args, **kwargs)))
 
+    def ask_here(
+        self, request: Callable[Concatenate[Client, _Asked], _Value], *args: _Asked.args, **kwargs: _Asked.kwargs
+    ) -> _Value:
+        """Make a request in the caller's own thread, which it blocks; raises as `ask`."""
+        return self._request(lambda client: request(client, *args, **kwargs))
+
     async def ping(self) -> None:
         """Return when the engine answers, behind no other request; else as `ask`."""
         await asyncio.get_running_loop().run_in_executor(self._pinging, self._request, docker.APIClient.ping)
@@ -100,9 +110,41 @@ class DockerRequests:
         """Run other work that blocks in the pool."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
+    def begin_stream(self, work: Callable[[], _Value]) -> asyncio.Future[_Value]:
+        """Run work that reads or writes a stream, of which there are few at once."""
+        return asyncio.get_running_loop().run_in_executor(self._streaming, work)
+
+    def archive_of(self, container: str, path: str) -> Iterator[bytes]:
+        """Yield a tar stream of a path in a container, its names beginning with the last part of the path; it blocks.
+
+        EngineUnavailable and SandboxUnavailable as `ask`, and nothing for what is done with the pieces.
+        """
+        pieces, _ = self._request(lambda client: client.get_archive(container, path, chunk_size=_STREAM_PIECE_BYTES))
+        while (piece := self._request(lambda _: next(pieces, b""))) != b"":
+            yield piece
+
+    def put_archive(self, container: str, path: str, pieces: Iterable[bytes]) -> None:
+        """Unpack a tar stream below a path in a container; it blocks. What making a piece raises is raised here."""
+        failed: list[Exception] = []
+
+        def told() -> Iterator[bytes]:
+            try:
+                yield from pieces
+            except Exception as error:
+                failed.append(error)
+                raise
+
+        try:
+            self._request(lambda client: client.put_archive(container, path, told()))
+        except Exception:
+            if failed:
+                raise failed[0] from None
+            raise
+
     def close(self) -> None:
         """Let go of the engine; what is under way is not waited for."""
         self._threads.shutdown(wait=False)
+        self._streaming.shutdown(wait=False)
         self._pinging.shutdown(wait=False)
         if self._client is not None:
             self._client.close()
@@ -193,10 +235,29 @@ def start_container(client: Client, body: dict[str, Any], name: str, *, image: s
         raise StartRefused(reason) from error
 
 
+def start_again(client: Client, name: str) -> None:
+    """Start a container that was stopped; one that runs is no error."""
+    client.start(name)
+
+
+def stop_container(client: Client, name: str) -> None:
+    """Kill what runs in a container, which stays. One that does not run is no error."""
+    client.stop(name, timeout=0)
+
+
 def container_state(client: Client, name: str) -> dict[str, Any]:
     """Return the State of GET /containers/{name}/json."""
     state: dict[str, Any] = client.inspect_container(name)["State"]
     return state
+
+
+def container_stats(client: Client, name: str) -> dict[str, Any] | None:
+    """Return one reading of GET /containers/{name}/stats, with no second one awaited; None where it is gone."""
+    try:
+        found: dict[str, Any] = client.stats(name, stream=False, one_shot=True)
+    except NotFound:
+        return None
+    return found
 
 
 def remove_container(client: Client, name: str) -> None:
@@ -228,6 +289,15 @@ def read_file(client: Client, container: str, path: PurePosixPath) -> bytes | No
 def list_volumes(client: Client, labels: Mapping[str, str]) -> list[str]:
     """Return the names of the volumes that have these labels."""
     return [volume["Name"] for volume in client.volumes(filters=_labelled(labels))["Volumes"] or ()]
+
+
+def has_volume(client: Client, name: str) -> bool:
+    """Return whether there is a volume of this name."""
+    try:
+        client.inspect_volume(name)
+    except NotFound:
+        return False
+    return True
 
 
 def has_quotas(client: Client, probe: str) -> bool:

@@ -1,9 +1,10 @@
 """The Engine protocol: who makes sandboxes.
 
-A sandbox belongs to one tenant and one thread. Its life: create() -> running -> remove(). Its workspace outlives it:
-a sandbox made again for the same tenant and thread finds the same files, until remove_workspace().
+A sandbox belongs to one tenant and one thread. Its life: create() -> running -> remove(), and between, as often as it
+is idle, stop_idle() -> stopped -> create() -> running. Its workspace outlives it: a sandbox made again for the same
+tenant and thread finds the same files, until remove_workspace().
 
-    engine = DockerEngine(...)
+    engine = DockerEngine(...)                   # or MemoryEngine(): no Docker, no walls, for tests and development
     sandbox = await engine.create(spec)          # started, said hello, posture verified
     result = await sandbox.shell.execute("true", timeout_s=5, call_id="c1", ...)
     await engine.remove(sandbox.id)
@@ -22,15 +23,17 @@ Concerns such as pooling, limits and metrics are engines around an engine. Every
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from sandbox.health import Health
-from sandbox.remote_fs import RemoteFS
-from sandbox.remote_processes import RemoteProcesses
-from sandbox.remote_shell import RemoteShell
+from sandbox.protocols import FileSystem, Processes, Shell
+from sandbox.usage import Usage
 from sandbox.v1.channel_pb2 import Posture
+from sandbox.workspace_archive import Contents
+
+Saved = TypeVar("Saved")
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,10 @@ class SandboxSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     # Whether the file calls refuse a file that has more than one name: where a policy tells paths apart, they must.
     refuse_hard_links: bool = False
+    # How long it may be idle before it is stopped, None for as long as any; no two specs differ by it.
+    idle_timeout_s: float | None = field(default=None, compare=False)
+    # Why there may be no sandbox of this image, in words for who asked; image_gate.py refuses it.
+    refused: str = ""
 
 
 class Sandbox(Protocol):
@@ -76,12 +83,15 @@ class Sandbox(Protocol):
         """Whether it was made in another way than its spec says, and lent because others have calls in it."""
         ...
 
+    ended_processes: int
+    """How many background processes ended when it was last stopped for being idle; whoever has said so makes it 0."""
+
     @property
-    def files(self) -> RemoteFS: ...
+    def files(self) -> FileSystem: ...
     @property
-    def shell(self) -> RemoteShell: ...
+    def shell(self) -> Shell: ...
     @property
-    def processes(self) -> RemoteProcesses:
+    def processes(self) -> Processes:
         """Its background processes."""
         ...
 
@@ -170,6 +180,10 @@ class Engine(Protocol):
         """Return whether the spec's tenant and thread seem to have a sandbox, by a look that asks no engine."""
         ...
 
+    def stopped(self, spec: SandboxSpec) -> str | None:
+        """Return the id of what is stopped of the spec's tenant and thread, by a look that asks no engine."""
+        ...
+
     def owners(self) -> Sequence[tuple[str, str]]:
         """Return whose sandboxes there are or are being made, whichever process does: container_config.owner() of each.
 
@@ -179,6 +193,10 @@ class Engine(Protocol):
 
     async def live(self, tenant: str) -> Sequence[LiveSandbox]:
         """Return a tenant's sandboxes that live, whichever process made them, by id."""
+        ...
+
+    async def usage(self, sandbox: LiveSandbox) -> Usage | None:
+        """Return what a sandbox uses now, whichever process made it; None where it is gone."""
         ...
 
     async def stop(self, tenant: str, thread: str) -> LiveSandbox | None:
@@ -202,8 +220,40 @@ class Engine(Protocol):
         """
         ...
 
+    async def stop_idle(self, sandbox_id: str) -> bool:
+        """Stop a sandbox that nobody uses, for create() to start again: its files stay, its memory is free.
+
+        What ran in it ends and /tmp is empty then. One that another process has is only let go of, one that cannot be
+        stopped is removed; return whether it is stopped. None is no error. Stopped, it does not live: neither find()
+        nor has(), owners() or live() know of it.
+        """
+        ...
+
+    async def trim_stopped(self, *, timeout_s: float, limit: int) -> int:
+        """Remove what is stopped for `timeout_s`, or past `limit` of all processes; return how many sandboxes went.
+
+        Past the limit it is the tenant with the most that loses its longest stopped one.
+        """
+        ...
+
     async def remove(self, sandbox_id: str) -> None:
         """Remove a sandbox, not its workspace; one that another process has is only let go of. None is no error."""
+        ...
+
+    async def save_workspace(self, spec: SandboxSpec, take: Callable[[Contents], Saved]) -> Saved | None:
+        """Return what `take`, in a thread, makes of a thread's files, a sandbox or none living; None for no files.
+
+        What is written meanwhile is in it as it was at some moment. ArchiveBroken where that cannot be had,
+        SandboxBusy while the workspace is saved or replaced already.
+        """
+        ...
+
+    async def replace_workspace(self, spec: SandboxSpec, give: Callable[[], Contents]) -> None:
+        """Have what `give`, called in a thread, yields in the place of a thread's files; its sandbox is removed.
+
+        SandboxBusy, with nothing changed, while calls are under way in it; WorkspaceIncomplete when it went wrong after
+        the old files were removed. What `give` raises is raised, as the cause of that.
+        """
         ...
 
     async def remove_workspace(self, tenant: str, thread: str) -> bool:

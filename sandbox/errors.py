@@ -4,7 +4,9 @@
     +-- EngineUnavailable        the Docker engine does not answer
     +-- SandboxUnavailable       a sandbox could not be made or did not come up
     |   +-- ImageMissing         its image is not there and could not be pulled
+    |   +-- ImageRefused         its image is not one that the operator allows
     |   +-- PostureTooWeak       it came up weaker than its policy asks; it was removed
+    |   +-- WorkspaceIncomplete  a workspace was being replaced, and is neither the old one nor the new one
     +-- SandboxBusy              calls are under way in a sandbox that was to be stopped
     +-- DaemonLost               the daemon went away or broke the protocol during a call
     +-- Exhausted                the sandbox has no process or memory left for it
@@ -43,8 +45,16 @@ class ImageMissing(SandboxUnavailable):
     """The image is not there and could not be pulled."""
 
 
+class ImageRefused(SandboxUnavailable):
+    """The image is not one that the operator allows."""
+
+
 class PostureTooWeak(SandboxUnavailable):
     """The sandbox is weaker than its policy asks."""
+
+
+class WorkspaceIncomplete(SandboxUnavailable):
+    """A workspace was being replaced when something went wrong: it is neither the old one nor the new one."""
 
 
 class SandboxBusy(SandboxError):

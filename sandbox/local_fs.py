@@ -38,9 +38,13 @@ _Value = TypeVar("_Value")
 
 
 class LocalFS:
-    """Files of this machine. With `root`, that directory stands at /workspace and nothing else can be reached."""
+    """Files of this machine. With `root`, that directory stands at /workspace and nothing else can be reached.
 
-    def __init__(self, root: Path | None = None) -> None:
+    `refuse_hard_links` refuses the content of a file with more than one name, as RemoteFS does.
+    """
+
+    def __init__(self, root: Path | None = None, *, refuse_hard_links: bool = False) -> None:
+        self._one_name = refuse_hard_links
         # The rooms below refuse links anywhere in a path, so the root is taken where it really is.
         self._root = str(root.resolve(strict=True)) if root is not None else None
 
@@ -64,7 +68,7 @@ class LocalFS:
 
         def open_file() -> tuple[int, os.stat_result]:
             with Place(real) as place:
-                return place.open_regular()
+                return place.open_regular(one_name=self._one_name)
 
         fd, state = await self._run(open_file)
         # What is appended while somebody reads is for the next read, or a file that grows would never end.
@@ -82,7 +86,7 @@ class LocalFS:
         """Return a page of lines; 1 MiB at most."""
         limit = checked_lines(offset, limit, limit_bytes)
         request = pb.ReadLinesRequest(path=self._real(path), offset=offset, limit=limit, limit_bytes=limit_bytes)
-        reply = await self._answer(read_page(request))
+        reply = await self._answer(read_page(request, one_name=self._one_name))
         return replies.lines_page(reply.read_lines, limit=limit, limit_bytes=limit_bytes)
 
     async def write(self, path: str, data: bytes | AsyncIterable[bytes]) -> Entry:
@@ -93,7 +97,7 @@ class LocalFS:
         def begin() -> tuple[Place, Replacement]:
             place = Place(real, make_parents=True)
             try:
-                return place, Replacement(place)
+                return place, Replacement(place, one_name=self._one_name)
             except BaseException:
                 place.close()
                 raise
@@ -117,7 +121,8 @@ class LocalFS:
         checked_edit(old_text, new_text)
         path = self._real(path)
         request = pb.EditRequest(path=path, old_text=old_text, new_text=new_text, replace_all=replace_all)
-        return replies.edit_result((await self._answer(edit_files.edit(request))).edit)
+        reply = await self._answer(edit_files.edit(request, one_name=self._one_name))
+        return replies.edit_result(reply.edit)
 
     async def glob(self, path: str, pattern: str, *, offset: int = 0, limit: int = 1000) -> EntriesPage:
         """Return a page of paths that match; * and ? stop at /, ** does not. Links are not followed."""
@@ -142,7 +147,7 @@ class LocalFS:
             limit=limit,
             timeout_ms=checked_timeout_ms(timeout_s),
         )
-        reply = await self._answer(search.grep(request, self._root or WORKSPACE))
+        reply = await self._answer(search.grep(request, self._root or WORKSPACE, one_name=self._one_name))
         for match in reply.grep.matches:
             match.path = self._shown(match.path)
         return replies.grep_page(reply.grep, limit=limit, under=checked_path(path))

@@ -1,8 +1,9 @@
 """SandboxKeeper: lends each thread its one sandbox, making, replacing and removing them behind the callers' backs.
 
 One sandbox per tenant and thread. It is made once however many calls ask at the same time, replaced with the same
-workspace when it died, removed when idle, and the longest idle one makes room when too many live. Removal happens in
-the background: no caller waits for it, but for the one who replaces a dead sandbox, whose processes may still write.
+workspace when it died, stopped when idle and started again by the next call, and the longest idle one makes room when
+too many live. One that is stopped for long is removed. Stopping and removal happen in the background: no caller waits
+for them, but for the one who replaces a dead sandbox, whose processes may still write.
 
 What an earlier process left alive counts as live and idle from the start, until its thread asks for it. What other
 processes of the gateway have counts as well, as it was a moment ago: a limit may be passed by as many as are made at
@@ -12,6 +13,7 @@ the same time. Of a thread's sandbox that several processes keep, the last to fi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
@@ -41,11 +43,17 @@ class _Place:
         self.left: str | None = None
         self.users = 0
         self.used_s = 0.0
+        # What its owner's policy says of how long it may be idle.
+        self.idle_timeout_s: float | None = None
         self.leaving: asyncio.Task[None] | None = None
 
 
 class SandboxKeeper:
-    """Keeps the sandboxes of one gateway; `max_live` of them at most, each idle for `idle_timeout_s` at most."""
+    """Keeps the sandboxes of one gateway; `max_live` of them at most, each idle for `idle_timeout_s` at most.
+
+    An idle one is stopped, and removed when it was stopped for `stopped_timeout_s`; 0 removes it at once. `max_stopped`
+    is how many are stopped, of all gateways of the engine.
+    """
 
     def __init__(
         self,
@@ -54,12 +62,19 @@ class SandboxKeeper:
         idle_timeout_s: float = 300.0,
         max_live: int = 64,
         max_live_per_tenant: int = 16,
+        stopped_timeout_s: float = 0.0,
+        max_stopped: int = 256,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._idle_timeout_s = idle_timeout_s
         self._max_live = max_live
         self._max_live_per_tenant = max_live_per_tenant
+        self._stopped_timeout_s = stopped_timeout_s
+        self._max_stopped = max_stopped
+        # The shortest time that any owner's sandbox may be idle, and what tells of a shorter one.
+        self._shortest_s = idle_timeout_s
+        self._shorter = asyncio.Event()
         self._clock = clock
         # By owner(): digests, for what an earlier process left is known by no other name.
         self._places: dict[tuple[str, str], _Place] = {}
@@ -104,6 +119,7 @@ class SandboxKeeper:
         if key not in self._places and not self._engine.has(spec):
             await self._make_room(key[0])
         place = self._places.setdefault(key, _Place())
+        self._set_idle_timeout(place, spec)
         self._begin_sweeping()
         place.users += 1
         try:
@@ -147,6 +163,14 @@ class SandboxKeeper:
         finally:
             self._leave(key, place)
 
+    def at_hand(self, tenant: str, thread: str) -> Sandbox | None:
+        """Return a thread's sandbox as far as this process has it, for a look that is no use and keeps it from nothing.
+
+        It may be removed in the midst of the look, which is DaemonLost then.
+        """
+        place = self._places.get((digest(tenant), digest(tenant, thread)))
+        return None if place is None or place.sandbox is None or not place.sandbox.alive else place.sandbox
+
     def users(self, tenant: str, thread: str) -> int:
         """Return how many calls of this process are under way in a thread's sandbox."""
         place = self._places.get((digest(tenant), digest(tenant, thread)))
@@ -166,11 +190,12 @@ class SandboxKeeper:
             self._forget(key, place)
 
     def sweep(self) -> None:
-        """Begin to remove what is idle for too long."""
+        """Begin to stop what is idle for too long, or to remove it where nothing is to be stopped."""
         now_s = self._clock()
         for key, place in list(self._places.items()):
-            if place.users == 0 and now_s - place.used_s >= self._idle_timeout_s:
-                self._forget(key, place)
+            timeout_s = self._idle_timeout_s if place.idle_timeout_s is None else place.idle_timeout_s
+            if place.users == 0 and now_s - place.used_s >= timeout_s:
+                self._forget(key, place, stop=True)
 
     async def close(self, *, keep_sandboxes: bool = False, remove_workspaces: bool = False) -> None:
         """Remove every sandbox, busy ones too, and wait for it; with `remove_workspaces` all threads' files too.
@@ -275,23 +300,28 @@ class SandboxKeeper:
         idle = [(self._places[key].used_s, key) for key in keys if self._places[key].users == 0]
         if idle:
             _, key = min(idle)
-            self._forget(key, self._places[key])
+            self._forget(key, self._places[key], stop=True)
         return bool(idle)
 
-    def _forget(self, key: tuple[str, str], place: _Place) -> None:
+    def _forget(self, key: tuple[str, str], place: _Place, *, stop: bool = False) -> None:
+        """Have nothing to do with a place any more; what is in it is removed, or with `stop` stopped for being idle."""
+        stop = stop and self._stopped_timeout_s > 0
         if self._places.get(key) is place:
             del self._places[key]
         if place.sandbox is not None:
-            self._begin(self._remove(key, place.sandbox.id))
+            self._begin(self._remove(key, place.sandbox.id, stop=stop and place.sandbox.alive))
             place.sandbox = None
         if place.left is not None:
-            self._begin(self._remove(key, place.left))
+            self._begin(self._remove(key, place.left, stop=stop))
             place.left = None
 
-    async def _remove(self, key: tuple[str, str], sandbox_id: str) -> None:
+    async def _remove(self, key: tuple[str, str], sandbox_id: str, *, stop: bool = False) -> None:
         self._leaving[key] = self._leaving.get(key, 0) + 1
         try:
-            await self._engine.remove(sandbox_id)
+            if not stop:
+                await self._engine.remove(sandbox_id)
+            elif await self._engine.stop_idle(sandbox_id):
+                await self._trim()
         except SandboxError as error:
             log.warning("sandbox %s could not be removed, a later look will: %s", sandbox_id, error)
         finally:
@@ -299,17 +329,35 @@ class SandboxKeeper:
             if not self._leaving[key]:
                 del self._leaving[key]
 
+    async def _trim(self) -> None:
+        await self._engine.trim_stopped(timeout_s=self._stopped_timeout_s, limit=self._max_stopped)
+
+    def _set_idle_timeout(self, place: _Place, spec: SandboxSpec) -> None:
+        place.idle_timeout_s = spec.idle_timeout_s
+        if spec.idle_timeout_s is not None and spec.idle_timeout_s < self._shortest_s:
+            self._shortest_s = spec.idle_timeout_s
+            self._shorter.set()
+
     def _begin_sweeping(self) -> None:
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep_forever())
 
     async def _sweep_forever(self) -> None:
+        look_s = self._idle_timeout_s / _SWEEPS_PER_TIMEOUT
+        looked_s = self._clock()
         while True:
-            await asyncio.sleep(self._idle_timeout_s / _SWEEPS_PER_TIMEOUT)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._shortest_s / _SWEEPS_PER_TIMEOUT):
+                    await self._shorter.wait()
+            self._shorter.clear()
             self.sweep()
+            if self._clock() - looked_s < 0.9 * look_s:  # a timer may be a moment early
+                continue
+            looked_s = self._clock()
             try:
                 # What a process left that died: nobody may start in its place.
                 await self.adopt(await self._engine.reconcile())
+                await self._trim()
             except SandboxError as error:
                 log.warning("what other gateways left was not looked for: %s", error)
 

@@ -27,6 +27,11 @@ class Survivor:
     channel: Channel
     lock: ThreadLock
 
+    @property
+    def owner(self) -> tuple[str, str]:
+        """Whose it is, as container_config.owner() gives it."""
+        return self.sandbox.tenant, self.sandbox.thread
+
 
 async def reach(container: Mapping[str, Any], channel_root: Path, lock: ThreadLock) -> Survivor | None:
     """Return the sandbox in a container, as GET /containers/json shows it; None when it is not to be used."""

@@ -19,9 +19,10 @@ import fcntl
 import json
 import os
 import struct
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from sandbox.errors import SandboxUnavailable
 
@@ -38,7 +39,7 @@ _LAST_RETRY_S = 0.05
 class Note:
     """What a lock file says of its sandbox: its id, the digest of how it was made, and what its owner calls it.
 
-    Of a sandbox that was found without a file only the first two are known.
+    Of a sandbox that was found without a file only the first two are known. `created_s` is in seconds since 1970.
     """
 
     sandbox: str
@@ -46,6 +47,13 @@ class Note:
     thread: str = ""
     image: str = ""
     runtime: str = ""
+    created_s: float = 0.0
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> Self:
+        """Return the note in an object of JSON; what a later release says besides is passed over."""
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in said.items() if name in known})
 
 
 class ThreadLock:
@@ -137,8 +145,8 @@ class ThreadLock:
         if self._descriptor is None:
             return None
         try:
-            return Note(**json.loads(os.pread(self._descriptor, _NOTE_LIMIT_BYTES, 0)))
-        except (ValueError, TypeError):
+            return Note.of(json.loads(os.pread(self._descriptor, _NOTE_LIMIT_BYTES, 0)))
+        except (ValueError, TypeError, AttributeError):
             return None
 
     def write(self, note: Note) -> None:

@@ -146,7 +146,9 @@ def _note(done: ExecResult, timeout_s: float) -> str:
     said = f": {done.message}" if done.message else ""
     match done.outcome:
         case "exited":
-            return f"[exit code {done.exit_code}{said}]" if done.exit_code != 0 else ""
+            if done.exit_code == 0:
+                return f"[{done.message}]" if done.message else ""
+            return f"[exit code {done.exit_code}{said}]"
         case "timed_out":
             return (
                 f"[timed out after {timeout_s:g} s; everything the command had started was killed{said}. "

@@ -60,7 +60,10 @@ _REASON_LIMIT_CHARS = 200
 _SMALL_BYTES = 16_384
 # These reasons are the policy's own words about a call, and quote what it was to do.
 _QUOTES_ARGUMENTS = (DEFAULT_DENY, OPAQUE, INVALID_ARGUMENTS)
-_DELETED = "its thread is being deleted, or was just now; make the call again"
+_DELETED = (
+    "its thread is being deleted or its files are being restored, or were just now; make the call again, or restore "
+    "the snapshot again where that was cut short"
+)
 log = structlog.get_logger(__name__)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 
 from agent.filesystem import OnOutput, OutputStream
 from sandbox.engine import Sandbox, SandboxSpec
@@ -50,6 +51,11 @@ class ThreadSandbox:
                     "with theirs"
                 )
             yield sandbox
+
+    async def prepare(self) -> str:
+        """Have the sandbox, made or started as for a call; return its id."""
+        async with self._borrow() as sandbox:
+            return sandbox.id
 
     async def ls(self, path: str, *, offset: int = 0, limit: int = 1000) -> EntriesPage:
         """List a directory."""
@@ -144,7 +150,8 @@ class ThreadSandbox:
         """Run a command line; a sandbox that cannot be had is an outcome, for it is no fault of the command."""
         try:
             async with self._borrow() as sandbox:
-                return await sandbox.shell.execute(
+                notice = _said_once(sandbox)
+                done = await sandbox.shell.execute(
                     command,
                     timeout_s=timeout_s,
                     call_id=call_id,
@@ -153,6 +160,7 @@ class ThreadSandbox:
                     tail_chars=tail_chars,
                     on_output=on_output,
                 )
+                return replace(done, message="; ".join(filter(None, (done.message, notice)))) if notice else done
         except SandboxError as error:
             return ExecResult(outcome="failed_to_start", message=str(error))
 
@@ -285,3 +293,13 @@ class ThreadSandbox:
         """Kill what is left of a process and forget it."""
         async with self._borrow_with(process_id) as sandbox:
             return await sandbox.processes.remove(process_id)
+
+
+def _said_once(sandbox: Sandbox) -> str:
+    """Return what the next result says of processes that ended with a stop; "" where none did or it was said."""
+    ended, sandbox.ended_processes = sandbox.ended_processes, 0
+    if not ended:
+        return ""
+    return (
+        f"the sandbox was stopped for being idle before this: its background processes ({ended}) ended, /tmp is empty"
+    )

@@ -8,35 +8,28 @@ import resource
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncIterator, Collection, Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
+from gateway.cli.doctor_tenants import tenant_findings
+from gateway.cli.finding import Finding
 from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import EXIT_BAD_NEWS, Json, out, print_json
 
 if TYPE_CHECKING:
     from gateway.config import Config
+    from gateway.tenants import Tenant
     from sandbox.docker_engine import DockerEngine, EngineFacts
 
 _DISK_WANTED_BYTES = 5 * 1024**3
 _OPEN_FILES_WANTED = 4096
 _PYTHON_WANTED = (3, 11)
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "red"}
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at; `mend` is empty when it is as it should be."""
-
-    what: str
-    state: Literal["ok", "warning", "failed"]
-    detail: str
-    mend: str = ""
 
 
 def doctor(
@@ -74,6 +67,7 @@ async def _collect(engine_url: str | None, config: Path | None, slow: SlowWork) 
 async def _look(engine_url: str | None, config: Path | None, slow: SlowWork) -> AsyncIterator[Finding]:
     from gateway.clock import make_id
     from sandbox.docker_engine import DockerEngine
+    from sandbox.docker_requests import DockerRequests
     from sandbox.errors import SandboxError
 
     slow.at("this machine")
@@ -81,12 +75,18 @@ async def _look(engine_url: str | None, config: Path | None, slow: SlowWork) -> 
     yield _disk()
     yield _open_files()
     named_in = "--engine-url"
+    loaded: Config | None = None
+    tenants: Mapping[str, Tenant] = {}
     if config is not None:
         slow.at("the configuration, its policies and its database")
-        finding, loaded = _configuration(config)
+        finding, loaded, tenants = _configuration(config)
         yield finding
         if loaded is not None:
             yield _database(config)
+            if engine_url is None and loaded.sandbox.engine == "memory":
+                detail = "sandbox.engine is memory: commands run on this machine, unconfined"
+                yield Finding("engine", "warning", detail, "for anything but development, use `engine: docker`")
+                return
             if engine_url is None and loaded.sandbox.engine_url is not None:
                 engine_url, named_in = loaded.sandbox.engine_url, f"sandbox.engine_url of {config}"
         elif engine_url is None:
@@ -109,8 +109,18 @@ async def _look(engine_url: str | None, config: Path | None, slow: SlowWork) -> 
             yield Finding("engine", "failed", "does not answer", str(error))
             return
         try:
-            async for finding in _engine(engine, facts, slow):
+            if loaded is not None and tenants:
+                requests = DockerRequests(engine_url, named_in)
+                try:
+                    async for finding in tenant_findings(loaded, tenants, facts, requests):
+                        yield finding
+                finally:
+                    requests.close()
+            runtimes = {tenant.sandbox_spec("doctor").runtime for tenant in tenants.values()}
+            async for finding in _engine(engine, facts, runtimes, slow):
                 yield finding
+        except SandboxError as error:
+            yield Finding("engine", "failed", "answers no more", str(error))
         finally:
             await engine.close()
 
@@ -119,7 +129,10 @@ _RUNTIME = "airlock-runtime"
 _IMAGES = {"airlock-sandbox": "what tool code sees", _RUNTIME: "the daemon that is brought along"}
 
 
-async def _engine(engine: DockerEngine, facts: EngineFacts, slow: SlowWork) -> AsyncIterator[Finding]:
+async def _engine(
+    engine: DockerEngine, facts: EngineFacts, asked: Collection[str], slow: SlowWork
+) -> AsyncIterator[Finding]:
+    """Look at an engine; `asked` are the runtimes that some policy asks for."""
     yield Finding("engine", "ok", f"Docker {facts.version}, API {facts.api_version}, {facts.storage_driver}")
     yield _seccomp(facts)
     yield _landlock()
@@ -131,19 +144,23 @@ async def _engine(engine: DockerEngine, facts: EngineFacts, slow: SlowWork) -> A
         yield _runtime(runtime, facts)
     if set(_IMAGES) <= set(facts.images):
         slow.at("a trial sandbox")
-        async for finding in _limits(engine):
-            yield finding
+        for runtime in {"runc": None, **dict.fromkeys(sorted(asked))}:
+            if runtime in facts.runtimes:
+                async for finding in _trial(engine, runtime):
+                    yield finding
 
 
-async def _limits(engine: DockerEngine) -> AsyncIterator[Finding]:
+async def _trial(engine: DockerEngine, runtime: str) -> AsyncIterator[Finding]:
     """Start a sandbox; the engine refuses one whose posture is weaker than asked, so that coming up is the proof."""
     from sandbox.engine import SandboxSpec
     from sandbox.errors import SandboxError
 
+    what = "sandbox" if runtime == "runc" else f"sandbox {runtime}"
     try:
-        sandbox = await engine.create(SandboxSpec(tenant="doctor", thread="doctor", image="airlock-sandbox"))
+        spec = SandboxSpec(tenant="doctor", thread=f"doctor-{runtime}", image="airlock-sandbox", runtime=runtime)
+        sandbox = await engine.create(spec)
     except SandboxError as error:
-        yield Finding("sandbox", "failed", "a trial sandbox did not come up", str(error))
+        yield Finding(what, "failed", "a trial sandbox did not come up", str(error))
         return
     try:
         ran = await sandbox.shell.execute(
@@ -151,10 +168,12 @@ async def _limits(engine: DockerEngine) -> AsyncIterator[Finding]:
         )
         said = b"".join(piece.data for piece in ran.output).decode("utf-8", "replace").strip()
         if ran.exit_code == 0 and said.isdigit() and said != "0":
-            yield Finding("sandbox", "ok", f"a trial sandbox ran a command as user {said}")
+            yield Finding(what, "ok", f"a trial sandbox ran a command as user {said}")
         else:
-            yield Finding("sandbox", "failed", f"a trial command ended with {ran.outcome}: {said}", ran.message)
+            yield Finding(what, "failed", f"a trial command ended with {ran.outcome}: {said}", ran.message)
         posture = sandbox.posture
+        if runtime != "runc":
+            return  # gVisor keeps its limits outside, where its /proc does not tell of them
         for what, detail in (
             ("limit memory", f"{posture.memory_limit_bytes // 1024**2} MiB, read back from the kernel"),
             ("limit processes", f"{posture.pids_limit}, read back from the kernel"),
@@ -165,7 +184,7 @@ async def _limits(engine: DockerEngine) -> AsyncIterator[Finding]:
         yield _workspace(engine)
     finally:
         await engine.remove(sandbox.id)
-        await engine.remove_workspace("doctor", "doctor")
+        await engine.remove_workspace(spec.tenant, spec.thread)
 
 
 def _workspace(engine: DockerEngine) -> Finding:
@@ -183,7 +202,7 @@ def _not_known(what: str, mend: str = "") -> Finding:
     return Finding(what, "warning", "not known: the configuration does not load", mend)
 
 
-def _configuration(path: Path) -> tuple[Finding, Config | None]:
+def _configuration(path: Path) -> tuple[Finding, Config | None, Mapping[str, Tenant]]:
     """Load what `airlock serve` would load; return the configuration too, also where only a policy does not load."""
     from gateway.config import Config
     from gateway.errors import Misconfigured
@@ -194,9 +213,9 @@ def _configuration(path: Path) -> tuple[Finding, Config | None]:
         config = Config.load(path)
         tenants = load_tenants(config)
     except Misconfigured as error:
-        return Finding("configuration", "failed", "does not load", str(error)), config
+        return Finding("configuration", "failed", "does not load", str(error)), config, {}
     versions = ", ".join(f"{tenant.name} {tenant.policy.version}" for tenant in tenants.values())
-    return Finding("configuration", "ok", f"loads; policies: {versions}"), config
+    return Finding("configuration", "ok", f"loads; policies: {versions}"), config, tenants
 
 
 def _database(path: Path) -> Finding:
@@ -274,4 +293,6 @@ def _runtime(name: str, facts: EngineFacts) -> Finding:
         return Finding(f"runtime {name}", "ok", "known to the engine")
     if name == "runc":
         return Finding("runtime runc", "failed", "not known to the engine", "install runc")
-    return Finding(f"runtime {name}", "warning", "not known to the engine", "install gVisor and name it in daemon.json")
+    return Finding(
+        f"runtime {name}", "warning", "not known to the engine", "install gVisor and register it: docs/deployment.md"
+    )

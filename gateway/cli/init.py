@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,6 +42,8 @@ model:
 def init(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Made if it is not there.")],
     *,
+    database_url: Annotated[str, typer.Option(help="postgresql://USER@HOST/NAME in place of SQLite.")] = "",
+    database_password_file: Annotated[str, typer.Option(help="A file with PostgreSQL's password.")] = "",
     as_json: Json = False,
 ) -> None:
     """Write a starter configuration and policy, and make keys for the tenant "default"."""
@@ -58,7 +61,7 @@ def init(
     try:
         policy_path.parent.mkdir(parents=True, exist_ok=True)
         policy_path.write_text(STARTER_POLICY, encoding="utf-8")
-        config_path.write_text(_CONFIG, encoding="utf-8")
+        config_path.write_text(_CONFIG + _database(database_url, database_password_file), encoding="utf-8")
     except OSError as error:
         fail(f"{error.filename}: {error.strerror}", EXIT_USAGE, as_json=as_json)
     secret, approver, operator = asyncio.run(_make_keys(Config.load(config_path)))
@@ -72,6 +75,12 @@ def init(
     out.print(f"For people who answer what agents ask for, and for nothing else:\n\n  {approver}\n")
     out.print(f"For operators: tenants, keys, policies and the audit of all:\n\n  {operator}\n")
     out.print(f"Start the gateway with [bold]airlock serve --config {config_path}[/]")
+
+
+def _database(url: str, password_file: str) -> str:
+    """Return what a configuration says of a database that is not SQLite; JSON's texts are YAML's."""
+    given = {"database_url": url, "database_password_file": password_file}
+    return "".join(f"\n{name}: {json.dumps(value)}\n" for name, value in given.items() if value)
 
 
 async def _make_keys(config: Config) -> list[str]:

@@ -11,6 +11,7 @@ from gateway.cli import (
     audit,
     bench,
     doctor,
+    engine_proxy,
     files,
     init,
     key,
@@ -38,6 +39,7 @@ app.command("serve")(serve.serve)
 app.command("run")(run.run)
 app.command("doctor")(doctor.doctor)
 app.command("bench")(bench.bench)
+app.command("engine-proxy")(engine_proxy.engine_proxy)
 app.add_typer(runs.app, name="runs")
 app.add_typer(thread.app, name="thread")
 app.add_typer(files.app, name="files")

@@ -1,4 +1,4 @@
-"""`airlock sandbox`: look at a tenant's sandboxes, and stop one."""
+"""`airlock sandbox`: a tenant's sandboxes, looked at and looked after."""
 
 from __future__ import annotations
 
@@ -8,8 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from gateway.cli.sandbox_history import history
+from gateway.cli.sandbox_snapshots import restore, snapshot, snapshots
+from gateway.cli.sandbox_stats import stats, top
 from gateway.cli.slow_work import SlowWork
-from gateway.cli.terminal import DEFAULT_ADDRESS, Address, Json, Key, err, listing, out, print_json, run_client
+from gateway.cli.terminal import (
+    DEFAULT_ADDRESS,
+    EXIT_USAGE,
+    Address,
+    Json,
+    Key,
+    err,
+    fail,
+    listing,
+    out,
+    print_json,
+    run_client,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,6 +79,26 @@ def get(
 
 
 @app.command()
+def create(
+    *, thread: Thread = "default", address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = False
+) -> None:
+    """Make the sandbox of a thread ahead of its first call; one that lives is shown as it is."""
+
+    async def work() -> Sandbox:
+        from gateway.client import Client
+
+        async with Client(address, key) as airlock:
+            return await airlock.create_sandbox(thread)
+
+    with SlowWork(f"making the sandbox of thread {thread}"):
+        made = run_client(work(), as_json=as_json)
+    if as_json:
+        print_json(_as_json(made))
+    else:
+        _show([made])
+
+
+@app.command()
 def stop(
     *, thread: Thread = "default", address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = False
 ) -> None:
@@ -81,6 +116,63 @@ def stop(
         print_json(_as_json(found))
     else:
         err.print(f"stopped {found.id}; the files of thread {found.thread} stay", markup=False)
+
+
+@app.command()
+def resume(
+    *, thread: Thread = "default", address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = False
+) -> None:
+    """Start the sandbox of a thread that was stopped for being idle, ahead of its next call."""
+
+    async def work() -> Sandbox:
+        from gateway.client import Client
+
+        async with Client(address, key) as airlock:
+            return await airlock.resume_sandbox(thread)
+
+    with SlowWork(f"starting the sandbox of thread {thread}"):
+        resumed = run_client(work(), as_json=as_json)
+    if as_json:
+        print_json(_as_json(resumed))
+    else:
+        _show([resumed])
+
+
+@app.command()
+def delete(
+    *,
+    thread: Thread = "default",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    address: Address = DEFAULT_ADDRESS,
+    key: Key = "",
+    as_json: Json = False,
+) -> None:
+    """Remove the sandbox of a thread and its files, for good; messages and runs stay. The key needs the scope files."""
+    if not yes:
+        if as_json:
+            fail("nobody can be asked with --json: say --yes", EXIT_USAGE, as_json=True)
+        typer.confirm(f"Remove the sandbox of thread {thread!r} with its files?", abort=True)
+
+    async def work() -> Sandbox | None:
+        from gateway.client import Client
+
+        async with Client(address, key) as airlock:
+            return await airlock.delete_sandbox(thread)
+
+    with SlowWork(f"removing the sandbox of thread {thread}"):
+        was = run_client(work(), as_json=as_json)
+    if as_json:
+        print_json({"thread": thread, "sandbox": None if was is None else _as_json(was)})
+    else:
+        err.print(f"removed the sandbox and the files of thread {thread}", markup=False)
+
+
+app.command()(stats)
+app.command()(top)
+app.command()(history)
+app.command()(snapshot)
+app.command()(snapshots)
+app.command()(restore)
 
 
 def _show(found: Sequence[Sandbox]) -> None:

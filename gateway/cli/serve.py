@@ -42,10 +42,13 @@ def serve(
 
     Sandboxes are removed then or kept (sandbox.on_stop).
     """
+    # Said before grpc is loaded: what the in-memory engine has a forked child do has nothing to do with gRPC, whose
+    # handlers would start its threads again there, on descriptors that the child has closed.
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     from gateway.config import Config
     from gateway.errors import AirlockError, from_sandbox
     from gateway.logging import set_up_logging
-    from gateway.serving.cautions import refuse_open_files, refuse_plaintext
+    from gateway.serving.cautions import refuse_open_files, refuse_plaintext, refuse_unconfined
     from gateway.serving.listening import refuse_taken
     from sandbox.errors import SandboxError
 
@@ -60,6 +63,7 @@ def serve(
             return
         loaded = Config.load(config)
         refuse_plaintext(loaded, listen, insecure=insecure_plaintext)
+        refuse_unconfined(loaded, listen, workers=workers)
         refuse_open_files(loaded)
         if workers > 1:
             options = ["--insecure-plaintext"] if insecure_plaintext else []

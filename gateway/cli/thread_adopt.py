@@ -73,6 +73,8 @@ async def _adopt(path: Path, engine: str, tenant: str) -> _Adopted:
     from gateway.storage.engine_store import EngineServed, EngineStore
 
     config = Config.load(path)
+    if config.sandbox.engine == "memory":
+        raise _RefusedError("the in-memory engine has no place for the files of other engines' threads")
     own = await _own_engine(config)
     if engine == own:
         raise _RefusedError(f"{engine} is the engine of this configuration: its threads are here")

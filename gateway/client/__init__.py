@@ -22,7 +22,10 @@ from gateway.client.processes import Process, Processes, ProcessOutput
 from gateway.client.programs import ProgramResult
 from gateway.client.retry import Retry
 from gateway.client.runs import Event, PolicyMode, Run, RunStatus
+from gateway.client.sandbox_stats import DiskStats, SandboxStats
+from gateway.client.sandbox_transitions import SandboxTransition
 from gateway.client.sandboxes import Sandbox
+from gateway.client.snapshots import Snapshot
 from gateway.client.threads import Thread, ThreadMessage
 from gateway.client.tls import Tls
 from gateway.client.wire import Input
@@ -73,6 +76,7 @@ __all__ = [
     "Client",
     "Conflict",
     "DeadlineExceeded",
+    "DiskStats",
     "EditRefused",
     "Event",
     "Evicted",
@@ -109,7 +113,10 @@ __all__ = [
     "RunStatus",
     "Sandbox",
     "SandboxBusy",
+    "SandboxStats",
+    "SandboxTransition",
     "ScopeMissing",
+    "Snapshot",
     "StartFailed",
     "Thread",
     "ThreadBusy",

@@ -20,6 +20,7 @@ from gateway.client.programs import ProgramCalls
 from gateway.client.retry import DEFAULT_RETRY, Retry
 from gateway.client.runs import RunCalls, word
 from gateway.client.sandboxes import SandboxCalls
+from gateway.client.snapshots import SnapshotCalls
 from gateway.client.threads import ThreadCalls
 from gateway.client.tls import Tls
 from gateway.client.wire import Secret, message, pause
@@ -101,7 +102,16 @@ class Tool:
 
 
 class Client(
-    RunCalls, ThreadCalls, FileCalls, ProgramCalls, ProcessCalls, ApprovalCalls, AuditCalls, SandboxCalls, AdminCalls
+    RunCalls,
+    ThreadCalls,
+    FileCalls,
+    ProgramCalls,
+    ProcessCalls,
+    ApprovalCalls,
+    AuditCalls,
+    SandboxCalls,
+    SnapshotCalls,
+    AdminCalls,
 ):
     """A connection to a gateway; use it as an async context manager.
 

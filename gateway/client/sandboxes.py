@@ -1,12 +1,14 @@
-"""Sandboxes in the Python client: which live, and stopping one."""
+"""Sandboxes in the Python client: which live and what they use; making, stopping and deleting one."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from gateway.client.sandbox_stats import SandboxStats, stats_of
+from gateway.client.sandbox_transitions import SandboxTransition, transition_of
 from gateway.client.wire import Wire, message
 from gateway.v1 import sandbox_service_pb2 as pb
 from gateway.v1 import sandbox_service_pb2_grpc as grpc_pb
@@ -48,6 +50,18 @@ class SandboxCalls(Wire):
             if not token:
                 return
 
+    async def sandbox_transitions(self, *, thread: str | None = None) -> AsyncIterator[SandboxTransition]:
+        """Yield what became of the tenant's sandboxes, or of one thread's, the newest first, a page at a time."""
+        token = ""
+        while True:
+            request = message(pb.ListSandboxTransitionsRequest, page_size=_PAGE, page_token=token, thread=thread)
+            page = await self._unary(self._sandboxes.ListSandboxTransitions, request, safe=True)
+            for one in page.transitions:
+                yield transition_of(one)
+            token = page.next_page_token
+            if not token:
+                return
+
     async def get_sandbox(self, thread: str) -> Sandbox:
         """Return the sandbox of a thread. Raises NotFound where none lives."""
         request = message(pb.GetSandboxRequest, thread=thread)
@@ -61,6 +75,56 @@ class SandboxCalls(Wire):
         """
         request = message(pb.StopSandboxRequest, thread=thread)
         return _sandbox((await self._unary(self._sandboxes.StopSandbox, request, safe=True)).sandbox)
+
+    async def create_sandbox(self, thread: str) -> Sandbox:
+        """Return the sandbox of a thread, made ahead of its first call where none lives; it answers by then."""
+        request = message(pb.CreateSandboxRequest, thread=thread)
+        return _sandbox((await self._unary(self._sandboxes.CreateSandbox, request, safe=True)).sandbox)
+
+    async def resume_sandbox(self, thread: str) -> Sandbox:
+        """Return the sandbox of a thread, started again where it was stopped for being idle.
+
+        Raises NotFound where the thread has none, stopped or not.
+        """
+        request = message(pb.ResumeSandboxRequest, thread=thread)
+        return _sandbox((await self._unary(self._sandboxes.ResumeSandbox, request, safe=True)).sandbox)
+
+    async def delete_sandbox(self, thread: str) -> Sandbox | None:
+        """Remove the sandbox of a thread and its files, for good; return the sandbox as it was, None where none lived.
+
+        The key needs the scope `files`. Raises NotFound where there is nothing, also because an answer was lost and it
+        is done already; SandboxBusy while a call is under way in it, and ThreadBusy while a run is in the thread.
+        """
+        request = message(pb.DeleteSandboxRequest, thread=thread)
+        answer = await self._unary(self._sandboxes.DeleteSandbox, request, safe=True)
+        return _sandbox(answer.sandbox) if answer.HasField("sandbox") else None
+
+    async def get_sandbox_stats(self, thread: str) -> SandboxStats:
+        """Return what the sandbox of a thread uses. Raises NotFound where none lives."""
+        request = message(pb.GetSandboxStatsRequest, thread=thread)
+        return stats_of((await self._unary(self._sandboxes.GetSandboxStats, request, safe=True)).stats)
+
+    async def watch_sandbox_stats(
+        self, thread: str | None = None, *, interval_s: float = 2.0, readings: int = 0
+    ) -> AsyncIterator[Sequence[SandboxStats]]:
+        """Yield what all sandboxes of the tenant use, or that of a thread, every `interval_s`, 0.5 to 60.
+
+        It ends after so many `readings`, 0 for never, and goes on over a gateway's restart as long as the Retry says.
+        NotFound where the thread has no sandbox at the start.
+        """
+        told = 0
+
+        def request() -> pb.WatchSandboxStatsRequest:
+            left = readings - told if readings else 0
+            return message(
+                pb.WatchSandboxStatsRequest, thread=thread, interval_ms=round(interval_s * 1000), readings=left
+            )
+
+        async for reading in self._resumed(self._sandboxes.WatchSandboxStats, request, patient=False):
+            told += 1
+            yield [stats_of(one) for one in reading.stats]
+            if told == readings:
+                return
 
 
 def _sandbox(one: pb.Sandbox) -> Sandbox:

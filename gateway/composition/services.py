@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +12,16 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from gateway.audit.audit import Audit
 from gateway.calls.requested_programs import RequestedPrograms
+from gateway.calls.tended_sandboxes import TendedSandboxes
+from gateway.calls.thread_engines import ThreadEngines
 from gateway.composition.foundation import Foundation
 from gateway.composition.sandboxes import Sandboxes
 from gateway.composition.work import Work
-from gateway.erasure import Erasure, remove_files_of
+from gateway.erasure import Erasure, LeftOf, RemoveRest, remove_files_of
 from gateway.identity.auth import authentication
 from gateway.policy_admin import PolicyAdmin
 from gateway.runs.requested_runs import RequestedRuns
+from gateway.sandbox_usage import SandboxUsage
 from gateway.services.admin_service import Administration, AdminService
 from gateway.services.approval_service import ApprovalService
 from gateway.services.audit_service import AuditService
@@ -31,10 +34,14 @@ from gateway.services.workspace_service import WorkspaceService
 from gateway.serving.anonymous_calls import AnonymousStreams, BoundedHealth, BoundedReflection
 from gateway.serving.edge import Authenticator
 from gateway.serving.joint_server import JointServer
+from gateway.snapshots.snapshots import Snapshots
 from gateway.storage.audit_reader import AuditReader
+from gateway.storage.engine_store import EngineStore
 from gateway.storage.erasure_store import ErasureStore
 from gateway.storage.key_store import KeyStore
+from gateway.storage.snapshot_store import SnapshotStore
 from gateway.storage.thread_store import ThreadStore
+from gateway.storage.transition_store import TransitionStore
 from gateway.tenant_admin import TenantAdmin
 from gateway.threads import Threads
 from gateway.v1 import (
@@ -57,6 +64,7 @@ from gateway.v1 import (
     workspace_service_pb2,
     workspace_service_pb2_grpc,
 )
+from sandbox.engine import Engine
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,8 @@ class Parts:
     listed: ThreadStore
     audit: Audit
     authenticate: Authenticator
+    usage: SandboxUsage
+    snapshots: Snapshots
 
 
 @dataclass(frozen=True)
@@ -107,7 +117,17 @@ def _run(parts: Parts) -> RunService:
 
 
 def _sandbox(parts: Parts) -> SandboxService:
-    return SandboxService(parts.sandboxes.engine, parts.sandboxes.keeper, parts.on.store.audit, parts.authenticate)
+    engine, keeper = parts.sandboxes.engine, parts.sandboxes.keeper
+    tended = TendedSandboxes(engine, parts.work.tool_calls, parts.listed)
+    return SandboxService(
+        engine,
+        keeper,
+        parts.authenticate,
+        tended=tended,
+        usage=parts.usage,
+        snapshots=parts.snapshots,
+        history=TransitionStore(parts.on.database),
+    )
 
 
 def _thread(parts: Parts) -> ThreadService:
@@ -146,23 +166,48 @@ SERVICES = tuple(found.full_name for one in _SERVICES for found in one.contract.
 def make_parts(on: Foundation, sandboxes: Sandboxes, work: Work) -> Parts:
     """Make what only services need."""
     engine = sandboxes.engine
+    listed = ThreadStore(on.database)
+    snapshots = Snapshots(
+        on.config.resolved_snapshots_dir() / on.instance,
+        engine,
+        ThreadEngines(EngineStore(on.database), engine),
+        SnapshotStore(on.database),
+        (on.store, listed),
+    )
     erasure = Erasure(
         on.database,
         ErasureStore(on.database),
         remove_files_of(engine),
         engine.id,
-        left_of=engine.left_of,
-        remove_rest=engine.remove_all_of,
+        left_of=_left_of(engine, snapshots),
+        remove_rest=_remove_rest(engine, snapshots),
     )
     return Parts(
         on,
         sandboxes,
         work,
         erasure,
-        ThreadStore(on.database),
+        listed,
         Audit(AuditReader(on.database)),
         authentication(on.config.identity, on.config.path, on.database, on.tenants),
+        SandboxUsage(engine, sandboxes.keeper),
+        snapshots,
     )
+
+
+def _left_of(engine: Engine, snapshots: Snapshots) -> LeftOf:
+    async def left_of(tenant: str) -> Mapping[str, int]:
+        return {**await engine.left_of(tenant), **await snapshots.left_of(tenant)}
+
+    return left_of
+
+
+def _remove_rest(engine: Engine, snapshots: Snapshots) -> RemoveRest:
+    async def remove(tenant: str) -> int:
+        await snapshots.erase(tenant)
+        return await engine.remove_all_of(tenant)
+
+    return remove
 
 
 async def add_services(server: JointServer, parts: Parts) -> BoundedHealth:

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from gateway.policy.expressions import compile_expression
 from gateway.policy.globs import compile_glob
 from gateway.policy.hosts import compile_host
+from gateway.policy.images import ImageRule, check_image, check_image_glob
 from gateway.policy.regexes import compile_regex
 
 READING_TOOLS = frozenset({"ls", "read_file", "glob", "grep"})
@@ -101,6 +102,10 @@ def _whole_tool_sets(tools: Any) -> Any:
 Glob = Annotated[str, Field(max_length=1024), AfterValidator(_checked_glob)]
 Host = Annotated[str, Field(max_length=300), AfterValidator(_checked_host)]
 Regex = Annotated[str, AfterValidator(_checked_regex)]
+Image = Annotated[str, Field(min_length=1), AfterValidator(check_image)]
+ImageGlobs = Annotated[
+    tuple[Annotated[str, AfterValidator(check_image_glob)], ...], Field(min_length=1, max_length=1000)
+]
 Expression = Annotated[str, Field(min_length=1, max_length=2000), AfterValidator(_checked_expression)]
 RuleId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 Literals = Annotated[tuple[Text, ...], Field(min_length=1, max_length=100)]
@@ -148,13 +153,29 @@ ArgvPrefix = Annotated[tuple[ArgvWord, ...], Field(min_length=1, max_length=32)]
 class SandboxSection(Section):
     """What the tenant's sandboxes are made of. `mib` is 1,048,576 bytes; memory includes swap."""
 
-    image: Text = "airlock-sandbox"
+    image: Image = Field("airlock-sandbox", description="A name, a name with a digest (NAME@sha256:...), or an id.")
+    images: ImageGlobs | None = Field(
+        None, description="The images that may be used, as python:3.12* or registry.example.com/**; unset means any."
+    )
+    require_digest: bool = Field(default=False, description="Refuse an image that is named without its digest.")
     runtime: Literal["runc", "runsc"] = "runc"
     memory_mib: int = Field(default=1024, ge=64, le=1_048_576)
     cpus: float = Field(default=1.0, gt=0, le=1024, allow_inf_nan=False)
     pids: int = Field(default=512, ge=16, le=65_536)
     workspace_mib: int = Field(default=2048, ge=1, le=1_048_576)
     tmp_mib: int = Field(default=256, ge=1, le=1_048_576)
+    idle_timeout_s: float | None = Field(
+        default=None,
+        ge=1,
+        le=604_800,
+        allow_inf_nan=False,
+        description="A sandbox that nobody used for so long is stopped; unset means as the configuration says.",
+    )
+
+    @property
+    def image_rule(self) -> ImageRule:
+        """Which images this section lets be used."""
+        return ImageRule(self.images, self.require_digest)
 
 
 class LimitsSection(Section):
@@ -209,6 +230,7 @@ class EvictionSection(EvictionSizes):
 
 # No tenant may fill the database that it shares with others.
 _THREADS = 100_000
+_SNAPSHOTS = 100
 _STORED_BYTES = 10 * 1024 * 1024 * 1024
 
 
@@ -216,7 +238,8 @@ class QuotasSection(Section):
     """What all runs and calls of the tenant may use together, on all gateways; unset means that it is not counted.
 
     Minutes and days are those of the clock, in UTC. Bytes are those of results and of files that services move.
-    What is stored has a limit always: unset it is 100,000 threads and 10 GiB of messages, events and journal.
+    What is stored has a limit always: unset it is 100,000 threads, 10 GiB of messages, events and journal, and 100
+    snapshots with 10 GiB on the gateway's disk.
     """
 
     runs_at_once: int | None = Field(default=None, ge=1, le=100_000)
@@ -226,6 +249,8 @@ class QuotasSection(Section):
     bytes_per_day: int | None = Field(default=None, ge=1, le=2**53)
     threads: int | None = Field(default=None, ge=1, le=2**53)
     stored_bytes: int | None = Field(default=None, ge=1, le=2**53)
+    snapshots: int | None = Field(default=None, ge=1, le=100_000)
+    snapshot_bytes: int | None = Field(default=None, ge=1, le=2**53)
 
     @property
     def threads_limit(self) -> int:
@@ -236,6 +261,16 @@ class QuotasSection(Section):
     def stored_bytes_limit(self) -> int:
         """How many bytes of messages, events and journal may be stored of the tenant."""
         return _STORED_BYTES if self.stored_bytes is None else self.stored_bytes
+
+    @property
+    def snapshots_limit(self) -> int:
+        """How many snapshots the tenant may have."""
+        return _SNAPSHOTS if self.snapshots is None else self.snapshots
+
+    @property
+    def snapshot_bytes_limit(self) -> int:
+        """How many bytes of the gateway's disk they may take."""
+        return _STORED_BYTES if self.snapshot_bytes is None else self.snapshot_bytes
 
 
 class RedactedPattern(Section):

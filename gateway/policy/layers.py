@@ -20,8 +20,10 @@ from gateway.policy.document import (
     SandboxSection,
     Section,
 )
+from gateway.policy.images import ImageRule
 
 _OPERATORS_WORD = ("image", "runtime")
+_OF_IMAGES = ("images", "require_digest")
 
 
 def effective_document(tenant: PolicyDocument, operator: PolicyDocument | None) -> PolicyDocument:
@@ -59,9 +61,16 @@ def _smallest(*sections: Section, leaving_out: Iterable[str] = ()) -> dict[str, 
 
 
 def _sandbox(tenant: SandboxSection, operator: SandboxSection) -> SandboxSection:
-    numbers = _smallest(tenant, operator, leaving_out=_OPERATORS_WORD)
+    numbers = _smallest(tenant, operator, leaving_out=(*_OPERATORS_WORD, *_OF_IMAGES))
     words = {name: values[0] for name in _OPERATORS_WORD if (values := _written(name, operator, tenant))}
-    return SandboxSection(**numbers, **words)
+    section = SandboxSection(**numbers, **words)
+    digests = _written("require_digest", operator, tenant)
+    if digests:
+        section = section.model_copy(update={"require_digest": any(digests)})
+    # An image must be on both lists. There is one image, so the list that refuses it, if one does, says all.
+    lists = _written("images", operator, tenant)
+    refusing = [images for images in lists if ImageRule(images).refusal(section.image)]
+    return section.model_copy(update={"images": (refusing or lists)[0]}) if lists else section
 
 
 def _eviction(tenant: EvictionSection, operator: EvictionSection) -> EvictionSection:

@@ -175,7 +175,7 @@ class Runs:
             if isinstance(error, ConstraintViolated) and is_of_deletion(error):
                 self._tool_calls.forget_thread(tenant, thread.name)
                 raise ThreadBusy(
-                    f"thread {thread.name!r} is being deleted, or was just now: start the run again"
+                    f"thread {thread.name!r} is being deleted or restored, or was just now: start the run again"
                 ) from None
             if isinstance(error, ConstraintViolated) and (other := await self._store.under_way(thread)) is not None:
                 raise ThreadBusy(

@@ -2,30 +2,50 @@
 
 from __future__ import annotations
 
-from google.protobuf.timestamp_pb2 import Timestamp
+from collections.abc import AsyncIterator, Mapping
+from typing import ClassVar
 
-from gateway.errors import NotFound
+from gateway.calls.tended_sandboxes import TendedSandboxes, no_sandbox
+from gateway.errors import InvalidArgument, Unavailable
 from gateway.identity.presented import Context
-from gateway.identity.principal import actor
 from gateway.paging import page_size, paged, place_of
-from gateway.serving.edge import Authenticator, unary
-from gateway.storage.audit_store import AuditEntry, AuditStore
+from gateway.sandbox_usage import SandboxUsage
+from gateway.services.sandbox_messages import sandbox_message, stats_message, transition_message
+from gateway.services.snapshot_calls import SNAPSHOT_SCOPES, SnapshotCalls
+from gateway.serving.edge import Authenticator, streaming, unary
+from gateway.snapshots.snapshots import Snapshots
+from gateway.storage.transition_store import TransitionStore
 from gateway.tenants import Tenant
 from gateway.v1 import sandbox_service_pb2 as pb
-from gateway.v1 import sandbox_service_pb2_grpc as grpc_pb
 from sandbox.engine import Engine, LiveSandbox
 from sandbox.sandbox_keeper import SandboxKeeper
 
+_INTERVAL_MS, _SHORTEST_MS = 2000, 500
 
-class SandboxService(grpc_pb.SandboxServiceServicer):
+
+class SandboxService(SnapshotCalls):
     """Looks after sandboxes."""
 
     scope = "tool"
+    scopes: ClassVar[Mapping[str, str]] = {"DeleteSandbox": "files", **SNAPSHOT_SCOPES}
 
-    def __init__(self, engine: Engine, keeper: SandboxKeeper, audit: AuditStore, authenticate: Authenticator) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        keeper: SandboxKeeper,
+        authenticate: Authenticator,
+        *,
+        tended: TendedSandboxes,
+        usage: SandboxUsage,
+        snapshots: Snapshots,
+        history: TransitionStore,
+    ) -> None:
+        super().__init__(snapshots)
         self._engine = engine
         self._keeper = keeper
-        self._audit = audit
+        self._tended = tended
+        self._usage = usage
+        self._history = history
         self.authenticate = authenticate
 
     @unary
@@ -53,10 +73,7 @@ class SandboxService(grpc_pb.SandboxServiceServicer):
     ) -> pb.GetSandboxResponse:
         """Return the sandbox of a thread."""
         del context
-        thread = _thread(request.thread)
-        found = next((one for one in await self._engine.live(tenant.name) if one.thread == thread), None)
-        if found is None:
-            raise _none(thread)
+        found = await self._tended.get(tenant, _thread(request.thread))
         return pb.GetSandboxResponse(sandbox=self._message(tenant, found))
 
     @unary
@@ -66,27 +83,91 @@ class SandboxService(grpc_pb.SandboxServiceServicer):
         """Remove the sandbox of a thread, whichever gateway has it."""
         del context
         thread = _thread(request.thread)
-        was = await self._engine.stop(tenant.name, thread)
+        was = await self._tended.stop(tenant, thread)
         if was is None:
-            raise _none(thread)
-        entry = AuditEntry(
-            tenant=tenant.name, kind="sandbox_stopped", actor=actor(), thread=thread, details={"sandbox": was.id}
-        )
-        await self._audit.write(entry)
+            raise no_sandbox(thread)
         return pb.StopSandboxResponse(sandbox=self._message(tenant, was))
 
-    def _message(self, tenant: Tenant, one: LiveSandbox) -> pb.Sandbox:
-        created = Timestamp()
-        created.FromSeconds(int(one.created_s))
-        calls = self._keeper.users(tenant.name, one.thread)
-        return pb.Sandbox(
-            id=one.id, thread=one.thread, image=one.image, runtime=one.runtime, created_at=created, calls=calls
+    @unary
+    async def CreateSandbox(  # noqa: N802
+        self, tenant: Tenant, request: pb.CreateSandboxRequest, context: Context
+    ) -> pb.CreateSandboxResponse:
+        """Have the sandbox of a thread ahead of its calls."""
+        del context
+        made = await self._tended.create(tenant, _thread(request.thread))
+        return pb.CreateSandboxResponse(sandbox=self._message(tenant, made))
+
+    @unary
+    async def ResumeSandbox(  # noqa: N802
+        self, tenant: Tenant, request: pb.ResumeSandboxRequest, context: Context
+    ) -> pb.ResumeSandboxResponse:
+        """Start the sandbox of a thread that was stopped for being idle."""
+        del context
+        resumed = await self._tended.resume(tenant, _thread(request.thread))
+        return pb.ResumeSandboxResponse(sandbox=self._message(tenant, resumed))
+
+    @unary
+    async def DeleteSandbox(  # noqa: N802
+        self, tenant: Tenant, request: pb.DeleteSandboxRequest, context: Context
+    ) -> pb.DeleteSandboxResponse:
+        """Remove the sandbox of a thread and its files."""
+        del context
+        was, files = await self._tended.delete(tenant, _thread(request.thread))
+        sandbox = None if was is None else self._message(tenant, was)
+        return pb.DeleteSandboxResponse(sandbox=sandbox, files_removed=files)
+
+    @unary
+    async def GetSandboxStats(  # noqa: N802
+        self, tenant: Tenant, request: pb.GetSandboxStatsRequest, context: Context
+    ) -> pb.GetSandboxStatsResponse:
+        """Return what the sandbox of a thread uses."""
+        del context
+        thread = _thread(request.thread)
+        found = await self._usage.read(tenant.name, thread)
+        if not found:
+            raise no_sandbox(thread)
+        return pb.GetSandboxStatsResponse(stats=stats_message(found[0]))
+
+    @streaming
+    async def WatchSandboxStats(  # noqa: N802
+        self, tenant: Tenant, request: pb.WatchSandboxStatsRequest, context: Context
+    ) -> AsyncIterator[pb.WatchSandboxStatsResponse]:
+        """Stream what sandboxes use."""
+        del context
+        thread = _thread(request.thread) if request.HasField("thread") else None
+        interval_ms = request.interval_ms or _INTERVAL_MS
+        if interval_ms < _SHORTEST_MS:
+            raise InvalidArgument(f"interval_ms: {_SHORTEST_MS} to 60,000 are expected; 0 means {_INTERVAL_MS:,}")
+        if thread is not None:
+            await self._tended.get(tenant, thread)
+        told = 0
+        watched = self._usage.watch(tenant.name, thread, interval_s=interval_ms / 1000, readings=request.readings)
+        async for found in watched:
+            told += 1
+            yield pb.WatchSandboxStatsResponse(stats=[stats_message(one) for one in found])
+        if told != request.readings or not told:
+            raise Unavailable("the gateway is stopping; watch again when it is back")
+
+    @unary
+    async def ListSandboxTransitions(  # noqa: N802
+        self, tenant: Tenant, request: pb.ListSandboxTransitionsRequest, context: Context
+    ) -> pb.ListSandboxTransitionsResponse:
+        """Tell what became of sandboxes, the newest first, a page at a time."""
+        del context
+        size = page_size(request.page_size)
+        thread = _thread(request.thread) if request.HasField("thread") else None
+        query = ("sandbox transitions", tenant.name, thread)
+        after = place_of(request.page_token, *query)
+        found = await self._history.page(
+            tenant.name, thread=thread, before=None if after is None else after[0], limit=size + 1
         )
+        shown, token = paged(found, size, lambda one: (one.id, ""), *query)
+        told = [transition_message(one) for one in shown]
+        return pb.ListSandboxTransitionsResponse(transitions=told, next_page_token=token)
+
+    def _message(self, tenant: Tenant, one: LiveSandbox) -> pb.Sandbox:
+        return sandbox_message(one, self._keeper.users(tenant.name, one.thread))
 
 
 def _thread(name: str) -> str:
     return name or "default"
-
-
-def _none(thread: str) -> NotFound:
-    return NotFound(f"thread {thread!r} has no sandbox now; its next call makes one, with the files as they were")

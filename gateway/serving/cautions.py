@@ -43,6 +43,25 @@ def refuse_plaintext(config: Config, listen: str, *, insecure: bool) -> None:
         )
 
 
+def refuse_unconfined(config: Config, listen: str, *, workers: int) -> None:
+    """Raise Misconfigured where others than this machine's could have commands run by the in-memory engine.
+
+    It confines nothing: whoever may call has the rights of the gateway.
+    """
+    if config.sandbox.engine != "memory":
+        return
+    if not is_loopback(listen):
+        raise Misconfigured(
+            f"--listen {listen} is reached from other machines, and with `sandbox.engine: memory` every command runs "
+            "on this one unconfined, as the gateway's own user: listen on 127.0.0.1, or use `engine: docker`"
+        )
+    if workers > 1:
+        raise Misconfigured(
+            "--workers: the sandboxes of `sandbox.engine: memory` are of one process; leave it out, or use "
+            "`engine: docker`"
+        )
+
+
 async def refuse_known_keys(database: Database) -> None:
     """Raise Misconfigured where a key that everybody knows is good."""
     store = KeyStore(database)

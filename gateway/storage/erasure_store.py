@@ -26,6 +26,7 @@ from gateway.storage.tables import (
     policies,
     policy_changes,
     runs,
+    snapshots,
     threads,
     tool_calls,
 )
@@ -71,7 +72,7 @@ class ErasureStore:
             found = connection.execute(_thread(tenant, name)).first()
             if found is None:
                 return False
-            _refuse_under_way(connection, found.id)
+            refuse_under_way(connection, found.id)
             connection.execute(update(threads).where(threads.c.id == found.id).values(deletion=deletion))
             return True
 
@@ -98,7 +99,7 @@ class ErasureStore:
             if found.deletion != deletion:
                 raise DeletionLost
             thread_id = found.id
-            _refuse_under_way(connection, thread_id)
+            refuse_under_way(connection, thread_id)
             removed = {}
             for table in _TABLES:
                 belongs = belongs_to_thread(table, thread_id)
@@ -268,7 +269,7 @@ def _is_executing(tenant: str) -> ColumnElement[bool]:
     return (tool_calls.c.tenant == tenant) & (tool_calls.c.state == "executing")
 
 
-def _refuse_under_way(connection: Connection, thread_id: str) -> None:
+def refuse_under_way(connection: Connection, thread_id: str) -> None:
     """Raise RunUnderWay or CallUnderWay: a call is from before it asks for its sandbox until its outcome is written."""
     running = select(runs.c.id).where(runs.c.thread_id == thread_id, runs.c.status.in_(RUNS_UNDER_WAY))
     if (run_id := connection.execute(running.limit(1)).scalar()) is not None:
@@ -281,9 +282,9 @@ def _refuse_under_way(connection: Connection, thread_id: str) -> None:
 def belongs_to_thread(table: Table, thread_id: str) -> ColumnElement[bool] | None:
     """Return the condition for a table's rows that are a thread's; None for a table that belongs to none.
 
-    The audit names threads, and stays.
+    The audit names threads, and stays; snapshots name the thread and the run that they were taken of, and stay, too.
     """
-    if table.name in AUDIT:
+    if table.name in AUDIT or table is snapshots:
         return None
     if table is threads:
         return threads.c.id == thread_id

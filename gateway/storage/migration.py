@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from gateway.errors import Misconfigured
 from gateway.storage.connecting import begin_writing, connect, said_by_driver
 
-NEWEST = "0004"
+NEWEST = "0005"
 """The revision that this program works with. It is said here, for alembic is a tenth of what a gateway imports, and
 only one that finds another revision needs it."""
 

@@ -22,6 +22,7 @@ from gateway.storage.tables import (
     policies,
     policy_changes,
     runs,
+    sandbox_transitions,
     threads,
     tool_calls,
 )
@@ -86,6 +87,11 @@ class RetentionStore:
                 removed += await self._removed(delete(messages).where(messages.c.thread_id.in_(still)))
             last = ids[-1]
         return removed
+
+    async def prune_transitions(self, before_us: int) -> int:
+        """Remove what became of sandboxes before that."""
+        old = sandbox_transitions.c.at_us < before_us
+        return await self._pruned_by_id(sandbox_transitions, sandbox_transitions.c.id, old)
 
     async def prune_grants(self, before_us: int) -> int:
         """Remove the grants that were taken back before that, or were for runs that ended before it."""

@@ -185,6 +185,46 @@ tool_calls = Table(
     Index("ix_tool_calls_tenant", "tenant", "started_us"),
 )
 
+# What was kept of threads' files; the files themselves are in snapshots_dir. A thread that is deleted leaves them.
+snapshots = Table(
+    "snapshots",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("tenant", String(64), nullable=False),
+    Column("thread", String(256), nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+    Column("created_by", String(256), nullable=False),
+    Column("comment", Text, nullable=False),
+    Column("run_id", String(64), nullable=False),
+    Column("messages", Integer, nullable=False),
+    Column("files", Integer, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("stored_bytes", BigInteger, nullable=False),
+    Column("skipped", Integer, nullable=False),
+    Column("stripped", Integer, nullable=False),
+    Column("request_id", String(128)),
+    Column("request_digest", String(64)),
+    Unique("tenant", "request_id", name="uq_snapshots_request_id"),
+    Index("ix_snapshots_tenant_created", "tenant", "created_us", "id"),
+)
+
+# What became of sandboxes: creating, running, idle_stopped, failed, removed, and why.
+sandbox_transitions = Table(
+    "sandbox_transitions",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("tenant", String(64), nullable=False),
+    Column("thread_id", String(64), ForeignKey("threads.id"), nullable=False),
+    Column("engine", String(128), nullable=False),
+    Column("sandbox", String(64), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("reason", String(512), nullable=False),
+    Column("at_us", BigInteger, nullable=False, index=True),
+    Index("ix_sandbox_transitions_thread_id", "thread_id", "id"),
+    Index("ix_sandbox_transitions_tenant", "tenant", "id"),
+    sqlite_autoincrement=True,
+)
+
 # Every version of a policy that was ever applied, by the SHA-256 of its text.
 policies = Table(
     "policies",

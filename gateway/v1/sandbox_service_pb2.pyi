@@ -3,12 +3,28 @@ import datetime
 from gateway.v1 import validate_pb2 as _validate_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class SandboxState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SANDBOX_STATE_UNSPECIFIED: _ClassVar[SandboxState]
+    SANDBOX_STATE_CREATING: _ClassVar[SandboxState]
+    SANDBOX_STATE_RUNNING: _ClassVar[SandboxState]
+    SANDBOX_STATE_IDLE_STOPPED: _ClassVar[SandboxState]
+    SANDBOX_STATE_FAILED: _ClassVar[SandboxState]
+    SANDBOX_STATE_REMOVED: _ClassVar[SandboxState]
+SANDBOX_STATE_UNSPECIFIED: SandboxState
+SANDBOX_STATE_CREATING: SandboxState
+SANDBOX_STATE_RUNNING: SandboxState
+SANDBOX_STATE_IDLE_STOPPED: SandboxState
+SANDBOX_STATE_FAILED: SandboxState
+SANDBOX_STATE_REMOVED: SandboxState
 
 class Sandbox(_message.Message):
     __slots__ = ("id", "thread", "image", "runtime", "created_at", "calls")
@@ -25,6 +41,40 @@ class Sandbox(_message.Message):
     created_at: _timestamp_pb2.Timestamp
     calls: int
     def __init__(self, id: _Optional[str] = ..., thread: _Optional[str] = ..., image: _Optional[str] = ..., runtime: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., calls: _Optional[int] = ...) -> None: ...
+
+class SandboxTransition(_message.Message):
+    __slots__ = ("thread", "sandbox_id", "state", "reason", "at", "engine")
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    SANDBOX_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
+    thread: str
+    sandbox_id: str
+    state: SandboxState
+    reason: str
+    at: _timestamp_pb2.Timestamp
+    engine: str
+    def __init__(self, thread: _Optional[str] = ..., sandbox_id: _Optional[str] = ..., state: _Optional[_Union[SandboxState, str]] = ..., reason: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., engine: _Optional[str] = ...) -> None: ...
+
+class ListSandboxTransitionsRequest(_message.Message):
+    __slots__ = ("page_size", "page_token", "thread")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    thread: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., thread: _Optional[str] = ...) -> None: ...
+
+class ListSandboxTransitionsResponse(_message.Message):
+    __slots__ = ("transitions", "next_page_token")
+    TRANSITIONS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    transitions: _containers.RepeatedCompositeFieldContainer[SandboxTransition]
+    next_page_token: str
+    def __init__(self, transitions: _Optional[_Iterable[_Union[SandboxTransition, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class ListSandboxesRequest(_message.Message):
     __slots__ = ("page_size", "page_token", "runtime", "image")
@@ -69,3 +119,213 @@ class StopSandboxResponse(_message.Message):
     SANDBOX_FIELD_NUMBER: _ClassVar[int]
     sandbox: Sandbox
     def __init__(self, sandbox: _Optional[_Union[Sandbox, _Mapping]] = ...) -> None: ...
+
+class CreateSandboxRequest(_message.Message):
+    __slots__ = ("thread",)
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    thread: str
+    def __init__(self, thread: _Optional[str] = ...) -> None: ...
+
+class CreateSandboxResponse(_message.Message):
+    __slots__ = ("sandbox",)
+    SANDBOX_FIELD_NUMBER: _ClassVar[int]
+    sandbox: Sandbox
+    def __init__(self, sandbox: _Optional[_Union[Sandbox, _Mapping]] = ...) -> None: ...
+
+class ResumeSandboxRequest(_message.Message):
+    __slots__ = ("thread",)
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    thread: str
+    def __init__(self, thread: _Optional[str] = ...) -> None: ...
+
+class ResumeSandboxResponse(_message.Message):
+    __slots__ = ("sandbox",)
+    SANDBOX_FIELD_NUMBER: _ClassVar[int]
+    sandbox: Sandbox
+    def __init__(self, sandbox: _Optional[_Union[Sandbox, _Mapping]] = ...) -> None: ...
+
+class DeleteSandboxRequest(_message.Message):
+    __slots__ = ("thread",)
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    thread: str
+    def __init__(self, thread: _Optional[str] = ...) -> None: ...
+
+class DeleteSandboxResponse(_message.Message):
+    __slots__ = ("sandbox", "files_removed")
+    SANDBOX_FIELD_NUMBER: _ClassVar[int]
+    FILES_REMOVED_FIELD_NUMBER: _ClassVar[int]
+    sandbox: Sandbox
+    files_removed: bool
+    def __init__(self, sandbox: _Optional[_Union[Sandbox, _Mapping]] = ..., files_removed: _Optional[bool] = ...) -> None: ...
+
+class SandboxStats(_message.Message):
+    __slots__ = ("id", "thread", "runtime", "calls", "cpu_s", "cpus", "cpus_limit", "memory_bytes", "memory_limit_bytes", "memory_peak_bytes", "pids", "pids_limit", "workspace", "tmp")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    RUNTIME_FIELD_NUMBER: _ClassVar[int]
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    CPU_S_FIELD_NUMBER: _ClassVar[int]
+    CPUS_FIELD_NUMBER: _ClassVar[int]
+    CPUS_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PIDS_FIELD_NUMBER: _ClassVar[int]
+    PIDS_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    WORKSPACE_FIELD_NUMBER: _ClassVar[int]
+    TMP_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    thread: str
+    runtime: str
+    calls: int
+    cpu_s: float
+    cpus: float
+    cpus_limit: float
+    memory_bytes: int
+    memory_limit_bytes: int
+    memory_peak_bytes: int
+    pids: int
+    pids_limit: int
+    workspace: DiskStats
+    tmp: DiskStats
+    def __init__(self, id: _Optional[str] = ..., thread: _Optional[str] = ..., runtime: _Optional[str] = ..., calls: _Optional[int] = ..., cpu_s: _Optional[float] = ..., cpus: _Optional[float] = ..., cpus_limit: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., memory_peak_bytes: _Optional[int] = ..., pids: _Optional[int] = ..., pids_limit: _Optional[int] = ..., workspace: _Optional[_Union[DiskStats, _Mapping]] = ..., tmp: _Optional[_Union[DiskStats, _Mapping]] = ...) -> None: ...
+
+class DiskStats(_message.Message):
+    __slots__ = ("used_bytes", "partial", "limit_bytes")
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    used_bytes: int
+    partial: bool
+    limit_bytes: int
+    def __init__(self, used_bytes: _Optional[int] = ..., partial: _Optional[bool] = ..., limit_bytes: _Optional[int] = ...) -> None: ...
+
+class GetSandboxStatsRequest(_message.Message):
+    __slots__ = ("thread",)
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    thread: str
+    def __init__(self, thread: _Optional[str] = ...) -> None: ...
+
+class GetSandboxStatsResponse(_message.Message):
+    __slots__ = ("stats",)
+    STATS_FIELD_NUMBER: _ClassVar[int]
+    stats: SandboxStats
+    def __init__(self, stats: _Optional[_Union[SandboxStats, _Mapping]] = ...) -> None: ...
+
+class WatchSandboxStatsRequest(_message.Message):
+    __slots__ = ("thread", "interval_ms", "readings")
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    READINGS_FIELD_NUMBER: _ClassVar[int]
+    thread: str
+    interval_ms: int
+    readings: int
+    def __init__(self, thread: _Optional[str] = ..., interval_ms: _Optional[int] = ..., readings: _Optional[int] = ...) -> None: ...
+
+class WatchSandboxStatsResponse(_message.Message):
+    __slots__ = ("stats",)
+    STATS_FIELD_NUMBER: _ClassVar[int]
+    stats: _containers.RepeatedCompositeFieldContainer[SandboxStats]
+    def __init__(self, stats: _Optional[_Iterable[_Union[SandboxStats, _Mapping]]] = ...) -> None: ...
+
+class Snapshot(_message.Message):
+    __slots__ = ("id", "thread", "created_at", "created_by", "comment", "run_id", "messages", "files", "size_bytes", "stored_bytes", "skipped", "stripped")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    CREATED_BY_FIELD_NUMBER: _ClassVar[int]
+    COMMENT_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    STRIPPED_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    thread: str
+    created_at: _timestamp_pb2.Timestamp
+    created_by: str
+    comment: str
+    run_id: str
+    messages: int
+    files: int
+    size_bytes: int
+    stored_bytes: int
+    skipped: int
+    stripped: int
+    def __init__(self, id: _Optional[str] = ..., thread: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_by: _Optional[str] = ..., comment: _Optional[str] = ..., run_id: _Optional[str] = ..., messages: _Optional[int] = ..., files: _Optional[int] = ..., size_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., skipped: _Optional[int] = ..., stripped: _Optional[int] = ...) -> None: ...
+
+class CreateSnapshotRequest(_message.Message):
+    __slots__ = ("thread", "comment", "request_id")
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    COMMENT_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    thread: str
+    comment: str
+    request_id: str
+    def __init__(self, thread: _Optional[str] = ..., comment: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class CreateSnapshotResponse(_message.Message):
+    __slots__ = ("snapshot",)
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    snapshot: Snapshot
+    def __init__(self, snapshot: _Optional[_Union[Snapshot, _Mapping]] = ...) -> None: ...
+
+class ListSnapshotsRequest(_message.Message):
+    __slots__ = ("page_size", "page_token", "thread")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    thread: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., thread: _Optional[str] = ...) -> None: ...
+
+class ListSnapshotsResponse(_message.Message):
+    __slots__ = ("snapshots", "next_page_token")
+    SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    snapshots: _containers.RepeatedCompositeFieldContainer[Snapshot]
+    next_page_token: str
+    def __init__(self, snapshots: _Optional[_Iterable[_Union[Snapshot, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class GetSnapshotRequest(_message.Message):
+    __slots__ = ("snapshot_id",)
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    snapshot_id: str
+    def __init__(self, snapshot_id: _Optional[str] = ...) -> None: ...
+
+class GetSnapshotResponse(_message.Message):
+    __slots__ = ("snapshot",)
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    snapshot: Snapshot
+    def __init__(self, snapshot: _Optional[_Union[Snapshot, _Mapping]] = ...) -> None: ...
+
+class DeleteSnapshotRequest(_message.Message):
+    __slots__ = ("snapshot_id",)
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    snapshot_id: str
+    def __init__(self, snapshot_id: _Optional[str] = ...) -> None: ...
+
+class DeleteSnapshotResponse(_message.Message):
+    __slots__ = ("snapshot",)
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    snapshot: Snapshot
+    def __init__(self, snapshot: _Optional[_Union[Snapshot, _Mapping]] = ...) -> None: ...
+
+class RestoreSnapshotRequest(_message.Message):
+    __slots__ = ("snapshot_id", "thread")
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    snapshot_id: str
+    thread: str
+    def __init__(self, snapshot_id: _Optional[str] = ..., thread: _Optional[str] = ...) -> None: ...
+
+class RestoreSnapshotResponse(_message.Message):
+    __slots__ = ("snapshot", "thread")
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    snapshot: Snapshot
+    thread: str
+    def __init__(self, snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., thread: _Optional[str] = ...) -> None: ...

@@ -26,8 +26,9 @@ if _version_not_supported:
 
 
 class SandboxServiceStub:
-    """SandboxService looks after a tenant's sandboxes. It takes a key with the scope `tool`. A sandbox is made by the first
-    call of its thread, and is gone when it was idle for long; the thread's files outlive it.
+    """SandboxService looks after a tenant's sandboxes. It takes a key with the scope `tool`, and with `files` where files are
+    removed. A sandbox is made by the first call of its thread, or ahead of it, and is gone when it was idle for long; the
+    thread's files outlive it.
     """
 
     def __init__(self, channel):
@@ -51,11 +52,67 @@ class SandboxServiceStub:
                 request_serializer=gateway_dot_v1_dot_sandbox__service__pb2.StopSandboxRequest.SerializeToString,
                 response_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.StopSandboxResponse.FromString,
                 _registered_method=True)
+        self.CreateSandbox = channel.unary_unary(
+                '/gateway.v1.SandboxService/CreateSandbox',
+                request_serializer=gateway_dot_v1_dot_sandbox__service__pb2.CreateSandboxRequest.SerializeToString,
+                response_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.CreateSandboxResponse.FromString,
+                _registered_method=True)
+        self.ResumeSandbox = channel.unary_unary(
+                '/gateway.v1.SandboxService/ResumeSandbox',
+                request_serializer=gateway_dot_v1_dot_sandbox__service__pb2.ResumeSandboxRequest.SerializeToString,
+                response_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.ResumeSandboxResponse.FromString,
+                _registered_method=True)
+        self.DeleteSandbox = channel.unary_unary(
+                '/gateway.v1.SandboxService/DeleteSandbox',
+                request_serializer=gateway_dot_v1_dot_sandbox__service__pb2.DeleteSandboxRequest.SerializeToString,
+                response_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.DeleteSandboxResponse.FromString,
+                _registered_method=True)
+        self.GetSandboxStats = channel.unary_unary(
+                '/gateway.v1.SandboxService/GetSandboxStats',
+                request_serializer=gateway_dot_v1_dot_sandbox__service__pb2.GetSandboxStatsRequest.SerializeToString,
+                response_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.GetSandboxStatsResponse.FromString,
+                _registered_method=True)
+        self.WatchSandboxStats = channel.unary_stream(
+                '/gateway.v1.SandboxService/WatchSandboxStats',
+                request_serializer=gateway_dot_v1_dot_sandbox__service__pb2.WatchSandboxStatsRequest.SerializeToString,
+                response_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.WatchSandboxStatsResponse.FromString,
+                _registered_method=True)
+        self.ListSandboxTransitions = channel.unary_unary(
+                '/gateway.v1.SandboxService/ListSandboxTransitions',
+                request_serializer=gateway_dot_v1_dot_sandbox__service__pb2.ListSandboxTransitionsRequest.SerializeToString,
+                response_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.ListSandboxTransitionsResponse.FromString,
+                _registered_method=True)
+        self.CreateSnapshot = channel.unary_unary(
+                '/gateway.v1.SandboxService/CreateSnapshot',
+                request_serializer=gateway_dot_v1_dot_sandbox__service__pb2.CreateSnapshotRequest.SerializeToString,
+                response_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.CreateSnapshotResponse.FromString,
+                _registered_method=True)
+        self.ListSnapshots = channel.unary_unary(
+                '/gateway.v1.SandboxService/ListSnapshots',
+                request_serializer=gateway_dot_v1_dot_sandbox__service__pb2.ListSnapshotsRequest.SerializeToString,
+                response_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.ListSnapshotsResponse.FromString,
+                _registered_method=True)
+        self.GetSnapshot = channel.unary_unary(
+                '/gateway.v1.SandboxService/GetSnapshot',
+                request_serializer=gateway_dot_v1_dot_sandbox__service__pb2.GetSnapshotRequest.SerializeToString,
+                response_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.GetSnapshotResponse.FromString,
+                _registered_method=True)
+        self.DeleteSnapshot = channel.unary_unary(
+                '/gateway.v1.SandboxService/DeleteSnapshot',
+                request_serializer=gateway_dot_v1_dot_sandbox__service__pb2.DeleteSnapshotRequest.SerializeToString,
+                response_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.DeleteSnapshotResponse.FromString,
+                _registered_method=True)
+        self.RestoreSnapshot = channel.unary_unary(
+                '/gateway.v1.SandboxService/RestoreSnapshot',
+                request_serializer=gateway_dot_v1_dot_sandbox__service__pb2.RestoreSnapshotRequest.SerializeToString,
+                response_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.RestoreSnapshotResponse.FromString,
+                _registered_method=True)
 
 
 class SandboxServiceServicer:
-    """SandboxService looks after a tenant's sandboxes. It takes a key with the scope `tool`. A sandbox is made by the first
-    call of its thread, and is gone when it was idle for long; the thread's files outlive it.
+    """SandboxService looks after a tenant's sandboxes. It takes a key with the scope `tool`, and with `files` where files are
+    removed. A sandbox is made by the first call of its thread, or ahead of it, and is gone when it was idle for long; the
+    thread's files outlive it.
     """
 
     def ListSandboxes(self, request, context):
@@ -81,6 +138,102 @@ class SandboxServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateSandbox(self, request, context):
+        """CreateSandbox makes the sandbox of a thread ahead of its first call, of the policy's image, runtime and limits, and
+        returns it when it answers. A thread has one sandbox: one that lives is returned as it is, so it is safe to repeat. It
+        counts in tool_calls_per_minute. The thread is made, too, where there was none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeSandbox(self, request, context):
+        """ResumeSandbox starts the sandbox of a thread that was stopped for being idle, as the thread's next call would, and
+        returns it; one that lives is returned as it is. One that cannot be started as it was, for the policy asks for another
+        by now, is made anew. NOT_FOUND where the thread has none, stopped or not: nothing is made then. Safe to repeat.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteSandbox(self, request, context):
+        """DeleteSandbox removes the sandbox of a thread and the thread's files, for good; its messages, runs and snapshots stay.
+        It takes the scope `files`, and goes past the policy's rules of paths. FAILED_PRECONDITION, reason SANDBOX_BUSY, while a
+        call is under way in it, and THREAD_BUSY while a run of the thread is. NOT_FOUND where there is neither a sandbox nor
+        files; after a broken connection that says that it is done.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetSandboxStats(self, request, context):
+        """GetSandboxStats returns what the sandbox of a thread uses; NOT_FOUND where none lives. To ask is no use of the
+        sandbox: it is idle all the same.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchSandboxStats(self, request, context):
+        """WatchSandboxStats streams what the tenant's sandboxes use, or what one thread's does, again and again. It ends after
+        `readings`, or with the gateway, which is UNAVAILABLE. One that lives no more is left out.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSandboxTransitions(self, request, context):
+        """ListSandboxTransitions tells what became of the tenant's sandboxes, or of one thread's, the newest first: made,
+        running, stopped for being idle, resumed, failed, removed, and why. It goes with the thread, and grows old by the
+        operator's retention. What a gateway did in the moment in which it was killed is not told.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateSnapshot(self, request, context):
+        """CreateSnapshot keeps the files of a thread as they are now, whether or not a sandbox lives: compressed, on the
+        gateway's disk, each content once in the tenant. What is written meanwhile is in it as it was at some moment. Devices,
+        pipes and sockets are skipped, setuid, setgid and sticky bits are taken off, and how many is told. It takes the scope
+        `files`, and goes past the policy's rules of paths. With a request id it is safe to repeat. ABORTED while another
+        snapshot of the tenant is taken; RESOURCE_EXHAUSTED past the quotas `snapshots` and `snapshot_bytes`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSnapshots(self, request, context):
+        """ListSnapshots lists snapshots, the newest first. It takes the scope `files`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetSnapshot(self, request, context):
+        """GetSnapshot returns a snapshot. It takes the scope `files`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteSnapshot(self, request, context):
+        """DeleteSnapshot removes a snapshot for good. It takes the scope `files`. After a broken connection NOT_FOUND says that
+        it is done.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RestoreSnapshot(self, request, context):
+        """RestoreSnapshot has a snapshot in the place of all files of a thread, its own or another; the thread's sandbox is
+        removed with all that runs in it. It takes the scope `files`, and goes past the policy's rules of paths.
+        FAILED_PRECONDITION, reason THREAD_BUSY, while a run or a call is under way in the thread. Made again it does the same
+        again: what was written in between is lost.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SandboxServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -99,6 +252,61 @@ def add_SandboxServiceServicer_to_server(servicer, server):
                     request_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.StopSandboxRequest.FromString,
                     response_serializer=gateway_dot_v1_dot_sandbox__service__pb2.StopSandboxResponse.SerializeToString,
             ),
+            'CreateSandbox': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateSandbox,
+                    request_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.CreateSandboxRequest.FromString,
+                    response_serializer=gateway_dot_v1_dot_sandbox__service__pb2.CreateSandboxResponse.SerializeToString,
+            ),
+            'ResumeSandbox': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeSandbox,
+                    request_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.ResumeSandboxRequest.FromString,
+                    response_serializer=gateway_dot_v1_dot_sandbox__service__pb2.ResumeSandboxResponse.SerializeToString,
+            ),
+            'DeleteSandbox': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteSandbox,
+                    request_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.DeleteSandboxRequest.FromString,
+                    response_serializer=gateway_dot_v1_dot_sandbox__service__pb2.DeleteSandboxResponse.SerializeToString,
+            ),
+            'GetSandboxStats': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSandboxStats,
+                    request_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.GetSandboxStatsRequest.FromString,
+                    response_serializer=gateway_dot_v1_dot_sandbox__service__pb2.GetSandboxStatsResponse.SerializeToString,
+            ),
+            'WatchSandboxStats': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchSandboxStats,
+                    request_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.WatchSandboxStatsRequest.FromString,
+                    response_serializer=gateway_dot_v1_dot_sandbox__service__pb2.WatchSandboxStatsResponse.SerializeToString,
+            ),
+            'ListSandboxTransitions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSandboxTransitions,
+                    request_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.ListSandboxTransitionsRequest.FromString,
+                    response_serializer=gateway_dot_v1_dot_sandbox__service__pb2.ListSandboxTransitionsResponse.SerializeToString,
+            ),
+            'CreateSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateSnapshot,
+                    request_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.CreateSnapshotRequest.FromString,
+                    response_serializer=gateway_dot_v1_dot_sandbox__service__pb2.CreateSnapshotResponse.SerializeToString,
+            ),
+            'ListSnapshots': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSnapshots,
+                    request_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.ListSnapshotsRequest.FromString,
+                    response_serializer=gateway_dot_v1_dot_sandbox__service__pb2.ListSnapshotsResponse.SerializeToString,
+            ),
+            'GetSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSnapshot,
+                    request_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.GetSnapshotRequest.FromString,
+                    response_serializer=gateway_dot_v1_dot_sandbox__service__pb2.GetSnapshotResponse.SerializeToString,
+            ),
+            'DeleteSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteSnapshot,
+                    request_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.DeleteSnapshotRequest.FromString,
+                    response_serializer=gateway_dot_v1_dot_sandbox__service__pb2.DeleteSnapshotResponse.SerializeToString,
+            ),
+            'RestoreSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestoreSnapshot,
+                    request_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.RestoreSnapshotRequest.FromString,
+                    response_serializer=gateway_dot_v1_dot_sandbox__service__pb2.RestoreSnapshotResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'gateway.v1.SandboxService', rpc_method_handlers)
@@ -108,8 +316,9 @@ def add_SandboxServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SandboxService:
-    """SandboxService looks after a tenant's sandboxes. It takes a key with the scope `tool`. A sandbox is made by the first
-    call of its thread, and is gone when it was idle for long; the thread's files outlive it.
+    """SandboxService looks after a tenant's sandboxes. It takes a key with the scope `tool`, and with `files` where files are
+    removed. A sandbox is made by the first call of its thread, or ahead of it, and is gone when it was idle for long; the
+    thread's files outlive it.
     """
 
     @staticmethod
@@ -183,6 +392,303 @@ class SandboxService:
             '/gateway.v1.SandboxService/StopSandbox',
             gateway_dot_v1_dot_sandbox__service__pb2.StopSandboxRequest.SerializeToString,
             gateway_dot_v1_dot_sandbox__service__pb2.StopSandboxResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateSandbox(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gateway.v1.SandboxService/CreateSandbox',
+            gateway_dot_v1_dot_sandbox__service__pb2.CreateSandboxRequest.SerializeToString,
+            gateway_dot_v1_dot_sandbox__service__pb2.CreateSandboxResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeSandbox(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gateway.v1.SandboxService/ResumeSandbox',
+            gateway_dot_v1_dot_sandbox__service__pb2.ResumeSandboxRequest.SerializeToString,
+            gateway_dot_v1_dot_sandbox__service__pb2.ResumeSandboxResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteSandbox(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gateway.v1.SandboxService/DeleteSandbox',
+            gateway_dot_v1_dot_sandbox__service__pb2.DeleteSandboxRequest.SerializeToString,
+            gateway_dot_v1_dot_sandbox__service__pb2.DeleteSandboxResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSandboxStats(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gateway.v1.SandboxService/GetSandboxStats',
+            gateway_dot_v1_dot_sandbox__service__pb2.GetSandboxStatsRequest.SerializeToString,
+            gateway_dot_v1_dot_sandbox__service__pb2.GetSandboxStatsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchSandboxStats(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/gateway.v1.SandboxService/WatchSandboxStats',
+            gateway_dot_v1_dot_sandbox__service__pb2.WatchSandboxStatsRequest.SerializeToString,
+            gateway_dot_v1_dot_sandbox__service__pb2.WatchSandboxStatsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSandboxTransitions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gateway.v1.SandboxService/ListSandboxTransitions',
+            gateway_dot_v1_dot_sandbox__service__pb2.ListSandboxTransitionsRequest.SerializeToString,
+            gateway_dot_v1_dot_sandbox__service__pb2.ListSandboxTransitionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gateway.v1.SandboxService/CreateSnapshot',
+            gateway_dot_v1_dot_sandbox__service__pb2.CreateSnapshotRequest.SerializeToString,
+            gateway_dot_v1_dot_sandbox__service__pb2.CreateSnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSnapshots(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gateway.v1.SandboxService/ListSnapshots',
+            gateway_dot_v1_dot_sandbox__service__pb2.ListSnapshotsRequest.SerializeToString,
+            gateway_dot_v1_dot_sandbox__service__pb2.ListSnapshotsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gateway.v1.SandboxService/GetSnapshot',
+            gateway_dot_v1_dot_sandbox__service__pb2.GetSnapshotRequest.SerializeToString,
+            gateway_dot_v1_dot_sandbox__service__pb2.GetSnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gateway.v1.SandboxService/DeleteSnapshot',
+            gateway_dot_v1_dot_sandbox__service__pb2.DeleteSnapshotRequest.SerializeToString,
+            gateway_dot_v1_dot_sandbox__service__pb2.DeleteSnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestoreSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gateway.v1.SandboxService/RestoreSnapshot',
+            gateway_dot_v1_dot_sandbox__service__pb2.RestoreSnapshotRequest.SerializeToString,
+            gateway_dot_v1_dot_sandbox__service__pb2.RestoreSnapshotResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,7 @@ async def _live(address: str, key: str) -> None:
     async with Client(address, key) as client:
         await client.call_tool("execute", {"command": f"echo {MARK} > kept"}, thread=f"{MARK}-a")
         await client.write_file(f"{MARK}-b", "/workspace/b", MARK.encode())
+        await client.create_snapshot(f"{MARK}-b", comment=MARK)
         asked = await client.call_tool("execute", {"command": "touch deployed"}, thread=f"{MARK}-b")
         assert asked.outcome == "waiting"
         events = [event async for event in client.run(f"write {MARK}", thread=f"{MARK}-c")]
@@ -126,7 +127,7 @@ async def test_nothing_is_left_of_a_tenant_that_is_deleted_and_the_operators_aud
         proof = await _told(env, "tenant", "delete", GONE, "--audit", "--yes")
         assert proof["workspaces_removed"] == 3
         assert set(proof["left"].values()) == {0}
-        assert proof["left"].keys() >= {"threads", "volumes", "containers"}
+        assert proof["left"].keys() >= {"threads", "volumes", "containers", "snapshots", "snapshot_files"}
         removed = [proof["removed"][table] for table in ("threads", "runs", "approvals")]
         assert removed == [3, 1, 1]
         assert (await _told(env, "tenant", "show", GONE, code=3))["reason"] == "NOT_FOUND"

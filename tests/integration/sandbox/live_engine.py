@@ -15,7 +15,7 @@ import pytest_asyncio
 from sandbox.docker_engine import DockerEngine
 from sandbox.engine import SandboxLimits, SandboxSpec
 from sandbox.filesystem import ExecResult
-from sandbox.remote_shell import RemoteShell
+from sandbox.protocols import Shell
 from tests.docker_state import containers_of, volumes_of
 
 IMAGE = "airlock-sandbox"
@@ -31,7 +31,7 @@ def spec(thread: str = "t1", tenant: str = "tenant-a", image: str = IMAGE, runti
     return SandboxSpec(tenant, thread, image, runtime=runtime, limits=LIMITS)
 
 
-async def run(shell: RemoteShell, command: str, *, timeout_s: float = 20.0, call_id: str = "c1") -> ExecResult:
+async def run(shell: Shell, command: str, *, timeout_s: float = 20.0, call_id: str = "c1") -> ExecResult:
     return await shell.execute(
         command, timeout_s=timeout_s, call_id=call_id, limit_chars=80_000, head_chars=2_000, tail_chars=2_000
     )

@@ -53,6 +53,7 @@ class Ids:
     process_id: str
     key_id: str
     request_id: str
+    snapshot_id: str
 
     def hidden(self, text: str) -> str:
         """Return a text without these ids."""
@@ -156,6 +157,17 @@ RPCS: Mapping[str, Rpc] = {
     "SandboxService/ListSandboxes": Rpc("tool", _of(sandbox.ListSandboxesRequest), OK),
     "SandboxService/GetSandbox": Rpc("tool", _of(sandbox.GetSandboxRequest, **_THREAD)),
     "SandboxService/StopSandbox": Rpc("tool", _of(sandbox.StopSandboxRequest, **_THREAD)),
+    "SandboxService/CreateSandbox": Rpc("tool", _of(sandbox.CreateSandboxRequest, **_THREAD), OK, makes=True),
+    "SandboxService/ResumeSandbox": Rpc("tool", _of(sandbox.ResumeSandboxRequest, **_THREAD)),
+    "SandboxService/DeleteSandbox": Rpc("files", _of(sandbox.DeleteSandboxRequest, **_THREAD)),
+    "SandboxService/GetSandboxStats": Rpc("tool", _of(sandbox.GetSandboxStatsRequest, **_THREAD)),
+    "SandboxService/WatchSandboxStats": Rpc("tool", _of(sandbox.WatchSandboxStatsRequest, **_THREAD)),
+    "SandboxService/ListSandboxTransitions": Rpc("tool", _of(sandbox.ListSandboxTransitionsRequest, **_THREAD), OK),
+    "SandboxService/CreateSnapshot": Rpc("files", _of(sandbox.CreateSnapshotRequest, **_THREAD)),
+    "SandboxService/ListSnapshots": Rpc("files", _of(sandbox.ListSnapshotsRequest, **_THREAD), OK),
+    "SandboxService/GetSnapshot": Rpc("files", _of(sandbox.GetSnapshotRequest, snapshot_id="snapshot_id")),
+    "SandboxService/DeleteSnapshot": Rpc("files", _of(sandbox.DeleteSnapshotRequest, snapshot_id="snapshot_id")),
+    "SandboxService/RestoreSnapshot": Rpc("files", _of(sandbox.RestoreSnapshotRequest, snapshot_id="snapshot_id")),
     "ThreadService/ListThreads": Rpc("run", _of(thread.ListThreadsRequest, name_prefix="thread"), OK),
     "ThreadService/GetThread": Rpc("run", _of(thread.GetThreadRequest, **_THREAD)),
     "ThreadService/ListMessages": Rpc("run", _of(thread.ListMessagesRequest, **_THREAD)),

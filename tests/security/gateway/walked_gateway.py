@@ -51,6 +51,7 @@ ABSENT = Ids(
     process_id="no-such-process",
     key_id="key_" + "0" * 16,
     request_id="no-such-request",
+    snapshot_id="snap_" + "0" * 24,
 )
 # What differs from call to call, whoever makes it.
 _VOLATILE_FIELDS = "id|call_id|duration_ms|seconds|nanos|etag|pid|boot|run_id|policy_version|container"
@@ -171,9 +172,12 @@ async def make_things(address: str, home: Home, keys: Keys, tls: Tls | None) -> 
         async for _ in client.watch_run(run.id):  # to its end: what a walk finds changed, the walk has changed
             pass
         await client.call_tool("ls", {"path": "/workspace"}, thread=thread, request_id="their-request")
+        snapshot = await client.create_snapshot(thread)
     async with Client(address, keys.operator["operate"], tls=tls) as operator:
         key = await anext(operator.keys(TENANT))
-    return Ids(TENANT, thread, run.id, asked[1].approval_id, grant.id, process.id, key.id, "their-request")
+    return Ids(
+        TENANT, thread, run.id, asked[1].approval_id, grant.id, process.id, key.id, "their-request", snapshot.id
+    )
 
 
 def requests(name: str, ids: Ids) -> Requests:

@@ -137,7 +137,7 @@ async def test_results_are_forgotten_after_hours_and_the_calls_stay(database: Da
     for n, hours in enumerate([25, 26, 27, 28, 23]):
         await _add_call(database, f"c{n}", hours / 24, request_id=f"r{n}", request_digest="d", result="{}")
     await _add_call(database, "c5", 2, over=False, request_id="r5", request_digest="d")
-    assert await _retention(database, RetentionSettings()).prune() == {"request_results": 4}
+    assert await _retention(database, RetentionSettings()).prune() == {"request_results": 4, "sandbox_transitions": 0}
     found = await database.rows(select(tool_calls.c.request_id, tool_calls.c.result).order_by(tool_calls.c.id))
     assert [tuple(row) for row in found] == [(None, None)] * 4 + [("r4", "{}"), ("r5", None)]
 
@@ -303,7 +303,8 @@ async def test_calls_that_did_not_execute_grow_old_as_others_do_and_make_room(da
 async def test_nothing_goes_that_nobody_asked_to_go(database: Database) -> None:
     await _add_run(database, 1, "completed", 900)
     await _add_call(database, "old", 900)
-    assert await _retention(database, RetentionSettings()).prune() == {"request_results": 0}
+    nothing = {"request_results": 0, "sandbox_transitions": 0}
+    assert await _retention(database, RetentionSettings()).prune() == nothing
 
 
 async def test_gateways_that_prune_at_once_take_everything_once(database: Database) -> None:

@@ -5,6 +5,7 @@ from sandbox.channel_sandbox import ChannelSandbox
 from sandbox.docker_engine import DockerEngine
 from sandbox.engine import Engine, Sandbox
 from sandbox.local_fs import LocalFS
+from sandbox.memory_engine import MemoryEngine
 from sandbox.remote_fs import RemoteFS
 from sandbox.remote_shell import RemoteShell
 
@@ -27,3 +28,11 @@ def sandbox(made: ChannelSandbox) -> Sandbox:
 
 def engine(docker: DockerEngine) -> Engine:
     return docker
+
+
+def memory(engine: MemoryEngine) -> Engine:
+    return engine
+
+
+def offered(made: Sandbox) -> tuple[FileSystem, Shell]:
+    return made.files, made.shell

@@ -48,6 +48,8 @@ class FakeEngine:
         self.may_remove = asyncio.Event()
         self.may_remove.set()
         self.workspaces_removed = False
+        self.stopped: list[str] = []
+        self.trimmed: list[tuple[float, int]] = []
         self.left: dict[tuple[str, str], str] = {}
         # What other processes have: whose, and whether it is in use.
         self.others: dict[tuple[str, str], bool] = {}
@@ -90,6 +92,15 @@ class FakeEngine:
         self.left = {key: other for key, other in self.left.items() if other != sandbox_id}
         await self.may_remove.wait()
         self.live.discard(sandbox_id)
+
+    async def stop_idle(self, sandbox_id: str) -> bool:
+        await self.remove(sandbox_id)
+        self.stopped.append(sandbox_id)
+        return True
+
+    async def trim_stopped(self, *, timeout_s: float, limit: int) -> int:
+        self.trimmed.append((timeout_s, limit))
+        return 0
 
     async def remove_workspaces(self) -> None:
         assert not self.live
@@ -508,3 +519,112 @@ async def test_a_use_is_counted_from_its_beginning_to_its_end(keeper: SandboxKee
     async with borrowed(keeper) as sandbox, borrowed(keeper):
         assert (sandbox.users, keeper.users("tenant", "t")) == (2, 2)
     assert (sandbox.users, keeper.users("tenant", "t")) == (0, 0)
+
+
+async def test_a_look_is_no_use_and_keeps_no_sandbox_from_going_idle(
+    keeper: SandboxKeeper, engine: FakeEngine, clock: Clock
+) -> None:
+    assert keeper.at_hand("tenant", "t") is None
+    async with borrowed(keeper) as sandbox:
+        assert cast(Any, keeper.at_hand("tenant", "t")) is sandbox
+    clock.now_s += 9_999
+    assert cast(Any, keeper.at_hand("tenant", "t")) is sandbox
+    assert keeper.users("tenant", "t") == 0
+    keeper.sweep()
+    assert keeper.at_hand("tenant", "t") is None
+    await keeper.settled()
+
+
+async def test_what_died_is_not_at_hand(keeper: SandboxKeeper) -> None:
+    async with borrowed(keeper) as sandbox:
+        sandbox.alive = False
+        assert keeper.at_hand("tenant", "t") is None
+
+
+@pytest.fixture
+async def stopping(engine: FakeEngine, clock: Clock) -> AsyncIterator[SandboxKeeper]:
+    made = SandboxKeeper(
+        cast("Engine", engine), idle_timeout_s=60, max_live=2, stopped_timeout_s=3600, max_stopped=5, clock=clock
+    )
+    yield made
+    await made.close()
+
+
+async def test_an_idle_sandbox_is_stopped_and_what_is_stopped_is_bounded(
+    stopping: SandboxKeeper, engine: FakeEngine, clock: Clock
+) -> None:
+    await stopping.adopt(engine.leave(spec("left")))
+    async with borrowed(stopping):
+        clock.now_s += 60
+        stopping.sweep()
+        await stopping.settled()
+        assert engine.stopped == ["left0"]
+    clock.now_s += 60
+    stopping.sweep()
+    await stopping.settled()
+    assert (engine.stopped, stopping.live) == (["left0", "s0"], 0)
+    assert engine.trimmed == [(3600, 5)] * 2
+
+
+async def test_whoever_makes_room_is_stopped_and_what_is_dead_removed(
+    stopping: SandboxKeeper, engine: FakeEngine, clock: Clock
+) -> None:
+    for thread in ("a", "b", "c"):
+        async with borrowed(stopping, thread=thread) as last:
+            clock.now_s += 1
+    await stopping.settled()
+    assert engine.stopped == ["s0"]
+    last.alive = False
+    clock.now_s += 60
+    stopping.sweep()
+    await stopping.settled()
+    assert (engine.stopped, engine.live) == (["s0", "s1"], set())
+
+
+async def test_a_call_while_it_is_being_stopped_waits_for_no_end_of_that_here(
+    stopping: SandboxKeeper, engine: FakeEngine, clock: Clock
+) -> None:
+    async with borrowed(stopping):
+        pass
+    clock.now_s += 60
+    engine.may_remove.clear()
+    stopping.sweep()
+    async with borrowed(stopping) as again:  # the engine has the two one after the other
+        assert again.id == "s1"
+    engine.may_remove.set()
+
+
+async def test_closing_removes_and_stops_nothing(stopping: SandboxKeeper, engine: FakeEngine) -> None:
+    async with borrowed(stopping):
+        pass
+    await stopping.close()
+    assert (engine.stopped, engine.live) == ([], set())
+
+
+async def test_a_tenant_s_policy_says_how_long_its_sandboxes_may_be_idle(
+    stopping: SandboxKeeper, engine: FakeEngine, clock: Clock
+) -> None:
+    async with borrowed(stopping, thread="short", idle_timeout_s=10.0), borrowed(stopping, thread="as all") as other:
+        pass
+    clock.now_s += 10
+    stopping.sweep()
+    await stopping.settled()
+    assert (len(engine.stopped), engine.live) == (1, {other.id})
+    async with borrowed(stopping, thread="as all", idle_timeout_s=9_999.0) as same:
+        assert same is other, "it is no reason to replace it"
+    clock.now_s += 9_998
+    stopping.sweep()
+    assert stopping.live == 1
+
+
+async def test_a_shorter_idle_time_than_any_is_looked_after_at_once(engine: FakeEngine) -> None:
+    keeper = SandboxKeeper(cast("Engine", engine), idle_timeout_s=9_999, stopped_timeout_s=3600)
+    async with keeper.acquire(spec("a")):
+        pass
+    async with keeper.acquire(spec("b", idle_timeout_s=0.02)):
+        pass
+    async with asyncio.timeout(30):
+        while not engine.trimmed:
+            await asyncio.sleep(0.005)
+    assert engine.stopped == ["s1"]
+    await keeper.close()

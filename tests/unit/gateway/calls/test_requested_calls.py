@@ -38,6 +38,8 @@ TRUE = '{"command": "true"}'
 class Sandbox:
     """A sandbox whose commands take until they are let go, and print bytes that are no text."""
 
+    ended_processes = 0
+
     def __init__(self) -> None:
         self.began: asyncio.Queue[str] = asyncio.Queue()
         self.free = asyncio.Event()

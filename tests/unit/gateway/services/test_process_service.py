@@ -67,6 +67,8 @@ def process(process_id: str = "p") -> Process:
 class FakeSandbox:
     """A sandbox and its shell and its processes in one."""
 
+    ended_processes = 0
+
     def __init__(self) -> None:
         self.asked: list[tuple[str, Any]] = []
         self.work: Callable[[dict[str, Any]], Any] = self.nothing

@@ -1,4 +1,4 @@
-"""SandboxService over real gRPC, and an engine that is made up: which sandboxes are listed."""
+"""SandboxService over real gRPC, and an engine that is made up: which sandboxes are listed, and what they use."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ import grpc
 import grpc.aio
 import pytest
 
+from gateway.calls.tended_sandboxes import TendedSandboxes
 from gateway.client import Client
+from gateway.errors import InvalidArgument, NotFound, Unavailable
 from gateway.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
+from gateway.sandbox_usage import SandboxUsage
 from gateway.services.sandbox_service import SandboxService
+from gateway.storage.transition_store import StoredTransition
 from gateway.tenants import Tenant
 from gateway.v1 import sandbox_service_pb2 as pb
 from gateway.v1 import sandbox_service_pb2_grpc
 from sandbox.engine import LiveSandbox
+from sandbox.usage import Usage
 
 TENANT = Tenant("t", Policy(PolicyDocument(version=1)), ModelSettings(), {})
 
@@ -39,19 +44,47 @@ class FakeEngine:
             for number in range(7)
         ]
 
+    async def usage(self, sandbox: LiveSandbox) -> Usage:
+        return Usage() if sandbox.runtime == "runsc" else Usage(cpu_s=2.5, memory_bytes=4096, pids=7)
+
+
+class FakeHistory:
+    async def page(self, tenant: str, *, thread: str | None, before: int | None, limit: int) -> list[StoredTransition]:
+        states = ("removed", "idle_stopped", "running", "creating")
+        found = [
+            StoredTransition(9 - n, "t", "E", "s-1", state, "why", 1_500_000 * n) for n, state in enumerate(states)
+        ]
+        return [one for one in found if (before is None or one.id < before) and thread in (None, "t")][:limit]
+
 
 @pytest.fixture
-async def client() -> AsyncIterator[Client]:
+def usage() -> SandboxUsage:
+    keeper = SimpleNamespace(users=lambda tenant, thread: 0, at_hand=lambda tenant, thread: None)
+    return SandboxUsage(cast(Any, FakeEngine()), cast(Any, keeper))
+
+
+@pytest.fixture
+async def client(usage: SandboxUsage) -> AsyncIterator[Client]:
     async def authenticate(context: Any) -> Tenant:
         return TENANT
 
     server = grpc.aio.server()
+    engine = cast(Any, FakeEngine())
     keeper = SimpleNamespace(users=lambda tenant, thread: 0)
-    service = SandboxService(cast(Any, FakeEngine()), cast(Any, keeper), cast(Any, None), authenticate)
+    tended = TendedSandboxes(engine, cast(Any, None), cast(Any, None))
+    service = SandboxService(
+        engine,
+        cast(Any, keeper),
+        authenticate,
+        tended=tended,
+        usage=usage,
+        snapshots=cast(Any, None),
+        history=cast(Any, FakeHistory()),
+    )
     sandbox_service_pb2_grpc.add_SandboxServiceServicer_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    async with Client(f"127.0.0.1:{port}", "key") as made:
+    async with Client(f"127.0.0.1:{port}", "key", retry=None) as made:
         yield made
     await server.stop(None)
 
@@ -75,4 +108,45 @@ async def test_a_page_goes_on_within_its_own_query_only(client: Client) -> None:
     assert second.next_page_token == ""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await stub.ListSandboxes(pb.ListSandboxesRequest(image="b", page_token=first.next_page_token))
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_what_is_unknown_is_none_at_the_client_and_not_zero(client: Client) -> None:
+    runc, runsc = await client.get_sandbox_stats("thread-1"), await client.get_sandbox_stats("thread-3")
+    assert (runc.cpu_s, runc.memory_bytes, runc.pids, runc.runtime) == (2.5, 4096, 7, "runc")
+    assert (runc.cpus, runc.memory_peak_bytes, runc.workspace, runc.tmp) == (None, None, None, None)
+    assert (runsc.cpu_s, runsc.memory_bytes, runsc.pids, runsc.runtime) == (None, None, None, "runsc")
+    with pytest.raises(NotFound, match="has no sandbox"):
+        await client.get_sandbox_stats("nowhere")
+
+
+async def test_all_sandboxes_are_watched_or_one(client: Client) -> None:
+    watched = [reading async for reading in client.watch_sandbox_stats(interval_s=0.5, readings=2)]
+    assert [[one.id for one in reading] for reading in watched] == [[f"s{number}" for number in range(7)]] * 2
+    (reading,) = [reading async for reading in client.watch_sandbox_stats("thread-2", readings=1)]
+    assert [one.thread for one in reading] == ["thread-2"]
+    with pytest.raises(NotFound, match="has no sandbox"):
+        await anext(client.watch_sandbox_stats("nowhere"))
+    with pytest.raises(InvalidArgument, match="interval_ms"):
+        await anext(client.watch_sandbox_stats(interval_s=0.1))
+
+
+async def test_who_watches_is_told_that_the_gateway_stops(client: Client, usage: SandboxUsage) -> None:
+    with pytest.raises(Unavailable, match="is stopping"):
+        async for _ in client.watch_sandbox_stats(interval_s=60):
+            usage.close()
+
+
+async def test_what_became_of_sandboxes_is_told_a_page_at_a_time(client: Client) -> None:
+    told = [one async for one in client.sandbox_transitions(thread="t")]
+    assert [one.state for one in told] == ["removed", "idle_stopped", "running", "creating"]
+    assert (told[1].sandbox_id, told[1].reason, told[1].engine, told[1].at.microsecond) == ("s-1", "why", "E", 500_000)
+    assert [one async for one in client.sandbox_transitions(thread="other")] == []
+    stub = cast(Any, client)._sandboxes
+    first = await stub.ListSandboxTransitions(pb.ListSandboxTransitionsRequest(page_size=3))
+    token = first.next_page_token
+    second = await stub.ListSandboxTransitions(pb.ListSandboxTransitionsRequest(page_size=3, page_token=token))
+    assert [one.state for one in second.transitions] == [pb.SANDBOX_STATE_CREATING]
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.ListSandboxTransitions(pb.ListSandboxTransitionsRequest(thread="t", page_token=token))
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT

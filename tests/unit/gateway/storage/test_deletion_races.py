@@ -46,6 +46,8 @@ TENANT = Tenant(
 class Sandboxes:
     """A keeper whose one sandbox is made only once it may be, and counts how often it was lent."""
 
+    ended_processes = 0
+
     def __init__(self) -> None:
         self.lent = 0
         self.asked = asyncio.Event()

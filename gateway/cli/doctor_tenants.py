@@ -1,0 +1,50 @@
+"""What `airlock doctor --config` says of each tenant: whether the engine can make what its policy asks for.
+
+The policies are those of the files that the configuration names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING
+
+from gateway.cli.finding import Finding
+
+if TYPE_CHECKING:
+    from gateway.config import Config
+    from gateway.tenants import Tenant
+    from sandbox.docker_requests import DockerRequests, EngineFacts
+    from sandbox.engine import SandboxSpec
+
+_RUNTIME_MEND = "register it with the engine, as docs/deployment.md says, or write `runtime: runc` in its policy"
+
+
+async def tenant_findings(
+    config: Config, tenants: Mapping[str, Tenant], facts: EngineFacts, requests: DockerRequests
+) -> AsyncIterator[Finding]:
+    """Yield a finding for each tenant; raises EngineUnavailable."""
+    for name, tenant in tenants.items():
+        yield await _tenant(f"tenant {name}", tenant.sandbox_spec("doctor"), config, facts, requests)
+
+
+async def _tenant(
+    what: str, spec: SandboxSpec, config: Config, facts: EngineFacts, requests: DockerRequests
+) -> Finding:
+    from sandbox.docker_requests import inspect_image
+    from sandbox.errors import ImageMissing, SandboxUnavailable
+    from sandbox.image_pulls import pullable
+
+    if spec.refused:
+        return Finding(what, "failed", f"image {spec.image} is not allowed", spec.refused)
+    if spec.runtime not in facts.runtimes:
+        return Finding(what, "failed", f"the engine has no runtime {spec.runtime}", _RUNTIME_MEND)
+    try:
+        await requests.ask(inspect_image, spec.image)
+    except ImageMissing as error:
+        if config.sandbox.pull == "never" or not pullable(spec.image):
+            return Finding(what, "failed", f"image {spec.image} is not on the engine", str(error))
+        mend = f"`docker pull {spec.image}`; until then its first call waits for that, or is told to come again"
+        return Finding(what, "warning", f"image {spec.image} is not on the engine: the first call pulls it", mend)
+    except SandboxUnavailable as error:
+        return Finding(what, "failed", f"image {spec.image} cannot be looked at", str(error))
+    return Finding(what, "ok", f"image {spec.image} and runtime {spec.runtime} are on the engine")

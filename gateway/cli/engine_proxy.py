@@ -1,0 +1,46 @@
+"""`airlock engine-proxy`: a Docker socket for a gateway that cannot make it root on the engine's host."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def engine_proxy(
+    *,
+    listen: Annotated[Path, typer.Option(help="Socket to make, which the gateway names as its engine.")],
+    channel_dir: Annotated[Path, typer.Option(help="The gateway's sandbox.channel_dir; made where it is missing.")],
+    engine: Annotated[Path, typer.Option(help="The engine's own socket.")] = Path("/var/run/docker.sock"),
+    user: Annotated[int | None, typer.Option(help="User and group of the gateway: they get both.")] = None,
+) -> None:
+    """Let through to a Docker engine what a gateway asks of it: containers as sandboxes are, and nothing of the host.
+
+    Give the gateway this socket in place of the engine's (docs/deployment.md).
+    """
+    from sandbox.engine_proxy.proxy import listening_socket
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    channel_dir = channel_dir.absolute()
+    channel_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if user is not None:
+        os.chown(channel_dir, user, user)
+    asyncio.run(_serve(listening_socket(listen, group=user), engine, channel_dir))
+
+
+async def _serve(listen: socket.socket, engine: Path, channel_dir: Path) -> None:
+    from sandbox.engine_proxy.proxy import EngineProxy
+
+    server = await EngineProxy(engine, channel_dir).serve(listen)
+    logging.getLogger(__name__).info("%s goes to %s", listen.getsockname(), engine)
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await stop.wait()
+    server.close()

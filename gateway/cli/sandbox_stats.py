@@ -1,0 +1,118 @@
+"""`airlock sandbox stats` and `top`: what sandboxes use, once or live."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from gateway.cli.terminal import DEFAULT_ADDRESS, Address, Json, Key, listing, out, print_json, run_client
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gateway.client import DiskStats, SandboxStats
+
+Thread = Annotated[str, typer.Option(help="Only that of this thread.")]
+# What two readings are apart whose difference is a share of the processors.
+_GAP_S = 0.5
+_UNKNOWN = "?"
+# Of 1,024 each, short as eight columns must be.
+_UNITS = ("", "K", "M", "G", "T")
+
+
+def stats(*, thread: Thread = "", address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = False) -> None:
+    """Show what sandboxes use now, the processors over half a second. A ? is unknown, a + that there is more."""
+
+    async def work() -> Sequence[SandboxStats]:
+        readings = [found async for found in _watched(address, key, thread, _GAP_S, 2)]
+        return readings[-1] if readings else ()
+
+    found = run_client(work(), as_json=as_json)
+    if as_json:
+        print_json({"sandboxes": [asdict(one) for one in found]})
+    else:
+        out.print(table(found))
+
+
+def top(
+    *,
+    thread: Thread = "",
+    interval: Annotated[float, typer.Option("--interval-s", min=0.5, max=60, help="Between two readings.")] = 2.0,
+    count: Annotated[int, typer.Option("--readings", min=0, help="End after so many; 0 goes on until Ctrl-C.")] = 0,
+    address: Address = DEFAULT_ADDRESS,
+    key: Key = "",
+    as_json: Json = False,
+) -> None:
+    """Show what sandboxes use, live; with --json a line for each reading. A ? is unknown, a + that there is more."""
+
+    async def work() -> None:
+        from rich.live import Live
+
+        readings = _watched(address, key, thread, interval, count)
+        if as_json:
+            async for found in readings:
+                print_json({"sandboxes": [asdict(one) for one in found]})
+            return
+        with Live(console=out, auto_refresh=False) as live:
+            async for found in readings:
+                live.update(table(found), refresh=True)
+
+    run_client(work(), as_json=as_json)
+
+
+async def _watched(
+    address: str, key: str, thread: str, interval_s: float, readings: int
+) -> AsyncIterator[Sequence[SandboxStats]]:
+    from gateway.client import Client
+
+    async with Client(address, key) as airlock:
+        async for found in airlock.watch_sandbox_stats(thread or None, interval_s=interval_s, readings=readings):
+            yield found
+
+
+def table(found: Sequence[SandboxStats]) -> Table:
+    """Return a line for each sandbox, those that use most of the processors first."""
+    from gateway.cli.printable import printable
+
+    names = ("thread", "cpus", "cpu time", "memory", "pids", "workspace", "tmp", "calls")
+    shown = listing(*names, whole=names[1:])
+    for one in sorted(found, key=lambda one: (-(one.cpus or 0.0), one.thread)):
+        shown.add_row(
+            Text(printable(one.thread)),
+            _of(_number(one.cpus), None if one.cpus_limit is None else f"{one.cpus_limit:g}"),
+            _UNKNOWN if one.cpu_s is None else f"{one.cpu_s:,.1f}s",
+            _of(_size(one.memory_bytes), None if one.memory_limit_bytes is None else _size(one.memory_limit_bytes)),
+            _of(_UNKNOWN if one.pids is None else str(one.pids), one.pids_limit),
+            _disk(one.workspace),
+            _disk(one.tmp),
+            str(one.calls),
+        )
+    return shown
+
+
+def _number(value: float | None) -> str:
+    return _UNKNOWN if value is None else f"{value:.2f}"
+
+
+def _of(used: str, limit: str | int | None) -> str:
+    return used if limit is None or used == _UNKNOWN else f"{used}/{limit}"
+
+
+def _disk(disk: DiskStats | None) -> str:
+    if disk is None:
+        return _UNKNOWN
+    used = _size(disk.used_bytes) + ("+" if disk.partial else "")
+    return _of(used, None if disk.limit_bytes is None else _size(disk.limit_bytes))
+
+
+def _size(size_bytes: int | None) -> str:
+    if size_bytes is None:
+        return _UNKNOWN
+    size, unit = float(size_bytes), 0
+    while size >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.0f}" if unit == 0 else f"{size:.1f}{_UNITS[unit]}"

@@ -1,0 +1,94 @@
+"""Snapshots in the Python client: a thread's files, kept and put back."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from gateway.client.wire import Wire, message
+from gateway.v1 import sandbox_service_pb2 as pb
+from gateway.v1 import sandbox_service_pb2_grpc as grpc_pb
+
+_PAGE = 200
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The files of a thread as they were. `messages` were said in it by then, in the run `run_id` if one was under way.
+
+    `stored_bytes` is what it added on the gateway's disk. `skipped` devices, pipes and sockets are not in it;
+    `stripped` entries lost setuid, setgid or sticky.
+    """
+
+    id: str
+    thread: str
+    created_at: datetime
+    created_by: str
+    comment: str
+    run_id: str
+    messages: int
+    files: int
+    size_bytes: int
+    stored_bytes: int
+    skipped: int
+    stripped: int
+
+
+class SnapshotCalls(Wire):
+    """The calls of SandboxService that are about snapshots."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._snapshots: Any = grpc_pb.SandboxServiceStub(self._channel)
+
+    async def create_snapshot(self, thread: str, *, comment: str = "", request_id: str = "") -> Snapshot:
+        """Keep the files of a thread as they are now; once, however often a broken connection makes the client ask.
+
+        With a `request_id` of your own you may ask again. Raises NotFound, QuotaExceeded, TooLarge, NoSpace, and
+        InProgress while another snapshot of the tenant is taken.
+        """
+        asked = request_id or str(uuid.uuid4())
+        request = message(pb.CreateSnapshotRequest, thread=thread, comment=comment, request_id=asked)
+        return _snapshot((await self._unary(self._snapshots.CreateSnapshot, request, safe=True)).snapshot)
+
+    async def snapshots(self, *, thread: str = "") -> AsyncIterator[Snapshot]:
+        """Yield the tenant's snapshots, the newest first, a page at a time as it is asked for; those of a thread."""
+        token = ""
+        while True:
+            request = message(pb.ListSnapshotsRequest, page_size=_PAGE, page_token=token, thread=thread)
+            page = await self._unary(self._snapshots.ListSnapshots, request, safe=True)
+            for one in page.snapshots:
+                yield _snapshot(one)
+            token = page.next_page_token
+            if not token:
+                return
+
+    async def get_snapshot(self, snapshot_id: str) -> Snapshot:
+        """Return a snapshot; NotFound."""
+        request = message(pb.GetSnapshotRequest, snapshot_id=snapshot_id)
+        return _snapshot((await self._unary(self._snapshots.GetSnapshot, request, safe=True)).snapshot)
+
+    async def delete_snapshot(self, snapshot_id: str) -> Snapshot:
+        """Remove a snapshot for good, and return it as it was.
+
+        Raises NotFound, also because an answer was lost and it is removed already.
+        """
+        request = message(pb.DeleteSnapshotRequest, snapshot_id=snapshot_id)
+        return _snapshot((await self._unary(self._snapshots.DeleteSnapshot, request, safe=True)).snapshot)
+
+    async def restore_snapshot(self, snapshot_id: str, *, thread: str = "") -> str:
+        """Have a snapshot in the place of all files of a thread, its own where none is named; return the thread's name.
+
+        The thread's sandbox is removed with all that runs in it. Never tried again by itself: what was written since is
+        lost. Raises NotFound, ThreadBusy while a run or a call is under way in the thread, TooLarge, Unavailable.
+        """
+        request = message(pb.RestoreSnapshotRequest, snapshot_id=snapshot_id, thread=thread)
+        return str((await self._unary(self._snapshots.RestoreSnapshot, request)).thread)
+
+
+def _snapshot(one: pb.Snapshot) -> Snapshot:
+    told = {name: getattr(one, name) for name in Snapshot.__dataclass_fields__}
+    return Snapshot(**{**told, "created_at": one.created_at.ToDatetime(UTC)})

@@ -1,0 +1,193 @@
+"""What sandboxes use, as their tenant may watch it: read at most twice a second each, whoever and however many ask.
+
+Where this process has the sandbox at hand its daemon is asked, and else the engine, which may take a second. What files
+take only a walk by the daemon can count, of so many files at most. To look is no use of a sandbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+
+from sandbox.cgroup_usage import read_usage
+from sandbox.engine import Engine, LiveSandbox, Sandbox
+from sandbox.errors import NotFound, SandboxError, SandboxUnavailable
+from sandbox.filesystem import PRIVATE_DIRECTORY, WORKSPACE
+from sandbox.sandbox_keeper import SandboxKeeper
+from sandbox.usage import Usage
+
+SANDBOXES_LIMIT = 200
+"""So many sandboxes of a tenant are read at once."""
+# A reading of this age is told again.
+_FRESH_S = 0.4
+# Over less than this the scheduler's slices show, and after more nobody watches: the share is not said.
+_SHORTEST_S, _LONGEST_S = 0.1, 60.0
+_DISK_FRESH_S = 10.0
+_DISK_TIMEOUT_S = 2.0
+_FILES_LIMIT = 4000
+# What a daemon says of its files is bounded one by one, not in all.
+_BYTES_LIMIT = 2**63 - 1
+_TOLD_TIMEOUT_S = 1.0
+# Few of the threads that wait for the engine: an engine 20.10 tells its counts once a second.
+_ENGINE_AT_ONCE = 3
+_METERS_LIMIT = 4096
+_TMP = "/tmp"  # noqa: S108 - in the sandbox
+
+
+@dataclass(frozen=True)
+class Disk:
+    """What files take by their sizes; `partial` says that there are more. No limit is one that is not known."""
+
+    used_bytes: int
+    partial: bool
+    limit_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class SandboxStats:
+    """A reading. `cpus` are those used since the reading before; None is unknown."""
+
+    sandbox: LiveSandbox
+    calls: int
+    usage: Usage
+    cpus: float | None = None
+    cpus_limit: float | None = None
+    workspace: Disk | None = None
+    tmp: Disk | None = None
+
+
+class _Meter:
+    """What was read of a sandbox last, and when."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.usage: Usage | None = None
+        self.cpus: float | None = None
+        self.read_s = 0.0
+        self.disks: tuple[Disk | None, Disk | None] = (None, None)
+        self.walked_s: float | None = None
+
+
+class SandboxUsage:
+    """Reads what sandboxes use."""
+
+    def __init__(self, engine: Engine, keeper: SandboxKeeper, clock: Callable[[], float] = time.monotonic) -> None:
+        self._engine = engine
+        self._keeper = keeper
+        self._clock = clock
+        # By the sandbox's id; the one that was read longest ago goes first.
+        self._meters: OrderedDict[str, _Meter] = OrderedDict()
+        self._asking = asyncio.Semaphore(_ENGINE_AT_ONCE)
+        self._closing = asyncio.Event()
+
+    async def read(self, tenant: str, thread: str | None = None) -> Sequence[SandboxStats]:
+        """Return what a tenant's sandboxes use, by id, or what that of one thread does; none where none lives."""
+        live = await self._engine.live(tenant)
+        asked = [one for one in live if thread in (None, one.thread)][:SANDBOXES_LIMIT]
+        found = await asyncio.gather(*(self._stats(tenant, one) for one in asked))
+        return [one for one in found if one is not None]
+
+    async def watch(
+        self, tenant: str, thread: str | None, *, interval_s: float, readings: int
+    ) -> AsyncIterator[Sequence[SandboxStats]]:
+        """Yield so many readings, 0 for no end; it ends early where the gateway does."""
+        done = 0
+        while not self._closing.is_set():
+            yield await self.read(tenant, thread)
+            done += 1
+            if done == readings:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(interval_s):
+                    await self._closing.wait()
+
+    def close(self) -> None:
+        """End those who watch."""
+        self._closing.set()
+
+    async def _stats(self, tenant: str, one: LiveSandbox) -> SandboxStats | None:
+        meter = self._meters.pop(one.id, None) or _Meter()
+        self._meters[one.id] = meter
+        if len(self._meters) > _METERS_LIMIT:
+            self._meters.popitem(last=False)
+        at_hand = self._keeper.at_hand(tenant, one.thread)
+        if at_hand is not None and at_hand.id != one.id:
+            at_hand = None
+        async with meter.lock:
+            if meter.usage is None or self._clock() - meter.read_s >= _FRESH_S:
+                await self._count(meter, one, at_hand)
+            if meter.usage is None:
+                self._meters.pop(one.id, None)
+                return None
+            if at_hand is not None and (meter.walked_s is None or self._clock() - meter.walked_s >= _DISK_FRESH_S):
+                meter.disks = await _disks(at_hand)
+                meter.walked_s = self._clock()
+            workspace, tmp = meter.disks
+            calls, limit = self._keeper.users(tenant, one.thread), _cpus_limit(at_hand)
+            return SandboxStats(one, calls, meter.usage, meter.cpus, limit, workspace, tmp)
+
+    async def _count(self, meter: _Meter, one: LiveSandbox, at_hand: Sandbox | None) -> None:
+        """Read the kernel's counts: none where the sandbox is gone, unknown where the engine does not tell them."""
+        usage = None if at_hand is None else await _told(at_hand)
+        if usage is None:
+            async with self._asking:
+                try:
+                    usage = await self._engine.usage(one)
+                except SandboxUnavailable:
+                    usage = Usage()
+        now_s, before = self._clock(), meter.usage
+        passed_s = now_s - meter.read_s
+        meter.cpus = None
+        # Counts begin anew where a stopped sandbox was started again.
+        if (
+            usage is not None
+            and before is not None
+            and usage.cpu_s is not None
+            and before.cpu_s is not None
+            and usage.cpu_s >= before.cpu_s
+            and _SHORTEST_S <= passed_s <= _LONGEST_S
+        ):
+            meter.cpus = (usage.cpu_s - before.cpu_s) / passed_s
+        meter.usage, meter.read_s = usage, now_s
+
+
+async def _told(sandbox: Sandbox) -> Usage | None:
+    """Return what a sandbox's daemon says; None where it does not, or not within a moment."""
+    try:
+        async with asyncio.timeout(_TOLD_TIMEOUT_S):
+            return await read_usage(sandbox)
+    except (SandboxError, TimeoutError):
+        return None
+
+
+def _cpus_limit(sandbox: Sandbox | None) -> float | None:
+    millis = 0 if sandbox is None else sandbox.posture.cpu_limit_millis
+    return millis / 1000 if millis else None
+
+
+async def _disks(sandbox: Sandbox) -> tuple[Disk | None, Disk | None]:
+    """Return what files in the workspace and in /tmp take; None for what is not known within a moment."""
+    limits = sandbox.spec.limits
+    # One that is lent though it was made of another spec has limits of its own.
+    known = not sandbox.outdated
+    workspace = await _disk(sandbox, (WORKSPACE, PRIVATE_DIRECTORY), limits.workspace_bytes if known else None)
+    return workspace, await _disk(sandbox, (_TMP,), limits.tmp_bytes if known else None)
+
+
+async def _disk(sandbox: Sandbox, tops: Sequence[str], limit_bytes: int | None) -> Disk | None:
+    used_bytes, left, partial = 0, _FILES_LIMIT, False
+    try:
+        async with asyncio.timeout(_DISK_TIMEOUT_S):
+            for top in tops:
+                with contextlib.suppress(NotFound):  # not every workspace has the private one
+                    page = await sandbox.files.glob(top, "**", limit=max(left, 1))
+                    used_bytes += sum(entry.size_bytes for entry in page.entries if entry.type == "file")
+                    left -= len(page.entries)
+                    partial = partial or page.more or page.unsearched > 0
+    except (SandboxError, TimeoutError):
+        return None
+    return Disk(min(used_bytes, _BYTES_LIMIT), partial, limit_bytes)

@@ -1,0 +1,132 @@
+"""BlobDirectory: pieces of files by their SHA-256, each kept once, compressed where that helps.
+
+A name is there only with all of its bytes, though this process may be killed at any moment. What is read is compared
+with its name, so a disk that loses bytes gives an error and no file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from gateway.errors import Internal, NoSpace
+
+BLOB_LIMIT_BYTES = 4 * 1024 * 1024
+DIGEST_BYTES = 32
+_RAW, _DEFLATED = b"r", b"z"
+_LEVEL = 1
+# What of a piece is tried first: where that does not shrink by a tenth, the piece is kept as it is.
+_SAMPLE_BYTES = 64 * 1024
+_WORTH = 0.9
+_BLOCK_BYTES = 4096
+# The database is on the same disk as a rule, and a gateway whose database has no room serves nobody.
+_KEPT_FREE_BYTES = 512 * 1024 * 1024
+_LOOK_EVERY_BYTES = 16 * 1024 * 1024
+
+
+class BlobDirectory:
+    """Blocks; for threads. One process at a time writes and sweeps, others may read."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._unlooked_bytes = _LOOK_EVERY_BYTES
+
+    def put(self, data: bytes) -> tuple[bytes, int]:
+        """Keep a piece of at most BLOB_LIMIT_BYTES; return its digest, and how many bytes of disk that took.
+
+        NoSpace, before the disk is full.
+        """
+        digest = hashlib.sha256(data).digest()
+        path = self._path(digest.hex())
+        if path.exists():
+            return digest, 0
+        self._refuse_full_disk(len(data))
+        kept = _packed(data)
+        half = path.with_suffix(".half")
+        try:
+            half.write_bytes(kept)
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            half.write_bytes(kept)
+        half.rename(path)
+        return digest, on_disk(len(kept))
+
+    def has(self, digest: bytes) -> bool:
+        """Return whether a piece is there."""
+        return self._path(digest.hex()).exists()
+
+    def get(self, digest: bytes) -> bytes:
+        """Return a piece; Internal where it is gone or not what it was."""
+        try:
+            kept = self._path(digest.hex()).read_bytes()
+            data = _unpacked(kept)
+        except (FileNotFoundError, zlib.error, ValueError):
+            data = None
+        if data is None or hashlib.sha256(data).digest() != digest:
+            raise Internal(f"piece {digest.hex()[:12]} of the snapshot is gone or damaged on the gateway's disk")
+        return data
+
+    def sweep(self, kept: Iterable[bytes]) -> int:
+        """Remove every piece but those of some digests, which come in order; return how many bytes of disk are left."""
+        wanted = iter(kept)
+        following = next(wanted, None)
+        left_bytes = 0
+        for name, path in self._names():
+            digest = _digest_of(name)
+            while digest is not None and following is not None and following < digest:
+                following = next(wanted, None)
+            if digest is None or digest != following:
+                path.unlink(missing_ok=True)
+            else:
+                left_bytes += on_disk(path.stat().st_size)
+        return left_bytes
+
+    def _names(self) -> Iterator[tuple[str, Path]]:
+        """Yield what is in here in the order of digests, a fraction in memory at a time."""
+        for fraction in sorted(self._directory.iterdir()) if self._directory.exists() else ():
+            for path in sorted(fraction.iterdir()):
+                yield fraction.name + path.name, path
+
+    def _path(self, name: str) -> Path:
+        return self._directory / name[:2] / name[2:]
+
+    def _refuse_full_disk(self, size_bytes: int) -> None:
+        self._unlooked_bytes += size_bytes
+        if self._unlooked_bytes >= _LOOK_EVERY_BYTES:
+            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if shutil.disk_usage(self._directory).free < _KEPT_FREE_BYTES:
+                raise NoSpace("the gateway's disk is nearly full, and keeps no more snapshots; delete some")
+            self._unlooked_bytes = 0
+
+
+def on_disk(size_bytes: int) -> int:
+    """Return how many bytes of disk a file takes."""
+    return -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
+
+
+def _packed(data: bytes) -> bytes:
+    sample = data[:_SAMPLE_BYTES]
+    deflated = zlib.compress(sample, _LEVEL)
+    if len(deflated) > _WORTH * len(sample):
+        return _RAW + data
+    return _DEFLATED + (deflated if len(data) == len(sample) else zlib.compress(data, _LEVEL))
+
+
+def _unpacked(kept: bytes) -> bytes:
+    if kept[:1] == _RAW:
+        return kept[1:]
+    if kept[:1] != _DEFLATED:
+        raise ValueError(kept[:1])
+    # What was written is trusted no further than its digest: no more is inflated than a piece may have.
+    return zlib.decompressobj().decompress(kept[1:], BLOB_LIMIT_BYTES)
+
+
+def _digest_of(name: str) -> bytes | None:
+    try:
+        digest = bytes.fromhex(name)
+    except ValueError:
+        return None
+    return digest if len(digest) == DIGEST_BYTES else None

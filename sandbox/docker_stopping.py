@@ -1,0 +1,193 @@
+"""DockerStopping: containers that are stopped for being idle, and started again for the next call.
+
+A stopped container keeps its configuration, its channel directory and its workspace, and no memory. It has no lock file
+of its thread, so nobody counts it as live and whoever has an old connection knows that it is gone; a file of
+StoppedSandboxes tells of it. All that is done here to a thread's sandbox is done behind the gate of its lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from functools import partial
+
+from sandbox import container_config as config
+from sandbox import docker_requests
+from sandbox.channel import SOCKET_NAME, Channel
+from sandbox.channel_sandbox import ChannelSandbox
+from sandbox.docker_ground import DockerGround, Image
+from sandbox.engine import SandboxSpec
+from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable
+from sandbox.greeting import connected, introduced, refuse_weak
+from sandbox.remote_processes import RemoteProcesses
+from sandbox.runtime_volume import BundleBroken, Ground
+from sandbox.stopped_sandboxes import Owner, Stopped
+from sandbox.thread_lock import Note, ThreadLock
+from sandbox.v1 import channel_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+MADE_OTHERWISE = "it was made of another image, runtime, limits or release, or is too old"
+# How long a sandbox that is about to be stopped may take to say what runs in it.
+_LAST_LOOK_S = 2.0
+
+
+class DockerStopping(DockerGround):
+    """The ground with what is stopped on it."""
+
+    async def trim_stopped(self, *, timeout_s: float, limit: int) -> int:
+        """Remove the sandboxes that are stopped for `timeout_s`, or past `limit` of all; return how many went."""
+        removed = 0
+        for owner in self._stopped.surplus(timeout_s=timeout_s, limit=limit):
+            removed += await self._remove_stopped(owner, "it was stopped for too long, or too many were")
+        return removed
+
+    async def _stop_behind_gate(self, owner: Owner, note: Note, channel: Channel) -> bool:
+        """Stop a sandbox that nobody keeps; False when it has to be removed. Its channel is closed."""
+        try:
+            processes = await _running(channel)
+            if channel.lost is not None:
+                return False
+        finally:
+            channel.close()
+        try:
+            # Noted first: after a crash in the midst of it, the next one knows that it is no orphan.
+            self._stopped.write(owner, Stopped(note, processes))
+        except OSError as error:
+            log.warning("sandbox %s is removed, for that it is stopped cannot be noted: %s", note.sandbox, error)
+            return False
+        name = config.container_name(self._instance, note.sandbox)
+        try:
+            await self._requests.ask(docker_requests.stop_container, name)
+        except SandboxUnavailable as error:
+            log.info("sandbox %s is removed, for it was not stopped: %s", note.sandbox, error)
+            self._stopped.remove(owner)
+            return False
+        log.info("sandbox %s is stopped for being idle", note.sandbox)
+        ended = f"; its background processes ({processes}) ended" if processes else ""
+        self._told(owner, note, "idle_stopped", f"nobody used it{ended}")
+        return True
+
+    async def _resumed(
+        self, spec: SandboxSpec, image: Image, ground: Ground, lock: ThreadLock
+    ) -> ChannelSandbox | None:
+        """Start what is stopped of a thread, behind its gate; None where there is nothing that is fit.
+
+        What is not fit is removed, and the lock stays as it is. Whoever gives up, or does not get an answer of the
+        engine, leaves it stopped, and the lock closed.
+        """
+        owner = config.owner(spec)
+        stopped = self._stopped.read(owner)
+        if stopped is None:
+            self._stopped.remove(owner)
+            return None
+        note = stopped.note
+        if self._is_old(note) or config.made_digest(self._config(spec, note.sandbox, ground, image)) != note.made:
+            log.info("stopped sandbox %s is replaced: %s", note.sandbox, MADE_OTHERWISE)
+            await self._drop_stopped(owner, note, lock, MADE_OTHERWISE)
+            return None
+        channel = Channel(self._channel_root / note.sandbox)
+        boot: asyncio.Future[None] | None = None
+        try:
+            lock.write(dataclasses.replace(note, thread=spec.thread, image=spec.image, runtime=spec.runtime))
+            # The socket of the daemon that was: a channel holds on to the first that it sees.
+            (self._channel_root / note.sandbox / SOCKET_NAME).unlink(missing_ok=True)
+            boot = asyncio.ensure_future(self._start_again(note.sandbox))
+            await connected(channel, boot, partial(self._refuse_dead, note.sandbox))
+            await asyncio.shield(boot)
+            posture = await self._verify(channel, spec, note.sandbox, ground, image)
+        except BaseException as error:
+            channel.close()
+            if isinstance(error, EngineUnavailable) or not isinstance(error, SandboxError | OSError):
+                self._in_background(self._stop_again(boot, note.sandbox, lock))
+                raise
+            log.info("stopped sandbox %s is replaced: %s", note.sandbox, error)
+            await self._drop_stopped(owner, note, lock, str(error), boot)
+            return None
+        self._stopped.remove(owner)
+        log.info("sandbox %s is resumed", note.sandbox)
+        self._told(owner, dataclasses.replace(note, thread=spec.thread), "running", "a call was made in its thread")
+        return ChannelSandbox(
+            note.sandbox,
+            spec,
+            channel,
+            posture,
+            lock=lock,
+            ended_processes=stopped.processes,
+            is_old=partial(self._is_old, note),
+        )
+
+    async def _drop_stopped(
+        self, owner: Owner, note: Note, lock: ThreadLock, reason: str, boot: asyncio.Future[None] | None = None
+    ) -> None:
+        """Remove what is not fit to be started; the lock is closed only when that fails."""
+        try:
+            await _over(boot)
+            await self._destroy(note.sandbox)
+            self._stopped.remove(owner)
+        except BaseException:
+            lock.retire()
+            raise
+        self._told(owner, note, "removed", reason)
+
+    async def _stop_again(self, boot: asyncio.Future[None] | None, sandbox_id: str, lock: ThreadLock) -> None:
+        """Stop what somebody gave up to start, behind its gate still."""
+        try:
+            await _over(boot)
+            name = config.container_name(self._instance, sandbox_id)
+            await self._requests.ask(docker_requests.stop_container, name)
+        except SandboxError as error:
+            log.warning("sandbox %s may run, a later look will find it: %s", sandbox_id, error)
+        finally:
+            lock.retire()
+
+    async def _is_resting(self, owner: Owner, sandbox_id: str) -> bool:
+        """Return whether a sandbox is stopped, by its file and its container; behind the gate of its owner."""
+        stopped = self._stopped.read(owner)
+        if stopped is None or stopped.note.sandbox != sandbox_id:
+            return False
+        name = config.container_name(self._instance, sandbox_id)
+        try:
+            state = await self._requests.ask(docker_requests.container_state, name)
+        except SandboxUnavailable:
+            return False
+        return not state["Running"]
+
+    async def _start_again(self, sandbox_id: str) -> None:
+        name = config.container_name(self._instance, sandbox_id)
+        await self._requests.ask(docker_requests.start_again, name)
+
+    async def _refuse_dead(self, sandbox_id: str) -> None:
+        name = config.container_name(self._instance, sandbox_id)
+        state = await self._requests.ask(docker_requests.container_state, name)
+        if not state["Running"]:
+            raise BundleBroken(
+                f"the sandbox daemon ended at once with exit code {state['ExitCode']}; "
+                f"does image {self._runtime_image!r} fit this machine? `make setup` makes it anew"
+            )
+
+    async def _verify(
+        self, channel: Channel, spec: SandboxSpec, sandbox_id: str, ground: Ground, image: Image
+    ) -> pb.Posture:
+        posture = await introduced(channel)
+        refuse_weak(sandbox_id, posture, spec, host=ground.host, volumes=image.volumes)
+        return posture
+
+
+async def _over(boot: asyncio.Future[None] | None) -> None:
+    """Wait for the end of a start, however it ends."""
+    if boot is not None:
+        await asyncio.wait({boot})
+        if not boot.cancelled():
+            boot.exception()
+
+
+async def _running(channel: Channel) -> int:
+    """Return how many processes run in the background of a sandbox that no call is in; 0 where it does not say."""
+    try:
+        async with asyncio.timeout(_LAST_LOOK_S):
+            found = await RemoteProcesses(channel).list()
+    except (SandboxError, TimeoutError):
+        return 0
+    return sum(process.running for process in found.processes) + found.strays

@@ -1,0 +1,235 @@
+"""EngineProxy: the server. One request a connection, so that no second one hides behind a first.
+
+A request is written anew from what was understood of it, its body, where that is checked, as well: what the engine
+reads is what was looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import socket
+from asyncio import StreamReader, StreamWriter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from sandbox.container_config import INSTANCE_LABEL
+from sandbox.engine_proxy.container_body import NEVER_STARTED, Refused, check_container, check_volume
+from sandbox.engine_proxy.request_head import LIMIT_BYTES, BadRequest, Head, read_head
+from sandbox.engine_proxy.routes import Route, route_of
+
+log = logging.getLogger(__name__)
+
+_HEAD_TIMEOUT_S = 30.0
+_ENGINE_TIMEOUT_S = 60.0
+_BODY_LIMIT_BYTES = 1024 * 1024
+_ANSWER_LIMIT_BYTES = 4 * 1024 * 1024
+_PIECE_BYTES = 256 * 1024
+_CHUNK_LIMIT_BYTES = 64 * 1024 * 1024
+_CONNECTIONS = 256
+# What of a head goes through besides what is written anew.
+_KEPT_FIELDS = ("user-agent", "content-type", "x-registry-auth", "accept")
+
+
+def listening_socket(path: Path, *, group: int | None = None) -> socket.socket:
+    """Make a socket that its owner, and a group, may use; one that is left from before is replaced."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    made = socket.socket(socket.AF_UNIX)
+    before = os.umask(0o177)
+    try:
+        made.bind(str(path))
+    finally:
+        os.umask(before)
+    if group is not None:
+        os.chown(path, -1, group)
+        path.chmod(0o660)
+    return made
+
+
+@dataclass
+class EngineProxy:
+    """Lets through to the engine at `engine`, a socket, what a gateway with channels in `channel_root` may ask for."""
+
+    engine: Path
+    channel_root: Path
+    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONNECTIONS))
+
+    async def serve(self, listen: socket.socket) -> asyncio.Server:
+        """Answer at a socket that listening_socket() made."""
+        return await asyncio.start_unix_server(self._serve, sock=listen, limit=LIMIT_BYTES)
+
+    async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
+        async with self._places:
+            try:
+                await self._answer(reader, writer)
+            except BadRequest as error:
+                await _say(writer, 400, f"the engine proxy does not take this: {error}")
+            except Refused as error:
+                log.warning("refused: %s", error)
+                await _say(writer, 403, f"the engine proxy refuses it: {error}")
+            except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+                await _say(writer, 502, f"the engine does not answer its proxy: {error!r}")
+            except Exception:
+                log.exception("fault")
+                await _say(writer, 500, "a fault of the engine proxy")
+            finally:
+                writer.close()
+
+    async def _answer(self, reader: StreamReader, writer: StreamWriter) -> None:
+        async with asyncio.timeout(_HEAD_TIMEOUT_S):
+            try:
+                data = await reader.readuntil(b"\r\n\r\n")
+            except asyncio.IncompleteReadError as error:
+                if not error.partial:
+                    return
+                raise BadRequest("it ends within its head") from error
+            except asyncio.LimitOverrunError as error:
+                raise BadRequest(f"its head is longer than {LIMIT_BYTES} bytes") from error
+        head = read_head(data)
+        route, container = route_of(head)
+        path = head.path
+        if container is not None:
+            found = await self._container(head, container)
+            if found is None:
+                await _say(writer, 404, f"No such container: {container}")
+                return
+            if route.starts and found.get("Path") == NEVER_STARTED:
+                raise Refused("this container is never started")
+            # By its id, for in the meantime its name may be another's.
+            path = f"/containers/{found['Id']}{path.removeprefix(f'/containers/{container}')}"
+        body = await self._body(reader, head, route)
+        await self._forward(reader, writer, head, path, body)
+
+    async def _container(self, head: Head, name: str) -> dict[str, Any] | None:
+        """Return what the engine says of a container; None where there is none, Refused for one of nobody's."""
+        async with asyncio.timeout(_ENGINE_TIMEOUT_S), _connected(self.engine) as (reader, writer):
+            request = f"GET {head.version}/containers/{quote(name)}/json HTTP/1.0\r\nHost: docker\r\n\r\n"
+            writer.write(request.encode())
+            status = (await reader.readline()).split()
+            while (await reader.readline()).strip():
+                pass
+            said = await reader.read(-1) if len(status) > 1 else b""
+        if len(said) > _ANSWER_LIMIT_BYTES or len(status) < 2:
+            raise OSError("the engine's answer is none")
+        if status[1] == b"404":
+            return None
+        found = json.loads(said)
+        if status[1] != b"200" or INSTANCE_LABEL not in (found["Config"].get("Labels") or {}):
+            raise Refused(f"container {name} is not a gateway's")
+        return dict(found)
+
+    async def _body(self, reader: StreamReader, head: Head, route: Route) -> bytes | None:
+        """Return the body to be sent, checked; None for one that goes through."""
+        if route.body == "stream":
+            return None
+        length = head.length_bytes
+        if length is None or length > _BODY_LIMIT_BYTES:
+            raise BadRequest(f"a body that is looked at has a length, {_BODY_LIMIT_BYTES} bytes at most")
+        data = await asyncio.wait_for(reader.readexactly(length), _HEAD_TIMEOUT_S)
+        if route.body == "none":
+            return b""
+        try:
+            body = json.loads(data)
+        except ValueError as error:
+            raise BadRequest("its body is no JSON") from error
+        if route.body == "volume":
+            check_volume(body)
+        else:
+            check_container(body, self.channel_root)
+        return json.dumps(body).encode()
+
+    async def _forward(
+        self, reader: StreamReader, writer: StreamWriter, head: Head, path: str, body: bytes | None
+    ) -> None:
+        fields = {"host": "docker", "connection": "close"}
+        fields |= {name: head.fields[name] for name in _KEPT_FIELDS if name in head.fields}
+        if body is not None:
+            fields["content-length"] = str(len(body))
+        elif head.length_bytes is None:
+            fields["transfer-encoding"] = "chunked"
+        else:
+            fields["content-length"] = str(head.length_bytes)
+        target = quote(f"{head.version}{path}", safe="/:") + (f"?{urlencode(head.query)}" if head.query else "")
+        lines = [f"{head.method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
+        async with _connected(self.engine) as (answer, engine):
+            engine.write("\r\n".join(lines).encode("latin-1") + (body or b""))
+            # Beside the answer: the rest of the body, or an eye on a client that gives up, which ends a pull, say.
+            beside = asyncio.create_task(_send_body(reader, engine, head) if body is None else _gone(reader, engine))
+            begun = False
+            try:
+                while piece := await answer.read(_PIECE_BYTES):
+                    begun = True
+                    writer.write(piece)
+                    await writer.drain()
+            except OSError:
+                if not begun:
+                    raise
+                writer.transport.abort()  # nothing of ours may look like the rest of an answer
+            finally:
+                beside.cancel()
+                await asyncio.gather(beside, return_exceptions=True)
+
+
+async def _gone(reader: StreamReader, engine: StreamWriter) -> None:
+    """Let go of the engine when the client is gone, or sends what nobody asked for."""
+    await reader.read(1)
+    engine.transport.abort()
+
+
+async def _send_body(reader: StreamReader, engine: StreamWriter, head: Head) -> None:
+    """Send a body on, and not a byte behind its end. Where it breaks off, so does the engine's."""
+    try:
+        if head.length_bytes is not None:
+            await _copy(reader, engine, head.length_bytes)
+            return
+        while True:
+            line = (await reader.readuntil(b"\r\n")).strip()
+            size = int(line, 16) if line.isalnum() and len(line) <= 8 else -1
+            if not 0 <= size <= _CHUNK_LIMIT_BYTES:
+                raise BadRequest("a chunk's length is none")
+            engine.write(b"%x\r\n" % size)
+            await _copy(reader, engine, size)
+            if await reader.readexactly(2) != b"\r\n":  # after the last chunk, too: no trailers
+                raise BadRequest("a chunk is longer than it says")
+            engine.write(b"\r\n")
+            await engine.drain()
+            if size == 0:
+                return
+    except BaseException:
+        engine.transport.abort()
+        raise
+
+
+async def _copy(reader: StreamReader, engine: StreamWriter, size: int) -> None:
+    while size:
+        piece = await reader.read(min(size, _PIECE_BYTES))
+        if not piece:
+            raise BadRequest("its body ends early")
+        size -= len(piece)
+        engine.write(piece)
+        await engine.drain()
+
+
+@contextlib.asynccontextmanager
+async def _connected(engine: Path) -> AsyncIterator[tuple[StreamReader, StreamWriter]]:
+    reader, writer = await asyncio.open_unix_connection(engine, limit=_ANSWER_LIMIT_BYTES)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+async def _say(writer: StreamWriter, status: int, message: str) -> None:
+    """Answer as the engine would. Where an answer has begun, or nobody reads it, nothing more can be said."""
+    body = json.dumps({"message": message}).encode()
+    head = f"HTTP/1.1 {status} Refused\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    with contextlib.suppress(OSError):
+        writer.write(f"{head}Connection: close\r\n\r\n".encode() + body)
+        await writer.drain()

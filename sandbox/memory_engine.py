@@ -1,0 +1,356 @@
+"""MemoryEngine: sandboxes of this process, without Docker. IT CONTAINS NOTHING.
+
+Every command runs as a program of this machine, with this process' user, files and network. It is for tests, examples,
+and services that are developed against a gateway where there is no Docker; never for code that nobody has reviewed. The
+configuration takes it by name only (`sandbox.engine: memory`), and the gateway then listens on loopback alone.
+
+    engine = MemoryEngine()                      # everything in a temporary directory that close() removes
+    engine = MemoryEngine(root=directory)        # workspaces stay there, for the next process
+
+What it keeps of the Engine protocol is all but the walls: tests/conformance runs on both. What is different:
+
+    - image, runtime and limits are noted and not enforced, and there is no posture that says anything;
+    - file calls reach /workspace and nothing else. A command has the workspace as its directory, and should name files
+      relative to it: /workspace in a command line is this machine's. $TMPDIR is the sandbox's own, /tmp is everybody's;
+    - one that is stopped for being idle has its files, its id and nothing else to come back to;
+    - sandboxes end with their process: close() keeps none, and reconcile() ends what a killed process left running;
+    - one process at a time has a root: nothing here knows of other processes.
+
+Searches are done by forked children, as LocalFS does them: a process with gRPC in it needs GRPC_ENABLE_FORK_SUPPORT=0
+in its environment before grpc is imported. `airlock serve` sees to that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from sandbox.container_config import digest, owner
+from sandbox.engine import LeftSandbox, LiveSandbox, Sandbox, SandboxSpec
+from sandbox.errors import SandboxBusy, SandboxError, SandboxUnavailable
+from sandbox.local_spawner import kill_left
+from sandbox.local_workspaces import LocalWorkspaces
+from sandbox.memory_sandbox import MemoryPlace, MemorySandbox, made_alike
+from sandbox.usage import Usage
+from sandbox.workspace_archive import Contents
+
+Owner = tuple[str, str]
+_Saved = TypeVar("_Saved")
+
+
+@dataclass(frozen=True)
+class _Stopped:
+    """A sandbox that was stopped for being idle: what its next start has to know."""
+
+    id: str
+    spec: SandboxSpec
+    created_s: float
+    processes: int
+    since_s: float
+
+
+class MemoryEngine:
+    """Satisfies sandbox.engine.Engine. `clock` is in seconds since 1970.
+
+    A sandbox is replaced once nobody uses it when it was made `lifetime_s` ago; None sets no end.
+    """
+
+    def __init__(
+        self,
+        *,
+        root: Path | None = None,
+        lifetime_s: float | None = None,
+        new_suffix: Callable[[], str] = lambda: secrets.token_hex(4),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._temporary = root is None
+        self._root = Path(tempfile.mkdtemp(prefix="airlock-memory-")) if root is None else root
+        self._workspaces = LocalWorkspaces(self._root)
+        self._lifetime_s = lifetime_s
+        self._new_suffix = new_suffix
+        self._clock = clock
+        self._places: dict[Owner, MemoryPlace] = {}  # the one that was used longest ago comes first
+        self._stopped: dict[Owner, _Stopped] = {}  # the one that is stopped for longest comes first
+        # What a new sandbox of a thread has to wait for: the end of the one before, or its files being replaced.
+        self._ending: dict[Owner, asyncio.Task[None]] = {}
+        self._engine_id = ""
+        self._closed = False
+
+    async def id(self) -> str:
+        """Return what tells this engine from others: made once for a root, and kept in it."""
+        await self.prepare()
+        return self._engine_id
+
+    async def ping(self) -> None:
+        """Return: this process answers if anything does."""
+
+    async def prepare(self) -> None:
+        """Make the root, and end what a process that was killed left in it."""
+        if self._closed:
+            raise SandboxUnavailable("the in-memory engine is closed; nothing can be made by it any more")
+        if not self._engine_id:
+            engine_id = self._workspaces.prepare()
+            kill_left(f"{engine_id}/")
+            self._engine_id = engine_id
+
+    async def reconcile(self) -> Sequence[LeftSandbox]:
+        """Return nothing: no sandbox outlives its process. What a killed one left running is ended."""
+        await self.prepare()
+        return []
+
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        """Return the sandbox of a tenant and thread: the one that lives, or a new one over the same files."""
+        await self.prepare()
+        mine = owner(spec)
+        while True:
+            place = self._places.get(mine)
+            if place is not None and not self._keeps(place, spec):
+                self._begin_to_end(place)
+            elif place is not None:
+                return self._lent(place, spec)
+            if mine not in self._ending:
+                break
+            await asyncio.wait({self._ending[mine]})  # what runs still may write to the same files
+        # From here on nothing waits, so nobody makes another meanwhile and a caller that gives up leaves nothing.
+        stopped = self._stopped.pop(mine, None)
+        if stopped is not None and made_alike(stopped.spec, spec) and not self._is_old(stopped.created_s):
+            sandbox_id, created_s, ended_processes = stopped.id, stopped.created_s, stopped.processes
+        else:
+            sandbox_id = f"{digest(spec.tenant, spec.thread)[:12]}-{self._new_suffix()}"
+            created_s, ended_processes = self._clock(), 0
+        workspace, temporary = self._workspaces.make(mine, sandbox_id)
+        place = MemoryPlace(
+            sandbox_id,
+            spec,
+            workspace,
+            temporary,
+            token=f"{self._engine_id}/{sandbox_id}",
+            created_s=created_s,
+            ended_processes=ended_processes,
+        )
+        self._places[mine] = place
+        return self._lent(place, spec)
+
+    async def find(self, spec: SandboxSpec) -> Sandbox | None:
+        """Return the living sandbox of a tenant and thread, however it was made."""
+        place = self._places.get(owner(spec))
+        return None if place is None or not place.alive else self._lent(place, spec)
+
+    def has(self, spec: SandboxSpec) -> bool:
+        """Return whether a tenant and thread have a sandbox."""
+        return owner(spec) in self._places
+
+    def stopped(self, spec: SandboxSpec) -> str | None:
+        """Return the id of what is stopped of a tenant and thread."""
+        found = self._stopped.get(owner(spec))
+        return None if found is None else found.id
+
+    def owners(self) -> Sequence[Owner]:
+        """Return whose sandboxes there are, the longest unused first."""
+        return list(self._places)
+
+    async def live(self, tenant: str) -> Sequence[LiveSandbox]:
+        """Return a tenant's sandboxes that live, by id."""
+        places = [place for place in self._places.values() if place.owner[0] == digest(tenant) and place.alive]
+        return sorted((place.shown() for place in places), key=lambda sandbox: sandbox.id)
+
+    async def usage(self, sandbox: LiveSandbox) -> Usage | None:
+        """Return that nobody knows: its programs are in no control group of their own. None where it is gone."""
+        return None if self._find(sandbox.id) is None else Usage()
+
+    async def stop(self, tenant: str, thread: str) -> LiveSandbox | None:
+        """Remove a thread's sandbox unless it is in use; one that is dead or stopped goes too, and counts as none."""
+        mine = digest(tenant), digest(tenant, thread)
+        self._stopped.pop(mine, None)
+        place = self._places.get(mine)
+        if place is None:
+            return None
+        if place.users:
+            raise SandboxBusy("calls are under way in this sandbox; stop it when they are over, or cancel them")
+        was = place.shown() if place.alive else None
+        await self._end(place)
+        return was
+
+    async def end_calls(self, tenant: str, thread: str) -> bool:
+        """Remove a thread's sandbox if calls are under way in it; return whether there were any."""
+        place = self._places.get((digest(tenant), digest(tenant, thread)))
+        if place is None or not place.users:
+            return False
+        await self._end(place)
+        return True
+
+    async def remove_idle(self, tenant: str | None) -> bool:
+        """Remove the sandbox that was used longest ago and is not in use."""
+        for place in self._places.values():
+            if tenant in (None, place.owner[0]) and not place.users:
+                await self._end(place)
+                return True
+        return False
+
+    async def stop_idle(self, sandbox_id: str) -> bool:
+        """End what runs in a sandbox that nobody uses; create() starts it again. None is no error."""
+        place = self._find(sandbox_id)
+        if place is None or place.users:
+            return False
+        try:
+            processes = await place.running()
+        except SandboxError:
+            processes = 0
+        if self._places.get(place.owner) is not place or place.users:
+            return False  # somebody came in between
+        alive = place.alive
+        if alive:
+            self._stopped[place.owner] = _Stopped(place.id, place.spec, place.created_s, processes, self._clock())
+        await self._end(place)
+        return alive
+
+    async def trim_stopped(self, *, timeout_s: float, limit: int) -> int:
+        """Remove what is stopped for `timeout_s`, or past `limit`; return how many sandboxes went."""
+        latest_s = self._clock() - timeout_s
+        surplus = [mine for mine, stopped in self._stopped.items() if stopped.since_s <= latest_s]
+        kept = [mine for mine in self._stopped if mine not in surplus]
+        while len(kept) > limit:
+            (most, _), *_ = Counter(tenant for tenant, _ in kept).most_common(1)
+            surplus.append(next(mine for mine in kept if mine[0] == most))
+            kept.remove(surplus[-1])
+        for mine in surplus:
+            del self._stopped[mine]
+        return len(surplus)
+
+    async def remove(self, sandbox_id: str) -> None:
+        """Remove a sandbox, running or stopped, not its workspace. None is no error."""
+        for mine, stopped in self._stopped.items():
+            if stopped.id == sandbox_id:
+                del self._stopped[mine]
+                return
+        place = self._find(sandbox_id)
+        if place is not None:
+            await self._end(place)
+
+    async def save_workspace(self, spec: SandboxSpec, take: Callable[[Contents], _Saved]) -> _Saved | None:
+        """Return what `take`, in a thread, makes of a thread's files; None where there are none."""
+        mine = owner(spec)
+        with self._workspaces.alone(mine):
+            return await self._workspaces.save(mine, take)
+
+    async def replace_workspace(self, spec: SandboxSpec, give: Callable[[], Contents]) -> None:
+        """Have what `give` yields in the place of a thread's files; the old ones stay until all of it is there."""
+        await self.prepare()
+        mine = owner(spec)
+        with self._workspaces.alone(mine):
+            while True:
+                place = self._places.get(mine)
+                if place is not None and place.users:
+                    raise SandboxBusy("calls are under way in this thread; wait until they are over, or cancel them")
+                if place is not None:
+                    self._begin_to_end(place)
+                if mine not in self._ending:
+                    break
+                await asyncio.wait({self._ending[mine]})
+            self._stopped.pop(mine, None)
+            task = asyncio.get_running_loop().create_task(self._workspaces.replace(mine, give))
+            self._hold(mine, task)
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError:
+                task.cancel()
+                await asyncio.wait({task})
+                raise
+
+    async def remove_workspace(self, tenant: str, thread: str) -> bool:
+        """Remove a thread's files for good and return whether there were any; its sandbox must be gone."""
+        mine = digest(tenant), digest(tenant, thread)
+        if mine in self._ending:
+            await asyncio.wait({self._ending[mine]})
+        if mine in self._places or mine in self._stopped:
+            raise SandboxUnavailable("the files of this thread are in use by its sandbox; remove that first")
+        return await self._workspaces.delete(mine)
+
+    async def remove_all_of(self, tenant: str) -> int:
+        """Remove a tenant's sandboxes, busy ones too, and its files; return how many threads had some."""
+        for mine in [mine for mine in self._stopped if mine[0] == digest(tenant)]:
+            del self._stopped[mine]
+        await self._end_all([place for place in self._places.values() if place.owner[0] == digest(tenant)])
+        removed = 0
+        for mine in self._owners_of(tenant):
+            removed += await self._workspaces.delete(mine)
+        return removed
+
+    async def left_of(self, tenant: str) -> Mapping[str, int]:
+        """Return how many workspaces and sandboxes of a tenant there are, by the names that Docker has for them."""
+        mine = digest(tenant)
+        containers = sum(theirs == mine for theirs, _ in {*self._places, *self._ending, *self._stopped})
+        return {"volumes": len(self._owners_of(tenant)), "containers": containers}
+
+    async def remove_workspaces(self) -> None:
+        """Remove the files of every thread for good; of those with a sandbox this is refused, when others are gone."""
+        self._stopped.clear()
+        busy = {*self._places, *self._ending}
+        for mine in self._workspaces.owners():
+            if mine not in busy:
+                await self._workspaces.delete(mine)
+        if busy:
+            raise SandboxUnavailable(f"the files of {len(busy)} threads are in use by their sandboxes")
+
+    async def owned(self) -> Sequence[str]:
+        """Return the ids of the sandboxes that there are, running or stopped."""
+        return [*(place.id for place in self._places.values()), *(stopped.id for stopped in self._stopped.values())]
+
+    async def close(self, *, keep_sandboxes: bool = False) -> None:  # noqa: ARG002 - they end with this process
+        """End every sandbox, busy ones too; workspaces stay in a root that was given. Closing again is no error."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._end_all(list(self._places.values()))
+        if self._temporary:
+            await asyncio.to_thread(shutil.rmtree, self._root, ignore_errors=True)
+
+    def _keeps(self, place: MemoryPlace, spec: SandboxSpec) -> bool:
+        fits = made_alike(place.spec, spec) and not self._is_old(place.created_s)
+        return place.alive and (fits or place.users > 0)
+
+    def _is_old(self, created_s: float) -> bool:
+        return self._lifetime_s is not None and self._clock() >= created_s + self._lifetime_s
+
+    def _lent(self, place: MemoryPlace, spec: SandboxSpec) -> Sandbox:
+        return MemorySandbox(place, spec, used=self._note_use, is_old=lambda: self._is_old(place.created_s))
+
+    def _note_use(self, place: MemoryPlace) -> None:
+        if self._places.get(place.owner) is place:
+            self._places[place.owner] = self._places.pop(place.owner)
+
+    async def _end(self, place: MemoryPlace) -> None:
+        # A caller that gives up does not stop it.
+        await asyncio.shield(self._begin_to_end(place))
+
+    async def _end_all(self, places: Sequence[MemoryPlace]) -> None:
+        for place in places:
+            self._begin_to_end(place)
+        while self._ending:
+            await asyncio.wait(self._ending.values())
+
+    def _begin_to_end(self, place: MemoryPlace) -> asyncio.Task[None]:
+        """End a sandbox in the background; a new one of its thread waits for it."""
+        del self._places[place.owner]
+        task = place.end()
+        self._hold(place.owner, task)
+        return task
+
+    def _hold(self, mine: Owner, task: asyncio.Task[None]) -> None:
+        """Have a thread's next sandbox wait for something."""
+        self._ending[mine] = task
+        task.add_done_callback(lambda _: self._ending.pop(mine))
+
+    def _find(self, sandbox_id: str) -> MemoryPlace | None:
+        return next((place for place in self._places.values() if place.id == sandbox_id), None)
+
+    def _owners_of(self, tenant: str) -> list[Owner]:
+        return [mine for mine in self._workspaces.owners() if mine[0] == digest(tenant)]

@@ -1,0 +1,158 @@
+"""What is in a workspace, one entry after another, and the tar streams in which a Docker engine gives and takes it.
+
+    for entry, content in read_tar(pieces): ...      # each content before the next entry
+    pieces = write_tar(contents, owner=user_id)
+
+Neither holds more than one piece in memory, however large the workspace is. What a tar stream says was made by tool
+code: names are checked here, and sizes and counts are for whoever reads on. A symbolic link is kept as it is, wherever
+it points: nobody but tool code ever follows it, and tool code may make any.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import IO, Literal, TypeAlias, cast
+
+from sandbox.errors import SandboxUnavailable
+
+Kind: TypeAlias = Literal["directory", "file", "symlink", "hardlink", "special", "misnamed"]
+
+PIECE_BYTES = 1024 * 1024
+PERMISSIONS = 0o777
+"""What of a mode is kept: not setuid, setgid and sticky."""
+# What a tar stream ends with; one that does not was cut short.
+_END = bytes(2 * tarfile.BLOCKSIZE)
+_KINDS: dict[bytes, Kind] = {
+    tarfile.DIRTYPE: "directory",
+    tarfile.REGTYPE: "file",
+    tarfile.AREGTYPE: "file",
+    tarfile.SYMTYPE: "symlink",
+    tarfile.LNKTYPE: "hardlink",
+}
+_TYPES = {kind: type_ for type_, kind in _KINDS.items() if type_ != tarfile.AREGTYPE}
+
+
+@dataclass(frozen=True)
+class WorkspaceEntry:
+    """Something in a workspace; `path` is relative to its root, which is "" itself. What is no UTF-8 is escaped.
+
+    `mode` has all twelve bits. `target` is what a symbolic link says, or the path of the entry that a hard link is
+    another name of. "special" is what no copy can be made of: a device, a pipe, a socket; "misnamed" has no path in the
+    workspace.
+    """
+
+    path: str
+    kind: Kind
+    mode: int = 0o644
+    modified_s: int = 0
+    size_bytes: int = 0
+    target: str = ""
+
+
+Contents: TypeAlias = Iterator[tuple[WorkspaceEntry, Iterator[bytes]]]
+"""Entries, directories before what is in them, each with the bytes of a file, to be read before the next entry."""
+
+
+class ArchiveBroken(SandboxUnavailable):
+    """A tar stream ended early, or is none: what it is made of changed while it was read, or the engine went away."""
+
+
+def read_tar(pieces: Iterable[bytes], root: str) -> Contents:
+    """Yield what is in a tar stream whose names begin with `root`; ArchiveBroken when it ends early."""
+    source = _Pieces(pieces)
+    try:
+        with tarfile.open(fileobj=cast("IO[bytes]", source), mode="r|", bufsize=PIECE_BYTES) as archive:
+            while (member := archive.next()) is not None:
+                entry = _entry(member, root)
+                file = archive.extractfile(member) if entry.kind == "file" else None
+                yield entry, _content(file)
+                archive.members = []  # type: ignore[attr-defined] # it would keep all of them
+            end_bytes = archive.offset  # of the last entry
+    except tarfile.TarError as error:
+        raise ArchiveBroken(f"the files cannot be read to the end: {error}") from error
+    if source.rest() != _END or source.read_bytes < end_bytes + len(_END):
+        raise ArchiveBroken("the files cannot be read to the end: they change while they are read")
+
+
+def write_tar(contents: Contents, *, root: str, owner: int) -> Iterator[bytes]:
+    """Yield a tar stream of entries, all owned by one user, without setuid, setgid and sticky."""
+    for entry, content in contents:
+        member = tarfile.TarInfo(f"{root}/{entry.path}" if entry.path else root)
+        member.type = _TYPES[entry.kind]
+        member.mode = entry.mode & PERMISSIONS
+        member.mtime = max(0, entry.modified_s)
+        member.uid = member.gid = owner
+        member.size = entry.size_bytes if entry.kind == "file" else 0
+        member.linkname = f"{root}/{entry.target}" if entry.kind == "hardlink" else entry.target
+        yield member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+        written = 0
+        for piece in content:
+            written += len(piece)
+            yield piece
+        if written != member.size:
+            raise ArchiveBroken(f"a file of {member.size} bytes came with {written}")
+        yield bytes(-written % tarfile.BLOCKSIZE)
+    yield _END
+
+
+def _entry(member: tarfile.TarInfo, root: str) -> WorkspaceEntry:
+    path = _within(member.name, root)
+    kind = _KINDS.get(member.type, "special")
+    target = member.linkname
+    if kind == "hardlink":
+        within = _within(target, root)
+        path, target = (None, "") if within is None else (path, within)
+    if path is None:
+        return WorkspaceEntry(member.name, "misnamed")
+    size = member.size if kind == "file" else 0
+    return WorkspaceEntry(path, kind, member.mode & 0o7777, int(member.mtime), size, target)
+
+
+def _within(name: str, root: str) -> str | None:
+    """Return a member's path below the root; None for one that is not there."""
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if not parts or parts[0] != root or ".." in parts or name.startswith("/"):
+        return None
+    return "/".join(parts[1:])
+
+
+def _content(file: IO[bytes] | None) -> Iterator[bytes]:
+    try:
+        while file is not None and (piece := file.read(PIECE_BYTES)):
+            yield piece
+    except tarfile.TarError as error:
+        raise ArchiveBroken(f"a file cannot be read to the end: {error}") from error
+
+
+class _Pieces(io.RawIOBase):
+    """Pieces as tarfile reads a file, and the last bytes of them."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = iter(pieces)
+        self._piece = memoryview(b"")
+        self._last = b""
+        self.read_bytes = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Return up to `size` bytes; fewer, never none, while there are more."""
+        while not self._piece:
+            following = next(self._pieces, None)
+            if following is None:
+                return b""
+            self._piece = memoryview(following)
+        data, self._piece = bytes(self._piece[:size]), self._piece[size:]
+        self.read_bytes += len(data)
+        self._last = (self._last + data)[-len(_END) :] if len(data) < len(_END) else data[-len(_END) :]
+        return data
+
+    def rest(self) -> bytes:
+        """Read to the end, and return the last two blocks of it all."""
+        while self.read(PIECE_BYTES):
+            pass
+        return self._last

@@ -1,0 +1,119 @@
+"""The engines that the conformance suite is run on: Docker, in memory, and those around another.
+
+`kind`, `engine` and `ground` are fixtures. `engine` is one of a session; who needs engines of its own, one after
+another as a gateway is started again, makes them on the test's `ground`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from gateway.telemetry.observed_sandboxes import observed_engine
+from sandbox.docker_engine import DockerEngine
+from sandbox.docker_requests import DockerRequests
+from sandbox.engine import Engine
+from sandbox.image_pulls import ImagePulls, pulling_engine
+from sandbox.memory_engine import MemoryEngine
+from tests.docker_state import containers_of, volumes_of
+from tests.integration.sandbox.live_engine import RUNTIME_IMAGE, instance_id
+from tests.unit.gateway.telemetry.seen import watching
+
+
+def only(kind: str, reason: str) -> pytest.MarkDecorator:
+    """Have a test run on engines of one kind, for a reason that says what the others do not promise."""
+    assert reason
+    return pytest.mark.parametrize("kind", [kind], indirect=True)
+
+
+class Ground(ABC):
+    """Where the engines of one gateway stand: each that is made is another process of it."""
+
+    def __init__(self, directory: Path, around: Callable[[Engine], Engine] = lambda engine: engine) -> None:
+        self.directory = directory
+        self._around = around
+        self._made: list[Engine] = []
+
+    def engine(self) -> Engine:
+        """Return the engine of a new process."""
+        made = self._around(self._engine())
+        self._made.append(made)
+        return made
+
+    async def clear(self) -> None:
+        """Close every engine, remove all that they have made, and assert that nothing is left."""
+        for made in reversed(self._made):  # one that was killed has nothing, and would wait for who has
+            await made.close()
+        last = self._engine()
+        try:
+            await last.reconcile()
+            for sandbox_id in await last.owned():
+                await last.remove(sandbox_id)
+            await last.remove_workspaces()
+        finally:
+            await last.close()
+        assert self.left() == []
+
+    @abstractmethod
+    def _engine(self) -> Engine: ...
+    @abstractmethod
+    def left(self) -> list[str]:
+        """Return what there is of sandboxes, workspaces and channels, seen from outside."""
+
+
+class DockerGround(Ground):
+    def __init__(self, directory: Path, around: Callable[[Engine], Engine] = lambda engine: engine) -> None:
+        super().__init__(directory, around)
+        self.instance = instance_id()
+
+    def _engine(self) -> DockerEngine:
+        return DockerEngine(instance=self.instance, channel_root=self.directory, runtime_image=RUNTIME_IMAGE)
+
+    def left(self) -> list[str]:
+        here = [path.name for path in self.directory.iterdir()]
+        return [*containers_of(self.instance), *volumes_of(self.instance), *here]
+
+
+class MemoryGround(Ground):
+    def _engine(self) -> MemoryEngine:
+        return MemoryEngine(root=self.directory)
+
+    def left(self) -> list[str]:
+        places = [*self.directory.glob("workspaces/*/*"), *self.directory.glob("tmp/*")]
+        return [str(path.relative_to(self.directory)) for path in places]
+
+
+def _around(engine: Engine) -> Engine:
+    """Return every engine around an engine that there is, in the order of gateway/composition/sandboxes.py."""
+    pulls = ImagePulls(DockerRequests("unix:///nonexistent/docker.sock"))
+    return observed_engine(pulling_engine(engine, pulls), watching().telemetry)
+
+
+_GROUNDS: dict[str, Callable[[Path], Ground]] = {
+    "docker": DockerGround,
+    "memory": MemoryGround,
+    "around": lambda directory: MemoryGround(directory, _around),
+}
+
+
+@pytest.fixture(scope="session", params=_GROUNDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def engine(kind: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Engine]:
+    ground = _GROUNDS[kind](tmp_path_factory.mktemp(kind))
+    yield ground.engine()
+    await ground.clear()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def ground(kind: str, tmp_path: Path) -> AsyncIterator[Ground]:
+    made = _GROUNDS[kind](tmp_path)
+    yield made
+    await made.clear()

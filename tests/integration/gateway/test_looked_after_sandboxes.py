@@ -1,0 +1,143 @@
+"""Sandboxes as their tenant looks after them, at a real gateway: made ahead, measured, resumed, deleted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.client import Client
+from gateway.errors import NotFound, SandboxBusy
+from tests.docker_state import containers_of, volumes_of
+from tests.gateway_process import airlock, make_home, served
+from tests.integration.gateway.conftest import Pair
+
+MIB = 1024 * 1024
+# Holds 60 MiB, and never rests.
+_BUSY = "held = bytearray(b'x' * (60 << 20))\nprint('up', flush=True)\nwhile True: pass"
+
+
+async def test_a_sandbox_is_there_ahead_of_its_first_call_and_goes_with_its_files(pair: Pair, client: Client) -> None:
+    made = await client.create_sandbox("ahead")
+    assert (await client.create_sandbox("ahead")).id == made.id
+    await client.write_file("ahead", "/workspace/x", b"x")
+    assert (await client.get_sandbox("ahead")).id == made.id
+    was = await client.delete_sandbox("ahead")
+    assert was is not None
+    assert was.id == made.id
+    for ask in (client.get_sandbox, client.delete_sandbox, client.get_sandbox_stats):
+        with pytest.raises(NotFound):
+            await ask("ahead")
+    with pytest.raises(NotFound):
+        await client.read_file("ahead", "/workspace/x")
+    told = pair.home.rows("SELECT kind FROM audit_records WHERE thread = 'ahead' ORDER BY sequence")
+    assert [kind for (kind,) in told] == [
+        *("sandbox_created", "file_write", "sandbox_stopped", "workspace_removed"),
+        "file_read",
+    ]
+
+
+async def test_nothing_is_deleted_under_a_call(client: Client) -> None:
+    up = asyncio.Event()
+    command = {"command": "echo up; echo kept > /workspace/kept; read line < /workspace/end"}
+    await client.call_tool("execute", {"command": "mkfifo /workspace/end"}, thread="under-way")
+    calling = asyncio.create_task(
+        client.call_tool("execute", command, thread="under-way", on_output=lambda stream, data: up.set())
+    )
+    await up.wait()
+    with pytest.raises(SandboxBusy):
+        await client.delete_sandbox("under-way")
+    assert (await client.get_sandbox_stats("under-way")).calls == 1
+    await client.call_tool("execute", {"command": "echo > /workspace/end"}, thread="under-way")
+    assert (await calling).outcome == "exited"
+    assert await client.read_file("under-way", "/workspace/kept") == b"kept\n"
+    assert await client.delete_sandbox("under-way") is not None
+
+
+async def test_what_a_sandbox_uses_is_what_was_done_in_it(client: Client) -> None:
+    thread = "measured"
+    fill = (
+        "head -c 3000000 /dev/zero > a; mkdir -p d/e; head -c 1000 /dev/zero > d/e/b; head -c 500000 /dev/zero > /tmp/c"
+    )
+    assert (await client.call_tool("execute", {"command": fill}, thread=thread)).exit_code == 0
+    idle = await client.get_sandbox_stats(thread)
+    limits = (idle.memory_limit_bytes, idle.pids_limit, idle.cpus_limit)
+    assert limits == (1024 * MIB, 512, 1.0)
+    assert idle.workspace is not None
+    assert idle.tmp is not None
+    assert (idle.workspace.used_bytes, idle.workspace.partial, idle.workspace.limit_bytes) == (
+        3_001_000,
+        False,
+        2048 * MIB,
+    )
+    assert (idle.tmp.used_bytes, idle.tmp.partial, idle.tmp.limit_bytes) == (500_000, False, 256 * MIB)
+    assert idle.cpu_s is not None
+    assert idle.memory_bytes is not None
+    assert idle.pids is not None
+    assert 0 < idle.memory_bytes < 60 * MIB
+
+    process = await client.start_process(["python3", "-c", _BUSY], thread=thread)
+    async for _ in client.process_output(thread, process.id):
+        break
+    readings = [
+        one async for reading in client.watch_sandbox_stats(thread, interval_s=0.5, readings=3) for one in reading
+    ]
+    busy = readings[-1]
+    assert busy.pids == idle.pids + 1
+    assert busy.memory_bytes is not None
+    assert busy.memory_bytes > idle.memory_bytes + 55 * MIB
+    assert [one.cpu_s for one in readings] == sorted({one.cpu_s for one in readings if one.cpu_s is not None})
+    assert busy.cpus is not None
+    assert 0 < busy.cpus <= 1.5
+    await client.stop_sandbox(thread)
+
+
+async def test_files_that_nobody_may_read_are_told_as_a_part(client: Client) -> None:
+    hide = "mkdir hidden && echo x > hidden/y && chmod 000 hidden"
+    await client.call_tool("execute", {"command": hide}, thread="hidden")
+    found = await client.get_sandbox_stats("hidden")
+    assert found.workspace is not None
+    assert found.workspace.partial
+    await client.delete_sandbox("hidden")
+
+
+def test_the_command_line_makes_measures_and_deletes(pair: Pair) -> None:
+    env = {"AIRLOCK_ADDRESS": pair.address, "AIRLOCK_API_KEY": pair.key}
+    made = json.loads(airlock("sandbox", "create", "lined", "--json", env=env).stdout)
+    (told,) = json.loads(airlock("sandbox", "stats", "--thread", "lined", "--json", env=env).stdout)["sandboxes"]
+    assert (told["id"], told["thread"], told["pids_limit"]) == (made["id"], "lined", 512)
+    assert told["cpus"] is not None
+    lines = airlock("sandbox", "top", "--interval-s", "0.5", "--readings", "2", "--json", env=env).stdout.splitlines()
+    assert len(lines) == 2
+    assert all("lined" in {one["thread"] for one in json.loads(line)["sandboxes"]} for line in lines)
+    asked = airlock("sandbox", "delete", "lined", "--json", env=env, check=False)
+    assert (asked.returncode, "--yes" in asked.stdout) == (2, True)
+    gone = json.loads(airlock("sandbox", "delete", "lined", "--yes", "--json", env=env).stdout)
+    assert gone["sandbox"]["id"] == made["id"]
+    absent = airlock("sandbox", "stats", "--thread", "lined", "--json", env=env, check=False)
+    assert (absent.returncode, json.loads(absent.stdout)["reason"]) == (3, "NOT_FOUND")
+
+
+async def test_who_watches_keeps_nothing_from_going_idle_and_what_was_stopped_is_resumed(tmp_path: Path) -> None:
+    home = make_home(tmp_path)
+    home.configure(sandbox={"idle_timeout_s": 2.0})
+    with served(home) as gateway:
+        async with Client(gateway.address, home.key) as airlock:
+            with pytest.raises(NotFound):
+                await airlock.resume_sandbox("idle")
+            await airlock.write_file("idle", "/workspace/x", b"kept")
+            made = await airlock.get_sandbox("idle")
+            async for living in airlock.watch_sandbox_stats(interval_s=0.5):
+                if not living:
+                    break
+            for ask in (airlock.get_sandbox, airlock.get_sandbox_stats):
+                with pytest.raises(NotFound):
+                    await ask("idle")
+            assert (await airlock.resume_sandbox("idle")).id == made.id
+            assert await airlock.read_file("idle", "/workspace/x") == b"kept"
+            told = home.rows("SELECT kind FROM audit_records WHERE thread = 'idle' AND kind LIKE 'sandbox%'")
+            assert told == [("sandbox_resumed",)]
+            await airlock.delete_sandbox("idle")  # running, or stopped again
+    assert containers_of(home.instance) == volumes_of(home.instance) == []

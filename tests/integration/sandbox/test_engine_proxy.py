@@ -1,0 +1,109 @@
+"""A gateway's engine behind the proxy: all that it does goes through, and what would make it root does not."""
+
+from __future__ import annotations
+
+import io
+import secrets
+import subprocess
+import sys
+import tarfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import docker
+import pytest
+from docker.errors import APIError
+
+from sandbox.container_config import carrier_config, workspace_volume
+from sandbox.docker_engine import DockerEngine
+from tests.integration.sandbox.live_engine import IMAGE, RUNTIME_IMAGE, instance_id, removed, run, spec, text
+
+
+@pytest.fixture
+def proxy(tmp_path: Path) -> Iterator[str]:
+    socket = tmp_path / "proxy" / "docker.sock"
+    command = [sys.executable, "-m", "gateway.cli", "engine-proxy", "--listen", str(socket)]
+    started = subprocess.Popen(
+        [*command, "--channel-dir", str(tmp_path / "channels")], stderr=subprocess.PIPE, text=True
+    )
+    assert started.stderr is not None
+    while "goes to" not in (line := started.stderr.readline()):
+        assert line, "the proxy did not come up"
+    yield f"unix://{socket}"
+    started.terminate()
+    assert started.wait(60) == 0
+    started.stderr.close()
+
+
+@pytest.fixture
+async def engine(tmp_path: Path, proxy: str) -> AsyncIterator[DockerEngine]:
+    instance = instance_id()
+    made = DockerEngine(
+        instance=instance, channel_root=tmp_path / "channels", runtime_image=RUNTIME_IMAGE, base_url=proxy
+    )
+    yield made
+    await removed(made, instance)
+
+
+async def test_a_gateway_works_through_the_proxy(engine: DockerEngine) -> None:
+    await engine.prepare()
+    await engine.describe()
+    sandbox = await engine.create(spec("proxied"))
+    assert text(await run(sandbox.shell, "echo here > /workspace/a; cat /workspace/a")) == "here\n"
+    assert [one.id for one in await engine.live("tenant-a")] == [sandbox.id]
+    await engine.remove(sandbox.id)
+    again = await engine.create(spec("proxied"))
+    assert (await again.files.stat("/workspace/a")).size_bytes == 5
+    assert await engine.reconcile() == []
+    await engine.remove(again.id)
+    assert await engine.remove_all_of("tenant-a") == 1
+    assert await engine.left_of("tenant-a") == {"volumes": 0, "containers": 0}
+
+
+def test_what_would_make_a_gateway_root_is_refused_and_others_containers_are_not_its_own(proxy: str) -> None:
+    client = docker.APIClient(base_url=proxy, version="auto")
+    direct = docker.APIClient(version="auto")
+    labels = {"airlock.kind": "test", "airlock.instance": "i"}
+    other = direct.create_container(IMAGE, "true", labels={"airlock.kind": "test"})["Id"]
+    try:
+        for host in ({"Binds": ["/:/host"]}, {"Privileged": True, "NetworkMode": "none"}):
+            body = {"Image": IMAGE, "Labels": labels, "HostConfig": host}
+            with pytest.raises(APIError, match="403"):
+                client.create_container_from_config(body, "airlock-root")
+        for ask in (client.start, client.inspect_container, client.remove_container):
+            with pytest.raises(APIError, match="is not a gateway's"):
+                ask(other)
+        with pytest.raises(APIError, match="no request that a gateway makes"):
+            client.create_network("airlock-x")
+    finally:
+        direct.remove_container(other, force=True)
+        client.close()
+        direct.close()
+
+
+def test_a_workspace_s_files_go_through_as_a_stream_and_what_is_never_started_is_not(proxy: str) -> None:
+    client = docker.APIClient(base_url=proxy, version="auto")
+    asked = spec("carried", tenant=instance_id())
+    carrier = client.create_container_from_config(carrier_config(IMAGE, asked, "i", quota=False))["Id"]
+    try:
+        content = secrets.token_bytes(8 * 1024 * 1024)
+        tar = io.BytesIO()
+        with tarfile.open(fileobj=tar, mode="w") as archive:
+            entry = tarfile.TarInfo("file")
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+        whole = tar.getvalue()
+        assert client.put_archive(
+            carrier, "/workspace", (whole[at : at + 65_536] for at in range(0, len(whole), 65_536))
+        )
+        pieces, _ = client.get_archive(carrier, "/workspace/file")
+        with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as archive:
+            file = archive.extractfile("file")
+            assert file is not None
+            assert file.read() == content
+        with pytest.raises(APIError, match="never started"):
+            client.start(carrier)
+    finally:
+        client.remove_container(carrier, force=True)
+        client.remove_volume(workspace_volume("i", asked.tenant, asked.thread))
+        client.close()

@@ -1,0 +1,130 @@
+"""Workspaces saved from a Docker engine and put into it as a whole, with what tool code may have left in them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from sandbox.docker_engine import DockerEngine
+from sandbox.errors import SandboxBusy, WorkspaceIncomplete
+from sandbox.workspace_archive import Contents, WorkspaceEntry
+from tests.docker_state import volumes_of
+from tests.integration.sandbox.live_engine import run, spec, text
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+Tree = dict[WorkspaceEntry, bytes]
+
+
+def tree_of(contents: Contents) -> Tree:
+    return {entry: b"".join(content) for entry, content in contents}
+
+
+async def _carriers(engine: DockerEngine) -> int:
+    return len(await engine._own_containers("carrier"))
+
+
+def giving(tree: Tree) -> Callable[[], Contents]:
+    return lambda: ((entry, iter([data] if data else [])) for entry, data in tree.items())
+
+
+async def test_files_go_from_one_thread_into_another_and_belong_to_its_tool_user(engine: DockerEngine) -> None:
+    source = await engine.create(spec("from"))
+    made = await run(
+        source.shell,
+        "mkdir -p d/e && printf abc > d/e/f && chmod 640 d/e/f && ln d/e/f d/twin && ln -s /etc/passwd link"
+        " && mkfifo pipe && cp /bin/true su && chmod 4755 su && printf x > \"$(printf 'odd\\377\\nname')\""
+        " && chmod 700 d",
+    )
+    assert made.exit_code == 0, text(made)
+    tree = await engine.save_workspace(spec("from"), tree_of)
+    assert tree is not None
+    by_path = {entry.path: entry for entry in tree}
+    assert by_path["pipe"].kind == "special"
+    assert by_path["su"].mode == 0o4755
+    assert by_path["link"].target == "/etc/passwd"
+    assert {by_path["d/e/f"].kind, by_path["d/twin"].kind} == {"file", "hardlink"}
+    target = await engine.create(spec("to"))
+    await run(target.shell, "touch old")
+    await engine.replace_workspace(spec("to"), giving({one: data for one, data in tree.items() if one.path != "pipe"}))
+    assert not target.borrow()
+    await engine.remove(target.id)
+    again = await engine.create(spec("to"))
+    looked = "ls -b; stat -c %a,%u d d/e/f su; id -u; cat d/twin; echo; stat -c %h d/twin; readlink link; echo x >> su"
+    *listed, d, f, su, user, abc, names, link = text(await run(again.shell, looked)).splitlines()
+    assert listed == ["d", "link", "odd\\377\\nname", "su"]
+    assert [d, f, su] == [f"700,{user}", f"640,{user}", f"755,{user}"]
+    assert (abc, names, link) == ("abc", "2", "/etc/passwd")
+    await engine.remove(source.id)
+    await engine.remove(again.id)
+
+
+async def test_a_thread_without_files_has_nothing_to_be_saved_and_gets_none_by_that(engine: DockerEngine) -> None:
+    instance = engine._instance
+    before = volumes_of(instance)
+    assert await engine.save_workspace(spec("never"), tree_of) is None
+    assert volumes_of(instance) == before
+
+
+async def test_a_workspace_in_use_is_not_replaced(engine: DockerEngine) -> None:
+    sandbox = await engine.create(spec("used"))
+    await run(sandbox.shell, "touch mine")
+    assert sandbox.borrow()
+    with pytest.raises(SandboxBusy):
+        await engine.replace_workspace(spec("used"), giving({}))
+    sandbox.give_back()
+    assert text(await run(sandbox.shell, "ls")) == "mine\n"
+    await engine.remove(sandbox.id)
+
+
+async def test_what_breaks_off_leaves_no_half_of_it(engine: DockerEngine) -> None:
+    def broken() -> Contents:
+        yield WorkspaceEntry("half", "file", 0o600, 0, 2), iter([b"ab"])
+        raise LookupError("gone")
+
+    sandbox = await engine.create(spec("broken"))
+    await run(sandbox.shell, "touch old")
+    with pytest.raises(WorkspaceIncomplete, match="gone"):
+        await engine.replace_workspace(spec("broken"), broken)
+    await engine.remove(sandbox.id)
+    again = await engine.create(spec("broken"))
+    assert text(await run(again.shell, "ls")) == ""
+    await engine.remove(again.id)
+
+
+async def test_one_saves_at_a_time_and_who_gives_up_leaves_nothing(engine: DockerEngine) -> None:
+    sandbox = await engine.create(spec("slow"))
+    await run(sandbox.shell, "head -c 20000000 /dev/zero > big")
+    reading, going_on = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow(contents: Contents) -> Tree:
+        loop.call_soon_threadsafe(reading.set)
+        asyncio.run_coroutine_threadsafe(going_on.wait(), loop).result()
+        return tree_of(contents)
+
+    saving = asyncio.create_task(engine.save_workspace(spec("slow"), slow))
+    await reading.wait()
+    with pytest.raises(SandboxBusy):
+        await engine.save_workspace(spec("slow"), tree_of)
+    saving.cancel()
+    going_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await saving
+    assert await _carriers(engine) == 0
+    assert await engine.save_workspace(spec("slow"), tree_of) is not None
+    await engine.remove(sandbox.id)
+
+
+async def test_what_a_process_left_that_died_is_removed_by_the_next(engine: DockerEngine) -> None:
+    sandbox = await engine.create(spec("left"))
+    await engine.remove(sandbox.id)
+    carrying = engine._carrier(spec("left"))
+    await carrying.__aenter__()
+    assert await _carriers(engine) == 1
+    await engine.reconcile()
+    assert await _carriers(engine) == 0
+    again = engine._carrier(spec("left"))
+    await again.__aenter__()
+    assert await engine.remove_workspace("tenant-a", "left")

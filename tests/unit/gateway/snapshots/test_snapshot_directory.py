@@ -1,0 +1,153 @@
+"""Snapshots on the disk: whole or not there, each byte once in a tenant, and never another's."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import InProgress, Internal, NoSpace, QuotaExceeded, TooLarge
+from gateway.snapshots.snapshot_directory import SnapshotDirectory
+from gateway.snapshots.snapshot_files import Limits
+from sandbox.workspace_archive import Contents, WorkspaceEntry
+
+_LIMITS = Limits(size_bytes=64 * 1024 * 1024, stored_bytes=64 * 1024 * 1024)
+
+
+def of(files: dict[str, bytes]) -> Contents:
+    yield WorkspaceEntry("", "directory", 0o755, 1), iter([])
+    for path, data in files.items():
+        entry = WorkspaceEntry(path, "file", 0o4640, 2, len(data))
+        yield entry, iter([data[:1000], data[1000:]])
+
+
+def files_of(directory: SnapshotDirectory, id_: str) -> dict[str, bytes]:
+    return {entry.path: b"".join(content) for entry, content in directory.read(id_) if entry.kind == "file"}
+
+
+def random_bytes(seed: int, size: int) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> SnapshotDirectory:
+    return SnapshotDirectory(tmp_path / "a")
+
+
+def test_a_snapshot_gives_back_what_was_put_in(directory: SnapshotDirectory) -> None:
+    files = {"a": b"", "b": b"x" * 5_000, "c": random_bytes(1, 9_500_000), "d/\udcff": b"\0" * 4_194_304}
+    written = directory.write("s1", of(files), _LIMITS)
+    assert (written.files, written.size_bytes) == (4, sum(map(len, files.values())))
+    assert written.stripped == 4
+    assert written.stored_bytes < 9_500_000 + 100_000
+    directory.check_whole("s1")
+    assert files_of(directory, "s1") == files
+    assert [entry.mode for entry, _ in directory.read("s1")] == [0o755, 0o640, 0o640, 0o640, 0o640]
+
+
+def test_what_was_kept_before_takes_no_more_room_in_its_tenant_and_in_no_other(tmp_path: Path) -> None:
+    one, other = SnapshotDirectory(tmp_path / "a"), SnapshotDirectory(tmp_path / "b")
+    files = {"c": random_bytes(1, 1_000_000)}
+    assert one.write("s1", of(files), _LIMITS).stored_bytes > 1_000_000
+    assert one.write("s2", of({"renamed": files["c"]}), _LIMITS).stored_bytes < 20_000
+    assert other.write("s3", of(files), _LIMITS).stored_bytes > 1_000_000
+
+
+def test_sweeping_removes_what_no_snapshot_has_and_keeps_what_one_has(directory: SnapshotDirectory) -> None:
+    shared, own = random_bytes(1, 300_000), random_bytes(2, 300_000)
+    directory.write("s1", of({"shared": shared, "own": own}), _LIMITS)
+    directory.write("s2", of({"shared": shared}), _LIMITS)
+    before = directory.sweep({"s1", "s2"})
+    after = directory.sweep({"s2"})
+    assert before - after > 300_000
+    assert files_of(directory, "s2") == {"shared": shared}
+    with pytest.raises(Internal):
+        directory.check_whole("s1")
+    assert directory.sweep(()) == 0
+
+
+def test_what_breaks_off_half_way_leaves_nothing_that_is_kept(directory: SnapshotDirectory) -> None:
+    def breaking() -> Contents:
+        yield WorkspaceEntry("a", "file", 0o600, 0, 300_000), iter([random_bytes(1, 300_000)])
+        raise Internal("broken")
+
+    with pytest.raises(Internal):
+        directory.write("s1", breaking(), _LIMITS)
+    with pytest.raises(Internal):
+        directory.check_whole("s1")
+    assert directory.sweep(()) == 0
+
+
+def test_what_is_too_much_is_refused_before_it_is_read(directory: SnapshotDirectory) -> None:
+    def huge() -> Contents:
+        yield WorkspaceEntry("sparse", "file", 0o600, 0, 2**60), (pytest.fail("it was read") for _ in range(1))
+
+    with pytest.raises(TooLarge):
+        directory.write("s1", huge(), _LIMITS)
+    with pytest.raises(TooLarge):
+        directory.write("s1", of({"a": b"", "b": b""}), Limits(1000, 1000, entries=2))
+    with pytest.raises(QuotaExceeded):
+        directory.write("s1", of({"a": random_bytes(1, 50_000)}), Limits(100_000, 10_000))
+
+
+def test_a_damaged_or_missing_piece_is_an_error_and_no_file(directory: SnapshotDirectory, tmp_path: Path) -> None:
+    directory.write("s1", of({"a": random_bytes(1, 50_000)}), _LIMITS)
+    [piece] = [path for path in tmp_path.glob("*/blobs/*/*") if path.stat().st_size > 40_000]
+    piece.write_bytes(b"r" + random_bytes(2, 50_000))
+    with pytest.raises(Internal):
+        files_of(directory, "s1")
+    piece.unlink()
+    with pytest.raises(Internal):
+        directory.check_whole("s1")
+
+
+def test_a_manifest_that_was_cut_is_an_error(directory: SnapshotDirectory, tmp_path: Path) -> None:
+    directory.write("s1", of({str(n): b"%d" % n for n in range(500)}), _LIMITS)
+    [manifest] = tmp_path.glob("*/snapshots/*.manifest")
+    whole = manifest.read_bytes()
+    for cut in (0, 1, len(whole) // 2, len(whole) - 8):
+        manifest.write_bytes(whole[:cut])
+        with pytest.raises(Internal):
+            files_of(directory, "s1")
+
+
+def test_a_disk_that_is_nearly_full_is_left_alone(
+    directory: SnapshotDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.snapshots.blob_directory._KEPT_FREE_BYTES", 2**60)
+    with pytest.raises(NoSpace):
+        directory.write("s1", of({"a": b"1"}), _LIMITS)
+
+
+async def test_one_takes_and_deletes_at_a_time_and_several_restore(
+    directory: SnapshotDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.snapshots.snapshot_directory._PATIENCE_S", 0.0)
+    async with directory.shared(), directory.shared():
+        with pytest.raises(InProgress):
+            async with directory.alone():
+                pass
+    async with directory.alone():
+        for entering in (directory.alone(), directory.shared()):
+            with pytest.raises(InProgress):
+                async with entering:
+                    pass
+
+
+async def test_who_waits_while_a_tenant_is_erased_begins_anew(directory: SnapshotDirectory, tmp_path: Path) -> None:
+    async with directory.alone():
+        directory.write("s1", of({"a": b"1"}), _LIMITS)
+        waiting = asyncio.create_task(_write_later(directory))
+        await asyncio.sleep(0)
+        directory.erase()
+        assert directory.count() == 0
+        assert list(tmp_path.iterdir()) == []
+    await waiting
+    assert files_of(directory, "s2") == {"b": b"2"}
+
+
+async def _write_later(directory: SnapshotDirectory) -> None:
+    async with directory.alone():
+        directory.write("s2", of({"b": b"2"}), _LIMITS)

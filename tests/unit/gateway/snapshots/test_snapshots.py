@@ -1,0 +1,255 @@
+"""Snapshots over an engine without Docker, on both databases: quotas, crashes, and what is in nobody's way."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import insert, select
+
+from gateway.calls.thread_engines import ThreadEngines
+from gateway.errors import Internal, NotFound, QuotaExceeded, RequestIdReused, ThreadBusy, TooLarge, Unavailable
+from gateway.model_settings import ModelSettings
+from gateway.policy.document import PolicyDocument
+from gateway.policy.judge import Policy
+from gateway.snapshots.snapshots import Snapshots
+from gateway.storage.audit_store import AuditEntry
+from gateway.storage.database import Database
+from gateway.storage.engine_store import EngineStore
+from gateway.storage.erasure_store import ErasureStore
+from gateway.storage.snapshot_store import Snapshot, SnapshotStore
+from gateway.storage.store import Store
+from gateway.storage.tables import audit_records, threads, tool_calls
+from gateway.storage.thread_store import ThreadStore
+from gateway.tenants import Tenant
+from sandbox.engine import SandboxSpec
+from sandbox.errors import WorkspaceIncomplete
+from sandbox.memory_engine import MemoryEngine
+from sandbox.workspace_archive import Contents
+
+
+class LosingStore(SnapshotStore):
+    """Loses the process, as it were, before the row is written."""
+
+    async def add(self, snapshot: Snapshot, thread_id: str, request: tuple[str, str], told: AuditEntry) -> None:
+        raise KeyboardInterrupt
+
+
+class BreakingEngine(MemoryEngine):
+    """Breaks off when the old files are gone."""
+
+    broken = False
+
+    async def replace_workspace(self, spec: SandboxSpec, give: Callable[[], Contents]) -> None:
+        if self.broken:
+            raise WorkspaceIncomplete("the disk broke")
+        await super().replace_workspace(spec, give)
+
+
+class Desk:
+    def __init__(self, database: Database, directory: Path, store: type[SnapshotStore] = SnapshotStore) -> None:
+        self.database = database
+        self.directory = directory
+        self.engine = BreakingEngine(root=directory / "engine")
+        self.threads = Store(database)
+        self.snapshots = self.with_store(store(database))
+
+    def with_store(self, store: SnapshotStore) -> Snapshots:
+        listed = ThreadStore(self.database)
+        engines = ThreadEngines(EngineStore(self.database), self.engine)
+        return Snapshots(self.directory / "snapshots", self.engine, engines, store, (self.threads, listed))
+
+    async def write(self, tenant: Tenant, thread: str, **files: bytes) -> None:
+        await self.threads.thread(tenant.name, thread)
+        sandbox = await self.engine.create(tenant.sandbox_spec(thread))
+        for name, data in files.items():
+            await sandbox.files.write(f"/workspace/{name}", data)
+        await self.engine.remove(sandbox.id)
+
+    async def files(self, tenant: Tenant, thread: str) -> dict[str, bytes]:
+        def read(contents: Contents) -> dict[str, bytes]:
+            return {entry.path: b"".join(content) for entry, content in contents if entry.kind == "file"}
+
+        return await self.engine.save_workspace(tenant.sandbox_spec(thread), read) or {}
+
+    def kept(self) -> list[Path]:
+        found = (self.directory / "snapshots").rglob("*")
+        return [path for path in found if path.is_file() and path.name != "lock"]
+
+
+def tenant(name: str = "acme", **sections: object) -> Tenant:
+    document = PolicyDocument.model_validate({"version": 1, **sections})
+    return Tenant(name, Policy(document), ModelSettings(), {})
+
+
+ACME = tenant()
+
+
+@pytest.fixture
+async def desk(database_url: str, tmp_path: Path) -> AsyncIterator[Desk]:
+    database = await Database.open(database_url)
+    made = Desk(database, tmp_path)
+    yield made
+    await made.engine.close()
+    await database.close()
+
+
+async def test_a_snapshot_is_listed_restored_and_deleted_and_the_audit_has_all_of_it(desk: Desk) -> None:
+    await desk.write(ACME, "a", x=b"one")
+    first = await desk.snapshots.create(ACME, "a", comment="first")
+    await desk.write(ACME, "a", x=b"two", y=b"new")
+    second = await desk.snapshots.create(ACME, "a", comment="")
+    page, token = await desk.snapshots.page(ACME, thread="", size=1, token="")
+    rest, end = await desk.snapshots.page(ACME, thread="", size=1, token=token)
+    assert ([*page, *rest], end) == ([second, first], "")
+    assert (await desk.snapshots.page(ACME, thread="b", size=0, token=""))[0] == []
+    await desk.snapshots.restore(ACME, first.id, "")
+    assert await desk.files(ACME, "a") == {"x": b"one"}
+    await desk.snapshots.restore(ACME, second.id, "made by this")
+    assert await desk.files(ACME, "made by this") == {"x": b"two", "y": b"new"}
+    for one in (first, second):
+        await desk.snapshots.delete(ACME, one.id)
+    assert desk.kept() == []
+    told = [row.kind for row in await desk.database.rows(select(audit_records.c.kind).order_by("sequence"))]
+    assert told == ["snapshot_created"] * 2 + ["snapshot_restored"] * 2 + ["snapshot_deleted"] * 2
+
+
+async def test_a_thread_without_files_has_an_empty_snapshot(desk: Desk) -> None:
+    await desk.threads.thread("acme", "empty")
+    empty = await desk.snapshots.create(ACME, "empty", comment="")
+    await desk.write(ACME, "a", x=b"one")
+    await desk.snapshots.restore(ACME, empty.id, "a")
+    assert await desk.files(ACME, "a") == {}
+
+
+async def test_the_same_request_gives_the_same_snapshot(desk: Desk) -> None:
+    await desk.write(ACME, "a", x=b"one")
+    first = await desk.snapshots.create(ACME, "a", comment="c", request_id="r")
+    assert await desk.snapshots.create(ACME, "a", comment="c", request_id="r") == first
+    with pytest.raises(RequestIdReused):
+        await desk.snapshots.create(ACME, "a", comment="d", request_id="r")
+    other = tenant("other")
+    await desk.write(other, "a", x=b"one")
+    assert (await desk.snapshots.create(other, "a", comment="c", request_id="r")).id != first.id
+
+
+async def test_another_tenants_snapshot_is_not_found(desk: Desk) -> None:
+    await desk.write(ACME, "a", x=b"one")
+    first = await desk.snapshots.create(ACME, "a", comment="")
+    other = tenant("other")
+    for asked in (desk.snapshots.get(other, first.id), desk.snapshots.delete(other, first.id)):
+        with pytest.raises(NotFound):
+            await asked
+    with pytest.raises(NotFound):
+        await desk.snapshots.restore(other, first.id, "b")
+    assert await desk.snapshots.get(ACME, first.id) == first
+
+
+async def test_quotas_hold_and_what_they_refuse_leaves_nothing(desk: Desk) -> None:
+    few = tenant(quotas={"snapshots": 1})
+    await desk.write(few, "a", x=b"one")
+    first = await desk.snapshots.create(few, "a", comment="")
+    before = desk.kept()
+    with pytest.raises(QuotaExceeded, match="snapshots"):
+        await desk.snapshots.create(few, "a", comment="")
+    little = tenant(quotas={"snapshot_bytes": 30_000})
+    await desk.write(few, "b", large=random.Random(1).randbytes(100_000))
+    with pytest.raises(QuotaExceeded, match="snapshot_bytes"):
+        await desk.snapshots.create(little, "b", comment="")
+    assert desk.kept() == before
+    await desk.snapshots.delete(few, first.id)
+    assert desk.kept() == []
+
+
+async def test_what_is_larger_than_a_workspace_is_not_restored_there(desk: Desk) -> None:
+    await desk.write(ACME, "a", large=bytes(2 * 1024 * 1024))
+    first = await desk.snapshots.create(ACME, "a", comment="")
+    small = tenant(sandbox={"workspace_mib": 1})
+    with pytest.raises(TooLarge):
+        await desk.snapshots.restore(small, first.id, "a")
+    assert list(await desk.files(ACME, "a")) == ["large"]
+
+
+async def test_a_process_that_dies_half_way_leaves_nothing_for_long(desk: Desk) -> None:
+    await desk.write(ACME, "a", x=b"one")
+    first = await desk.snapshots.create(ACME, "a", comment="")
+    kept = desk.kept()
+    await desk.write(ACME, "a", y=b"two")
+    dying = desk.with_store(LosingStore(desk.database))
+    dying._swept = _nobody  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        await dying.create(ACME, "a", comment="")
+    assert len(desk.kept()) > len(kept)
+    await desk.snapshots.sweep()
+    assert desk.kept() == kept
+    await desk.snapshots.restore(ACME, first.id, "a")
+    assert await desk.files(ACME, "a") == {"x": b"one"}
+
+
+async def test_a_thread_is_not_restored_while_a_call_is_under_way_and_no_call_begins_meanwhile(desk: Desk) -> None:
+    await desk.write(ACME, "a", x=b"one")
+    first = await desk.snapshots.create(ACME, "a", comment="")
+    thread = await desk.threads.thread("acme", "a")
+    words = dict.fromkeys(("name", "arguments", "arguments_digest", "policy_version"), "x")
+    row = {**words, "id": "call_1", "tenant": "acme", "thread_id": thread.id, "state": "executing", "started_us": 1}
+    await desk.database.write((insert(tool_calls), row))
+    with pytest.raises(ThreadBusy):
+        await desk.snapshots.restore(ACME, first.id, "")
+    assert await _mark(desk) is None
+
+
+async def test_a_restore_that_broke_off_keeps_the_thread_shut_until_it_is_made_again(desk: Desk) -> None:
+    await desk.write(ACME, "a", x=b"one")
+    first = await desk.snapshots.create(ACME, "a", comment="")
+    desk.engine.broken = True
+    with pytest.raises(Unavailable, match="restored again"):
+        await desk.snapshots.restore(ACME, first.id, "")
+    assert str(await _mark(desk)).startswith("rst_")
+    desk.engine.broken = False
+    await desk.snapshots.restore(ACME, first.id, "")
+    assert await _mark(desk) is None
+
+
+async def test_a_snapshot_whose_pieces_are_gone_replaces_nothing(desk: Desk) -> None:
+    await desk.write(ACME, "a", x=b"one")
+    first = await desk.snapshots.create(ACME, "a", comment="")
+    for path in desk.kept():
+        if path.suffix not in (".manifest", ".pieces"):
+            path.unlink()
+    with pytest.raises(Internal):
+        await desk.snapshots.restore(ACME, first.id, "")
+    assert await desk.files(ACME, "a") == {"x": b"one"}
+    assert await _mark(desk) is None
+
+
+async def test_nothing_is_kept_of_nor_put_into_a_thread_that_is_being_deleted(desk: Desk) -> None:
+    await desk.write(ACME, "a", x=b"one")
+    first = await desk.snapshots.create(ACME, "a", comment="")
+    assert await ErasureStore(desk.database).begin("acme", "a", "del_1")
+    with pytest.raises(ThreadBusy):
+        await desk.snapshots.create(ACME, "a", comment="")
+    with pytest.raises(ThreadBusy):
+        await desk.snapshots.restore(ACME, first.id, "a")
+    assert (await desk.snapshots.page(ACME, thread="", size=0, token=""))[0] == [first]
+
+
+async def test_no_file_of_a_tenant_is_left_that_is_erased_and_all_of_others(desk: Desk) -> None:
+    other = tenant("other")
+    for one in (ACME, other):
+        await desk.write(one, "a", x=b"one")
+        await desk.snapshots.create(one, "a", comment="")
+    assert (await desk.snapshots.left_of("acme"))["snapshot_files"] == 3
+    await desk.snapshots.erase("acme")
+    assert await desk.snapshots.left_of("acme") == {"snapshot_files": 0}
+    assert len(desk.kept()) == 3
+
+
+async def _mark(desk: Desk) -> str | None:
+    mark: str | None = (await desk.database.rows(select(threads.c.deletion)))[0].deletion
+    return mark
+
+
+async def _nobody(*_: object) -> None:
+    """What a process does that is dead."""

@@ -1,0 +1,74 @@
+"""The history of sandboxes, on real databases."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from sqlalchemy import update
+
+from gateway.storage.database import Database
+from gateway.storage.erasure_store import ErasureStore
+from gateway.storage.retention_store import RetentionStore
+from gateway.storage.store import Store
+from gateway.storage.tables import threads
+from gateway.storage.transition_store import NewTransition, TransitionStore
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    opened = await Database.open(database_url)
+    for tenant, name in (("a", "1"), ("a", "2"), ("b", "1")):
+        await Store(opened).thread(tenant, name)
+    yield opened
+    await opened.close()
+
+
+def told(tenant: str, thread: str, state: str, at_us: int = 1) -> NewTransition:
+    return NewTransition(tenant, thread, "s-1", state, "because", at_us)
+
+
+async def test_a_thread_s_history_is_read_in_pages_the_newest_first_and_is_no_other_tenant_s(
+    database: Database,
+) -> None:
+    store = TransitionStore(database)
+    await store.add("E", [told("a", "1", "creating"), told("a", "1", "running"), told("b", "1", "creating")])
+    await store.add("E", [told("a", "2", "creating"), told("a", "1", "idle_stopped", at_us=7)])
+    await store.add("E", [])
+    first = await store.page("a", thread="1", before=None, limit=2)
+    assert [(one.state, one.thread, one.engine, one.at_us) for one in first] == [
+        ("idle_stopped", "1", "E", 7),
+        ("running", "1", "E", 1),
+    ]
+    assert [one.state for one in await store.page("a", thread="1", before=first[-1].id, limit=2)] == ["creating"]
+    assert [one.thread for one in await store.page("a", thread=None, before=None, limit=9)] == ["1", "2", "1", "1"]
+    assert await store.page("b", thread="2", before=None, limit=9) == []
+
+
+async def test_what_is_told_of_a_thread_that_goes_or_is_gone_is_written_nowhere(database: Database) -> None:
+    store = TransitionStore(database)
+    await database.write((update(threads).where(threads.c.name == "2").values(deletion="d"), None))
+    await store.add("E", [told("a", "2", "removed"), told("a", "never was", "removed"), told("a", "1", "running")])
+    assert [one.thread for one in await store.page("a", thread=None, before=None, limit=9)] == ["1"]
+
+
+async def test_a_reason_of_any_length_is_kept_in_part(database: Database) -> None:
+    store = TransitionStore(database)
+    await store.add("E", [NewTransition("a", "1", "s", "failed", "x" * 9_999, 1)])
+    assert [len(one.reason) for one in await store.page("a", thread="1", before=None, limit=1)] == [512]
+
+
+async def test_a_history_goes_with_its_thread(database: Database) -> None:
+    store = TransitionStore(database)
+    await store.add("E", [told("a", "1", "running"), told("a", "2", "running")])
+    removed = await ErasureStore(database).remove_thread("a", "1", "me")
+    assert removed is not None
+    assert removed["sandbox_transitions"] == 1
+    assert [one.thread for one in await store.page("a", thread=None, before=None, limit=9)] == ["2"]
+
+
+async def test_what_is_too_old_is_removed(database: Database) -> None:
+    store = TransitionStore(database)
+    await store.add("E", [told("a", "1", "running", at_us=at_us) for at_us in (1, 2, 3)])
+    assert await RetentionStore(database).prune_transitions(3) == 2
+    assert [one.at_us for one in await store.page("a", thread="1", before=None, limit=9)] == [3]

@@ -1,0 +1,151 @@
+"""A gateway behind the proxy gets the containers that it makes, and none by which it would be root on the host."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandbox.container_config import Runtime, carrier_config, container_config, filler_config
+from sandbox.engine import SandboxSpec
+from sandbox.engine_proxy.container_body import Refused, check_container, check_volume
+
+SPEC = SandboxSpec("tenant", "thread", "airlock-sandbox")
+
+
+def body(root: Path, runtime: str = "runc", *, quota: bool = False) -> dict[str, Any]:
+    (root / "sandbox-1").mkdir(exist_ok=True)
+    return container_config(
+        SandboxSpec("tenant", "thread", "airlock-sandbox", runtime=runtime),
+        instance="i",
+        sandbox_id="sandbox-1",
+        runtime=Runtime("airlock-runtime-1", ("/opt/airlock/lib/ld.so",)),
+        channel_directory=str(root / "sandbox-1"),
+        gateway_gid=10000,
+        workspace_quota=quota,
+        volumes=("/data",),
+    )
+
+
+@pytest.mark.parametrize("runtime", ["runc", "runsc"])
+@pytest.mark.parametrize("quota", [True, False])
+def test_what_a_gateway_makes_passes(tmp_path: Path, runtime: str, quota: bool) -> None:
+    check_container(body(tmp_path, runtime, quota=quota), tmp_path)
+    check_container(filler_config("airlock-runtime", "airlock-runtime-1", "i"), tmp_path)
+    check_container(carrier_config("airlock-sandbox", SPEC, "i", quota=quota), tmp_path)
+    check_volume({"Name": "airlock-i-quota-probe", "Driver": "local", "DriverOpts": {"size": "1m"}})
+
+
+def mount(**changes: Any) -> list[dict[str, Any]]:
+    return [{"Type": "volume", "Source": "airlock-x", "Target": "/workspace", **changes}]
+
+
+ATTACKS: dict[str, dict[str, Any]] = {
+    "privileged": {"Privileged": True},
+    "privileged in the engine's other spelling": {"privileged": True},
+    "binds": {"Binds": ["/:/host"]},
+    "the host's root": {"Mounts": [{"Type": "bind", "Source": "/", "Target": "/run/airlock"}]},
+    "the engine's socket": {"Mounts": [{"Type": "bind", "Source": "/var/run/docker.sock", "Target": "/run/airlock"}]},
+    "a volume by its name alone": {"Mounts": mount(Source="state")},
+    "a volume on the host's root": {
+        "Mounts": mount(VolumeOptions={"DriverConfig": {"Name": "local", "Options": {"o": "bind", "device": "/"}}})
+    },
+    "a volume of another driver": {"Mounts": mount(VolumeOptions={"DriverConfig": {"Name": "evil"}})},
+    "a mount of another type": {"Mounts": mount(Type="npipe")},
+    "capabilities": {"CapAdd": ["SYS_ADMIN"]},
+    "no capability dropped": {"CapDrop": []},
+    "no filter of system calls": {"SecurityOpt": ["no-new-privileges", "seccomp=unconfined"]},
+    "a writable root": {"ReadonlyRootfs": False},
+    "the host's network": {"NetworkMode": "host"},
+    "the host's processes": {"PidMode": "host"},
+    "the host's users": {"UsernsMode": "host"},
+    "the host's IPC": {"IpcMode": "host"},
+    "devices": {"Devices": [{"PathOnHost": "/dev/sda", "PathInContainer": "/dev/sda", "CgroupPermissions": "rwm"}]},
+    "another's volumes": {"VolumesFrom": ["postgres"]},
+    "a control group of the host": {"CgroupParent": "/"},
+    "another runtime": {"Runtime": "evil"},
+    "the host's disk by logs": {"LogConfig": {"Type": "json-file", "Config": {}}},
+    "always restarted": {"RestartPolicy": {"Name": "always"}},
+    "a kernel setting of the host": {"Sysctls": {"kernel.core_pattern": "|/x"}},
+    "no limit of memory": {"Memory": 0},
+    "no bound by being no number": {"PidsLimit": True},
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_what_would_reach_the_host_is_refused(tmp_path: Path, attack: str) -> None:
+    made = body(tmp_path)
+    made["HostConfig"] |= copy.deepcopy(ATTACKS[attack])
+    with pytest.raises(Refused):
+        check_container(made, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"HostConfig": {}},
+        {"HostConfig": None},
+        {"Labels": {}},
+        {"hostconfig": {"Privileged": True}},
+        {"NetworkingConfig": {}},
+        {"Volumes": {"/x": {}}},
+        {"Healthcheck": {"Test": ["CMD", "x"]}},
+        {"Entrypoint": "/never-started", "HostConfig": {"NetworkMode": "none"}},
+    ],
+)
+def test_what_no_gateway_asks_for_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    with pytest.raises(Refused):
+        check_container(body(tmp_path) | change, tmp_path)
+
+
+@pytest.mark.parametrize("value", [None, [], "x", 1])
+def test_what_is_no_container_is_refused(tmp_path: Path, value: Any) -> None:
+    with pytest.raises(Refused):
+        check_container(value, tmp_path)
+    with pytest.raises(Refused):
+        check_volume(value)
+
+
+def test_a_channel_is_a_directory_of_its_own_and_no_way_out(tmp_path: Path) -> None:
+    root = tmp_path / "channels"
+    root.mkdir()
+    made = body(root)
+    (channel,) = [mount for mount in made["HostConfig"]["Mounts"] if mount["Type"] == "bind"]
+    (root / "link").symlink_to("/")
+    (root / "file").touch()
+    for source in (
+        str(root),
+        f"{root}/",
+        f"{root}/..",
+        f"{root}/sandbox-1/..",
+        f"{root}/link",
+        f"{root}/file",
+        "",
+        "/",
+    ):
+        channel["Source"] = source
+        with pytest.raises(Refused, match="only a directory in"):
+            check_container(made, root)
+    channel["Source"] = f"{root}/sandbox-1"
+    for change in ({"Target": "/etc"}, {"BindOptions": {"Propagation": "rshared"}}):
+        changed = copy.deepcopy(made)
+        changed["HostConfig"]["Mounts"] = [channel | change]
+        with pytest.raises(Refused, match="a channel is mounted at"):
+            check_container(changed, root)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"Name": "state"},
+        {"Name": None},
+        {"DriverOpts": {"o": "bind", "device": "/", "type": "none"}},
+        {"Driver": "evil"},
+        {"driveropts": {"device": "/"}},
+    ],
+)
+def test_a_volume_has_a_size_and_nothing_else(change: dict[str, Any]) -> None:
+    with pytest.raises(Refused):
+        check_volume({"Name": "airlock-x", "Driver": "local", **change})

@@ -1,0 +1,137 @@
+"""The proxy between a client and an engine that writes down what it is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from asyncio import StreamReader, StreamWriter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandbox.container_config import filler_config
+from sandbox.engine_proxy.proxy import EngineProxy, listening_socket
+
+OWN = {"Id": "a" * 64, "Path": "/opt/airlock/lib/ld.so", "Config": {"Labels": {"airlock.instance": "i"}}}
+CONTAINERS: dict[str, Any] = {
+    "airlock-own": OWN,
+    "airlock-filler": OWN | {"Id": "b" * 64, "Path": "/never-started"},
+    "postgres": {"Id": "c" * 64, "Path": "postgres", "Config": {"Labels": None}},
+}
+
+
+class Engine:
+    """Answers inspections from CONTAINERS, and everything else with what it was sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    async def serve(self, reader: StreamReader, writer: StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            data = await reader.readuntil(b"\r\n\r\n")
+            name = data.split(b" ")[1].decode().split("/")[-2]
+            if data.startswith(b"GET") and name in CONTAINERS:
+                answer = json.dumps(CONTAINERS[name]).encode()
+                writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + answer)
+            elif data.startswith(b"GET") and b"/containers/no" in data:
+                writer.write(b"HTTP/1.0 404 Not Found\r\n\r\n{}")
+            else:
+                if b"chunked" in data:
+                    data += await reader.readuntil(b"0\r\n\r\n")
+                elif b"content-length" in data:
+                    data += await reader.readexactly(int(data.split(b"content-length: ")[1].split(b"\r\n")[0]))
+                self.sent.append(data)
+                writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nyes")
+        writer.close()
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
+    made = Engine()
+    servers = [
+        await asyncio.start_unix_server(made.serve, tmp_path / "engine"),
+        await EngineProxy(tmp_path / "engine", tmp_path).serve(listening_socket(tmp_path / "proxy")),
+    ]
+    yield made
+    for server in servers:
+        server.close()
+
+
+async def ask(directory: Path, data: bytes) -> tuple[int, bytes]:
+    reader, writer = await asyncio.open_unix_connection(directory / "proxy")
+    writer.write(data)
+    answer = await asyncio.wait_for(reader.read(-1), 30)
+    writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+def request(line: str, body: bytes = b"") -> bytes:
+    length = f"Content-Length: {len(body)}\r\n" if body else ""
+    return f"{line} HTTP/1.1\r\nHost: x\r\n{length}X-Other: y\r\n\r\n".encode() + body
+
+
+async def test_a_request_is_written_anew_and_its_answer_comes_back(engine: Engine, tmp_path: Path) -> None:
+    assert await ask(tmp_path, request("GET /v1.41/info")) == (200, b"yes")
+    assert engine.sent == [
+        b"GET /v1.41/info HTTP/1.1\r\nhost: docker\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+    ]
+
+
+async def test_a_second_request_behind_the_first_is_not_sent(engine: Engine, tmp_path: Path) -> None:
+    hidden = request("POST /v1.41/containers/postgres/exec")
+    with contextlib.suppress(IndexError):  # it may be cut off in the midst of its answer
+        await ask(tmp_path, request("GET /v1.41/info") + hidden)
+    chunked = b"PUT /v1.41/containers/airlock-own/archive?path=/w HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    status, _ = await ask(tmp_path, chunked + b"3\r\nabc\r\n0\r\n\r\n" + hidden)
+    assert status == 200
+    assert not any(b"exec" in data for data in engine.sent)
+    assert engine.sent[-1].endswith(b"\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
+
+
+async def test_a_container_is_a_gateway_s_and_is_asked_for_by_its_id(engine: Engine, tmp_path: Path) -> None:
+    assert (await ask(tmp_path, request("POST /v1.41/containers/airlock-own/start")))[0] == 200
+    assert engine.sent[-1].startswith(f"POST /v1.41/containers/{'a' * 64}/start HTTP".encode())
+    for line, status, said in [
+        ("POST /v1.41/containers/postgres/start", 403, "not a gateway's"),
+        ("DELETE /v1.41/containers/postgres?force=True", 403, "not a gateway's"),
+        ("POST /v1.41/containers/airlock-filler/start", 403, "never started"),
+        ("POST /v1.41/containers/no/start", 404, "No such container"),
+        ("POST /v1.41/build", 403, "no request that a gateway makes"),
+    ]:
+        found, body = await ask(tmp_path, request(line))
+        assert (found, said in body.decode()) == (status, True), (line, found, body)
+    assert len(engine.sent) == 1
+
+
+async def test_what_is_created_is_what_was_looked_at(engine: Engine, tmp_path: Path) -> None:
+    line = "POST /v1.41/containers/create?name=airlock-x"
+    good = json.dumps(filler_config("airlock-runtime", "airlock-runtime-1", "i"))
+    assert (await ask(tmp_path, request(line, good.encode())))[0] == 200
+    assert json.loads(engine.sent[-1].partition(b"\r\n\r\n")[2]) == json.loads(good)
+    twice = good.removesuffix("}") + ', "HostConfig": {"Privileged": true}}'
+    status, body = await ask(tmp_path, request(line, twice.encode()))
+    assert (status, b"Privileged" in body) == (403, True)
+    # Of a key that is there twice the engine would take one, and we another: it is sent once.
+    twice = good.replace('"HostConfig"', '"HostConfig": {"Privileged": true}, "HostConfig"')
+    assert (await ask(tmp_path, request(line, twice.encode())))[0] == 200
+    assert b"Privileged" not in engine.sent[-1]
+    assert (await ask(tmp_path, request(line, b"{")))[0] == 400
+    chunked = f"{line} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n".encode()
+    assert (await ask(tmp_path, chunked))[0] == 400
+
+
+async def test_an_engine_that_is_gone_is_told_to_the_client(tmp_path: Path) -> None:
+    server = await EngineProxy(tmp_path / "none", tmp_path).serve(listening_socket(tmp_path / "proxy"))
+    status, body = await ask(tmp_path, request("GET /v1.41/info"))
+    assert (status, b"does not answer" in body) == (502, True)
+    server.close()
+    assert (tmp_path / "proxy").stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_head_without_an_end_is_refused(engine: Engine, tmp_path: Path) -> None:
+    assert (await ask(tmp_path, b"GET /info HTTP/1.1\r\n" + b"A: " + b"b" * 200_000))[0] == 400
+    assert engine.sent == []
