@@ -30,7 +30,7 @@ from gateway.services.tool_service import ToolService
 from gateway.services.workspace_service import WorkspaceService
 from gateway.serving.anonymous_calls import AnonymousStreams, BoundedHealth, BoundedReflection
 from gateway.serving.edge import Authenticator
-from gateway.serving.joint_server import JointServer
+from gateway.serving.taking_server import TakingServer
 from gateway.storage.audit_reader import AuditReader
 from gateway.storage.erasure_store import ErasureStore
 from gateway.storage.key_store import KeyStore
@@ -165,7 +165,7 @@ def make_parts(on: Foundation, sandboxes: Sandboxes, work: Work) -> Parts:
     )
 
 
-async def add_services(server: JointServer, parts: Parts) -> BoundedHealth:
+async def add_services(server: TakingServer, parts: Parts) -> BoundedHealth:
     """Have a server serve them all, with reflection, and with the service of health, which is returned."""
     for one in _SERVICES:
         one.add(one.make(parts), server)
