@@ -22,9 +22,9 @@ from gateway.serving.cautions import refuse_unconfined
 from gateway.serving.edge import ADMISSION
 from gateway.serving.grpc_wakeups import take_wakeups_as_they_come
 from gateway.serving.health import Health, needs_of
-from gateway.serving.joint_server import JointServer
 from gateway.serving.listening import bind, make_server
 from gateway.serving.state_lock import held_slot, locked_state
+from gateway.serving.taking_server import TakingServer
 from gateway.serving.worker import Worker
 from gateway.storage.retention_store import RetentionStore
 from gateway.storage.store import Store
@@ -67,7 +67,7 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         await stack.enter_async_context(lease.held(slot.predecessors))
         slot.record(on.process_id)
         work = begin_work(stack, on, sandboxes, lease)
-        server = await _server(stack, on)
+        server = await _server(stack, on, worker)
         parts = make_parts(on, sandboxes, work)
         healthy = await add_services(server, parts)
         address = bind(server, listen, config)
@@ -82,15 +82,17 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         yield Gateway(address, on.telemetry.metrics_address, on.store, on.tenants, on.policies)
 
 
-async def _server(stack: AsyncExitStack, on: Foundation) -> JointServer:
+async def _server(stack: AsyncExitStack, on: Foundation, worker: Worker) -> TakingServer:
     """Return the server, which serves nothing yet, behind the bounds of what it takes at once."""
     ADMISSION.configure(on.config.admission)
     await stack.enter_async_context(ADMISSION.heeding_load())
     observe_admission(on.telemetry, ADMISSION)
-    return make_server(Arrivals(), *((RpcInterceptor(on.telemetry),) if on.telemetry.on else ()))
+    return make_server(
+        Arrivals(), *((RpcInterceptor(on.telemetry),) if on.telemetry.on else ()), shared=worker.supervised
+    )
 
 
-def _stop_in_turn(stack: AsyncExitStack, server: JointServer, healthy: BoundedHealth, parts: Parts) -> None:
+def _stop_in_turn(stack: AsyncExitStack, server: TakingServer, healthy: BoundedHealth, parts: Parts) -> None:
     """Have the stack stop what a gateway does, the last named first.
 
     From the first on no call is taken; those that are under way have `drain_s`, and watchers end with their run.

@@ -33,7 +33,7 @@ from gateway.services.tool_service import ToolService
 from gateway.services.workspace_service import WorkspaceService
 from gateway.serving.anonymous_calls import AnonymousStreams, BoundedHealth, BoundedReflection
 from gateway.serving.edge import Authenticator
-from gateway.serving.joint_server import JointServer
+from gateway.serving.taking_server import TakingServer
 from gateway.snapshots.snapshots import Snapshots
 from gateway.storage.audit_reader import AuditReader
 from gateway.storage.engine_store import EngineStore
@@ -210,7 +210,7 @@ def _remove_rest(engine: Engine, snapshots: Snapshots) -> RemoveRest:
     return remove
 
 
-async def add_services(server: JointServer, parts: Parts) -> BoundedHealth:
+async def add_services(server: TakingServer, parts: Parts) -> BoundedHealth:
     """Have a server serve them all, with reflection, and with the service of health, which is returned."""
     for one in _SERVICES:
         one.add(one.make(parts), server)

@@ -9,16 +9,23 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-import grpc.aio
-
 from gateway.config import Config
 from gateway.errors import Misconfigured
 from gateway.identity.tls import server_credentials
-from gateway.serving.joint_server import JointServer
+from gateway.serving.taking_server import TakingServer
 
 CONCURRENT_RPCS = 2048
-# With so many a loop that is as late as load_limit.py lets it be takes several times what a gateway can serve.
-_SERVERS = 32
+# What agents and services ask for again and again.
+_OFTEN = (
+    "/gateway.v1.ToolService/CallTool",
+    "/gateway.v1.ToolService/StreamToolCall",
+    "/gateway.v1.ProcessService/RunProgram",
+    "/gateway.v1.WorkspaceService/ReadFile",
+    "/gateway.v1.WorkspaceService/WriteFile",
+    "/gateway.v1.RunService/StartRun",
+    "/gateway.v1.RunService/WatchRun",
+    "/gateway.v1.RunService/GetRun",
+)
 # More wait at the client. Of those that come faster than a server takes them, grpc's core ends some past a thousand;
 # and there must be room for all that a tenant may have open, lest its calls wait for its watchers.
 _STREAMS_OF_A_CONNECTION = 1000
@@ -33,12 +40,12 @@ _KEEPALIVE_MS, _KEEPALIVE_TIMEOUT_MS = 30_000, 10_000
 _LEAST_BETWEEN_PINGS_MS = 10_000
 
 
-def server_options() -> tuple[tuple[str, int], ...]:
-    """Return the options of a server; it shares its port with the others of its process, and with other workers."""
+def server_options(*, shared: bool = False) -> tuple[tuple[str, int], ...]:
+    """Return the options of a server; on a shared port the kernel gives each worker its part of the connections."""
     return (
         ("grpc.max_receive_message_length", _REQUEST_LIMIT_BYTES),
         ("grpc.max_send_message_length", _ANSWER_LIMIT_BYTES),
-        ("grpc.so_reuseport", 1),
+        ("grpc.so_reuseport", int(shared)),
         ("grpc.max_concurrent_streams", _STREAMS_OF_A_CONNECTION),
         ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
@@ -48,19 +55,12 @@ def server_options() -> tuple[tuple[str, int], ...]:
     )
 
 
-def make_server(*interceptors: Any) -> JointServer:
-    """Return a server that serves nothing yet; what intercepts calls sees those of all connections."""
-    return JointServer(
-        [
-            grpc.aio.server(
-                interceptors=interceptors, options=server_options(), maximum_concurrent_rpcs=CONCURRENT_RPCS
-            )
-            for _ in range(_SERVERS)
-        ]
-    )
+def make_server(*interceptors: Any, shared: bool) -> TakingServer:
+    """Return a server that serves nothing yet."""
+    return TakingServer(_OFTEN, interceptors, server_options(shared=shared), CONCURRENT_RPCS)
 
 
-def bind(server: JointServer, listen: str, config: Config) -> str:
+def bind(server: TakingServer, listen: str, config: Config) -> str:
     """Have a server listen and return its HOST:PORT; Misconfigured when it cannot."""
     host, _ = host_and_port(listen)
     credentials = server_credentials(config.tls, config.path) if config.tls is not None else None
