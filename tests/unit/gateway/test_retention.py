@@ -340,6 +340,7 @@ async def test_what_a_run_writes_while_it_is_pruned_is_not_lost(database: Databa
         "events": 0,
         "tool_calls": 0,
         "audit_records": 0,
+        "sandbox_transitions": 0,
     }
 
 

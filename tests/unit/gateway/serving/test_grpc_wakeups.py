@@ -1,59 +1,70 @@
-"""The socket by which grpc wakes the loop is empty after each turn, however much happened in it."""
+"""The socket by which grpc wakes the loop is emptied whenever its reader runs, however much happened before."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
-import time
+from collections.abc import Callable
 from typing import Any, cast
 
-import grpc
 import grpc.aio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1._async import HealthServicer
 
 from gateway.serving.grpc_wakeups import take_wakeups_as_they_come
 
-_CALLS = 64
 
-
-async def _left_of_a_late_turn() -> int:
-    """Return how many bytes lie in grpc's socket just after its reader was run in a turn that came late."""
+async def _readers_of_a_server() -> list[Callable[[], None]]:
+    """Return what the loop is given to run when a socket of grpc's has something to read."""
     loop = asyncio.get_running_loop()
-    sources: list[socket.socket] = []
+    readers = []
     add_reader: Any = loop.add_reader
 
-    def add(source: Any, *args: Any) -> None:
+    def add(source: Any, callback: Any, *args: Any) -> None:
         if isinstance(source, socket.socket):
-            sources.append(source)
-        add_reader(source, *args)
+            readers.append(callback)
+        add_reader(source, callback, *args)
 
     cast(Any, loop).add_reader = add
+    take_wakeups_as_they_come(loop)
     server = grpc.aio.server()
-    health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(), server)
-    port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        stub: Any = health_pb2_grpc.HealthStub(channel)
-        await stub.Check(health_pb2.HealthCheckRequest(), timeout=20)
-        calls = [stub.Check(health_pb2.HealthCheckRequest(), timeout=20) for _ in range(_CALLS)]
-        await asyncio.sleep(0.01)
-        time.sleep(0.3)  # a turn in which much happens at the other end
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        (source,) = sources
-        left = 0
-        with contextlib.suppress(BlockingIOError):
-            left = len(source.recv(65_536, socket.MSG_PEEK))
-        await asyncio.gather(*calls, return_exceptions=True)
     await server.stop(0)
-    return left
+    return readers
 
 
-def test_bytes_are_not_left_for_turns_to_come() -> None:
-    async def main() -> int:
-        take_wakeups_as_they_come(asyncio.get_running_loop())
-        return await _left_of_a_late_turn()
+def test_a_server_s_reader_takes_all_that_its_socket_has() -> None:
+    """What it is given is run here with a socket of the test's in the place of grpc's."""
+    (reader,) = asyncio.run(_readers_of_a_server())
+    emptied = cast(Any, reader).func
+    source, writer = socket.socketpair()
+    source.setblocking(False)
+    left = []
+    with source, writer:
+        writer.send(b"1" * 500)
+        emptied(source, lambda: left.append(_left(source)))
+        emptied(source, lambda: left.append(_left(source)))  # nothing there is no error
+    assert left == [0, 0]
 
-    assert asyncio.run(main()) == 0
+
+def test_other_readers_of_the_loop_are_left_alone() -> None:
+    async def main() -> bytes:
+        loop = asyncio.get_running_loop()
+        take_wakeups_as_they_come(loop)
+        source, writer = socket.socketpair()
+        source.setblocking(False)
+        with source, writer:
+            read = loop.create_future()
+            loop.add_reader(source, lambda: read.done() or read.set_result(source.recv(10)))
+            writer.send(b"theirs")
+            try:
+                return cast(bytes, await asyncio.wait_for(read, 20))
+            finally:
+                loop.remove_reader(source)
+
+    assert asyncio.run(main()) == b"theirs"
+
+
+def _left(source: socket.socket) -> int:
+    try:
+        return len(source.recv(65_536, socket.MSG_PEEK))
+    except BlockingIOError:
+        return 0
