@@ -40,7 +40,7 @@ _KEEPALIVE_MS, _KEEPALIVE_TIMEOUT_MS = 30_000, 10_000
 _LEAST_BETWEEN_PINGS_MS = 10_000
 
 
-def server_options(*, shared: bool = False) -> tuple[tuple[str, int], ...]:
+def server_options(*, shared: bool) -> tuple[tuple[str, int], ...]:
     """Return the options of a server; on a shared port the kernel gives each worker its part of the connections."""
     return (
         ("grpc.max_receive_message_length", _REQUEST_LIMIT_BYTES),

@@ -75,10 +75,14 @@ class TakingServer:
     async def start(self) -> None:
         """Take calls from now on."""
         await self._server.start()
-        core: Any = vars(self._server)["_server"]
-        if hasattr(core, "_request_registered_call"):
+        core: Any = vars(self._server).get("_server")
+        if self._handlers and hasattr(core, "_request_registered_call"):
+            steps: Any = cygrpc
+            resolver = steps._MethodResolver([], self._handlers)  # noqa: SLF001  # see above
             self._takers = [
-                asyncio.create_task(self._take(core, name)) for name in self._handlers for _ in range(_AT_ONCE)
+                asyncio.create_task(self._take(core, name, resolver))
+                for name in self._handlers
+                for _ in range(_AT_ONCE)
             ]
 
     async def stop(self, grace: float | None) -> None:
@@ -87,12 +91,11 @@ class TakingServer:
         if tasks := {*self._takers, *self._rpcs}:
             await asyncio.wait(tasks)
 
-    async def _take(self, core: Any, name: str) -> None:
+    async def _take(self, core: Any, name: str, resolver: Any) -> None:
         """Take a method's calls, one after another, until the server stops."""
         steps: Any = cygrpc
         loop = asyncio.get_running_loop()
         method = name.encode()
-        resolver = steps._MethodResolver([], self._handlers)  # noqa: SLF001  # see above
         while core.is_running():
             try:
                 state = await core._request_registered_call(method)  # noqa: SLF001

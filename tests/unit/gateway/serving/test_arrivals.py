@@ -50,7 +50,7 @@ class Small(tool_service_pb2_grpc.ToolServiceServicer, process_service_pb2_grpc.
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    server = grpc.aio.server(interceptors=(Arrivals(),), options=server_options())
+    server = grpc.aio.server(interceptors=(Arrivals(),), options=server_options(shared=False))
     tool_service_pb2_grpc.add_ToolServiceServicer_to_server(Small(), server)  # type: ignore[no-untyped-call]
     process_service_pb2_grpc.add_ProcessServiceServicer_to_server(Small(), server)  # type: ignore[no-untyped-call]
     port = server.add_insecure_port("127.0.0.1:0")

@@ -52,11 +52,11 @@ def test_other_readers_of_the_loop_are_left_alone() -> None:
         source, writer = socket.socketpair()
         source.setblocking(False)
         with source, writer:
-            read = loop.create_future()
-            loop.add_reader(source, lambda: read.done() or read.set_result(source.recv(10)))
+            read: asyncio.Queue[bytes] = asyncio.Queue()
+            loop.add_reader(source, lambda: read.put_nowait(source.recv(10)))
             writer.send(b"theirs")
             try:
-                return cast(bytes, await asyncio.wait_for(read, 20))
+                return await asyncio.wait_for(read.get(), 20)
             finally:
                 loop.remove_reader(source)
 

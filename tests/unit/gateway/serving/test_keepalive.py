@@ -103,7 +103,7 @@ async def tapped(options: Iterable[tuple[str, Any]]) -> AsyncIterator[Tap]:
 @pytest.fixture
 async def tap() -> AsyncIterator[Tap]:
     """The gateway's options, hurried."""
-    async with tapped(_hurried(server_options())) as made:
+    async with tapped(_hurried(server_options(shared=False))) as made:
         yield made
 
 
@@ -132,7 +132,7 @@ async def test_a_client_without_calls_keeps_its_connection(tap: Tap) -> None:
 async def test_a_client_that_pings_far_too_often_is_sent_away() -> None:
     # Hurried, a client sends a ping a second, and the server takes one in ten.
     async with (
-        tapped(server_options()) as tap,
+        tapped(server_options(shared=False)) as tap,
         grpc.aio.insecure_channel(tap.address, options=_hurried(wire._OPTIONS)) as channel,
     ):
         call = channel.unary_stream("/test.Silence/Silent")(b"on")
