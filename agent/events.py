@@ -24,6 +24,8 @@ Event types and their payloads (JSON):
     subagent_started     task, agent, thread
     subagent_finished    as run_finished
     step_finished        step, hooks_ms, model_ms, tools_ms
+    workspace_saved      step, snapshot_id, files                   (where a policy has steps kept)
+    workspace_not_saved  step, reason                               (once in a run: it cannot be forked at that step)
     run_finished         status, stop {hook, rule, reason}, answer, steps, usage, hooks_ms, model_ms, tools_ms,
                          spent {steps, tool_calls, usage} (with its subagents: what limits look at)
 What was lost with a process is done again or told by another (agent.recovery): after run_resumed because of a gateway

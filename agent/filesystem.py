@@ -145,10 +145,10 @@ class ExecResult(Protocol):
     """How a program ended.
 
     `outcome` is one of exited, signalled, timed_out, cancelled, out_of_memory, pids_limit, output_limit (of a program
-    whose output is streamed, never of a command line), daemon_lost, failed_to_start. `output` is everything kept, or
-    the head when `evicted` is set; `tail` is then the end. `message` says more where the outcome alone does not
-    (failed_to_start, pids_limit, daemon_lost, a process that the sandbox refused to a command that failed), else it is
-    empty.
+    whose output is streamed, never of a command line), disk_limit, daemon_lost, failed_to_start. `output` is everything
+    kept, or the head when `evicted` is set; `tail` is then the end. `message` says more where the outcome alone does
+    not (failed_to_start, pids_limit, disk_limit, daemon_lost, a process that the sandbox refused to a command that
+    failed), else it is empty.
     """
 
     @property

@@ -85,6 +85,24 @@ class SandboxSettings(Section):
         default=256, ge=0, description="stopped sandboxes at once, of all gateways of the engine; they use no memory"
     )
     max_live_per_tenant: int = Field(default=16, ge=1)
+    disk_reserve_mib: int = Field(
+        default=1024,
+        ge=0,
+        description="while less is free on the engine's disk nothing in a sandbox may grow; 0 is none",
+    )
+    pool_limit: int = Field(
+        default=8,
+        ge=0,
+        le=1024,
+        description="sandboxes that are made before anybody asks for one, as many as were lately asked for, of one "
+        "process; 0 makes none",
+    )
+    pool_min: int = Field(
+        default=1,
+        ge=0,
+        le=1024,
+        description="so many of them, of the image and size that most tenants' policies ask for, even if nobody asks",
+    )
     keep_workspaces: bool = Field(default=True, description="false removes every workspace when the gateway stops")
     on_stop: Literal["remove", "keep"] = Field(
         default="remove", description="keep lets sandboxes and their processes live on, for the next start to take over"

@@ -61,7 +61,7 @@ def remove_files_of(engine: Engine, sleep: Sleep = asyncio.sleep) -> RemoveFiles
     async def remove(tenant: str, thread: str) -> bool:
         for _ in range(round(_HELD_S / _LOOK_S)):
             # Each time: a call that came between has made it a sandbox again.
-            await engine.stop(tenant, thread)
+            await engine.remove_of(tenant, thread)
             try:
                 return await engine.remove_workspace(tenant, thread)
             except SandboxUnavailable:
@@ -115,14 +115,16 @@ class Erasure:
     async def _removed(self, tenant: str, name: str, actor: str, deletion: str) -> Mapping[str, int] | None:
         if elsewhere := await self._elsewhere(await self._store.threads_of(tenant, name)):
             raise _on_other_engines(elsewhere)
+        begun = None
         try:
-            if not await self._store.begin(tenant, name, deletion):
+            begun = await self._store.begin(tenant, name, deletion)
+            if begun is None:
                 return None
             await self._remove_files(tenant, name)
             return await self._store.remove_thread(tenant, name, actor, deletion)
         except BaseException:
             # Also where the caller went away. A process that is killed here leaves a thread that can only be deleted.
-            await to_the_end(self._store.give_up(tenant, name, deletion))
+            await to_the_end(self._store.give_up(tenant, name, deletion, begun))
             raise
 
     async def tenant(self, name: str, audit: bool, actor: str) -> Erased:

@@ -31,6 +31,7 @@
     +-- SandboxBusy          FAILED_PRECONDITION  calls are under way in the sandbox that was to be stopped
     +-- OtherEngine          FAILED_PRECONDITION  the thread's files are on another engine; details: engine
     +-- ThreadBusy           FAILED_PRECONDITION  a run or a call is under way in the thread
+    +-- WorkspaceNotSaved    FAILED_PRECONDITION  the files of that moment are not kept; details: nearest
     +-- Unavailable          UNAVAILABLE          the engine, a sandbox or the gateway does not answer; of a call that
     |                                             the database took no record of details: call_id, outcome
     +-- DeadlineExceeded     DEADLINE_EXCEEDED    the caller's own time limit passed first
@@ -289,6 +290,13 @@ class ThreadBusy(AirlockError):
     reason = "THREAD_BUSY"
 
 
+class WorkspaceNotSaved(AirlockError):
+    """The files of a thread at some moment are not kept; `nearest` of `details` are the steps whose are."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "WORKSPACE_NOT_SAVED"
+
+
 class Unavailable(AirlockError):
     """The engine, a sandbox or the gateway does not answer. `outcome` of `details`: not_executed, or withheld."""
 
@@ -360,6 +368,10 @@ def from_sandbox(error: sandbox_errors.SandboxError) -> AirlockError:
         return kind(str(error), taken_bytes=str(error.taken_bytes))
     if isinstance(error, sandbox_errors.InputGap):
         return InputGap(str(error), stdin_taken_bytes=str(error.stdin_taken_bytes))
+    if isinstance(error, sandbox_errors.TooManyCreations):
+        if error.quota:
+            return QuotaExceeded(str(error), error.retry_after_s, quota=error.quota, limit=error.limit)
+        return Overloaded(str(error), error.retry_after_s)
     if isinstance(error, sandbox_errors.Conflict) and error.errno in _ENDED:
         return ProcessEnded(str(error))
     return next(ours for theirs, ours in _FROM_SANDBOX if isinstance(error, theirs))(str(error))

@@ -26,15 +26,18 @@ from gateway.storage.quota_store import Hold, QuotaStore, Take
 
 RUNS_AT_ONCE = "runs_at_once"
 TOOL_CALLS = "tool_calls_per_minute"
+SANDBOXES = "sandboxes_per_minute"
 TOKENS = "tokens_per_day"
 COST = "cost_usd_per_day"
 BYTES = "bytes_per_day"
 THREADS = "threads"
 STORED = "stored_bytes"
+SNAPSHOTS = "snapshots"
+SNAPSHOT_BYTES = "snapshot_bytes"
 
 _MINUTE_S = 60
 _DAY_S = 86_400
-_WINDOWS_S = {TOOL_CALLS: _MINUTE_S, TOKENS: _DAY_S, COST: _DAY_S, BYTES: _DAY_S}
+_WINDOWS_S = {TOOL_CALLS: _MINUTE_S, SANDBOXES: _MINUTE_S, TOKENS: _DAY_S, COST: _DAY_S, BYTES: _DAY_S}
 # Money is counted in whole millionths of a dollar, as sums of floats drift.
 _MICRO = 1_000_000
 _US_PER_S = 1_000_000
@@ -154,6 +157,15 @@ class Quotas:
         if refused:
             raise _used_up(refused, {TOOL_CALLS: place}, {}, at_us)
 
+    async def take_sandbox(self, tenant: str, quotas: QuotasSection) -> None:
+        """Take a place in the minute for a sandbox that is about to be made. Raises QuotaExceeded."""
+        if quotas.sandboxes_per_minute is None:
+            return
+        at_us = self._clock()
+        place = _take(SANDBOXES, at_us, _MINUTE_S, 1, quotas.sandboxes_per_minute)
+        if await self._store.take(tenant, (place,)):
+            raise _used_up((SANDBOXES,), {SANDBOXES: place}, {}, at_us)
+
     async def take_call(
         self,
         tenant: str,
@@ -259,6 +271,9 @@ class Quotas:
         threads, stored = await self._store.stored(tenant)
         told[THREADS] = QuotaUsage(threads, quotas.threads_limit, None)
         told[STORED] = QuotaUsage(stored, quotas.stored_bytes_limit, None)
+        snapshots, added_bytes = await self._store.snapshots(tenant)
+        told[SNAPSHOTS] = QuotaUsage(snapshots, quotas.snapshots_limit, None)
+        told[SNAPSHOT_BYTES] = QuotaUsage(added_bytes, quotas.snapshot_bytes_limit, None)
         return told
 
     async def _add(self, tenant: str, quotas: QuotasSection, amounts: Mapping[str, int]) -> None:

@@ -33,6 +33,7 @@ class Tenant:
     model: ModelSettings
     agents: Mapping[str, AgentSettings]
     images: ImageRule = ANY_IMAGE
+    disk_reserve_bytes: int = 0
 
     @property
     def policy(self) -> Policy:
@@ -65,6 +66,8 @@ class Tenant:
                 cpus=asked.cpus,
                 pids=asked.pids,
                 workspace_bytes=asked.workspace_mib * _MIB,
+                workspace_files=asked.workspace_files,
+                disk_reserve_bytes=self.disk_reserve_bytes,
                 tmp_bytes=asked.tmp_mib * _MIB,
             ),
         )
@@ -76,6 +79,7 @@ class Tenants:
     def __init__(self, config: Config, policies: Policies) -> None:
         self._policies = policies
         self._images = config.sandbox.image_rule
+        self._disk_reserve_bytes = config.sandbox.disk_reserve_mib * _MIB
         self._agents = agents_of_all(config)
         self._models = {name: config.model_of(name) for name in config.tenants}
 
@@ -93,7 +97,8 @@ class Tenants:
         return self._with(name, await self._policies.at(name, reference))
 
     def _with(self, name: str, source: InForce) -> Tenant:
-        return Tenant(name, source, self._models[name], self._agents[name], self._images)
+        models, agents = self._models[name], self._agents[name]
+        return Tenant(name, source, models, agents, self._images, self._disk_reserve_bytes)
 
     def _known(self, name: str) -> None:
         if name not in self._models:

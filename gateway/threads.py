@@ -13,6 +13,7 @@ from gateway.identity.principal import actor
 from gateway.paging import page_size, paged, place_of
 from gateway.quotas import Quotas
 from gateway.runs.thread_history import KEY_LIMIT_CHARS, KEYS_LIMIT, METADATA_LIMIT_BYTES, VALUE_LIMIT_CHARS
+from gateway.storage.restore_store import ThreadGoing
 from gateway.storage.store import Store
 from gateway.storage.stored_message import NOT_READ, read_message
 from gateway.storage.thread_store import MessageRow, MetadataFull, ThreadRow, ThreadStore, entry_bytes
@@ -113,6 +114,10 @@ class Threads:
             )
         except MetadataFull as full:
             raise InvalidArgument(f"set: {full}; remove some first") from None
+        except ThreadGoing:
+            raise ThreadBusy(
+                f"thread {name[:64]!r} was deleted just now, or is being made of another; ask again"
+            ) from None
         if busy is not None:
             raise _busy(name, busy)
         return WholeThread(await self._row(tenant, name), changed, 0)

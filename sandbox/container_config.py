@@ -23,6 +23,10 @@ TENANT_LABEL = "airlock.tenant"
 THREAD_LABEL = "airlock.thread"
 # Digest of the whole configuration: a sandbox made otherwise is not taken over after a restart.
 MADE_LABEL = "airlock.made"
+# On what was made before anybody asked for it, a container and its volume: the id of that sandbox.
+POOL_LABEL = "airlock.pool"
+# On a volume of a thread's name that has no files: the id of the sandbox whose volume has them.
+HELD_LABEL = "airlock.held"
 # On the runtime image: how to start the daemon, a JSON list.
 COMMAND_LABEL = "airlock.command"
 
@@ -32,6 +36,10 @@ CAPABILITIES = ("CHOWN", "SETUID", "SETGID", "KILL")
 # Above what a host gives to people and subordinate ids, below the groups by which the daemon finds a call's processes.
 _FIRST_USER = 600_000_000
 _USER_PAIRS = 200_000_000
+# No other id begins so: those of threads begin with a digest.
+_SPARE = "pool-"
+# How many of the host's tasks a process in gVisor takes, most of them its kernel's; idle, that one has some seventy.
+_GVISOR_TASKS = 16
 # What lies over a path that the image declares as a volume: Docker would make a writable one there, without a limit and
 # filled from the image, which could put its own files over the daemon's.
 _NOTHING = "ro,size=4k,mode=755,nosuid,nodev,noexec"
@@ -42,6 +50,7 @@ _REMOVED_VARIABLES = (
     *("GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "MALLOC_TRACE", "OPENSSL_CONF", "OPENSSL_MODULES"),
     *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONMALLOC", "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"),
     *("AIRLOCK_SOCKET", "AIRLOCK_WORKSPACE", "AIRLOCK_TOOL_UID", "AIRLOCK_TOOL_GID", "AIRLOCK_DAEMON_UID"),
+    *("AIRLOCK_WORKSPACE_BYTES", "AIRLOCK_WORKSPACE_FILES", "AIRLOCK_DISK_RESERVE_BYTES"),
 )
 
 
@@ -89,7 +98,27 @@ def container_name(instance: str, sandbox_id: str) -> str:
 
 def workspace_volume(instance: str, tenant: str, thread: str) -> str:
     """Return the name of a thread's workspace volume."""
-    return f"airlock-{instance}-workspace-{digest(tenant, thread)}"
+    return volume_of(instance, digest(tenant, thread))
+
+
+def volume_of(instance: str, thread: str) -> str:
+    """Return what workspace_volume() does, of a thread's digest as owner() has it."""
+    return f"airlock-{instance}-workspace-{thread}"
+
+
+def spare_id(suffix: str) -> str:
+    """Return the id of a sandbox that is made before anybody asks for it."""
+    return f"{_SPARE}{suffix}"
+
+
+def is_spare(sandbox_id: str) -> bool:
+    """Return whether a sandbox was made before anybody asked for it; it keeps its id when it is somebody's."""
+    return sandbox_id.startswith(_SPARE)
+
+
+def spare_volume(instance: str, sandbox_id: str) -> str:
+    """Return the name of a spare's workspace volume, whoever has its files by now."""
+    return volume_of(instance, sandbox_id)
 
 
 def user_ids(instance: str, tenant: str, thread: str) -> tuple[int, int]:
@@ -98,7 +127,16 @@ def user_ids(instance: str, tenant: str, thread: str) -> tuple[int, int]:
     The kernel counts inotify instances, pipes and pending signals by user of the host. Were the ids shared, one tenant
     could use up another's.
     """
-    number = int(digest(instance, tenant, thread), 16) % _USER_PAIRS
+    return _pair(digest(instance, tenant, thread))
+
+
+def spare_user_ids(instance: str, sandbox_id: str) -> tuple[int, int]:
+    """Return the user ids that a spare has, and whatever runs on its volume later."""
+    return _pair(digest("pool", instance, sandbox_id, ""))
+
+
+def _pair(drawn: str) -> tuple[int, int]:
+    number = int(drawn, 16) % _USER_PAIRS
     return _FIRST_USER + 2 * number, _FIRST_USER + 2 * number + 1
 
 
@@ -112,19 +150,28 @@ def container_config(
     gateway_gid: int,
     workspace_quota: bool,
     volumes: Sequence[str] = (),
+    held: str = "",
 ) -> dict[str, Any]:
     """Return the body of POST /containers/create. `workspace_quota` asks the volume driver for a size limit.
 
-    `volumes` are the paths of image_volumes().
+    `volumes` are the paths of image_volumes(). `held` is the spare whose volume has the files, and with it the users
+    of whatever runs on them; "" where the volume is the thread's own. Of a spare itself nothing here is its owner's.
     """
-    tool_user, daemon_user = user_ids(instance, spec.tenant, spec.thread)
-    users = {"--tool-uid": tool_user, "--tool-gid": tool_user, "--daemon-uid": daemon_user}
-    tenant, thread = owner(spec)
-    labels = {INSTANCE_LABEL: instance, TENANT_LABEL: tenant, THREAD_LABEL: thread}
+    own_users = user_ids(instance, spec.tenant, spec.thread)
+    tool_user, daemon_user = spare_user_ids(instance, held) if held else own_users
+    told = {
+        "--workspace-bytes": spec.limits.workspace_bytes,
+        "--workspace-files": spec.limits.workspace_files,
+        "--disk-reserve-bytes": spec.limits.disk_reserve_bytes,
+        "--tool-uid": tool_user,
+        "--tool-gid": tool_user,
+        "--daemon-uid": daemon_user,
+    }
+    labels = _owner_labels(spec, instance, sandbox_id if is_spare(sandbox_id) else "")
     return {
         "Image": spec.image,
         # The image's own entry point, user, health check and stop signal are a tenant's code or choice: none is used.
-        "Entrypoint": [*runtime.command, *(word for name, user in users.items() for word in (name, str(user)))],
+        "Entrypoint": [*runtime.command, *(word for name, value in told.items() for word in (name, str(value)))],
         "Cmd": [],
         "User": f"0:{gateway_gid}",
         "WorkingDir": WORKSPACE,
@@ -148,7 +195,7 @@ def container_config(
             # gVisor has an IPC namespace of its own making, and knows none of these.
             "Sysctls": lasting_ipc(spec.limits) if spec.runtime == "runc" else {},
             "Mounts": [
-                _workspace_mount(spec, instance, {**labels, KIND_LABEL: "workspace"}, quota=workspace_quota),
+                _workspace_mount(spec, instance, held, quota=workspace_quota),
                 {
                     "Type": "volume",
                     "Source": runtime.volume,
@@ -186,32 +233,38 @@ def filler_config(image: str, volume: str, instance: str) -> dict[str, Any]:
     }
 
 
-def carrier_config(image: str, spec: SandboxSpec, instance: str, *, quota: bool) -> dict[str, Any]:
+def carrier_config(image: str, spec: SandboxSpec, instance: str, *, quota: bool, held: str = "") -> dict[str, Any]:
     """Return a container that is created and never started, through which a workspace is read or filled.
 
-    Creating it makes the workspace where there is none, as a sandbox does.
+    Creating it makes the workspace where there is none, as a sandbox does. `held` as for container_config().
     """
-    tenant, thread = owner(spec)
-    labels = {INSTANCE_LABEL: instance, TENANT_LABEL: tenant, THREAD_LABEL: thread}
     return {
         "Image": image,
         "Entrypoint": ["/never-started"],
-        "Labels": {**labels, KIND_LABEL: "carrier"},
+        "Labels": {**_owner_labels(spec, instance), KIND_LABEL: "carrier"},
         "NetworkDisabled": True,
         "HostConfig": {
             "NetworkMode": "none",
-            "Mounts": [_workspace_mount(spec, instance, {**labels, KIND_LABEL: "workspace"}, quota=quota)],
+            "Mounts": [_workspace_mount(spec, instance, held, quota=quota)],
         },
     }
 
 
-def _workspace_mount(spec: SandboxSpec, instance: str, labels: dict[str, str], *, quota: bool) -> dict[str, Any]:
+def _owner_labels(spec: SandboxSpec, instance: str, spare: str = "") -> dict[str, str]:
+    if spare:
+        return {INSTANCE_LABEL: instance, POOL_LABEL: spare}
+    tenant, thread = owner(spec)
+    return {INSTANCE_LABEL: instance, TENANT_LABEL: tenant, THREAD_LABEL: thread}
+
+
+def _workspace_mount(spec: SandboxSpec, instance: str, held: str, *, quota: bool) -> dict[str, Any]:
+    labels = {**_owner_labels(spec, instance, held), KIND_LABEL: "workspace"}
     options: dict[str, Any] = {"NoCopy": True, "Labels": labels}
     if quota:
         options["DriverConfig"] = {"Name": "local", "Options": {"size": str(spec.limits.workspace_bytes)}}
     return {
         "Type": "volume",
-        "Source": workspace_volume(instance, spec.tenant, spec.thread),
+        "Source": spare_volume(instance, held) if held else workspace_volume(instance, spec.tenant, spec.thread),
         "Target": WORKSPACE,
         "VolumeOptions": options,
     }
@@ -230,6 +283,6 @@ def _limits(spec: SandboxSpec) -> dict[str, Any]:
         "Memory": limits.memory_bytes,
         "MemorySwap": limits.memory_bytes,
         "NanoCpus": round(limits.cpus * 1_000_000_000),
-        "PidsLimit": limits.pids,
+        "PidsLimit": _GVISOR_TASKS * (limits.pids + 8) if spec.runtime == "runsc" else limits.pids,
         "Ulimits": [{"Name": name, "Soft": value, "Hard": value} for name, value in ulimits.items()],
     }

@@ -14,22 +14,21 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from sandbox import container_config as config
-from sandbox import docker_requests
 from sandbox.channel import Channel
 from sandbox.channel_sandbox import ChannelSandbox
 from sandbox.docker_ground import Image
+from sandbox.docker_reconciling import DockerReconciling
 from sandbox.docker_requests import EngineFacts
-from sandbox.docker_stopping import MADE_OTHERWISE, DockerStopping
-from sandbox.docker_workspaces import DockerWorkspaces
-from sandbox.engine import LeftSandbox, LiveSandbox, Sandbox, SandboxSpec
-from sandbox.errors import EngineUnavailable, SandboxBusy, SandboxError, SandboxUnavailable
-from sandbox.greeting import connected, introduced, refuse_weak
+from sandbox.docker_spares import DockerSpare
+from sandbox.docker_stopping import IDLE, MADE_OTHERWISE
+from sandbox.engine import Sandbox, SandboxSpec
+from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable
+from sandbox.greeting import introduced, refuse_weak
 from sandbox.runtime_volume import BundleBroken, Ground, release_runtime
 from sandbox.stopped_sandboxes import Owner
-from sandbox.survivor import Survivor, reach
+from sandbox.survivor import Survivor
 from sandbox.thread_lock import Note, ThreadLock
 from sandbox.transition import Tell, nobody
 
@@ -37,12 +36,13 @@ __all__ = ["DockerEngine", "EngineFacts"]
 
 log = logging.getLogger(__name__)
 
-_ASKED = "somebody asked for it"
 _ROOM = "it made room for another"
 
 
-class DockerEngine(DockerStopping, DockerWorkspaces):
-    """Satisfies sandbox.engine.Engine. `channel_root` must be the same path for this process and for the engine.
+class DockerEngine(DockerReconciling):
+    """Satisfies sandbox.engine.Engine and sandbox.spares.Spares.
+
+    `channel_root` must be the same path for this process and for the engine.
 
     `instance` labels what belongs to this gateway and survives its restarts; processes that share it and the engine
     must share `channel_root`, where the locks are by which they know of each other. `base_url` is the engine's
@@ -75,6 +75,7 @@ class DockerEngine(DockerStopping, DockerWorkspaces):
         )
         self._sandboxes: dict[str, ChannelSandbox] = {}
         self._left: dict[str, Survivor] = {}
+        self._spares: dict[str, DockerSpare] = {}
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         """Return the sandbox of a tenant and thread: one that lives and was made in the very same way, or a new one.
@@ -96,57 +97,21 @@ class DockerEngine(DockerStopping, DockerWorkspaces):
         if not self.has(spec):
             return None
         ground, image = await self._prepared(), await self._image(spec.image)
-        lock = await self._locks.enter_existing(config.owner(spec))
+        lock = await self._enter_existing(config.owner(spec))
         return None if lock is None else await self._shared(spec, image, ground, lock, replace=False)
 
     def has(self, spec: SandboxSpec) -> bool:
         """Return whether a tenant and thread have a lock file."""
         return self._locks.has(config.owner(spec))
 
-    def stopped(self, spec: SandboxSpec) -> str | None:
-        """Return the id of what is stopped of a tenant and thread, by its file."""
-        found = self._stopped.read(config.owner(spec))
-        return None if found is None else found.note.sandbox
-
     def owners(self) -> Sequence[tuple[str, str]]:
         """Return whose lock files there are, the longest unused first."""
         return self._locks.owners()
 
-    async def live(self, tenant: str) -> Sequence[LiveSandbox]:
-        """Return the running sandboxes of a tenant, by id."""
-        notes = {note.sandbox: note for note in self._locks.notes(config.digest(tenant))}
-        if not notes:
-            return []
-        labels = {**self._labels("sandbox"), config.TENANT_LABEL: config.digest(tenant)}
-        found = []
-        for container in await self._requests.ask(docker_requests.list_containers, labels):
-            note = notes.get(container["Labels"][config.SANDBOX_LABEL])
-            if note is not None and container["State"] == "running":
-                made_s = float(container["Created"])
-                found.append(LiveSandbox(note.sandbox, note.thread, note.image, note.runtime, made_s))
-        return sorted(found, key=lambda sandbox: sandbox.id)
-
-    async def stop(self, tenant: str, thread: str) -> LiveSandbox | None:
-        """Remove a thread's sandbox unless it is in use; one that is dead or stopped goes too, and counts as none."""
-        owner = (config.digest(tenant), config.digest(tenant, thread))
-        lock = await self._locks.enter_existing(owner)
-        note = lock.read() if lock is not None else None
-        if lock is None or note is None:
-            await self._remove_stopped(owner, _ASKED)
-            return None
-        try:
-            was = next((one for one in await self.live(tenant) if one.id == note.sandbox), None)
-        except BaseException:
-            lock.close()
-            raise
-        if not await self._remove_unused(owner, lock, note, _ASKED):
-            raise SandboxBusy("calls are under way in this sandbox; stop it when they are over, or cancel them")
-        return was
-
     async def end_calls(self, tenant: str, thread: str) -> bool:
         """Remove a thread's sandbox if calls are under way in it; return whether there were any."""
         owner = (config.digest(tenant), config.digest(tenant, thread))
-        lock = await self._locks.enter_existing(owner)
+        lock = await self._enter_existing(owner)
         note = lock.read() if lock is not None else None
         if lock is None or note is None:
             return False
@@ -161,14 +126,15 @@ class DockerEngine(DockerStopping, DockerWorkspaces):
         finally:
             lock.close()
 
-    async def remove_idle(self, tenant: str | None) -> bool:
-        """Remove the sandbox that was used longest ago and is not in use."""
+    async def remove_idle(self, tenant: str | None, *, stop: bool = False) -> bool:
+        """Remove or stop the sandbox that was used longest ago and is not in use."""
+        end = self._stop_unused if stop else self._remove_unused
         for owner in self._locks.owners():
             lock = self._locks.try_enter(owner) if tenant in (None, owner[0]) else None
             note = lock.read() if lock is not None else None
             if lock is not None and note is None:
                 lock.close()
-            elif lock is not None and note is not None and await self._remove_unused(owner, lock, note, _ROOM):
+            elif lock is not None and note is not None and not note.unchecked and await end(owner, lock, note, _ROOM):
                 return True
         return False
 
@@ -187,7 +153,7 @@ class DockerEngine(DockerStopping, DockerWorkspaces):
             note = lock.read()
             if note is None or note.sandbox != sandbox_id or lock.gone or not lock.hold_alone():
                 return False
-            stopped = await self._stop_behind_gate(owner, note, held.channel)
+            stopped = await self._stop_behind_gate(owner, note, held.channel, IDLE)
             if not stopped:
                 await self._destroy(sandbox_id)
                 self._told(owner, note, "removed", "nobody used it, and it could not be stopped")
@@ -219,95 +185,15 @@ class DockerEngine(DockerStopping, DockerWorkspaces):
         if lock is not None and owner is not None:
             await self._locks.shut(lock)
         else:
-            labels = {**self._labels("sandbox"), config.SANDBOX_LABEL: sandbox_id}
-            found = await self._requests.ask(docker_requests.list_containers, labels)
-            if not found:
+            owner = await self._owner_of(sandbox_id)
+            if owner is None:
                 return
-            owner = _owner_of(found[0])
             stopped = self._stopped.read(owner)
             if stopped is not None and stopped.note.sandbox == sandbox_id:
                 await self._remove_stopped(owner, reason)
                 return
             lock = await self._locks.enter(owner)
         await self._remove_unheld(owner, lock, sandbox_id, reason)
-
-    async def reconcile(self) -> Sequence[LeftSandbox]:
-        """Look at what an earlier process of this instance left; workspaces always stay.
-
-        Return the sandboxes that are alive and of this release, the newest first: create() takes one over when it is
-        asked for the same, remove() removes it. The others are removed.
-        """
-        standing = self._locks.ground()
-        try:
-            if standing.try_gate():  # else another process is filling the runtime volume, and these are in use
-                for container in await self._own_containers("runtime"):
-                    await self._requests.ask(docker_requests.remove_container, container["Id"])
-        finally:
-            standing.close()
-        await self.remove_carriers()
-        containers = [
-            container
-            for container in await self._own_containers("sandbox")
-            if container["Labels"][config.SANDBOX_LABEL] not in {*self._sandboxes, *self._left}
-        ]
-        containers.sort(key=lambda container: int(container["Created"]), reverse=True)
-        # What is stopped and as it was left is not to be looked at each time.
-        containers = [container for container in containers if not self._rests(container)]
-        for owner in {_owner_of(container): None for container in containers}:
-            await self._reconcile_thread(owner, [one for one in containers if _owner_of(one) == owner])
-        for owner in {*self._locks.owners()} - {*map(_owner_of, containers)}:
-            await self._reconcile_thread(owner, [])
-        return [left.sandbox for left in self._left.values()]
-
-    async def _reconcile_thread(self, owner: tuple[str, str], containers: Sequence[dict[str, Any]]) -> None:
-        """Keep the newest one of a thread's sandboxes that is of use; leave alone what another process has."""
-        lock = self._locks.try_enter(owner)
-        if lock is None:
-            return  # another process is at work there
-        try:
-            if not lock.hold_alone():
-                lock.close()
-                return
-            kept, resting = None, ""
-            for container in containers:
-                sandbox_id = container["Labels"][config.SANDBOX_LABEL]
-                if await self._is_resting(owner, sandbox_id):
-                    resting = sandbox_id
-                    continue
-                if kept is None:
-                    kept = await reach(container, self._channel_root, lock)
-                    if kept is not None:
-                        continue
-                log.info("removing the orphaned sandbox %s", sandbox_id)
-                await self._destroy(sandbox_id)
-                note = lock.read()
-                known = note if note is not None and note.sandbox == sandbox_id else Note(sandbox_id, "")
-                self._told(owner, known, "removed", "nobody has it, and it is of no use any more")
-            if kept is not None and resting:
-                await self._destroy(resting)
-            if kept is not None or (containers and not resting):
-                self._stopped.remove(owner)
-        except BaseException:
-            lock.close()
-            raise
-        if kept is None:
-            lock.retire()
-            return
-        self._left[kept.sandbox.id] = kept
-        note = lock.read()
-        if note is None or note.sandbox != kept.sandbox.id:
-            lock.write(Note(kept.sandbox.id, kept.made))
-        lock.hold()
-        lock.leave()
-        self._told(owner, lock.read() or Note(kept.sandbox.id, ""), "running", "found, for its gateway is gone")
-
-    def _rests(self, container: dict[str, Any]) -> bool:
-        """Return whether a container is stopped for being idle and nobody is at work on it."""
-        owner = _owner_of(container)
-        if container["State"] != "exited" or self._locks.has(owner):
-            return False
-        stopped = self._stopped.read(owner)
-        return stopped is not None and stopped.note.sandbox == container["Labels"][config.SANDBOX_LABEL]
 
     async def close(self, *, keep_sandboxes: bool = False) -> None:
         """Remove every sandbox that no other process has, and the runtime volume if no gateway uses it.
@@ -322,8 +208,9 @@ class DockerEngine(DockerStopping, DockerWorkspaces):
             if self._removals:
                 await asyncio.wait(self._removals)
             if self._requests.connected:
+                await asyncio.gather(*(self.discard(spare) for spare in [*self._spares.values()]))
                 if not keep_sandboxes:
-                    running = [one for one in await self._own_containers("sandbox") if not self._rests(one)]
+                    running = [one for one, owner in await self._owned() if not self._rests(one, owner)]
                     await asyncio.gather(*(self.remove(one["Labels"][config.SANDBOX_LABEL]) for one in running))
                 alone = self._last_standing or (self._standing is not None and await self._stands_alone())
                 if alone and not keep_sandboxes:
@@ -340,8 +227,12 @@ class DockerEngine(DockerStopping, DockerWorkspaces):
             for left in self._left.values():
                 left.channel.close()
                 left.lock.close()
+            for spare in self._spares.values():
+                spare.sandbox.close()
+                spare.lock.close()
             if self._standing is not None:
                 self._standing.close()
+            self._spare_locks.close()
             self._locks.close()
             self._stopped.close()
             self._requests.close()
@@ -361,33 +252,32 @@ class DockerEngine(DockerStopping, DockerWorkspaces):
 
     async def _make(self, spec: SandboxSpec, image: Image, ground: Ground, lock: ThreadLock) -> Sandbox:
         """Make a sandbox behind its thread's gate."""
-        sandbox_id = f"{config.digest(spec.tenant, spec.thread)[:12]}-{self._new_suffix()}"
-        body = self._config(spec, sandbox_id, ground, image)
+        owner = config.owner(spec)
+        sandbox_id = f"{owner[1][:12]}-{self._new_suffix()}"
         try:
+            held = await self._claims.held_by(owner)
+            body = self._config(spec, sandbox_id, ground, image, held=held)
             # Noted first: after a crash in the midst of it, the next one knows what to look for.
             note = Note(
-                sandbox_id, config.made_digest(body), spec.thread, spec.image, spec.runtime, created_s=self._clock()
+                sandbox_id,
+                config.made_digest(body),
+                spec.thread,
+                spec.image,
+                spec.runtime,
+                created_s=self._clock(),
+                held=held,
             )
             lock.write(note)
-            directory = self._make_channel_directory(sandbox_id)
-        except OSError:
+        except BaseException:
             lock.retire()
             raise
-        owner = config.owner(spec)
         self._told(owner, note, "creating", f"image {spec.image}, runtime {spec.runtime}")
-        channel = Channel(directory)
-        boot = asyncio.ensure_future(self._boot(spec, sandbox_id, body))
         try:
-            # Both at once: the daemon listens before the engine has finished saying that it started the container.
-            await connected(channel, boot, partial(self._refuse_dead, sandbox_id))
-            await asyncio.shield(boot)
-            posture = await self._verify(channel, spec, sandbox_id, ground, image)
+            channel, posture = await self._started(
+                spec, sandbox_id, body, ground, image, lock=lock, undo=partial(self._destroy, sandbox_id)
+            )
         except BaseException as error:
-            channel.close()
             self._told(owner, note, "failed", str(error) or "nobody waited for it any more")
-            discarding = self._discard(boot, sandbox_id, lock)
-            if isinstance(error, Exception):
-                await asyncio.shield(discarding)
             raise
         self._told(owner, note, "running", "it came up")
         is_old = partial(self._is_old, note)
@@ -396,6 +286,7 @@ class DockerEngine(DockerStopping, DockerWorkspaces):
     def _keep(self, sandbox: ChannelSandbox, lock: ThreadLock) -> Sandbox:
         lock.hold()
         lock.leave()
+        self._let_go(sandbox.id)  # what it was before it was stopped on demand
         self._sandboxes[sandbox.id] = sandbox
         return sandbox
 
@@ -407,6 +298,9 @@ class DockerEngine(DockerStopping, DockerWorkspaces):
         With `replace` one that was made otherwise is removed first, unless calls are under way in it.
         """
         note = lock.read()
+        if note is not None and note.unchecked:
+            await self._give_up_claim(config.owner(spec), note, lock)
+            return None
         if note is None:
             lock.close()
             return None
@@ -416,7 +310,7 @@ class DockerEngine(DockerStopping, DockerWorkspaces):
             return mine
         left = self._left.get(note.sandbox)
         channel = Channel(self._channel_root / note.sandbox) if left is None else left.channel
-        made = config.made_digest(self._config(spec, note.sandbox, ground, image)) == note.made
+        made = config.made_digest(self._config(spec, note.sandbox, ground, image, held=note.held)) == note.made
         fits = made and not self._is_old(note)
         try:
             if not fits and replace and lock.unused():
@@ -466,18 +360,6 @@ class DockerEngine(DockerStopping, DockerWorkspaces):
             if mine.lock is not None:
                 mine.lock.close()
 
-    async def _remove_unused(self, owner: Owner, lock: ThreadLock, note: Note, reason: str) -> bool:
-        """Remove the sandbox of a lock behind its gate unless calls are under way in it; return whether it is gone."""
-        try:
-            if not lock.unused():
-                return False
-            await self._destroy(note.sandbox)
-            lock.retire()
-            self._told(owner, note, "removed", reason)
-            return True
-        finally:
-            lock.close()
-
     async def _remove_unheld(self, owner: Owner, lock: ThreadLock, sandbox_id: str, reason: str) -> None:
         """Remove a sandbox unless another process has it; its lock is behind the gate, or gone."""
         try:
@@ -490,39 +372,6 @@ class DockerEngine(DockerStopping, DockerWorkspaces):
                 self._told(owner, known, "removed", reason)
         finally:
             lock.close()
-
-    async def _boot(self, spec: SandboxSpec, sandbox_id: str, body: dict[str, Any]) -> None:
-        """Create and start the container."""
-        name = config.container_name(self._instance, sandbox_id)
-        body["Labels"][config.MADE_LABEL] = config.made_digest(body)
-        try:
-            await self._requests.ask(docker_requests.start_container, body, name, image=spec.image)
-        except docker_requests.StartRefused as error:
-            if config.RUNTIME_DIRECTORY in str(error):
-                raise BundleBroken(f"the daemon could not be started: {error}") from error
-            raise SandboxUnavailable(f"the engine did not start a sandbox of image {spec.image!r}: {error}") from error
-
-    def _discard(self, boot: asyncio.Future[None], sandbox_id: str, lock: ThreadLock) -> asyncio.Task[None]:
-        """Remove a sandbox that did not come up, whether or not its creator waits for that."""
-
-        async def discard() -> None:
-            await asyncio.wait({boot})
-            if not boot.cancelled():
-                boot.exception()
-            try:
-                await self._destroy(sandbox_id)
-                lock.retire()
-            except SandboxError as error:
-                log.warning("sandbox %s could not be removed, the next start will: %s", sandbox_id, error)
-            finally:
-                lock.close()
-
-        return self._in_background(discard())
-
-
-def _owner_of(container: dict[str, Any]) -> tuple[str, str]:
-    labels = container["Labels"]
-    return labels[config.TENANT_LABEL], labels[config.THREAD_LABEL]
 
 
 def _is_slow(error: SandboxError) -> bool:

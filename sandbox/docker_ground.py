@@ -18,15 +18,17 @@ from typing import Any
 
 from sandbox import container_config as config
 from sandbox import docker_requests
-from sandbox.docker_requests import DockerRequests, EngineFacts
+from sandbox.docker_requests import DockerRequests, EngineFacts, FoundImage
 from sandbox.engine import LiveSandbox, SandboxSpec
 from sandbox.errors import SandboxUnavailable
 from sandbox.lock_directory import LockDirectory
 from sandbox.runtime_volume import Ground, prepare
+from sandbox.spare_locks import SpareLocks
 from sandbox.stopped_sandboxes import Owner, StoppedSandboxes
 from sandbox.thread_lock import Note, ThreadLock
 from sandbox.transition import State, Tell, Transition, nobody
 from sandbox.usage import Usage, usage_of
+from sandbox.workspace_claims import WorkspaceClaims
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ class DockerGround:
         self._requests = DockerRequests(base_url, named_in)
         self._new_suffix = new_suffix
         self._locks = LockDirectory(self._channel_root, instance)
+        self._spare_locks = SpareLocks(self._channel_root, instance)
+        self._claims = WorkspaceClaims(self._requests, instance)
         self._stopped = StoppedSandboxes(self._channel_root, instance, clock)
         self._standing: ThreadLock | None = None
         # Whether no other process of the instance served when this one was about to go.
@@ -76,12 +80,13 @@ class DockerGround:
         self._engine_id = ""
         self._preparing = asyncio.Lock()
         self._ground: Ground | None = None
+        self._looking: dict[str, asyncio.Future[FoundImage]] = {}
         self._closed = False
         self._removals: set[asyncio.Task[None]] = set()
 
     @property
     def bounds_workspaces(self) -> bool:
-        """Whether the engine's disk enforces workspace_bytes in all; else it holds for each file only."""
+        """Whether the engine's disk enforces workspace_bytes in all; else the daemon watches it, and may be late."""
         return self._ground is not None and self._ground.workspace_quota
 
     async def id(self) -> str:
@@ -104,14 +109,13 @@ class DockerGround:
 
     async def remove_workspace(self, tenant: str, thread: str) -> bool:
         """Remove a thread's files for good and return whether there were any; its sandbox must be gone."""
-        name = config.workspace_volume(self._instance, tenant, thread)
-        return await self._requests.ask(docker_requests.remove_volume, name)
+        return await self._claims.remove_files((config.digest(tenant), config.digest(tenant, thread)))
 
     async def remove_all_of(self, tenant: str) -> int:
         """Remove a tenant's sandboxes, busy ones too, and all its workspaces; return how many of these there were."""
         mine = config.digest(tenant)
         for owner in self._locks.owners():
-            lock = await self._locks.enter_existing(owner) if owner[0] == mine else None
+            lock = await self._enter_existing(owner) if owner[0] == mine else None
             note = lock.read() if lock is not None else None
             if lock is None or note is None:
                 continue
@@ -123,20 +127,19 @@ class DockerGround:
         for owner in self._stopped.owners():
             if owner[0] == mine:
                 await self._remove_stopped(owner, "the tenant is deleted")
-        labels = self._labels_of(tenant)
-        for container in await self._requests.ask(docker_requests.list_containers, labels):
+        for container in await self._containers_left(tenant):
             await self._requests.ask(docker_requests.remove_container, container["Id"])
         removed = 0
-        for name in await self._requests.ask(docker_requests.list_volumes, labels):
-            removed += await self._requests.ask(docker_requests.remove_volume, name)
+        volumes = await self._requests.ask(docker_requests.labelled_volumes, self._labels_of(tenant))
+        for labels in volumes.values():
+            removed += await self._claims.remove_files((mine, labels[config.THREAD_LABEL]))
         return removed
 
     async def left_of(self, tenant: str) -> Mapping[str, int]:
         """Return how many `volumes` and `containers` of a tenant there are."""
-        labels = self._labels_of(tenant)
-        volumes = await self._requests.ask(docker_requests.list_volumes, labels)
-        containers = await self._requests.ask(docker_requests.list_containers, labels)
-        return {"volumes": len(volumes), "containers": len(containers)}
+        # A volume of the pool that a thread has is not counted beside its claim, for it never outlives that.
+        volumes = await self._requests.ask(docker_requests.list_volumes, self._labels_of(tenant))
+        return {"volumes": len(volumes), "containers": len(await self._containers_left(tenant))}
 
     async def remove_workspaces(self) -> None:
         """Remove the files of every thread of this instance for good, unless another process of it serves."""
@@ -156,16 +159,59 @@ class DockerGround:
 
     async def usage(self, sandbox: LiveSandbox) -> Usage | None:
         """Return what a sandbox uses now; None where it is gone."""
-        if sandbox.runtime != "runc":
-            return Usage()  # gVisor is told to leave control groups alone
         name = config.container_name(self._instance, sandbox.id)
         stats = await self._requests.ask(docker_requests.container_stats, name)
-        return None if stats is None else usage_of(stats)
+        if stats is None:
+            return None
+        found = usage_of(stats)
+        if sandbox.runtime == "runc":
+            return found
+        # Told to leave control groups alone, gVisor is in the host's own: it limits no processes, and what it counts is
+        # no tenant's to see. In one of its own, most of what counts as processes are threads of its kernel.
+        return Usage() if found.pids_limit is None else dataclasses.replace(found, pids=None, pids_limit=None)
 
     async def owned(self) -> Sequence[str]:
-        """Return the ids of the sandboxes that this instance owns, alive or not."""
+        """Return the ids of the sandboxes that this instance owns, alive or not, spares too."""
         containers = await self._own_containers("sandbox")
         return [container["Labels"][config.SANDBOX_LABEL] for container in containers]
+
+    async def _containers_left(self, tenant: str) -> list[dict[str, Any]]:
+        """Return every container of a tenant, also those that were made before they were anybody's."""
+        found = await self._requests.ask(docker_requests.list_containers, self._labels_of(tenant))
+        claimed = await self._claims.of_tenant(config.digest(tenant))
+        names = [config.container_name(self._instance, spare) for spare in claimed]
+        return [*found, *await self._requests.ask(docker_requests.named_containers, names)]
+
+    async def _owner_of(self, sandbox_id: str) -> Owner | None:
+        """Return whose a sandbox is that has a container; None for a spare, and where there is none."""
+        if config.is_spare(sandbox_id):
+            return await self._claims.owner_of(sandbox_id)
+        labels = {**self._labels("sandbox"), config.SANDBOX_LABEL: sandbox_id}
+        found = await self._requests.ask(docker_requests.list_containers, labels)
+        return (found[0]["Labels"][config.TENANT_LABEL], found[0]["Labels"][config.THREAD_LABEL]) if found else None
+
+    async def _enter_existing(self, owner: Owner) -> ThreadLock | None:
+        """Return the lock of an owner's sandbox behind its gate, as LockDirectory does; None where there is none."""
+        lock = await self._locks.enter_existing(owner)
+        note = lock.read() if lock is not None else None
+        if lock is not None and note is not None and note.unchecked:
+            await self._give_up_claim(owner, note, lock)
+            return None
+        return lock
+
+    async def _give_up_claim(self, owner: Owner, note: Note, lock: ThreadLock) -> None:
+        """Remove what a process left behind a thread's gate that died in the midst of a claim, and the lock."""
+        try:
+            await self._unclaim(owner, note.sandbox)
+            lock.retire()
+        finally:
+            lock.close()
+        self._told(owner, note, "removed", "the process that claimed it is gone")
+
+    async def _unclaim(self, owner: Owner, spare: str) -> None:
+        """Remove a spare whose claim nobody finished, behind the gate of the thread that it was meant for."""
+        await self._destroy(spare)
+        await self._claims.give_back(owner, spare)
 
     async def _remove_stopped(self, owner: Owner, reason: str) -> bool:
         """Remove what is stopped of a thread; return whether there was anything that nobody started meanwhile."""
@@ -248,13 +294,22 @@ class DockerGround:
         return {config.INSTANCE_LABEL: self._instance, config.KIND_LABEL: kind}
 
     async def _image(self, name: str) -> Image:
-        found = await self._requests.ask(docker_requests.inspect_image, name)
+        found = await self._found_image(name)
         try:
             return Image(found.id, config.image_volumes(found.volumes))
         except ValueError as error:
             raise SandboxUnavailable(f"image {name!r} cannot be used: {error}; build it without that VOLUME") from error
 
-    def _config(self, spec: SandboxSpec, sandbox_id: str, ground: Ground, image: Image) -> dict[str, Any]:
+    async def _found_image(self, name: str) -> FoundImage:
+        """Return what the engine says of an image: asked once for all who want to know it in the same moment."""
+        looking = self._looking.get(name)
+        if looking is None:
+            looking = asyncio.ensure_future(self._requests.ask(docker_requests.inspect_image, name))
+            self._looking[name] = looking
+            looking.add_done_callback(lambda _: self._looking.pop(name))
+        return await asyncio.shield(looking)
+
+    def _config(self, spec: SandboxSpec, sandbox_id: str, ground: Ground, image: Image, *, held: str) -> dict[str, Any]:
         return config.container_config(
             dataclasses.replace(spec, image=image.id),
             instance=self._instance,
@@ -264,6 +319,7 @@ class DockerGround:
             gateway_gid=os.getgid(),
             workspace_quota=ground.workspace_quota,
             volumes=image.volumes,
+            held=held,
         )
 
     async def _destroy(self, sandbox_id: str) -> None:

@@ -10,10 +10,11 @@ import asyncio
 import contextlib
 import io
 import os
+import re
 import socket
 import tarfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -24,7 +25,7 @@ import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.utils import kwargs_from_env
 
-from sandbox.errors import EngineUnavailable, ImageMissing, SandboxUnavailable
+from sandbox.errors import EngineFull, EngineUnavailable, ImageMissing, SandboxUnavailable
 
 _DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
 _THREADS = 8
@@ -62,6 +63,10 @@ class FoundImage:
     id: str
     volumes: tuple[str, ...]
     labels: Mapping[str, str]
+
+
+# What the kernel says, by way of an engine, that has nothing left for one more container.
+_FULL = ("no space left on device", "cannot allocate memory", "resource temporarily unavailable")
 
 
 class StartRefused(SandboxUnavailable):
@@ -207,9 +212,20 @@ def inspect_image(client: Client, name: str) -> FoundImage:
 
 
 def list_containers(client: Client, labels: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the containers that have these labels, running or not, as GET /containers/json does."""
+    """Return the containers that have these labels, running or not, as GET /containers/json does.
+
+    A label that is "" may have any value.
+    """
     found: list[dict[str, Any]] = client.containers(all=True, filters=_labelled(labels))
     return found
+
+
+def named_containers(client: Client, names: Collection[str]) -> list[dict[str, Any]]:
+    """Return the containers of these names, running or not, as GET /containers/json does."""
+    wanted = {f"/{name}" for name in names}
+    filters = {"name": [f"^/?{re.escape(name)}$" for name in sorted(names)]}
+    found: list[dict[str, Any]] = client.containers(all=True, filters=filters) if names else []
+    return [container for container in found if wanted & {*container["Names"]}]
 
 
 def create_container(client: Client, body: dict[str, Any], name: str | None = None) -> str:
@@ -232,6 +248,8 @@ def start_container(client: Client, body: dict[str, Any], name: str, *, image: s
                 f"runtime {body['HostConfig']['Runtime']!r} is not known to the engine; "
                 "install it and name it in daemon.json"
             ) from error
+        if any(said in reason.lower() for said in _FULL):
+            raise EngineFull(f"the engine's host has no room for one more sandbox: {reason}") from error
         raise StartRefused(reason) from error
 
 
@@ -291,13 +309,28 @@ def list_volumes(client: Client, labels: Mapping[str, str]) -> list[str]:
     return [volume["Name"] for volume in client.volumes(filters=_labelled(labels))["Volumes"] or ()]
 
 
+def labelled_volumes(client: Client, labels: Mapping[str, str]) -> dict[str, Mapping[str, str]]:
+    """Return the labels of the volumes that have these, by name. One that is "" may have any value."""
+    found = client.volumes(filters=_labelled(labels))["Volumes"] or ()
+    return {volume["Name"]: volume["Labels"] or {} for volume in found}
+
+
+def volume_labels(client: Client, name: str) -> Mapping[str, str] | None:
+    """Return the labels of a volume; None where there is none of this name."""
+    try:
+        return client.inspect_volume(name)["Labels"] or {}
+    except NotFound:
+        return None
+
+
 def has_volume(client: Client, name: str) -> bool:
     """Return whether there is a volume of this name."""
-    try:
-        client.inspect_volume(name)
-    except NotFound:
-        return False
-    return True
+    return volume_labels(client, name) is not None
+
+
+def make_volume(client: Client, name: str, labels: Mapping[str, str]) -> Mapping[str, str]:
+    """Make a volume unless there is one of this name, and return the labels that it has, which are the first one's."""
+    return client.create_volume(name, driver="local", driver_opts={}, labels=dict(labels))["Labels"] or {}
 
 
 def has_quotas(client: Client, probe: str) -> bool:
@@ -325,7 +358,7 @@ def remove_volume(client: Client, name: str) -> bool:
 
 
 def _labelled(labels: Mapping[str, str]) -> dict[str, list[str]]:
-    return {"label": [f"{name}={value}" for name, value in labels.items()]}
+    return {"label": [f"{name}={value}" if value else name for name, value in labels.items()]}
 
 
 def _image_missing(name: str) -> ImageMissing:

@@ -1,4 +1,4 @@
-"""DockerStopping: containers that are stopped for being idle, and started again for the next call.
+"""DockerStopping: containers that are stopped, for being idle or asked for, and started again for the next call.
 
 A stopped container keeps its configuration, its channel directory and its workspace, and no memory. It has no lock file
 of its thread, so nobody counts it as live and whoever has an old connection knows that it is gone; a file of
@@ -16,9 +16,10 @@ from sandbox import container_config as config
 from sandbox import docker_requests
 from sandbox.channel import SOCKET_NAME, Channel
 from sandbox.channel_sandbox import ChannelSandbox
-from sandbox.docker_ground import DockerGround, Image
-from sandbox.engine import SandboxSpec
-from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable
+from sandbox.docker_ground import Image
+from sandbox.docker_listing import DockerListing, shown
+from sandbox.engine import LiveSandbox, SandboxSpec
+from sandbox.errors import EngineUnavailable, SandboxBusy, SandboxError, SandboxUnavailable
 from sandbox.greeting import connected, introduced, refuse_weak
 from sandbox.remote_processes import RemoteProcesses
 from sandbox.runtime_volume import BundleBroken, Ground
@@ -28,13 +29,43 @@ from sandbox.v1 import channel_pb2 as pb
 
 log = logging.getLogger(__name__)
 
+IDLE = "nobody used it"
 MADE_OTHERWISE = "it was made of another image, runtime, limits or release, or is too old"
+_ASKED = "somebody asked for it"
 # How long a sandbox that is about to be stopped may take to say what runs in it.
 _LAST_LOOK_S = 2.0
 
 
-class DockerStopping(DockerGround):
+class DockerStopping(DockerListing):
     """The ground with what is stopped on it."""
+
+    async def stop(self, tenant: str, thread: str) -> LiveSandbox | None:
+        """Stop a thread's sandbox unless it is in use; what is dead, or cannot be stopped, is removed."""
+        owner = (config.digest(tenant), config.digest(tenant, thread))
+        lock = await self._enter_existing(owner)
+        note = lock.read() if lock is not None else None
+        if lock is None or note is None:
+            return self._resting(owner)
+        if not await self._stop_unused(owner, lock, note, _ASKED):
+            raise SandboxBusy("calls are under way in this sandbox; stop it when they are over, or cancel them")
+        return self._resting(owner) or shown(note, "removed")
+
+    async def remove_of(self, tenant: str, thread: str) -> LiveSandbox | None:
+        """Remove a thread's sandbox, running, stopped or dead, unless it is in use."""
+        owner = (config.digest(tenant), config.digest(tenant, thread))
+        lock = await self._enter_existing(owner)
+        note = lock.read() if lock is not None else None
+        if lock is None or note is None:
+            was = self._resting(owner)
+            return was if await self._remove_stopped(owner, _ASKED) else None
+        try:
+            was = next((one for one in await self.listed(tenant) if one.id == note.sandbox), None)
+        except BaseException:
+            lock.close()
+            raise
+        if not await self._remove_unused(owner, lock, note, _ASKED):
+            raise SandboxBusy("calls are under way in this sandbox; remove it when they are over, or cancel them")
+        return was
 
     async def trim_stopped(self, *, timeout_s: float, limit: int) -> int:
         """Remove the sandboxes that are stopped for `timeout_s`, or past `limit` of all; return how many went."""
@@ -43,7 +74,37 @@ class DockerStopping(DockerGround):
             removed += await self._remove_stopped(owner, "it was stopped for too long, or too many were")
         return removed
 
-    async def _stop_behind_gate(self, owner: Owner, note: Note, channel: Channel) -> bool:
+    async def _stop_unused(self, owner: Owner, lock: ThreadLock, note: Note, reason: str) -> bool:
+        """Stop the sandbox of a lock behind its gate unless calls are under way in it; return whether it is at its end.
+
+        One that cannot be stopped is removed.
+        """
+        try:
+            if not lock.unused():
+                return False
+            channel = Channel(self._channel_root / note.sandbox)
+            if not await self._stop_behind_gate(owner, note, channel, reason):
+                await self._destroy(note.sandbox)
+                self._told(owner, note, "removed", f"{reason}, and it could not be stopped")
+            lock.retire()
+            return True
+        finally:
+            lock.close()
+
+    async def _remove_unused(self, owner: Owner, lock: ThreadLock, note: Note, reason: str) -> bool:
+        """Remove the sandbox of a lock behind its gate unless calls are under way in it; return whether it is gone."""
+        try:
+            if not lock.unused():
+                return False
+            await self._destroy(note.sandbox)
+            self._stopped.remove(owner)  # a crash in the midst of stopping may have left it
+            lock.retire()
+            self._told(owner, note, "removed", reason)
+            return True
+        finally:
+            lock.close()
+
+    async def _stop_behind_gate(self, owner: Owner, note: Note, channel: Channel, reason: str) -> bool:
         """Stop a sandbox that nobody keeps; False when it has to be removed. Its channel is closed."""
         try:
             processes = await _running(channel)
@@ -64,9 +125,9 @@ class DockerStopping(DockerGround):
             log.info("sandbox %s is removed, for it was not stopped: %s", note.sandbox, error)
             self._stopped.remove(owner)
             return False
-        log.info("sandbox %s is stopped for being idle", note.sandbox)
+        log.info("sandbox %s is stopped: %s", note.sandbox, reason)
         ended = f"; its background processes ({processes}) ended" if processes else ""
-        self._told(owner, note, "idle_stopped", f"nobody used it{ended}")
+        self._told(owner, note, "idle_stopped", f"{reason}{ended}")
         return True
 
     async def _resumed(
@@ -83,7 +144,8 @@ class DockerStopping(DockerGround):
             self._stopped.remove(owner)
             return None
         note = stopped.note
-        if self._is_old(note) or config.made_digest(self._config(spec, note.sandbox, ground, image)) != note.made:
+        made = config.made_digest(self._config(spec, note.sandbox, ground, image, held=note.held))
+        if self._is_old(note) or made != note.made:
             log.info("stopped sandbox %s is replaced: %s", note.sandbox, MADE_OTHERWISE)
             await self._drop_stopped(owner, note, lock, MADE_OTHERWISE)
             return None

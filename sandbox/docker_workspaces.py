@@ -37,9 +37,8 @@ class DockerWorkspaces(DockerGround):
 
     async def save_workspace(self, spec: SandboxSpec, take: Callable[[Contents], _Value]) -> _Value | None:
         """Return what `take`, in a thread, makes of a thread's files; None where there are none."""
-        volume = config.workspace_volume(self._instance, spec.tenant, spec.thread)
         async with self._alone(config.owner(spec)):
-            if not await self._requests.ask(docker_requests.has_volume, volume):
+            if not await self._claims.has_files(config.owner(spec)):
                 return None
             for left in reversed(range(_TRIES)):
                 try:
@@ -53,15 +52,25 @@ class DockerWorkspaces(DockerGround):
     async def replace_workspace(self, spec: SandboxSpec, give: Callable[[], Contents]) -> None:
         """Have what `give`, called in a thread, yields in the place of a thread's files; its sandbox is removed."""
         owner = config.owner(spec)
+        await self._prepared()  # an engine on which nothing can be made must not cost the old files
         async with self._alone(owner):
             lock = await self._locks.enter(owner)
             gone = False
             try:
-                if lock.read() is not None and not lock.unused():
+                note, stopped = lock.read(), self._stopped.read(owner)
+                if note is not None and not lock.unused():
                     raise SandboxBusy("calls are under way in this thread; wait until they are over, or cancel them")
                 for container in await self._requests.ask(docker_requests.list_containers, self._labels_at(owner)):
                     await self._destroy(container["Labels"][config.SANDBOX_LABEL])
+                held = await self._claims.held_by(owner)
+                if held:
+                    await self._destroy(held)
                 gone = True
+                # Nothing is left to be started again, nor would it fit the files.
+                self._stopped.remove(owner)
+                was = note or (None if stopped is None else stopped.note)
+                if was is not None:
+                    self._told(owner, was, "removed", "its thread's files are being replaced")
                 await self._replace(spec, give)
             finally:
                 if gone:
@@ -87,19 +96,20 @@ class DockerWorkspaces(DockerGround):
     async def _replace(self, spec: SandboxSpec, give: Callable[[], Contents]) -> None:
         """Remove the files of a thread and put others there; nothing uses them."""
         user, _ = config.user_ids(self._instance, spec.tenant, spec.thread)
-        volume = config.workspace_volume(self._instance, spec.tenant, spec.thread)
+        owner = config.owner(spec)
 
         def write(carrier: str, going: _Going) -> None:
             self._requests.put_archive(carrier, "/", going(write_tar(give(), root=_ROOT, owner=user)))
 
-        removed = await self._requests.ask(docker_requests.remove_volume, volume)
+        # The new ones are in a volume of the thread's own name, whichever held the old ones.
+        removed = await self._claims.remove_files(owner)
         try:
             async with self._carrier(spec) as carrier:
                 await self._stream(lambda going: write(carrier, going))
         except BaseException as error:
             # Half of them would look as if it were all.
             with suppress(SandboxError):
-                await asyncio.shield(self._requests.ask(docker_requests.remove_volume, volume))
+                await asyncio.shield(self._claims.remove_files(owner))
             if removed and isinstance(error, Exception):
                 raise WorkspaceIncomplete(f"the old files are gone, and the new ones did not come: {error}") from error
             raise
@@ -134,8 +144,9 @@ class DockerWorkspaces(DockerGround):
     async def _carrier(self, spec: SandboxSpec) -> AsyncIterator[str]:
         """Have a container that mounts the workspace, made if there is none; the caller is alone with it."""
         ground = await self._prepared()
-        name = self._carrier_name(config.owner(spec))
-        body = config.carrier_config(self._runtime_image, spec, self._instance, quota=ground.workspace_quota)
+        owner = config.owner(spec)
+        name, held = self._carrier_name(owner), await self._claims.held_by(owner)
+        body = config.carrier_config(self._runtime_image, spec, self._instance, quota=ground.workspace_quota, held=held)
         try:
             await self._requests.ask(docker_requests.create_container, body, name)
             yield name

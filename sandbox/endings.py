@@ -9,6 +9,14 @@ from sandbox import replies
 from sandbox.replies import Ending
 from sandbox.v1 import channel_pb2 as pb
 
+_FAR_OVER_DISK = (
+    "the workspace is so far over its limit of disk that nothing is started; remove files with file calls, or write "
+    "something short over them"
+)
+_OVER_DISK = (
+    "the workspace took more disk than its limit, or the host's disk is nearly full, and everything that ran in the "
+    "sandbox was killed; remove files before anything is written"
+)
 _MAKE_ROOM = "end background processes, or kill what earlier commands left behind (strays)"
 _START_FAILURES = {
     errno.E2BIG: "arguments and environment are too long together; write them to a file and name the file",
@@ -26,6 +34,8 @@ def of_command(ended: Ending, reply: pb.ExecReply) -> str:
         said.append(f"/bin/sh did not start: {_strerror(number)}. The sandbox image needs a /bin/sh and a /workspace.")
     elif ended.outcome == "pids_limit":
         said.append(_MAKE_ROOM)
+    elif ended.outcome == "disk_limit":
+        said.append(_FAR_OVER_DISK if reply.errno else _OVER_DISK)
     return "; ".join([*said, *_found(ended, reply)])
 
 
@@ -42,6 +52,8 @@ def of_program(ended: Ending, reply: pb.ExecReply, asked: pb.ExecRequest) -> str
             said.append(f"the sandbox's limit of processes is reached and none could be made; {_MAKE_ROOM}")
         case "out_of_memory":
             said.append("the sandbox's memory limit was reached and the kernel killed the program; use less memory")
+        case "disk_limit":
+            said.append(_FAR_OVER_DISK if reply.errno else _OVER_DISK)
         case "output_limit":
             said.append(
                 f"the program wrote more than {asked.stream_limit_bytes:,} bytes and was killed; ask for more, or "

@@ -29,6 +29,7 @@ from typing import Protocol, TypeVar
 
 from sandbox.health import Health
 from sandbox.protocols import FileSystem, Processes, Shell
+from sandbox.transition import State
 from sandbox.usage import Usage
 from sandbox.v1.channel_pb2 import Posture
 from sandbox.workspace_archive import Contents
@@ -38,12 +39,20 @@ Saved = TypeVar("Saved")
 
 @dataclass(frozen=True)
 class SandboxLimits:
-    """What a sandbox may use; all enforced by the kernel unless said otherwise."""
+    """What a sandbox may use; all enforced by the kernel unless said otherwise.
+
+    The kernel holds `workspace_bytes` where the engine's disk has project quotas, and for each file. Elsewhere the
+    daemon does, as it does `workspace_files` (sandbox/daemon/disk_watch.py); 0 is no limit of files. While less than
+    `disk_reserve_bytes` is free on the engine's disk nothing in the sandbox may grow; that is the operator's, the same
+    for all.
+    """
 
     memory_bytes: int = 1024 * 1024 * 1024
     cpus: float = 1.0
     pids: int = 512
     workspace_bytes: int = 2 * 1024 * 1024 * 1024
+    workspace_files: int = 500_000
+    disk_reserve_bytes: int = 0
     tmp_bytes: int = 256 * 1024 * 1024
     open_files: int = 4096
 
@@ -131,13 +140,18 @@ class LeftSandbox:
 
 @dataclass(frozen=True)
 class LiveSandbox:
-    """A sandbox as lists show it, whichever process made it; `created_s` is in seconds since 1970."""
+    """A sandbox as lists show it, whichever process made it; times are in seconds since 1970.
+
+    `since_s` is when nobody used it any more, or when it was stopped; None while calls are in it, or it is being made.
+    """
 
     id: str
     thread: str
     image: str
     runtime: str
     created_s: float
+    state: State = "running"
+    since_s: float | None = None
 
 
 class Engine(Protocol):
@@ -184,6 +198,10 @@ class Engine(Protocol):
         """Return the id of what is stopped of the spec's tenant and thread, by a look that asks no engine."""
         ...
 
+    def resting(self) -> int:
+        """Return how many sandboxes are stopped, of all processes, by a look that asks no engine, from any thread."""
+        ...
+
     def owners(self) -> Sequence[tuple[str, str]]:
         """Return whose sandboxes there are or are being made, whichever process does: container_config.owner() of each.
 
@@ -195,14 +213,26 @@ class Engine(Protocol):
         """Return a tenant's sandboxes that live, whichever process made them, by id."""
         ...
 
+    async def listed(self, tenant: str) -> Sequence[LiveSandbox]:
+        """Return a tenant's sandboxes that live, are stopped, being made, or dead and not removed yet, by id."""
+        ...
+
     async def usage(self, sandbox: LiveSandbox) -> Usage | None:
         """Return what a sandbox uses now, whichever process made it; None where it is gone."""
         ...
 
     async def stop(self, tenant: str, thread: str) -> LiveSandbox | None:
+        """Stop the sandbox of a thread, whichever process has it, and return it as it is then; None for none.
+
+        As stop_idle() does it, and so it comes back. One that is stopped already is returned as it is, one that cannot
+        be stopped is removed. SandboxBusy while calls are under way in it.
+        """
+        ...
+
+    async def remove_of(self, tenant: str, thread: str) -> LiveSandbox | None:
         """Remove the sandbox of a thread, whichever process has it, and return it as it was; None where there is none.
 
-        SandboxBusy while calls are under way in it.
+        One that is stopped or dead goes, too. SandboxBusy while calls are under way in it.
         """
         ...
 
@@ -213,10 +243,10 @@ class Engine(Protocol):
         """
         ...
 
-    async def remove_idle(self, tenant: str | None) -> bool:
+    async def remove_idle(self, tenant: str | None, *, stop: bool = False) -> bool:
         """Remove the sandbox that was used longest ago and is not in use, whichever process has it.
 
-        `tenant`, a digest, narrows the choice. False when all are in use.
+        With `stop` it is stopped, as stop() does it. `tenant`, a digest, narrows the choice. False when all are in use.
         """
         ...
 

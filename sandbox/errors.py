@@ -5,8 +5,10 @@
     +-- SandboxUnavailable       a sandbox could not be made or did not come up
     |   +-- ImageMissing         its image is not there and could not be pulled
     |   +-- ImageRefused         its image is not one that the operator allows
+    |   +-- EngineFull           the engine has no memory, disk or processes left for one more
     |   +-- PostureTooWeak       it came up weaker than its policy asks; it was removed
     |   +-- WorkspaceIncomplete  a workspace was being replaced, and is neither the old one nor the new one
+    +-- TooManyCreations         the tenant's sandboxes are made too often, or too many wait to be made
     +-- SandboxBusy              calls are under way in a sandbox that was to be stopped
     +-- DaemonLost               the daemon went away or broke the protocol during a call
     +-- Exhausted                the sandbox has no process or memory left for it
@@ -49,12 +51,29 @@ class ImageRefused(SandboxUnavailable):
     """The image is not one that the operator allows."""
 
 
+class EngineFull(SandboxUnavailable):
+    """The engine has no room for one more."""
+
+
 class PostureTooWeak(SandboxUnavailable):
     """The sandbox is weaker than its policy asks."""
 
 
 class WorkspaceIncomplete(SandboxUnavailable):
     """A workspace was being replaced when something went wrong: it is neither the old one nor the new one."""
+
+
+class TooManyCreations(SandboxError):
+    """No sandbox may be made for its tenant now, but `retry_after_s` from now, None for nobody knows when.
+
+    `quota` is the one that is used up, and `limit` what it is; empty where too many wait already.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float | None, quota: str = "", limit: str = "") -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        self.quota = quota
+        self.limit = limit
 
 
 class SandboxBusy(SandboxError):

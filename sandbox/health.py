@@ -18,7 +18,8 @@ class Health:
     """What the daemon counts since it began to listen, `uptime_s` ago.
 
     `calls` in flight, the one that asked included; background `processes` that run; `pids` (processes and threads) and
-    `memory_bytes` of the whole sandbox, 0 when unknown; `memory_kills` and `pids_refused` by the kernel.
+    `memory_bytes` of the whole sandbox, 0 when unknown; `memory_kills` and `pids_refused` by the kernel. The workspace
+    had `workspace_files` that took `workspace_bytes` of the disk when it was last counted, 0 when it never was.
     """
 
     uptime_s: float
@@ -28,6 +29,8 @@ class Health:
     memory_bytes: int
     memory_kills: int
     pids_refused: int
+    workspace_bytes: int = 0
+    workspace_files: int = 0
 
 
 def health_of(reply: pb.HealthReply) -> Health:
@@ -42,4 +45,6 @@ def health_of(reply: pb.HealthReply) -> Health:
         memory_bytes=replies.count(reply.memory_bytes),
         memory_kills=replies.count(reply.memory_kills),
         pids_refused=replies.count(reply.pids_refused),
+        workspace_bytes=replies.count(reply.workspace_bytes),
+        workspace_files=replies.count(reply.workspace_files),
     )

@@ -1,7 +1,7 @@
 """LocalFS: the files of this machine, for tests and trusted use. Satisfies agent.filesystem.FileSystem.
 
-It stands on the daemon's own rooms, in this process and in children of it, so both file systems mean the same by every
-word and have the same bounds. There is no sandbox here: what this process may, the caller may.
+It stands on the daemon's own rooms, in this process and in another (local_work.py), so both file systems mean the same
+by every word and have the same bounds. There is no sandbox here: what this process may, the caller may.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sandbox.arguments import (
     checked_range,
     checked_timeout_ms,
 )
-from sandbox.daemon import edit_files, search, tree_files
+from sandbox.daemon import tree_files
 from sandbox.daemon.entries import entry_of
 from sandbox.daemon.failures import Fault
 from sandbox.daemon.paths import Place
@@ -30,6 +30,7 @@ from sandbox.daemon.read_files import read_lines as read_page
 from sandbox.daemon.replacement import Replacement
 from sandbox.errors import NotFound
 from sandbox.filesystem import WORKSPACE, EditResult, EntriesPage, Entry, GrepPage, LinesPage
+from sandbox.local_work import work_elsewhere
 from sandbox.v1 import channel_pb2 as pb
 
 _PIECE_BYTES = 1024 * 1024
@@ -52,7 +53,7 @@ class LocalFS:
         """Return a page of a directory, sorted by name; 10,000 entries at most."""
         limit = checked_page(offset, limit)
         request = pb.ListRequest(path=self._real(path), offset=offset, limit=limit)
-        reply = await self._answer(tree_files.list_directory(request))
+        reply = await self._elsewhere(pb.Request(list=request))
         return replies.listed_page(reply.entries, limit=limit)
 
     async def stat(self, path: str) -> Entry:
@@ -121,7 +122,7 @@ class LocalFS:
         checked_edit(old_text, new_text)
         path = self._real(path)
         request = pb.EditRequest(path=path, old_text=old_text, new_text=new_text, replace_all=replace_all)
-        reply = await self._answer(edit_files.edit(request, one_name=self._one_name))
+        reply = await self._elsewhere(pb.Request(edit=request))
         return replies.edit_result(reply.edit)
 
     async def glob(self, path: str, pattern: str, *, offset: int = 0, limit: int = 1000) -> EntriesPage:
@@ -129,7 +130,7 @@ class LocalFS:
         limit = checked_page(offset, limit)
         pattern = checked_pattern(pattern)
         request = pb.GlobRequest(path=self._real(path), pattern=pattern, offset=offset, limit=limit)
-        reply = await self._answer(search.glob(request, self._root or WORKSPACE))
+        reply = await self._elsewhere(pb.Request(glob=request))
         for found in reply.entries.entries:
             found.name = self._shown(found.name)
         return replies.globbed_page(reply.entries, limit=limit, under=checked_path(path))
@@ -147,7 +148,7 @@ class LocalFS:
             limit=limit,
             timeout_ms=checked_timeout_ms(timeout_s),
         )
-        reply = await self._answer(search.grep(request, self._root or WORKSPACE, one_name=self._one_name))
+        reply = await self._elsewhere(pb.Request(grep=request))
         for match in reply.grep.matches:
             match.path = self._shown(match.path)
         return replies.grep_page(reply.grep, limit=limit, under=checked_path(path))
@@ -159,7 +160,7 @@ class LocalFS:
 
     async def remove(self, path: str, *, recursive: bool = False) -> None:
         """Remove a file or directory."""
-        await self._answer(tree_files.remove(pb.RemoveRequest(path=self._real(path), recursive=recursive)))
+        await self._elsewhere(pb.Request(remove=pb.RemoveRequest(path=self._real(path), recursive=recursive)))
 
     async def rename(self, path: str, new_path: str) -> None:
         """Rename within one file system; a file at `new_path` is replaced."""
@@ -177,21 +178,27 @@ class LocalFS:
     def _shown(self, real: bytes) -> bytes:
         return real if self._root is None else WORKSPACE.encode() + real.removeprefix(os.fsencode(self._root))
 
-    def _raise(self, fault: Fault) -> NoReturn:
-        failure = fault.failure()
+    def _raise(self, failure: pb.Failure) -> NoReturn:
         if self._root is not None:
             failure.message = failure.message.replace(self._root, WORKSPACE)
         replies.raise_failure(failure)
 
+    async def _elsewhere(self, request: pb.Request) -> pb.Reply:
+        """Return the reply of a room that forks for long work, which a time limit can kill, from a process for it."""
+        reply = await work_elsewhere(request, self._root or WORKSPACE, one_name=self._one_name)
+        if reply.HasField("failure"):
+            self._raise(reply.failure)
+        return reply
+
     async def _answer(self, answer: Awaitable[pb.Reply]) -> pb.Reply:
-        """Return the reply of a room that itself sees to long work, in a child process that a time limit can kill."""
+        """Return the reply of a room that itself sees to long work, in a thread."""
         try:
             return await answer
         except Fault as fault:
-            self._raise(fault)
+            self._raise(fault.failure())
 
     async def _run(self, work: Callable[[], _Value]) -> _Value:
         try:
             return await asyncio.to_thread(work)
         except Fault as fault:
-            self._raise(fault)
+            self._raise(fault.failure())

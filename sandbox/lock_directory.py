@@ -71,15 +71,28 @@ class LockDirectory:
         """Return whose sandboxes live, are being made or removed, by whichever process; the longest unused first."""
         return [owner for _, owner in sorted(self._files())]
 
-    def notes(self, tenant: str) -> Sequence[Note]:
-        """Return what is noted of a tenant's sandboxes; `tenant` is its digest."""
+    def looked_at(self, tenant: str) -> Sequence[tuple[Note, float | None]]:
+        """Return what is noted of a tenant's sandboxes, and since when nobody uses it: None while somebody does.
+
+        `tenant` is its digest; times are in seconds since 1970.
+        """
         found = []
-        for _, owner in self._files():
+        for used_s, owner in self._files():
             lock = ThreadLock.open_existing(self._path(owner)) if owner[0] == tenant else None
             if lock is not None:
-                found.append(lock.read())
+                found.append((lock.read(), None if lock.in_use() else used_s))
                 lock.close()
-        return [note for note in found if note is not None]
+        return [(note, idle_s) for note, idle_s in found if note is not None]
+
+    def noted(self) -> Iterator[tuple[Owner, Note]]:
+        """Yield what is noted of each sandbox that lives, is being made or removed, by whichever process."""
+        for _, owner in self._files():
+            lock = ThreadLock.open_existing(self._path(owner))
+            note = lock.read() if lock is not None else None
+            if lock is not None:
+                lock.close()
+            if note is not None:
+                yield owner, note
 
     async def enter_ground(self) -> ThreadLock:
         """Return the lock of what all sandboxes stand on, behind its gate: each process that serves holds it."""

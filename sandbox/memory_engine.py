@@ -16,8 +16,7 @@ What it keeps of the Engine protocol is all but the walls: tests/conformance run
     - sandboxes end with their process: close() keeps none, and reconcile() ends what a killed process left running;
     - one process at a time has a root: nothing here knows of other processes.
 
-Searches are done by forked children, as LocalFS does them: a process with gRPC in it needs GRPC_ENABLE_FORK_SUPPORT=0
-in its environment before grpc is imported. `airlock serve` sees to that.
+Searches are done in a process of their own (local_work.py), so this one may have any threads.
 """
 
 from __future__ import annotations
@@ -29,20 +28,30 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from sandbox.container_config import digest, owner
+from sandbox.container_config import digest, owner, spare_id
 from sandbox.engine import LeftSandbox, LiveSandbox, Sandbox, SandboxSpec
 from sandbox.errors import SandboxBusy, SandboxError, SandboxUnavailable
 from sandbox.local_spawner import kill_left
 from sandbox.local_workspaces import LocalWorkspaces
-from sandbox.memory_sandbox import MemoryPlace, MemorySandbox, made_alike
+from sandbox.memory_sandbox import MemoryPlace, MemorySandbox, MemorySpare, made_alike
+from sandbox.spares import SpareKind
+from sandbox.transition import State, Tell, Transition, nobody
 from sandbox.usage import Usage
 from sandbox.workspace_archive import Contents
 
 Owner = tuple[str, str]
+
+_ASKED = "somebody asked for it"
+_ROOM = "it made room for another"
+_REPLACED = "it was made of another image, runtime or limits, or is too old"
+_RESTORED = "its files were replaced"
+_DELETED = "the tenant is deleted"
+_UNUSED = "nobody used it, or its gateway stops"
+_STOPPING = "its gateway stops"
 _Saved = TypeVar("_Saved")
 
 
@@ -56,9 +65,15 @@ class _Stopped:
     processes: int
     since_s: float
 
+    def shown(self) -> LiveSandbox:
+        """Return it as lists show it."""
+        spec = self.spec
+        made = (self.id, spec.thread, spec.image, spec.runtime, self.created_s)
+        return LiveSandbox(*made, "idle_stopped", self.since_s)
+
 
 class MemoryEngine:
-    """Satisfies sandbox.engine.Engine. `clock` is in seconds since 1970.
+    """Satisfies sandbox.engine.Engine. `tell` hears what becomes of sandboxes. `clock` is in seconds since 1970.
 
     A sandbox is replaced once nobody uses it when it was made `lifetime_s` ago; None sets no end.
     """
@@ -69,6 +84,7 @@ class MemoryEngine:
         root: Path | None = None,
         lifetime_s: float | None = None,
         new_suffix: Callable[[], str] = lambda: secrets.token_hex(4),
+        tell: Tell = nobody,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._temporary = root is None
@@ -76,6 +92,7 @@ class MemoryEngine:
         self._workspaces = LocalWorkspaces(self._root)
         self._lifetime_s = lifetime_s
         self._new_suffix = new_suffix
+        self._tell = tell
         self._clock = clock
         self._places: dict[Owner, MemoryPlace] = {}  # the one that was used longest ago comes first
         self._stopped: dict[Owner, _Stopped] = {}  # the one that is stopped for longest comes first
@@ -108,12 +125,30 @@ class MemoryEngine:
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         """Return the sandbox of a tenant and thread: the one that lives, or a new one over the same files."""
+        return await self._create(spec)
+
+    async def make_spare(self, kind: SpareKind) -> MemorySpare:
+        """Return what costs nothing here: the id that a sandbox will have."""
+        await self.prepare()
+        return MemorySpare(spare_id(self._new_suffix()), kind)
+
+    async def claim(self, spare: MemorySpare, spec: SandboxSpec) -> Sandbox | None:
+        """Return a spare as the sandbox of a thread that has neither a sandbox nor files; None for any other thread."""
+        mine = owner(spec)
+        if mine in {*self._places, *self._stopped, *self._ending, *self._owners_of(spec.tenant)}:
+            return None
+        return await self._create(spec, spare.id)
+
+    async def discard(self, spare: MemorySpare) -> None:
+        """Forget a spare."""
+
+    async def _create(self, spec: SandboxSpec, spare: str = "") -> Sandbox:
         await self.prepare()
         mine = owner(spec)
         while True:
             place = self._places.get(mine)
             if place is not None and not self._keeps(place, spec):
-                self._begin_to_end(place)
+                self._begin_to_end(place, "it was lost" if not place.alive else _REPLACED)
             elif place is not None:
                 return self._lent(place, spec)
             if mine not in self._ending:
@@ -124,9 +159,17 @@ class MemoryEngine:
         if stopped is not None and made_alike(stopped.spec, spec) and not self._is_old(stopped.created_s):
             sandbox_id, created_s, ended_processes = stopped.id, stopped.created_s, stopped.processes
         else:
-            sandbox_id = f"{digest(spec.tenant, spec.thread)[:12]}-{self._new_suffix()}"
+            if stopped is not None:
+                self._told(stopped.spec, stopped.id, "removed", _REPLACED)
+            stopped = None
+            sandbox_id = spare or f"{digest(spec.tenant, spec.thread)[:12]}-{self._new_suffix()}"
             created_s, ended_processes = self._clock(), 0
-        workspace, temporary = self._workspaces.make(mine, sandbox_id)
+            self._told(spec, sandbox_id, "creating", f"image {spec.image}, runtime {spec.runtime}")
+        try:
+            workspace, temporary = self._workspaces.make(mine, sandbox_id)
+        except SandboxError as error:
+            self._told(spec, sandbox_id, "failed" if stopped is None else "removed", str(error))
+            raise
         place = MemoryPlace(
             sandbox_id,
             spec,
@@ -134,9 +177,11 @@ class MemoryEngine:
             temporary,
             token=f"{self._engine_id}/{sandbox_id}",
             created_s=created_s,
+            used_s=self._clock(),
             ended_processes=ended_processes,
         )
         self._places[mine] = place
+        self._told(spec, sandbox_id, "running", "it came up" if stopped is None else "a call was made in its thread")
         return self._lent(place, spec)
 
     async def find(self, spec: SandboxSpec) -> Sandbox | None:
@@ -153,52 +198,83 @@ class MemoryEngine:
         found = self._stopped.get(owner(spec))
         return None if found is None else found.id
 
+    def resting(self) -> int:
+        """Return how many sandboxes are stopped."""
+        return len(self._stopped)
+
     def owners(self) -> Sequence[Owner]:
         """Return whose sandboxes there are, the longest unused first."""
         return list(self._places)
 
     async def live(self, tenant: str) -> Sequence[LiveSandbox]:
         """Return a tenant's sandboxes that live, by id."""
-        places = [place for place in self._places.values() if place.owner[0] == digest(tenant) and place.alive]
-        return sorted((place.shown() for place in places), key=lambda sandbox: sandbox.id)
+        return [one for one in await self.listed(tenant) if one.state == "running"]
+
+    async def listed(self, tenant: str) -> Sequence[LiveSandbox]:
+        """Return a tenant's sandboxes that live, are stopped, or are dead and not removed yet, by id."""
+        mine = digest(tenant)
+        there = [place.shown() for (theirs, _), place in self._places.items() if theirs == mine]
+        there += [stopped.shown() for (theirs, _), stopped in self._stopped.items() if theirs == mine]
+        return sorted(there, key=lambda sandbox: sandbox.id)
 
     async def usage(self, sandbox: LiveSandbox) -> Usage | None:
         """Return that nobody knows: its programs are in no control group of their own. None where it is gone."""
         return None if self._find(sandbox.id) is None else Usage()
 
     async def stop(self, tenant: str, thread: str) -> LiveSandbox | None:
-        """Remove a thread's sandbox unless it is in use; one that is dead or stopped goes too, and counts as none."""
+        """Stop a thread's sandbox unless it is in use; what is dead is removed."""
         mine = digest(tenant), digest(tenant, thread)
-        self._stopped.pop(mine, None)
         place = self._places.get(mine)
-        if place is None:
-            return None
-        if place.users:
-            raise SandboxBusy("calls are under way in this sandbox; stop it when they are over, or cancel them")
-        was = place.shown() if place.alive else None
-        await self._end(place)
-        return was
+        if place is not None and not await self._stop(place, _ASKED):
+            if self._places.get(mine) is place:
+                raise SandboxBusy("calls are under way in this sandbox; stop it when they are over, or cancel them")
+            return replace(place.shown(), state="removed")
+        stopped = self._stopped.get(mine)
+        return None if stopped is None else stopped.shown()
+
+    async def remove_of(self, tenant: str, thread: str) -> LiveSandbox | None:
+        """Remove a thread's sandbox, running, stopped or dead, unless it is in use."""
+        mine = digest(tenant), digest(tenant, thread)
+        place, stopped = self._places.get(mine), self._stopped.get(mine)
+        if place is not None and place.users:
+            raise SandboxBusy("calls are under way in this sandbox; remove it when they are over, or cancel them")
+        if place is not None:
+            was = place.shown()
+            await self._end(place, _ASKED)
+            return was
+        if stopped is not None:
+            self._forget_stopped(mine, _ASKED)
+            return stopped.shown()
+        return None
 
     async def end_calls(self, tenant: str, thread: str) -> bool:
         """Remove a thread's sandbox if calls are under way in it; return whether there were any."""
         place = self._places.get((digest(tenant), digest(tenant, thread)))
         if place is None or not place.users:
             return False
-        await self._end(place)
+        await self._end(place, "a gateway that had calls in it is lost")
         return True
 
-    async def remove_idle(self, tenant: str | None) -> bool:
-        """Remove the sandbox that was used longest ago and is not in use."""
-        for place in self._places.values():
-            if tenant in (None, place.owner[0]) and not place.users:
-                await self._end(place)
+    async def remove_idle(self, tenant: str | None, *, stop: bool = False) -> bool:
+        """Remove or stop the sandbox that was used longest ago and is not in use."""
+        for place in [place for place in self._places.values() if tenant in (None, place.owner[0])]:
+            if place.users or self._places.get(place.owner) is not place:
+                continue
+            if not stop:
+                await self._end(place, _ROOM)
+                return True
+            if await self._stop(place, _ROOM) or self._places.get(place.owner) is not place:
                 return True
         return False
 
     async def stop_idle(self, sandbox_id: str) -> bool:
         """End what runs in a sandbox that nobody uses; create() starts it again. None is no error."""
         place = self._find(sandbox_id)
-        if place is None or place.users:
+        return place is not None and await self._stop(place, "nobody used it")
+
+    async def _stop(self, place: MemoryPlace, reason: str) -> bool:
+        """Stop a sandbox that nobody uses, or remove a dead one; return whether it is stopped."""
+        if place.users:
             return False
         try:
             processes = await place.running()
@@ -206,11 +282,14 @@ class MemoryEngine:
             processes = 0
         if self._places.get(place.owner) is not place or place.users:
             return False  # somebody came in between
-        alive = place.alive
-        if alive:
-            self._stopped[place.owner] = _Stopped(place.id, place.spec, place.created_s, processes, self._clock())
+        if not place.alive:
+            await self._end(place, f"{reason}, and it could not be stopped")
+            return False
+        self._stopped[place.owner] = _Stopped(place.id, place.spec, place.created_s, processes, self._clock())
+        ended = f"; its background processes ({processes}) ended" if processes else ""
+        self._told(place.spec, place.id, "idle_stopped", f"{reason}{ended}")
         await self._end(place)
-        return alive
+        return True
 
     async def trim_stopped(self, *, timeout_s: float, limit: int) -> int:
         """Remove what is stopped for `timeout_s`, or past `limit`; return how many sandboxes went."""
@@ -222,18 +301,18 @@ class MemoryEngine:
             surplus.append(next(mine for mine in kept if mine[0] == most))
             kept.remove(surplus[-1])
         for mine in surplus:
-            del self._stopped[mine]
+            self._forget_stopped(mine, "it was stopped for too long, or too many were")
         return len(surplus)
 
     async def remove(self, sandbox_id: str) -> None:
         """Remove a sandbox, running or stopped, not its workspace. None is no error."""
         for mine, stopped in self._stopped.items():
             if stopped.id == sandbox_id:
-                del self._stopped[mine]
+                self._forget_stopped(mine, _UNUSED)
                 return
         place = self._find(sandbox_id)
         if place is not None:
-            await self._end(place)
+            await self._end(place, _UNUSED if place.alive else "it was lost")
 
     async def save_workspace(self, spec: SandboxSpec, take: Callable[[Contents], _Saved]) -> _Saved | None:
         """Return what `take`, in a thread, makes of a thread's files; None where there are none."""
@@ -251,11 +330,11 @@ class MemoryEngine:
                 if place is not None and place.users:
                     raise SandboxBusy("calls are under way in this thread; wait until they are over, or cancel them")
                 if place is not None:
-                    self._begin_to_end(place)
+                    self._begin_to_end(place, _RESTORED)
                 if mine not in self._ending:
                     break
                 await asyncio.wait({self._ending[mine]})
-            self._stopped.pop(mine, None)
+            self._forget_stopped(mine, _RESTORED)
             task = asyncio.get_running_loop().create_task(self._workspaces.replace(mine, give))
             self._hold(mine, task)
             try:
@@ -277,8 +356,9 @@ class MemoryEngine:
     async def remove_all_of(self, tenant: str) -> int:
         """Remove a tenant's sandboxes, busy ones too, and its files; return how many threads had some."""
         for mine in [mine for mine in self._stopped if mine[0] == digest(tenant)]:
-            del self._stopped[mine]
-        await self._end_all([place for place in self._places.values() if place.owner[0] == digest(tenant)])
+            self._forget_stopped(mine, _DELETED)
+        places = [place for place in self._places.values() if place.owner[0] == digest(tenant)]
+        await self._end_all(places, _DELETED)
         removed = 0
         for mine in self._owners_of(tenant):
             removed += await self._workspaces.delete(mine)
@@ -292,7 +372,8 @@ class MemoryEngine:
 
     async def remove_workspaces(self) -> None:
         """Remove the files of every thread for good; of those with a sandbox this is refused, when others are gone."""
-        self._stopped.clear()
+        for mine in list(self._stopped):
+            self._forget_stopped(mine, _STOPPING)
         busy = {*self._places, *self._ending}
         for mine in self._workspaces.owners():
             if mine not in busy:
@@ -309,7 +390,9 @@ class MemoryEngine:
         if self._closed:
             return
         self._closed = True
-        await self._end_all(list(self._places.values()))
+        for mine in list(self._stopped):
+            self._forget_stopped(mine, _STOPPING)
+        await self._end_all(list(self._places.values()), _STOPPING)
         if self._temporary:
             await asyncio.to_thread(shutil.rmtree, self._root, ignore_errors=True)
 
@@ -324,21 +407,24 @@ class MemoryEngine:
         return MemorySandbox(place, spec, used=self._note_use, is_old=lambda: self._is_old(place.created_s))
 
     def _note_use(self, place: MemoryPlace) -> None:
+        place.used_s = self._clock()
         if self._places.get(place.owner) is place:
             self._places[place.owner] = self._places.pop(place.owner)
 
-    async def _end(self, place: MemoryPlace) -> None:
+    async def _end(self, place: MemoryPlace, reason: str = "") -> None:
         # A caller that gives up does not stop it.
-        await asyncio.shield(self._begin_to_end(place))
+        await asyncio.shield(self._begin_to_end(place, reason))
 
-    async def _end_all(self, places: Sequence[MemoryPlace]) -> None:
+    async def _end_all(self, places: Sequence[MemoryPlace], reason: str) -> None:
         for place in places:
-            self._begin_to_end(place)
+            self._begin_to_end(place, reason)
         while self._ending:
             await asyncio.wait(self._ending.values())
 
-    def _begin_to_end(self, place: MemoryPlace) -> asyncio.Task[None]:
-        """End a sandbox in the background; a new one of its thread waits for it."""
+    def _begin_to_end(self, place: MemoryPlace, reason: str) -> asyncio.Task[None]:
+        """End a sandbox in the background; a new one of its thread waits for it. Without a reason it is not removed."""
+        if reason:
+            self._told(place.spec, place.id, "removed", reason)
         del self._places[place.owner]
         task = place.end()
         self._hold(place.owner, task)
@@ -348,6 +434,15 @@ class MemoryEngine:
         """Have a thread's next sandbox wait for something."""
         self._ending[mine] = task
         task.add_done_callback(lambda _: self._ending.pop(mine))
+
+    def _forget_stopped(self, mine: Owner, reason: str) -> None:
+        """Remove what is stopped of a thread, if anything is."""
+        stopped = self._stopped.pop(mine, None)
+        if stopped is not None:
+            self._told(stopped.spec, stopped.id, "removed", reason)
+
+    def _told(self, spec: SandboxSpec, sandbox_id: str, state: State, reason: str) -> None:
+        self._tell(Transition(*owner(spec), sandbox_id, state, reason, spec.thread))
 
     def _find(self, sandbox_id: str) -> MemoryPlace | None:
         return next((place for place in self._places.values() if place.id == sandbox_id), None)

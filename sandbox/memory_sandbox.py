@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox.channel_sandbox import ChannelSandbox
@@ -15,12 +16,26 @@ from sandbox.errors import DaemonLost
 from sandbox.local_daemon import LocalChannel, LocalDaemon
 from sandbox.local_fs import LocalFS
 from sandbox.remote_processes import RemoteProcesses
+from sandbox.spares import SpareKind
 from sandbox.v1 import channel_pb2 as pb
 
 
 def made_alike(one: SandboxSpec, other: SandboxSpec) -> bool:
     """Return whether two specs have the same sandbox; environment and file rules go with each call."""
     return (one.image, one.runtime, one.limits) == (other.image, other.runtime, other.limits)
+
+
+@dataclass(frozen=True)
+class MemorySpare:
+    """Satisfies sandbox.spares.Spare, and is not there before it is claimed."""
+
+    id: str
+    kind: SpareKind
+    alive: bool = True
+
+    async def ping(self) -> bool:
+        """Return that nothing can have happened to it."""
+        return True
 
 
 class MemoryPlace:
@@ -35,10 +50,12 @@ class MemoryPlace:
         *,
         token: str,
         created_s: float,
+        used_s: float,
         ended_processes: int = 0,
     ) -> None:
         self.id = sandbox_id
         self.created_s = created_s
+        self.used_s = used_s
         self.ended_processes = ended_processes
         self.owner = owner(spec)
         self.users = 0
@@ -55,8 +72,10 @@ class MemoryPlace:
 
     def shown(self) -> LiveSandbox:
         """Return it as lists show it."""
-        spec = self.spec
-        return LiveSandbox(self.id, spec.thread, spec.image, spec.runtime, self.created_s)
+        made = (self.id, self.spec.thread, self.spec.image, self.spec.runtime, self.created_s)
+        if not self.alive:
+            return LiveSandbox(*made, "failed")
+        return LiveSandbox(*made, "running", None if self.users else self.used_s)
 
     async def running(self) -> int:
         """Return how many background processes run, and what commands left behind."""

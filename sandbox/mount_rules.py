@@ -39,6 +39,9 @@ def _tmpfs(*, needed: bool = False) -> _Rule:
 
 _CGROUPS = "/sys/fs/cgroup"
 _ENGINE_FILE = _Rule(read_only=True)
+# A rootless engine may make no devices, and mounts the host's one by one; a daemon says of none but these that tool
+# code cannot write there.
+_DEVICE = _Rule(frozenset({"devtmpfs"}))
 _RULES = {
     "/": _Rule(needed=True, read_only=True),
     "/proc": _Rule(frozenset({"proc"}), needed=True),
@@ -48,6 +51,7 @@ _RULES = {
     _CGROUPS: _Rule(frozenset({"tmpfs", "cgroup2"})),
     "/dev": _Rule(frozenset({"tmpfs"})),
     "/dev/pts": _Rule(frozenset({"devpts"})),
+    **dict.fromkeys(("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"), _DEVICE),
     "/dev/shm": _tmpfs(),  # noqa: S108
     # Of the sandbox's own IPC namespace, and bounded by RLIMIT_MSGQUEUE.
     "/dev/mqueue": _Rule(frozenset({"mqueue"}), tool_may_write=True, inert=True),
@@ -63,7 +67,7 @@ _RULES = {
 }
 # What the engine lays over parts of /proc and /sys is read-only, or /dev/null, which keeps nothing.
 _MASKED = ("/proc/", "/sys/")
-_MASK = _Rule(frozenset({"proc", "tmpfs"}))
+_MASK = _Rule(frozenset({"proc", "tmpfs", "devtmpfs"}))
 _VOLUME = _Rule(frozenset({"tmpfs"}), read_only=True, inert=True)
 # gVisor names its file systems otherwise, has no masks of its own in the list, and shows no flags but read-only.
 _NOT_IN_GVISOR = frozenset({"/proc/sys"})

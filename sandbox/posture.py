@@ -41,6 +41,8 @@ def weaknesses(
         found.append(f"The container holds capabilities beyond {allowed} ({excess:#x}).")
     if not posture.no_new_privileges:
         found.append("no_new_privileges is not set.")
+    if not posture.socket_closed_to_tools:
+        found.append("Tool code can reach the daemon's socket.")
     if not posture.root_read_only:
         found.append("The root file system is writable.")
     if posture.network_interfaces:

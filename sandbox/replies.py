@@ -50,6 +50,7 @@ _OUTCOMES: dict[int, str] = {
     pb.OUTCOME_PIDS_LIMIT: "pids_limit",
     pb.OUTCOME_FAILED_TO_START: "failed_to_start",
     pb.OUTCOME_OUTPUT_LIMIT: "output_limit",
+    pb.OUTCOME_DISK_LIMIT: "disk_limit",
 }
 
 _STREAMS: dict[int, OutputStream] = {pb.OUTPUT_STREAM_STDOUT: "stdout", pb.OUTPUT_STREAM_STDERR: "stderr"}

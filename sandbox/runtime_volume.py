@@ -52,7 +52,7 @@ def prepare(client: Client, image: str, instance: str) -> Ground:
         log.warning("this kernel has no Landlock (Linux 5.19 on): its own code can have a sandbox killed for memory")
     quota = has_quotas(client, f"airlock-{instance}-quota-probe")
     if not quota:
-        log.warning("the engine's disk has no quotas: a workspace's size (workspace_mib) holds for each file only")
+        log.info("the engine's disk has no quotas: a workspace's size (workspace_mib) is watched by its daemon")
     return Ground(fill_runtime(client, image, instance), host, quota)
 
 

@@ -1,9 +1,9 @@
 """SandboxKeeper: lends each thread its one sandbox, making, replacing and removing them behind the callers' backs.
 
 One sandbox per tenant and thread. It is made once however many calls ask at the same time, replaced with the same
-workspace when it died, stopped when idle and started again by the next call, and the longest idle one makes room when
-too many live. One that is stopped for long is removed. Stopping and removal happen in the background: no caller waits
-for them, but for the one who replaces a dead sandbox, whose processes may still write.
+workspace when it died, stopped when idle and started again by the next call, and one that is idle, of the tenant with
+the most, makes room when too many live. One that is stopped for long is removed. Stopping and removal happen in the
+background: no caller waits for them, but for the one who replaces a dead sandbox, whose processes may still write.
 
 What an earlier process left alive counts as live and idle from the start, until its thread asks for it. What other
 processes of the gateway have counts as well, as it was a moment ago: a limit may be passed by as many as are made at
@@ -16,13 +16,16 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from sandbox.container_config import digest, owner
-from sandbox.engine import Engine, LeftSandbox, Sandbox, SandboxSpec
+from sandbox.engine import Engine, LeftSandbox, LiveSandbox, Sandbox, SandboxSpec
 from sandbox.errors import SandboxError, SandboxUnavailable
+from sandbox.transition import State
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +92,36 @@ class SandboxKeeper:
     def live(self) -> int:
         """How many sandboxes this process has or makes."""
         return len(self._places)
+
+    def states(self) -> Mapping[State, int]:
+        """Return how many sandboxes this process is about to have, and has, and how many of all are stopped."""
+        here = [place.sandbox is not None or place.left is not None for place in list(self._places.values())]
+        return {"creating": here.count(False), "running": here.count(True), "idle_stopped": self._engine.resting()}
+
+    def living(self) -> list[Sandbox]:
+        """Return the sandboxes that this process has at hand, for looks as at_hand() has them."""
+        found = [place.sandbox for place in self._places.values()]
+        return [sandbox for sandbox in found if sandbox is not None and sandbox.alive]
+
+    async def stop(self, tenant: str, thread: str) -> LiveSandbox | None:
+        """Stop a thread's sandbox as Engine.stop() does; where none is to stay stopped it is removed."""
+        if self._stopped_timeout_s <= 0:
+            was = await self._engine.remove_of(tenant, thread)
+            return None if was is None else replace(was, state="removed")
+        stopped = await self._engine.stop(tenant, thread)
+        self._begin(self._trim_behind())
+        return stopped
+
+    def ends_s(self, one: LiveSandbox, spec: SandboxSpec) -> float | None:
+        """Return when an idle sandbox is stopped, or a stopped one removed, if nobody asks for it.
+
+        In seconds since 1970, and a moment early: whoever looks after them looks now and then. None for never.
+        """
+        if one.since_s is None:
+            return None
+        if one.state == "idle_stopped":
+            return one.since_s + self._stopped_timeout_s
+        return one.since_s + (self._idle_timeout_s if spec.idle_timeout_s is None else spec.idle_timeout_s)
 
     async def adopt(self, left: Iterable[LeftSandbox]) -> None:
         """Keep what an earlier process left, as idle; what is past the limits, counted from the first, is removed."""
@@ -275,25 +308,33 @@ class SandboxKeeper:
         return sandbox if sandbox.alive else None
 
     async def _make_room(self, tenant: str) -> None:
-        """Let a tenant have one more: its own idle sandboxes go first, another tenant's only when all are taken.
+        """Let a tenant have one more: past its own limit one of its own goes, past that of all the one of who has most.
 
-        Of those that may go, this process' are asked first: no caller waits for their removal.
+        Only idle ones go. Who asks counts with the one that it asks for, and loses where others have as many: nobody
+        who has fewer than another loses to it what that one could spare.
         """
         others = {one for one in self._engine.owners() if one not in self._places and one not in self._leaving}
-        own = [key for key in self._places if key[0] == tenant]
-        if len(own) + sum(one[0] == tenant for one in others) >= self._max_live_per_tenant:
-            if not (self._forget_idle(own) or (others and await self._engine.remove_idle(tenant))):
+        held = Counter(theirs for theirs, _ in (*self._places, *others))
+        held[tenant] += 1
+        if held[tenant] > self._max_live_per_tenant:
+            if not await self._spared(tenant, others):
                 raise SandboxUnavailable(
                     f"all {self._max_live_per_tenant} sandboxes of this tenant are busy; try again later"
                 )
-        elif len(self._places) + len(others) >= self._max_live and not (
-            self._forget_idle(own)
-            or self._forget_idle(self._places)
-            or (others and await self._engine.remove_idle(None))
-        ):
+        elif held.total() > self._max_live:
+            for most in sorted(held, key=lambda one: (-held[one], one != tenant)):
+                if await self._spared(most, others):
+                    return
             raise SandboxUnavailable(
                 f"all {self._max_live} sandboxes are busy; try again later or raise sandbox.max_live"
             )
+
+    async def _spared(self, tenant: str, others: Collection[tuple[str, str]]) -> bool:
+        """End a tenant's longest idle sandbox; return whether it had one. No caller waits for one of this process."""
+        if self._forget_idle([key for key in self._places if key[0] == tenant]):
+            return True
+        elsewhere = any(theirs == tenant for theirs, _ in others)
+        return elsewhere and await self._engine.remove_idle(tenant, stop=self._stopped_timeout_s > 0)
 
     def _forget_idle(self, keys: Iterable[tuple[str, str]]) -> bool:
         """Forget the longest idle of some places; return whether there was one."""
@@ -328,6 +369,13 @@ class SandboxKeeper:
             self._leaving[key] -= 1
             if not self._leaving[key]:
                 del self._leaving[key]
+
+    async def _trim_behind(self) -> None:
+        """Trim what is stopped, behind a caller's back."""
+        try:
+            await self._trim()
+        except SandboxError as error:
+            log.warning("what is stopped for too long was not removed: %s", error)
 
     async def _trim(self) -> None:
         await self._engine.trim_stopped(timeout_s=self._stopped_timeout_s, limit=self._max_stopped)

@@ -1,4 +1,4 @@
-"""StoppedSandboxes: which sandboxes of an instance are stopped for being idle. One file for each, by its owner.
+"""StoppedSandboxes: which sandboxes of an instance are stopped. One file for each, by its owner.
 
 A file is written before its container is stopped, and goes after the container runs again or is removed. After a crash
 in between it may tell of a container that runs, or of none: whoever changes a file is behind the gate of its owner's
@@ -69,6 +69,13 @@ class StoppedSandboxes:
     def has(self, owner: Owner) -> bool:
         """Return whether an owner's sandbox is stopped, by its file only."""
         return self._path(owner).exists()
+
+    def since_s(self, owner: Owner) -> float | None:
+        """Return since when an owner's sandbox is stopped, in seconds since 1970; None where none is."""
+        try:
+            return self._path(owner).stat().st_mtime
+        except FileNotFoundError:
+            return None
 
     def remove(self, owner: Owner) -> None:
         """Forget an owner's sandbox. None is no error."""

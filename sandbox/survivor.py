@@ -12,7 +12,9 @@ from sandbox import container_config as config
 from sandbox.channel import Channel
 from sandbox.engine import LeftSandbox
 from sandbox.errors import SandboxError
+from sandbox.filesystem import WORKSPACE
 from sandbox.greeting import introduced
+from sandbox.stopped_sandboxes import Owner
 from sandbox.thread_lock import ThreadLock
 
 log = logging.getLogger(__name__)
@@ -20,10 +22,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Survivor:
-    """`made` is the digest of how it was made, container_config.made_digest(); `lock` its thread's, held."""
+    """`made` is the digest of how it was made, container_config.made_digest(); `lock` its thread's, held.
+
+    `held` is the spare whose volume has its files, "" where the volume is the thread's own.
+    """
 
     sandbox: LeftSandbox
     made: str
+    held: str
     channel: Channel
     lock: ThreadLock
 
@@ -33,7 +39,7 @@ class Survivor:
         return self.sandbox.tenant, self.sandbox.thread
 
 
-async def reach(container: Mapping[str, Any], channel_root: Path, lock: ThreadLock) -> Survivor | None:
+async def reach(container: Mapping[str, Any], owner: Owner, channel_root: Path, lock: ThreadLock) -> Survivor | None:
     """Return the sandbox in a container, as GET /containers/json shows it; None when it is not to be used."""
     labels = container["Labels"]
     if container["State"] != "running" or config.MADE_LABEL not in labels:
@@ -45,5 +51,11 @@ async def reach(container: Mapping[str, Any], channel_root: Path, lock: ThreadLo
         log.info("sandbox %s is of no use any more: %s", labels[config.SANDBOX_LABEL], error)
         channel.close()
         return None
-    left = LeftSandbox(labels[config.SANDBOX_LABEL], labels[config.TENANT_LABEL], labels[config.THREAD_LABEL])
-    return Survivor(left, labels[config.MADE_LABEL], channel, lock)
+    left = LeftSandbox(labels[config.SANDBOX_LABEL], *owner)
+    return Survivor(left, labels[config.MADE_LABEL], _held(container), channel, lock)
+
+
+def _held(container: Mapping[str, Any]) -> str:
+    volumes = [mount.get("Name", "") for mount in container["Mounts"] if mount["Destination"] == WORKSPACE]
+    name = volumes[0].rpartition("-workspace-")[2] if volumes else ""
+    return name if config.is_spare(name) else ""

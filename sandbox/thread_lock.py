@@ -40,6 +40,8 @@ class Note:
     """What a lock file says of its sandbox: its id, the digest of how it was made, and what its owner calls it.
 
     Of a sandbox that was found without a file only the first two are known. `created_s` is in seconds since 1970.
+    `held` is the spare whose volume has the files, "" where the volume is the thread's own. `unchecked` says that a
+    spare is being claimed; where nobody is behind the gate, nobody will finish that.
     """
 
     sandbox: str
@@ -48,6 +50,8 @@ class Note:
     image: str = ""
     runtime: str = ""
     created_s: float = 0.0
+    held: str = ""
+    unchecked: bool = False
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> Self:
@@ -138,6 +142,14 @@ class ThreadLock:
             self._lock(fcntl.F_UNLCK, _BUSY)
             os.utime(self._descriptor)
 
+    def in_use(self) -> bool:
+        """Return whether a process has calls in it, by a look that takes nothing."""
+        if self._descriptor is None:
+            return False
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _BUSY, 1, 0)
+        said: int = _FLOCK.unpack(fcntl.fcntl(self._descriptor, fcntl.F_OFD_GETLK, asked))[0]
+        return said != fcntl.F_UNLCK
+
     # --- what the file says ---
 
     def read(self) -> Note | None:
@@ -153,8 +165,10 @@ class ThreadLock:
         """Replace the note."""
         if self._descriptor is not None:
             data = json.dumps(asdict(note)).encode()
-            os.ftruncate(self._descriptor, 0)
+            longer = os.fstat(self._descriptor).st_size > len(data)
             os.pwrite(self._descriptor, data, 0)
+            if longer:
+                os.ftruncate(self._descriptor, len(data))
 
     # --- its end ---
 

@@ -23,6 +23,8 @@ Kind: TypeAlias = Literal["directory", "file", "symlink", "hardlink", "special",
 PIECE_BYTES = 1024 * 1024
 PERMISSIONS = 0o777
 """What of a mode is kept: not setuid, setgid and sticky."""
+_ROOT_MODE = 0o711
+_SENT_BYTES = 256 * 1024
 # What a tar stream ends with; one that does not was cut short.
 _END = bytes(2 * tarfile.BLOCKSIZE)
 _KINDS: dict[bytes, Kind] = {
@@ -79,10 +81,29 @@ def read_tar(pieces: Iterable[bytes], root: str) -> Contents:
 
 def write_tar(contents: Contents, *, root: str, owner: int) -> Iterator[bytes]:
     """Yield a tar stream of entries, all owned by one user, without setuid, setgid and sticky."""
+    return _gathered(_told(contents, root, owner))
+
+
+def _gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield pieces of some size: each is sent by itself, and of a small file there are three."""
+    held: list[bytes] = []
+    held_bytes = 0
+    for piece in pieces:
+        held.append(piece)
+        held_bytes += len(piece)
+        if held_bytes >= _SENT_BYTES:
+            yield b"".join(held)
+            held, held_bytes = [], 0
+    if held:
+        yield b"".join(held)
+
+
+def _told(contents: Contents, root: str, owner: int) -> Iterator[bytes]:
     for entry, content in contents:
         member = tarfile.TarInfo(f"{root}/{entry.path}" if entry.path else root)
         member.type = _TYPES[entry.kind]
-        member.mode = entry.mode & PERMISSIONS
+        # The root lets its sandbox in, whatever tool code had made of it: no sandbox comes up where it cannot.
+        member.mode = (entry.mode & PERMISSIONS) | (0 if entry.path else _ROOT_MODE)
         member.mtime = max(0, entry.modified_s)
         member.uid = member.gid = owner
         member.size = entry.size_bytes if entry.kind == "file" else 0

@@ -130,7 +130,8 @@ def make_home(directory: Path) -> Home:
     """Run `airlock init` in a directory."""
     made = json.loads(airlock("init", str(directory), "--json").stdout)
     home = Home(Path(made["config"]), made["key"])
-    home.configure(sandbox={"keep_workspaces": False})
+    # No pool: what a test counts is what it asked for.
+    home.configure(sandbox={"keep_workspaces": False, "pool_limit": 0})
     return home
 
 

@@ -162,6 +162,8 @@ def _note(done: ExecResult, timeout_s: float) -> str:
             return f"[killed: the sandbox's memory limit was reached{said}. Use less memory]"
         case "pids_limit":
             return f"[the sandbox's limit of processes was reached{said}. Run fewer at once]"
+        case "disk_limit":
+            return f"[killed: the sandbox's limit of disk was reached{said}]"
         case "failed_to_start":
             return f"[the command did not start{said}]"
         case "daemon_lost":

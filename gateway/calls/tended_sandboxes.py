@@ -13,6 +13,7 @@ from gateway.storage.audit_store import AuditEntry
 from gateway.storage.thread_store import ThreadStore
 from gateway.tenants import Tenant
 from sandbox.engine import Engine, LiveSandbox
+from sandbox.sandbox_keeper import SandboxKeeper
 
 log = structlog.get_logger(__name__)
 
@@ -20,18 +21,19 @@ log = structlog.get_logger(__name__)
 class TendedSandboxes:
     """The sandboxes of every tenant, as it looks after them itself. Names of threads are whole: "" is none."""
 
-    def __init__(self, engine: Engine, tool_calls: ToolCalls, threads: ThreadStore) -> None:
+    def __init__(self, engine: Engine, keeper: SandboxKeeper, tool_calls: ToolCalls, threads: ThreadStore) -> None:
         self._engine = engine
+        self._keeper = keeper
         self._tool_calls = tool_calls
         self._threads = threads
         self._remove_files = remove_files_of(engine)
 
     async def find(self, tenant: Tenant, thread: str) -> LiveSandbox | None:
-        """Return the sandbox of a thread, whichever gateway of the engine has it; None where none lives."""
-        return next((one for one in await self._engine.live(tenant.name) if one.thread == thread), None)
+        """Return the sandbox of a thread in whatever state, whichever gateway of the engine has it; None for none."""
+        return next((one for one in await self._engine.listed(tenant.name) if one.thread == thread), None)
 
     async def get(self, tenant: Tenant, thread: str) -> LiveSandbox:
-        """Return the sandbox of a thread; NotFound where none lives."""
+        """Return the sandbox of a thread, in whatever state; NotFound where there is none."""
         found = await self.find(tenant, thread)
         if found is None:
             raise no_sandbox(thread)
@@ -44,12 +46,12 @@ class TendedSandboxes:
         """
         sandbox = await self._tool_calls.sandbox(tenant, thread)
         await self._tool_calls.take_place(tenant)
-        before = await self.find(tenant, thread)
+        before = await self._living(tenant, thread)
         stopped = None if before is not None else self._engine.stopped(tenant.sandbox_spec(thread))
 
         async def made() -> LiveSandbox:
             sandbox_id = await sandbox.prepare()
-            found = await self.find(tenant, thread)
+            found = await self._living(tenant, thread)
             if found is None:
                 raise Unavailable("the sandbox was made and is gone again: it was stopped, or made room; ask again")
             if before is None or before.id != sandbox_id:
@@ -62,22 +64,24 @@ class TendedSandboxes:
         return await to_the_end(made())
 
     async def resume(self, tenant: Tenant, thread: str) -> LiveSandbox:
-        """Return the sandbox of a thread, started where it was stopped for being idle; NotFound where there is none."""
-        if self._engine.stopped(tenant.sandbox_spec(thread)) is None:
-            return await self.get(tenant, thread)
-        return await self.create(tenant, thread)
+        """Return the sandbox of a thread, started where it was stopped; NotFound where there is none."""
+        found = await self.get(tenant, thread)
+        return found if found.state == "running" else await self.create(tenant, thread)
 
     async def stop(self, tenant: Tenant, thread: str) -> LiveSandbox | None:
-        """Remove the sandbox of a thread, whichever gateway has it; None where none lives. Its files stay.
+        """Stop the sandbox of a thread, whichever gateway has it, and return it as it is then; None for none.
 
-        SandboxBusy while calls are under way in it.
+        Its next call starts it again. One that is stopped already stays so; one that cannot be stopped, or is not to
+        be, is removed. SandboxBusy while calls are under way in it.
         """
 
         async def stopped() -> LiveSandbox | None:
-            was = await self._engine.stop(tenant.name, thread)
-            if was is not None:
-                await self._tell(tenant, "sandbox_stopped", thread, sandbox=was.id)
-            return was
+            before = self._engine.stopped(tenant.sandbox_spec(thread))
+            found = await self._keeper.stop(tenant.name, thread)
+            if found is not None and (found.id != before or found.state != "idle_stopped"):
+                kind = "sandbox_stopped" if found.state == "idle_stopped" else "sandbox_removed"
+                await self._tell(tenant, kind, thread, sandbox=found.id)
+            return found
 
         return await to_the_end(stopped())
 
@@ -94,18 +98,28 @@ class TendedSandboxes:
                 f"the run {row.run_id} is under way in thread {thread!r}: wait for it or cancel it", run_id=row.run_id
             )
         await self._tool_calls.thread(tenant, thread)  # OtherEngine, where its files are on one
-        was = await self.stop(tenant, thread)
 
-        async def removed() -> bool:
+        async def removed() -> tuple[LiveSandbox | None, bool]:
+            was = await self._engine.remove_of(tenant.name, thread)
+            if was is not None:
+                await self._tell(tenant, "sandbox_removed", thread, sandbox=was.id)
             there = await self._remove_files(tenant.name, thread)
             if there:
                 await self._tell(tenant, "workspace_removed", thread)
-            return there
+            return was, there
 
-        files = await to_the_end(removed())
+        was, files = await to_the_end(removed())
         if was is None and not files:
             raise _nothing(thread)
         return was, files
+
+    def ends_s(self, tenant: Tenant, one: LiveSandbox) -> float | None:
+        """Return when an idle sandbox is stopped, or a stopped one removed, in seconds since 1970; None for never."""
+        return self._keeper.ends_s(one, tenant.sandbox_spec(one.thread))
+
+    async def _living(self, tenant: Tenant, thread: str) -> LiveSandbox | None:
+        found = await self.find(tenant, thread)
+        return found if found is not None and found.state == "running" else None
 
     async def _tell(self, tenant: Tenant, kind: str, thread: str, **details: str) -> None:
         log.info(kind, tenant=tenant.name, thread=thread, **details)
@@ -114,7 +128,7 @@ class TendedSandboxes:
 
 
 def no_sandbox(thread: str) -> NotFound:
-    """Return the error of a thread in which no sandbox lives."""
+    """Return the error of a thread that has no sandbox, or none that lives."""
     return NotFound(f"thread {thread!r} has no sandbox now; its next call makes one, with the files as they were")
 
 

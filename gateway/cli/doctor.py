@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gateway.config import Config
     from gateway.tenants import Tenant
     from sandbox.docker_engine import DockerEngine, EngineFacts
+    from sandbox.engine import Sandbox
 
 _DISK_WANTED_BYTES = 5 * 1024**3
 _OPEN_FILES_WANTED = 4096
@@ -82,7 +83,12 @@ async def _look(engine_url: str | None, config: Path | None, slow: SlowWork) -> 
         finding, loaded, tenants = _configuration(config)
         yield finding
         if loaded is not None:
-            yield _database(config)
+            database = _database(config)
+            yield database
+            if database.state == "ok":
+                applied, tenants = await _in_force(loaded, tenants)
+                if applied is not None:
+                    yield applied
             if engine_url is None and loaded.sandbox.engine == "memory":
                 detail = "sandbox.engine is memory: commands run on this machine, unconfined"
                 yield Finding("engine", "warning", detail, "for anything but development, use `engine: docker`")
@@ -173,7 +179,8 @@ async def _trial(engine: DockerEngine, runtime: str) -> AsyncIterator[Finding]:
             yield Finding(what, "failed", f"a trial command ended with {ran.outcome}: {said}", ran.message)
         posture = sandbox.posture
         if runtime != "runc":
-            return  # gVisor keeps its limits outside, where its /proc does not tell of them
+            yield await _limits_outside(engine, sandbox)
+            return
         for what, detail in (
             ("limit memory", f"{posture.memory_limit_bytes // 1024**2} MiB, read back from the kernel"),
             ("limit processes", f"{posture.pids_limit}, read back from the kernel"),
@@ -187,14 +194,26 @@ async def _trial(engine: DockerEngine, runtime: str) -> AsyncIterator[Finding]:
         await engine.remove_workspace(spec.tenant, spec.thread)
 
 
+async def _limits_outside(engine: DockerEngine, sandbox: Sandbox) -> Finding:
+    """Look at the limits of a sandbox whose kernel does not tell of them, as the engine's host has them."""
+    spec = sandbox.spec
+    what, asked = f"limits {spec.runtime}", spec.limits.memory_bytes
+    live = next((one for one in await engine.live(spec.tenant) if one.id == sandbox.id), None)
+    used = None if live is None else await engine.usage(live)
+    if used is not None and used.memory_limit_bytes is not None and used.memory_limit_bytes <= asked:
+        return Finding(what, "ok", f"{used.memory_limit_bytes // 1024**2} MiB of memory, by the host's control groups")
+    mend = f"register {spec.runtime} without --ignore-cgroups, as docs/deployment.md says: no limit holds until then"
+    return Finding(what, "warning", "the host's control groups hold none", mend)
+
+
 def _workspace(engine: DockerEngine) -> Finding:
     if engine.bounds_workspaces:
         return Finding("limit workspace", "ok", "enforced by the engine's disk")
     return Finding(
         "limit workspace",
         "warning",
-        "workspace_mib is enforced for each file, not for all together",
-        "put the engine's data directory on XFS mounted with pquota; until then a tenant can fill the engine's disk",
+        "enforced by the sandbox's daemon, which comes up to some hundred MiB late (docs/limits.md)",
+        "put the engine's data directory on XFS mounted with pquota for a bound to the byte",
     )
 
 
@@ -216,6 +235,23 @@ def _configuration(path: Path) -> tuple[Finding, Config | None, Mapping[str, Ten
         return Finding("configuration", "failed", "does not load", str(error)), config, {}
     versions = ", ".join(f"{tenant.name} {tenant.policy.version}" for tenant in tenants.values())
     return Finding("configuration", "ok", f"loads; policies: {versions}"), config, tenants
+
+
+async def _in_force(config: Config, tenants: Mapping[str, Tenant]) -> tuple[Finding | None, Mapping[str, Tenant]]:
+    """Return the tenants with the policies in force, and a finding where these are other ones than the files'."""
+    from gateway.cli.doctor_policies import in_force
+    from gateway.errors import AirlockError
+
+    what = "policies in force"
+    try:
+        found = await in_force(config, tenants)
+    except (AirlockError, OSError) as error:
+        return Finding(what, "failed", "not known; what follows is of the files", str(error)), tenants
+    others = [name for name, tenant in found.items() if tenant.policy.version != tenants[name].policy.version]
+    if not others:
+        return None, found
+    versions = ", ".join(f"{name} {found[name].policy.version}" for name in others)
+    return Finding(what, "ok", f"applied since, and not from the files: {versions}"), found
 
 
 def _database(path: Path) -> Finding:

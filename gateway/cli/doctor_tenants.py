@@ -1,11 +1,11 @@
 """What `airlock doctor --config` says of each tenant: whether the engine can make what its policy asks for.
 
-The policies are those of the files that the configuration names.
+The policies are those in force (doctor_policies.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from gateway.cli.finding import Finding
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gateway.tenants import Tenant
     from sandbox.docker_requests import DockerRequests, EngineFacts
     from sandbox.engine import SandboxSpec
+    from sandbox.spares import SpareKind
 
 _RUNTIME_MEND = "register it with the engine, as docs/deployment.md says, or write `runtime: runc` in its policy"
 
@@ -22,9 +23,22 @@ _RUNTIME_MEND = "register it with the engine, as docs/deployment.md says, or wri
 async def tenant_findings(
     config: Config, tenants: Mapping[str, Tenant], facts: EngineFacts, requests: DockerRequests
 ) -> AsyncIterator[Finding]:
-    """Yield a finding for each tenant; raises EngineUnavailable."""
+    """Yield a finding for each tenant, and one for the pool; raises EngineUnavailable."""
+    from sandbox.spares import SpareKind
+
     for name, tenant in tenants.items():
         yield await _tenant(f"tenant {name}", tenant.sandbox_spec("doctor"), config, facts, requests)
+    yield _pool(config, {SpareKind.of(tenant.sandbox_spec("doctor")) for tenant in tenants.values()})
+
+
+def _pool(config: Config, kinds: Collection[SpareKind]) -> Finding:
+    limit, always = config.sandbox.pool_limit, min(config.sandbox.pool_min, config.sandbox.pool_limit)
+    if not limit:
+        return Finding("pool", "ok", "no sandbox is made before somebody asks for one (sandbox.pool_limit: 0)")
+    if len(kinds) > limit:
+        mend = "raise sandbox.pool_limit, or have policies agree on image, runtime and size"
+        return Finding("pool", "warning", f"{len(kinds)} sizes of sandboxes share a pool of {limit}", mend)
+    return Finding("pool", "ok", f"{always} to {limit} sandboxes of each process are ready, some 13 MiB each")
 
 
 async def _tenant(

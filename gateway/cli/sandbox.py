@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
 from gateway.cli.sandbox_history import history
-from gateway.cli.sandbox_snapshots import restore, snapshot, snapshots
+from gateway.cli.sandbox_snapshots import fork, restore, snapshot, snapshots
 from gateway.cli.sandbox_stats import stats, top
 from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import (
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
     from gateway.client.sandboxes import Sandbox
 
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"))
+
 app = typer.Typer(help="Sandboxes: where the tool calls of a thread run.", no_args_is_help=True)
 Thread = Annotated[str, typer.Argument(help="Thread whose sandbox it is.")]
 
@@ -40,17 +43,18 @@ def list_(
     *,
     runtime: Annotated[str, typer.Option(help="Only those of this runtime: runc or runsc.")] = "",
     image: Annotated[str, typer.Option(help="Only those of this image, as the policy names it.")] = "",
+    state: Annotated[str, typer.Option(help="Only those in this state: creating, running, idle_stopped, failed.")] = "",
     address: Address = DEFAULT_ADDRESS,
     key: Key = "",
     as_json: Json = False,
 ) -> None:
-    """List the sandboxes that live."""
+    """List the sandboxes, running, stopped or being made, and when the idle are stopped and the stopped go."""
 
     async def work() -> Sequence[Sandbox]:
         from gateway.client import Client
 
         async with Client(address, key) as airlock:
-            return [one async for one in airlock.sandboxes(runtime=runtime, image=image)]
+            return [one async for one in airlock.sandboxes(runtime=runtime, image=image, state=state)]
 
     found = run_client(work(), as_json=as_json)
     if as_json:
@@ -102,7 +106,7 @@ def create(
 def stop(
     *, thread: Thread = "default", address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = False
 ) -> None:
-    """Remove the sandbox of a thread with all that runs in it; its files stay, and its next call makes another."""
+    """Stop the sandbox of a thread with all that runs in it; its files stay, and its next call starts it again."""
 
     async def work() -> Sandbox:
         from gateway.client import Client
@@ -115,14 +119,15 @@ def stop(
     if as_json:
         print_json(_as_json(found))
     else:
-        err.print(f"stopped {found.id}; the files of thread {found.thread} stay", markup=False)
+        did = "stopped" if found.state == "idle_stopped" else found.state
+        err.print(f"{did} {found.id}; the files of thread {found.thread} stay", markup=False)
 
 
 @app.command()
 def resume(
     *, thread: Thread = "default", address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = False
 ) -> None:
-    """Start the sandbox of a thread that was stopped for being idle, ahead of its next call."""
+    """Start the sandbox of a thread that is stopped, ahead of its next call."""
 
     async def work() -> Sandbox:
         from gateway.client import Client
@@ -173,18 +178,31 @@ app.command()(history)
 app.command()(snapshot)
 app.command()(snapshots)
 app.command()(restore)
+app.command()(fork)
 
 
 def _show(found: Sequence[Sandbox]) -> None:
     from gateway.cli.printable import printable
 
-    table = listing("id", "thread", "image", "runtime", "made", "calls", whole=("id", "made"))
+    names = ("id", "thread", "state", "left", "image", "runtime", "age", "calls")
+    table = listing(*names, whole=("id", "state", "left", "age"))
+    now = datetime.now(UTC)
     for one in found:
-        made = one.created_at.astimezone().strftime("%Y-%m-%d %H:%M")
-        named = (Text(printable(name)) for name in (one.thread, one.image))  # Text: brackets in a name are no markup
-        table.add_row(one.id, *named, one.runtime, made, str(one.calls))
+        thread, image = (Text(printable(name)) for name in (one.thread, one.image))  # Text: brackets are no markup
+        ends = one.stops_at or one.removed_at
+        left, age = "" if ends is None else _span(ends - now), _span(now - one.created_at)
+        table.add_row(one.id, thread, one.state, left, image, one.runtime, age, str(one.calls))
     out.print(table)
 
 
+def _span(time: timedelta) -> str:
+    """Return a time in its greatest unit, as short as it can be."""
+    seconds = max(round(time.total_seconds()), 0)
+    for unit_s, unit in _UNITS:
+        if seconds >= unit_s:
+            return f"{seconds // unit_s}{unit}"
+    return f"{seconds}s"
+
+
 def _as_json(one: Sandbox) -> dict[str, Any]:
-    return {**asdict(one), "created_at": one.created_at.isoformat()}
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in asdict(one).items()}

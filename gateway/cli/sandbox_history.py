@@ -19,12 +19,19 @@ if TYPE_CHECKING:
 def history(
     *,
     thread: Annotated[str | None, typer.Option(help="Only those of this thread.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Tell what comes from now on, until Ctrl-C.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most this many, the newest ones.")] = 100,
     address: Address = DEFAULT_ADDRESS,
     key: Key = "",
     as_json: Json = False,
 ) -> None:
-    """Show what became of sandboxes, the newest first: made, stopped for being idle, resumed, removed, and why."""
+    """Show what became of sandboxes, the newest first: made, stopped for being idle, resumed, removed, and why.
+
+    With --follow what becomes of them from now on, as it happens; with --json a line for each.
+    """
+    if follow:
+        run_client(_follow(address, key, thread, as_json=as_json), as_json=as_json)
+        return
 
     async def work() -> Sequence[SandboxTransition]:
         from gateway.client import Client
@@ -44,15 +51,31 @@ def history(
         _show(found)
 
 
+async def _follow(address: str, key: str, thread: str | None, *, as_json: bool) -> None:
+    from gateway.cli.printable import printable
+    from gateway.client import Client
+
+    async with Client(address, key) as airlock:
+        async for one in airlock.watch_sandbox_transitions(thread=thread):
+            if as_json:
+                print_json(_as_json(one))
+            else:
+                told = (_at(one), one.thread, one.sandbox_id, one.state, one.reason)
+                out.print(printable("  ".join(told)), markup=False, highlight=False, soft_wrap=True)
+
+
 def _show(found: Sequence[SandboxTransition]) -> None:
     from gateway.cli.printable import printable
 
     table = listing("at", "thread", "sandbox", "state", "reason", whole=("at", "sandbox", "state"))
     for one in found:
-        at = one.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
         # Text: brackets in a name are no markup.
-        table.add_row(at, Text(printable(one.thread)), one.sandbox_id, one.state, Text(printable(one.reason)))
+        table.add_row(_at(one), Text(printable(one.thread)), one.sandbox_id, one.state, Text(printable(one.reason)))
     out.print(table)
+
+
+def _at(one: SandboxTransition) -> str:
+    return one.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _as_json(one: SandboxTransition) -> dict[str, Any]:

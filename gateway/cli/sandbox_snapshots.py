@@ -1,4 +1,4 @@
-"""`airlock sandbox snapshot`, `snapshots` and `restore`: a thread's files, kept and put back."""
+"""`airlock sandbox snapshot`, `snapshots`, `restore`, `fork`: a thread's files, kept, put back, and made another's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.cli.terminal import run_client as run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.client.snapshots import Snapshot
+    from gateway.client.snapshots import Fork, Snapshot
 
 _MIB = 1024 * 1024
 Id = Annotated[str, typer.Argument(help="Id of the snapshot.")]
@@ -109,14 +109,44 @@ def restore(
         err.print(f"thread {restored} has the files of {snapshot_id}", markup=False)
 
 
+def fork(
+    *,
+    thread: Annotated[str, typer.Argument(help="Thread that is forked.")],
+    new_thread: Annotated[str, typer.Argument(help="Name of the thread that is made of it.")],
+    run_id: Annotated[str, typer.Option("--run", help="At the end of this run, or after one of its steps.")] = "",
+    step: Annotated[int | None, typer.Option(min=1, help="After this step of the run.")] = None,
+    snapshot: Annotated[str, typer.Option(help="Where this snapshot of the thread was taken.")] = "",
+    address: Address = DEFAULT_ADDRESS,
+    key: Key = "",
+    as_json: Json = False,
+) -> None:
+    """Make a thread of another, with what was said in it and its files: as they are now, or were at a run's step."""
+
+    async def work() -> Fork:
+        from gateway.client import Client
+
+        async with Client(address, key) as airlock:
+            return await airlock.fork_thread(thread, new_thread, run_id=run_id, step=step, snapshot_id=snapshot)
+
+    with SlowWork(f"forking thread {thread}"):
+        made = run(work(), as_json=as_json)
+    if as_json:
+        print_json(asdict(made))
+        return
+    at = f" after step {made.step} of {made.run_id}" if made.step else ""
+    err.print(f"thread {made.thread} has {made.messages} messages and the files of {made.of_thread}{at}", markup=False)
+
+
 def _show(found: Sequence[Snapshot]) -> None:
     from gateway.cli.printable import printable
 
-    table = listing("id", "thread", "made", "files", "MiB", "comment", whole=("id", "made"))
+    table = listing("id", "thread", "made", "of", "files", "MiB", "comment", whole=("id", "made", "of"))
     for one in found:
         made = one.created_at.astimezone().strftime("%Y-%m-%d %H:%M")
         size = f"{one.size_bytes / _MIB:.1f}"
-        table.add_row(one.id, Text(printable(one.thread)), made, str(one.files), size, Text(printable(one.comment)))
+        of = f"step {one.step}, {printable(one.run_id)}" if one.step else one.kind
+        named = (Text(printable(name)) for name in (of, str(one.files), size, one.comment))
+        table.add_row(one.id, Text(printable(one.thread)), made, *named)
     out.print(table)
 
 

@@ -42,9 +42,6 @@ def serve(
 
     Sandboxes are removed then or kept (sandbox.on_stop).
     """
-    # Said before grpc is loaded: what the in-memory engine has a forked child do has nothing to do with gRPC, whose
-    # handlers would start its threads again there, on descriptors that the child has closed.
-    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     from gateway.config import Config
     from gateway.errors import AirlockError, from_sandbox
     from gateway.logging import set_up_logging

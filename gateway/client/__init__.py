@@ -25,7 +25,7 @@ from gateway.client.runs import Event, PolicyMode, Run, RunStatus
 from gateway.client.sandbox_stats import DiskStats, SandboxStats
 from gateway.client.sandbox_transitions import SandboxTransition
 from gateway.client.sandboxes import Sandbox
-from gateway.client.snapshots import Snapshot
+from gateway.client.snapshots import Fork, Snapshot
 from gateway.client.threads import Thread, ThreadMessage
 from gateway.client.tls import Tls
 from gateway.client.wire import Input
@@ -63,6 +63,7 @@ from gateway.errors import (
     TooLarge,
     Unauthenticated,
     Unavailable,
+    WorkspaceNotSaved,
 )
 
 __all__ = [
@@ -83,6 +84,7 @@ __all__ = [
     "Exhausted",
     "FileEntry",
     "FileKind",
+    "Fork",
     "Grant",
     "InProgress",
     "Input",
@@ -127,4 +129,5 @@ __all__ = [
     "ToolResult",
     "Unauthenticated",
     "Unavailable",
+    "WorkspaceNotSaved",
 ]

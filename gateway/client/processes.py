@@ -28,13 +28,13 @@ _WAIT_S = 60.0
 class Process:
     """A background process, running or over.
 
-    `outcome` is empty while its first process runs, else exited, signalled, timed_out, out_of_memory or cancelled (it
-    was removed while it ran). `stdout_path` and `stderr_path` name files in the sandbox with the output from its first
-    byte; they are empty while memory has all of it. They hold `stdout_path_bytes` and `stderr_path_bytes`, which are
-    fewer than were written once a file has reached its limit. `stdout_closed` and `stderr_closed` say that nobody can
-    write there any more. `rows` and `columns` are 0 without a terminal. `tree` counts the live processes it started,
-    itself included, where the call looked: list, signal, wait. `stdin_taken_bytes` is what its input has taken, with a
-    terminal's end-of-file characters.
+    `outcome` is empty while its first process runs, else exited, signalled, timed_out, out_of_memory, disk_limit or
+    cancelled (it was removed while it ran). `stdout_path` and `stderr_path` name files in the sandbox with the output
+    from its first byte; they are empty while memory has all of it. They hold `stdout_path_bytes` and
+    `stderr_path_bytes`, which are fewer than were written once a file has reached its limit. `stdout_closed` and
+    `stderr_closed` say that nobody can write there any more. `rows` and `columns` are 0 without a terminal. `tree`
+    counts the live processes it started, itself included, where the call looked: list, signal, wait.
+    `stdin_taken_bytes` is what its input has taken, with a terminal's end-of-file characters.
     """
 
     id: str

@@ -32,7 +32,8 @@ OnProgramOutput = Callable[[str, bytes], Awaitable[None] | None]
 class ProgramResult:
     """How a program ended.
 
-    `outcome` is exited, signalled, timed_out, out_of_memory, pids_limit, output_limit, daemon_lost or failed_to_start.
+    `outcome` is exited, signalled, timed_out, out_of_memory, pids_limit, disk_limit, output_limit, daemon_lost or
+    failed_to_start.
     `exit_code` is set for exited, `signal` for signalled, `errno` (Linux', else 0) where the kernel did not start it.
     `message` says what an outcome other than exited means. The output is empty where `on_output` was given; what came
     before a limit or a timeout is there. `output_bytes` counts both streams, whoever took them. `repeated`: it ran for

@@ -5,20 +5,30 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from gateway.client.sandbox_stats import SandboxStats, stats_of
-from gateway.client.sandbox_transitions import SandboxTransition, transition_of
+from gateway.client.sandbox_transitions import SandboxTransition, state_name, state_number, transition_of
 from gateway.client.wire import Wire, message
 from gateway.v1 import sandbox_service_pb2 as pb
 from gateway.v1 import sandbox_service_pb2_grpc as grpc_pb
 
 _PAGE = 200
+_TIMES: tuple[Literal["idle_since", "stops_at", "stopped_since", "removed_at"], ...] = (
+    "idle_since",
+    "stops_at",
+    "stopped_since",
+    "removed_at",
+)
 
 
 @dataclass(frozen=True)
 class Sandbox:
-    """A container with a thread's workspace. `calls` are under way in it on the gateway that answered."""
+    """A container with a thread's workspace. `calls` are under way in it on the gateway that answered.
+
+    `state` is creating, running, idle_stopped, failed, or removed. One that nobody uses has `idle_since`, and stops at
+    `stops_at`; one that is stopped has `stopped_since`, and goes at `removed_at`, both if nobody asks for it.
+    """
 
     id: str
     thread: str
@@ -26,6 +36,11 @@ class Sandbox:
     runtime: str
     created_at: datetime
     calls: int
+    state: str = "running"
+    idle_since: datetime | None = None
+    stops_at: datetime | None = None
+    stopped_since: datetime | None = None
+    removed_at: datetime | None = None
 
 
 class SandboxCalls(Wire):
@@ -35,14 +50,14 @@ class SandboxCalls(Wire):
         super().__init__(*args, **kwargs)
         self._sandboxes: Any = grpc_pb.SandboxServiceStub(self._channel)
 
-    async def sandboxes(self, *, runtime: str = "", image: str = "") -> AsyncIterator[Sandbox]:
-        """Yield the tenant's sandboxes that live, by id, a page at a time as it is asked for.
+    async def sandboxes(self, *, runtime: str = "", image: str = "", state: str = "") -> AsyncIterator[Sandbox]:
+        """Yield the tenant's sandboxes, running, stopped or being made, by id, a page at a time as it is asked for.
 
-        Those of a `runtime` (runc, runsc) or of an `image`, as the policy names it, where one is given.
+        Those of a `runtime` (runc, runsc), of an `image`, as the policy names it, or in a `state`, where one is given.
         """
-        token = ""
+        token, wanted = "", {"runtime": runtime, "image": image, "state": state_number(state)}
         while True:
-            request = message(pb.ListSandboxesRequest, page_size=_PAGE, page_token=token, runtime=runtime, image=image)
+            request = message(pb.ListSandboxesRequest, page_size=_PAGE, page_token=token, **wanted)
             page = await self._unary(self._sandboxes.ListSandboxes, request, safe=True)
             for one in page.sandboxes:
                 yield _sandbox(one)
@@ -62,16 +77,40 @@ class SandboxCalls(Wire):
             if not token:
                 return
 
+    async def watch_sandbox_transitions(
+        self, *, thread: str | None = None, after_id: int | None = None
+    ) -> AsyncIterator[SandboxTransition]:
+        """Yield what becomes of the tenant's sandboxes, or of one thread's, as it happens, without end.
+
+        After an id, 0 for all that is told; without one what comes from now on. Where the connection breaks, or the
+        gateway is restarted, it goes on after the last that came, as long as the client's Retry says.
+        """
+        if after_id is None:
+            after_id = 0
+            async for newest in self.sandbox_transitions():
+                after_id = newest.id
+                break
+
+        def request() -> pb.WatchSandboxTransitionsRequest:
+            return message(pb.WatchSandboxTransitionsRequest, thread=thread, after_id=after_id)
+
+        async for said in self._resumed(self._sandboxes.WatchSandboxTransitions, request):
+            if said.HasField("transition"):
+                one = transition_of(said.transition)
+                yield one
+                after_id = one.id
+
     async def get_sandbox(self, thread: str) -> Sandbox:
-        """Return the sandbox of a thread. Raises NotFound where none lives."""
+        """Return the sandbox of a thread, in whatever state. Raises NotFound where there is none."""
         request = message(pb.GetSandboxRequest, thread=thread)
         return _sandbox((await self._unary(self._sandboxes.GetSandbox, request, safe=True)).sandbox)
 
     async def stop_sandbox(self, thread: str) -> Sandbox:
-        """Remove the sandbox of a thread with all that runs in it, and return it as it was. Its files stay.
+        """Stop the sandbox of a thread with all that runs in it, and return it as it is then. Its files stay.
 
-        Raises NotFound where none lives, also because an answer was lost and it is stopped already, and SandboxBusy
-        while a call is under way in it, on whichever gateway.
+        The thread's next call, or resume_sandbox(), starts it again. One that is stopped already is returned as it is,
+        one that is not to stay is `removed`. Raises NotFound where there is none, and SandboxBusy while a call is under
+        way in it, on whichever gateway.
         """
         request = message(pb.StopSandboxRequest, thread=thread)
         return _sandbox((await self._unary(self._sandboxes.StopSandbox, request, safe=True)).sandbox)
@@ -82,7 +121,7 @@ class SandboxCalls(Wire):
         return _sandbox((await self._unary(self._sandboxes.CreateSandbox, request, safe=True)).sandbox)
 
     async def resume_sandbox(self, thread: str) -> Sandbox:
-        """Return the sandbox of a thread, started again where it was stopped for being idle.
+        """Return the sandbox of a thread, started again where it was stopped.
 
         Raises NotFound where the thread has none, stopped or not.
         """
@@ -90,7 +129,7 @@ class SandboxCalls(Wire):
         return _sandbox((await self._unary(self._sandboxes.ResumeSandbox, request, safe=True)).sandbox)
 
     async def delete_sandbox(self, thread: str) -> Sandbox | None:
-        """Remove the sandbox of a thread and its files, for good; return the sandbox as it was, None where none lived.
+        """Remove the sandbox of a thread and its files, for good; return the sandbox as it was, None where none was.
 
         The key needs the scope `files`. Raises NotFound where there is nothing, also because an answer was lost and it
         is done already; SandboxBusy while a call is under way in it, and ThreadBusy while a run is in the thread.
@@ -128,4 +167,13 @@ class SandboxCalls(Wire):
 
 
 def _sandbox(one: pb.Sandbox) -> Sandbox:
-    return Sandbox(one.id, one.thread, one.image, one.runtime, one.created_at.ToDatetime(UTC), one.calls)
+    return Sandbox(
+        one.id,
+        one.thread,
+        one.image,
+        one.runtime,
+        one.created_at.ToDatetime(UTC),
+        one.calls,
+        state_name(one.state),
+        **{name: getattr(one, name).ToDatetime(UTC) for name in _TIMES if one.HasField(name)},
+    )

@@ -1,4 +1,4 @@
-"""Snapshots in the Python client: a thread's files, kept and put back."""
+"""Snapshots in the Python client: a thread's files, kept and put back, and threads that are made of others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class Snapshot:
     """The files of a thread as they were. `messages` were said in it by then, in the run `run_id` if one was under way.
 
     `stored_bytes` is what it added on the gateway's disk. `skipped` devices, pipes and sockets are not in it;
-    `stripped` entries lost setuid, setgid or sticky.
+    `stripped` entries lost setuid, setgid or sticky. `kind` is why it was taken: asked, step, run or fork. `step` is
+    the last one of the run that is in it, 0 where it was not taken between two.
     """
 
     id: str
@@ -35,6 +36,20 @@ class Snapshot:
     stored_bytes: int
     skipped: int
     stripped: int
+    kind: str = "asked"
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A thread made of another: its name, and where of which thread it begins, as Snapshot says it."""
+
+    thread: str
+    of_thread: str
+    snapshot_id: str
+    run_id: str
+    step: int
+    messages: int
 
 
 class SnapshotCalls(Wire):
@@ -79,16 +94,49 @@ class SnapshotCalls(Wire):
         request = message(pb.DeleteSnapshotRequest, snapshot_id=snapshot_id)
         return _snapshot((await self._unary(self._snapshots.DeleteSnapshot, request, safe=True)).snapshot)
 
-    async def restore_snapshot(self, snapshot_id: str, *, thread: str = "") -> str:
+    async def restore_snapshot(self, snapshot_id: str, *, thread: str = "", request_id: str = "") -> str:
         """Have a snapshot in the place of all files of a thread, its own where none is named; return the thread's name.
 
-        The thread's sandbox is removed with all that runs in it. Never tried again by itself: what was written since is
-        lost. Raises NotFound, ThreadBusy while a run or a call is under way in the thread, TooLarge, Unavailable.
+        The thread's sandbox is removed with all that runs in it. Once, however often a broken connection makes the
+        client ask; with a `request_id` of your own you may ask again. Raises NotFound, ThreadBusy while a run or a call
+        is under way in the thread, TooLarge, Unavailable.
         """
-        request = message(pb.RestoreSnapshotRequest, snapshot_id=snapshot_id, thread=thread)
-        return str((await self._unary(self._snapshots.RestoreSnapshot, request)).thread)
+        asked = request_id or str(uuid.uuid4())
+        request = message(pb.RestoreSnapshotRequest, snapshot_id=snapshot_id, thread=thread, request_id=asked)
+        return str((await self._unary(self._snapshots.RestoreSnapshot, request, safe=True)).thread)
+
+    async def fork_thread(
+        self,
+        thread: str,
+        new_thread: str,
+        *,
+        run_id: str = "",
+        step: int | None = None,
+        snapshot_id: str = "",
+        request_id: str = "",
+    ) -> Fork:
+        """Make a thread of another, with what was said in it, its metadata and its files of some moment.
+
+        That is the end of the run `run_id`, or of its `step`; the moment of a snapshot; else now. The key needs the
+        scopes files and run. Once, however often a broken connection makes the client ask. Raises NotFound, Conflict
+        where there is a thread of that name, WorkspaceNotSaved for a step whose files are not kept, ThreadBusy,
+        QuotaExceeded and TooLarge.
+        """
+        request = message(
+            pb.ForkThreadRequest,
+            thread=thread,
+            new_thread=new_thread,
+            run_id=run_id,
+            step=step,
+            snapshot_id=snapshot_id,
+            request_id=request_id or str(uuid.uuid4()),
+        )
+        made = await self._unary(self._snapshots.ForkThread, request, safe=True)
+        return Fork(**{name: getattr(made, name) for name in Fork.__dataclass_fields__})
 
 
 def _snapshot(one: pb.Snapshot) -> Snapshot:
     told = {name: getattr(one, name) for name in Snapshot.__dataclass_fields__}
-    return Snapshot(**{**told, "created_at": one.created_at.ToDatetime(UTC)})
+    known = one.kind in pb.SnapshotKind.values()
+    kind = pb.SnapshotKind.Name(one.kind).removeprefix("SNAPSHOT_KIND_").lower() if known else "unspecified"
+    return Snapshot(**{**told, "created_at": one.created_at.ToDatetime(UTC), "kind": kind})

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from typing import cast
 
 import structlog
 
+from gateway.calls.counted_creation import counted_creation
 from gateway.composition.foundation import Foundation
+from gateway.composition.sandbox_pool import begin_pool
 from gateway.config import SandboxSettings
+from gateway.policy.document import QuotasSection
+from gateway.quotas import Quotas
 from gateway.sandbox_history import SandboxHistory
 from gateway.serving.health import Ask
+from gateway.storage.quota_store import QuotaStore
 from gateway.storage.transition_store import TransitionStore
 from gateway.telemetry.observed_sandboxes import observed_engine, observed_keeper
+from gateway.telemetry.sandbox_totals import totalled
 from sandbox.docker_engine import DockerEngine
 from sandbox.docker_requests import DockerRequests
 from sandbox.engine import Engine
 from sandbox.errors import SandboxError
+from sandbox.fair_creation import fair_creation
 from sandbox.image_gate import image_gate
 from sandbox.image_pulls import ImagePulls, pulling_engine
 from sandbox.memory_engine import MemoryEngine
+from sandbox.pooled_engine import PooledEngine
 from sandbox.sandbox_keeper import SandboxKeeper
 
 log = structlog.get_logger(__name__)
@@ -41,13 +50,14 @@ async def open_sandboxes(stack: AsyncExitStack, on: Foundation) -> Sandboxes:
     """Take over the sandboxes that are left from before, and say what would fail the first call."""
     settings = on.config.sandbox
     history = SandboxHistory(TransitionStore(on.database), on.config.tenants)
-    engine, ping = _chosen(on, history)
+    engine, ping, pool = _chosen(on, history)
     await stack.enter_async_context(history.writing(engine.id))
     keeps = settings.on_stop == "keep"
     stack.push_async_callback(engine.close, keep_sandboxes=keeps)
     left = await engine.reconcile()
+    await stack.enter_async_context(history.completing(engine))
     keeper = SandboxKeeper(
-        observed_engine(_pulling(stack, engine, settings), on.telemetry),
+        _counted(observed_engine(_pulling(stack, engine, settings), on.telemetry), on),
         idle_timeout_s=settings.idle_timeout_s,
         max_live=settings.max_live,
         max_live_per_tenant=settings.max_live_per_tenant,
@@ -56,17 +66,21 @@ async def open_sandboxes(stack: AsyncExitStack, on: Foundation) -> Sandboxes:
     )
     stack.push_async_callback(keeper.close, keep_sandboxes=keeps, remove_workspaces=not settings.keep_workspaces)
     await keeper.adopt(left)
+    await stack.enter_async_context(totalled(on.telemetry, keeper))
     await _say_what_sandboxes_lack(engine)
+    if pool is not None:
+        await begin_pool(pool, on)
     return Sandboxes(engine, await _engine_id(engine), observed_keeper(image_gate(keeper), on.telemetry), ping)
 
 
-def _chosen(on: Foundation, history: SandboxHistory) -> tuple[Engine, Ask]:
-    """Return the engine that the configuration asks for, and what to ask for whether it answers."""
+def _chosen(on: Foundation, history: SandboxHistory) -> tuple[Engine, Ask, PooledEngine | None]:
+    """Return the engine that the configuration asks for, what to ask for whether it answers, and its pool."""
     config, settings = on.config, on.config.sandbox
     if settings.engine == "memory":
         log.warning("sandbox.engine is memory: every command runs on this machine, unconfined, as the gateway's user")
-        memory = MemoryEngine(root=config.path(config.state_dir) / "memory", lifetime_s=settings.lifetime_s)
-        return memory, memory.ping
+        root = config.path(config.state_dir) / "memory"
+        memory = MemoryEngine(root=root, lifetime_s=settings.lifetime_s, tell=history.tell)
+        return memory, memory.ping, None
     docker = DockerEngine(
         instance=on.instance,
         channel_root=config.resolved_channel_dir(),
@@ -76,7 +90,20 @@ def _chosen(on: Foundation, history: SandboxHistory) -> tuple[Engine, Ask]:
         lifetime_s=settings.lifetime_s,
         tell=history.tell,
     )
-    return docker, docker.ping
+    fair = fair_creation(cast(Engine, docker))
+    if not settings.pool_limit:
+        return fair, docker.ping, None
+    pool = PooledEngine(fair, docker, limit=settings.pool_limit)
+    return cast(Engine, pool), docker.ping, pool
+
+
+def _counted(engine: Engine, on: Foundation) -> Engine:
+    """Return an engine that makes no more sandboxes a minute than a tenant's policy lets it have."""
+
+    async def quotas_of(tenant: str) -> QuotasSection:
+        return (await on.tenants.named(tenant)).policy.document.quotas
+
+    return counted_creation(engine, Quotas(QuotaStore(on.database, on.process_id)), quotas_of)
 
 
 def _pulling(stack: AsyncExitStack, engine: Engine, settings: SandboxSettings) -> Engine:

@@ -13,14 +13,15 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from gateway.audit.audit import Audit
 from gateway.calls.requested_programs import RequestedPrograms
 from gateway.calls.tended_sandboxes import TendedSandboxes
-from gateway.calls.thread_engines import ThreadEngines
 from gateway.composition.foundation import Foundation
+from gateway.composition.kept_files import make_forks, removing_files
 from gateway.composition.sandboxes import Sandboxes
 from gateway.composition.work import Work
-from gateway.erasure import Erasure, LeftOf, RemoveRest, remove_files_of
+from gateway.erasure import Erasure, LeftOf, RemoveRest
 from gateway.identity.auth import authentication
 from gateway.policy_admin import PolicyAdmin
 from gateway.runs.requested_runs import RequestedRuns
+from gateway.sandbox_transitions import SandboxTransitions
 from gateway.sandbox_usage import SandboxUsage
 from gateway.services.admin_service import Administration, AdminService
 from gateway.services.approval_service import ApprovalService
@@ -34,12 +35,11 @@ from gateway.services.workspace_service import WorkspaceService
 from gateway.serving.anonymous_calls import AnonymousStreams, BoundedHealth, BoundedReflection
 from gateway.serving.edge import Authenticator
 from gateway.serving.taking_server import TakingServer
+from gateway.snapshots.forks import Forks
 from gateway.snapshots.snapshots import Snapshots
 from gateway.storage.audit_reader import AuditReader
-from gateway.storage.engine_store import EngineStore
 from gateway.storage.erasure_store import ErasureStore
 from gateway.storage.key_store import KeyStore
-from gateway.storage.snapshot_store import SnapshotStore
 from gateway.storage.thread_store import ThreadStore
 from gateway.storage.transition_store import TransitionStore
 from gateway.tenant_admin import TenantAdmin
@@ -79,7 +79,9 @@ class Parts:
     audit: Audit
     authenticate: Authenticator
     usage: SandboxUsage
+    transitions: SandboxTransitions
     snapshots: Snapshots
+    forks: Forks
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ def _run(parts: Parts) -> RunService:
 
 def _sandbox(parts: Parts) -> SandboxService:
     engine, keeper = parts.sandboxes.engine, parts.sandboxes.keeper
-    tended = TendedSandboxes(engine, parts.work.tool_calls, parts.listed)
+    tended = TendedSandboxes(engine, keeper, parts.work.tool_calls, parts.listed)
     return SandboxService(
         engine,
         keeper,
@@ -126,7 +128,8 @@ def _sandbox(parts: Parts) -> SandboxService:
         tended=tended,
         usage=parts.usage,
         snapshots=parts.snapshots,
-        history=TransitionStore(parts.on.database),
+        forks=parts.forks,
+        history=parts.transitions,
     )
 
 
@@ -167,17 +170,11 @@ def make_parts(on: Foundation, sandboxes: Sandboxes, work: Work) -> Parts:
     """Make what only services need."""
     engine = sandboxes.engine
     listed = ThreadStore(on.database)
-    snapshots = Snapshots(
-        on.config.resolved_snapshots_dir() / on.instance,
-        engine,
-        ThreadEngines(EngineStore(on.database), engine),
-        SnapshotStore(on.database),
-        (on.store, listed),
-    )
+    snapshots = work.snapshots
     erasure = Erasure(
         on.database,
         ErasureStore(on.database),
-        remove_files_of(engine),
+        removing_files(engine, snapshots),
         engine.id,
         left_of=_left_of(engine, snapshots),
         remove_rest=_remove_rest(engine, snapshots),
@@ -191,7 +188,9 @@ def make_parts(on: Foundation, sandboxes: Sandboxes, work: Work) -> Parts:
         Audit(AuditReader(on.database)),
         authentication(on.config.identity, on.config.path, on.database, on.tenants),
         SandboxUsage(engine, sandboxes.keeper),
+        SandboxTransitions(TransitionStore(on.database), listed),
         snapshots,
+        make_forks(on, sandboxes, snapshots, work.quotas),
     )
 
 

@@ -10,12 +10,14 @@ from gateway.calls.requested_calls import RequestedCalls
 from gateway.calls.thread_engines import ThreadEngines
 from gateway.calls.tool_calls import ToolCalls
 from gateway.composition.foundation import Foundation
+from gateway.composition.kept_files import make_snapshots
 from gateway.composition.sandboxes import Sandboxes
 from gateway.quotas import Quotas
 from gateway.runs.lease import Lease
 from gateway.runs.runs import Runs
 from gateway.runs.waiting_runs import WaitingRuns
 from gateway.serving.edge import ADMISSION
+from gateway.snapshots.snapshots import Snapshots
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.engine_store import EngineStore
 from gateway.storage.lease_store import LeaseStore
@@ -34,6 +36,7 @@ class Work:
     requested_calls: RequestedCalls
     runs: Runs
     approvals: Approvals
+    snapshots: Snapshots
 
 
 def make_lease(on: Foundation, sandboxes: Sandboxes, listen: str) -> Lease:
@@ -62,6 +65,7 @@ def begin_work(stack: AsyncExitStack, on: Foundation, sandboxes: Sandboxes, leas
     )
     unhosted = WaitingStore(on.database, gateway=on.process_id, engine=sandboxes.engine_id)
     waiting = WaitingRuns(unhosted, asked, on.tenants, takes_over=True)
+    snapshots = make_snapshots(on, sandboxes)
     runs = Runs(
         on.store,
         tool_calls,
@@ -71,10 +75,11 @@ def begin_work(stack: AsyncExitStack, on: Foundation, sandboxes: Sandboxes, leas
         on_stop=on.config.runs.on_stop,
         end_calls=sandboxes.engine.end_calls,
         lease_over=lease.over,
+        keep_files=snapshots.keep_step,
     )
     lease.lost = runs.abandon_all
     requests = RequestStore(on.database)
     requested = RequestedCalls(tool_calls, requests, lingering=ADMISSION.lingering)
     stack.push_async_callback(requested.close)
     approvals = Approvals(asked, tool_calls.normalised, lambda _: waiting.look())
-    return Work(quotas, tool_calls, requests, requested, runs, approvals)
+    return Work(quotas, tool_calls, requests, requested, runs, approvals, snapshots)

@@ -163,6 +163,9 @@ class SandboxSection(Section):
     cpus: float = Field(default=1.0, gt=0, le=1024, allow_inf_nan=False)
     pids: int = Field(default=512, ge=16, le=65_536)
     workspace_mib: int = Field(default=2048, ge=1, le=1_048_576)
+    workspace_files: int = Field(
+        default=500_000, ge=100, le=100_000_000, description="Files and directories in a workspace."
+    )
     tmp_mib: int = Field(default=256, ge=1, le=1_048_576)
     idle_timeout_s: float | None = Field(
         default=None,
@@ -170,6 +173,13 @@ class SandboxSection(Section):
         le=604_800,
         allow_inf_nan=False,
         description="A sandbox that nobody used for so long is stopped; unset means as the configuration says.",
+    )
+    snapshots: Literal["asked", "run", "step"] = Field(
+        "asked",
+        description="When files are kept: when asked for; also after each run that called tools, or each such step.",
+    )
+    snapshots_kept: int = Field(
+        default=20, ge=1, le=1000, description="How many of those that nobody asked for are kept of a thread."
     )
 
     @property
@@ -244,6 +254,9 @@ class QuotasSection(Section):
 
     runs_at_once: int | None = Field(default=None, ge=1, le=100_000)
     tool_calls_per_minute: int | None = Field(default=None, ge=1, le=10_000_000)
+    sandboxes_per_minute: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="Sandboxes that are made; one that lives or is resumed is none."
+    )
     tokens_per_day: int | None = Field(default=None, ge=1, le=2**53)
     cost_usd_per_day: float | None = Field(default=None, gt=0, le=10_000_000, allow_inf_nan=False)
     bytes_per_day: int | None = Field(default=None, ge=1, le=2**53)

@@ -24,6 +24,8 @@ from gateway.policy.images import ImageRule
 
 _OPERATORS_WORD = ("image", "runtime")
 _OF_IMAGES = ("images", "require_digest")
+# What keeps less comes first.
+_SNAPSHOTS = ("asked", "run", "step")
 
 
 def effective_document(tenant: PolicyDocument, operator: PolicyDocument | None) -> PolicyDocument:
@@ -61,9 +63,12 @@ def _smallest(*sections: Section, leaving_out: Iterable[str] = ()) -> dict[str, 
 
 
 def _sandbox(tenant: SandboxSection, operator: SandboxSection) -> SandboxSection:
-    numbers = _smallest(tenant, operator, leaving_out=(*_OPERATORS_WORD, *_OF_IMAGES))
+    numbers = _smallest(tenant, operator, leaving_out=(*_OPERATORS_WORD, *_OF_IMAGES, "snapshots"))
     words = {name: values[0] for name in _OPERATORS_WORD if (values := _written(name, operator, tenant))}
     section = SandboxSection(**numbers, **words)
+    snapshots = _written("snapshots", operator, tenant)
+    if snapshots:
+        section = section.model_copy(update={"snapshots": min(snapshots, key=_SNAPSHOTS.index)})
     digests = _written("require_digest", operator, tenant)
     if digests:
         section = section.model_copy(update={"require_digest": any(digests)})

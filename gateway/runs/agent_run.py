@@ -26,8 +26,9 @@ from gateway.patience import patiently
 from gateway.redaction.events import redacted_events
 from gateway.runs.checkpoints import Checkpoints
 from gateway.runs.live_run import LiveRun
+from gateway.runs.saved_steps import KeepFiles, SavedSteps
 from gateway.runs.suspended_run import SuspendedRun
-from gateway.runs.thread_history import ThreadHistoryHook
+from gateway.runs.thread_history import Steps, ThreadHistoryHook
 from gateway.runs.told_events import ToldEvents
 from gateway.runs.trace_log import TraceLog
 from gateway.runs.waiting_runs import WaitingRuns
@@ -59,7 +60,9 @@ class AgentRuns:
         models: dict[str, Models],
         end_calls: EndCalls | None = None,
         lease_over: Callable[[], bool] = lambda: False,
+        keep_files: KeepFiles | None = None,
     ) -> None:
+        self._keep_files = keep_files
         self._store = store
         self._tool_calls = tool_calls
         self._waiting = waiting
@@ -98,7 +101,9 @@ class AgentRuns:
             tool_path.approver.not_begun,
             suspended,
         )
-        history = checkpoints.history = ThreadHistoryHook(checkpoints, live.thread, kept)
+        history = checkpoints.history = ThreadHistoryHook(
+            self._steps(checkpoints, live, tenant, taken_up=suspended is not None), live.thread, kept
+        )
         agent = self._agent(live, tenant, tenant.agents[run.agent], tool_path, checkpoints)
         live.journal = tool_path.journal
         read_only = [spec.name for spec in agent.executor.specs() if spec.read_only]
@@ -113,6 +118,12 @@ class AgentRuns:
             live.suspended = True
             live.log.suspend(live.suspending, checkpoints.stored(end, 1), history.added(end))
             log.info("run waits", run_id=run.id, tenant=run.tenant, thread=run.thread)
+
+    def _steps(self, checkpoints: Checkpoints, live: LiveRun, tenant: Tenant, *, taken_up: bool) -> Steps:
+        """Return where the steps of a run are kept, with their files where there is somebody to keep them."""
+        if self._keep_files is None:
+            return checkpoints
+        return SavedSteps(checkpoints, self._keep_files, tenant, live.run.id, live.tell, taken_up=taken_up)
 
     async def _recall(self, live: LiveRun, stored: str | None) -> None:
         """Find what an earlier gateway told of a run, and settle its calls that were under way, if none goes on."""

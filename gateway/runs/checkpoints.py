@@ -65,8 +65,9 @@ class Checkpoints:
             self._journal.not_kept(forget)
             raise
 
-    async def keep_last(self, step: KeptStep) -> None:
+    async def keep_last(self, step: KeptStep, state: AgentState) -> None:
         """Keep the last step with the run's end."""
+        del state
         self._log.keep_last(step, self._journal.kept())
 
     # --- agent.recovery.Recovery ---

@@ -7,7 +7,7 @@ it is taken over from its last checkpoint (gateway/runs/checkpoints.py), and wha
     hosting.py     which runs are under way here, and their end      agent_run.py    one run's agent, from state to end
     taking_over.py runs that nobody hosts                            cancelling.py   ending runs, wherever they are
     watching.py    a run's events                                    live_run.py     what a run tells of itself
-    placing.py     runs whose files are on another engine
+    placing.py     runs whose files are on another engine              saved_steps.py  files kept after a step
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from gateway.runs.cancelling import Cancelling
 from gateway.runs.hosting import LIVE_LIMIT, Hosting, OnStop
 from gateway.runs.live_run import LiveRun
 from gateway.runs.placing import Placing
+from gateway.runs.saved_steps import KeepFiles
 from gateway.runs.suspended_run import SuspendedRun
 from gateway.runs.taking_over import TakingOver
 from gateway.runs.thread_history import THREAD_LIMIT_CHARS
@@ -60,18 +61,27 @@ class Runs:
         models: Mapping[str, Models] | None = None,
         end_calls: EndCalls | None = None,
         lease_over: Callable[[], bool] = lambda: False,
+        keep_files: KeepFiles | None = None,
     ) -> None:
         """`on_stop` says what becomes of live runs when this is closed.
 
         `models` are those of some tenants by their names. `end_calls` ends what a gateway that is lost has under way in
-        a thread's sandbox; `lease_over` says whether this one is lost itself, as far as it knows.
+        a thread's sandbox; `lease_over` says whether this one is lost itself, as far as it knows. `keep_files` keeps a
+        thread's files after a step, where the policy asks for it.
         """
         self._store = store
         self._tool_calls = tool_calls
         self._ids = ids
         self._waiting = waiting
         self._agent_runs = AgentRuns(
-            store, tool_calls, waiting, telemetry or Telemetry.off(), dict(models or {}), end_calls, lease_over
+            store,
+            tool_calls,
+            waiting,
+            telemetry or Telemetry.off(),
+            dict(models or {}),
+            end_calls,
+            lease_over,
+            keep_files,
         )
         self._hosting = Hosting(store, self._agent_runs, waiting, quotas, on_stop)
         self._cancelling = Cancelling(store, self._hosting, waiting)

@@ -49,7 +49,7 @@ class Steps(Protocol):
         """Keep a step, and the state that the run goes on from."""
         ...
 
-    async def keep_last(self, step: KeptStep) -> None:
+    async def keep_last(self, step: KeptStep, state: AgentState) -> None:
         """Keep what the last step added together with the run's end."""
         ...
 
@@ -85,7 +85,7 @@ class ThreadHistoryHook(Hook):
     async def execution_end(self, state: AgentState) -> AgentState:
         """Have what the last step added kept with the run's end."""
         if self._is_ours(state):
-            await self._steps.keep_last(self.added(state))
+            await self._steps.keep_last(self.added(state), state)
         return state
 
     async def keep(self, state: AgentState) -> AgentState:

@@ -9,26 +9,44 @@ from gateway.storage.transition_store import StoredTransition
 from gateway.v1 import sandbox_service_pb2 as pb
 from sandbox.engine import LiveSandbox
 
+_STATES = {
+    "creating": pb.SANDBOX_STATE_CREATING,
+    "running": pb.SANDBOX_STATE_RUNNING,
+    "idle_stopped": pb.SANDBOX_STATE_IDLE_STOPPED,
+    "failed": pb.SANDBOX_STATE_FAILED,
+    "removed": pb.SANDBOX_STATE_REMOVED,
+}
+_NAMES = {int(number): name for name, number in _STATES.items()}
 
-def sandbox_message(one: LiveSandbox, calls: int) -> pb.Sandbox:
-    """Return a sandbox; `calls` are under way in it here."""
-    created = Timestamp()
-    created.FromSeconds(int(one.created_s))
+
+def sandbox_message(one: LiveSandbox, calls: int, ends_s: float | None) -> pb.Sandbox:
+    """Return a sandbox; `calls` are under way in it here, and `ends_s` is when it is stopped, or a stopped one goes."""
+    stopped = one.state == "idle_stopped"
+    since, ends = _moment(one.since_s), _moment(ends_s)
     return pb.Sandbox(
-        id=one.id, thread=one.thread, image=one.image, runtime=one.runtime, created_at=created, calls=calls
+        id=one.id,
+        thread=one.thread,
+        image=one.image,
+        runtime=one.runtime,
+        created_at=_moment(one.created_s),
+        calls=calls,
+        state=_STATES[one.state],
+        idle_since=None if stopped else since,
+        stops_at=None if stopped else ends,
+        stopped_since=since if stopped else None,
+        removed_at=ends if stopped else None,
     )
 
 
 def transition_message(one: StoredTransition) -> pb.SandboxTransition:
     """Return what became of a sandbox."""
-    at = Timestamp()
-    at.FromMicroseconds(one.at_us)
     return pb.SandboxTransition(
+        id=one.id,
         thread=one.thread,
         sandbox_id=one.sandbox,
-        state=f"SANDBOX_STATE_{one.state.upper()}",
+        state=_STATES[one.state],
         reason=one.reason,
-        at=at,
+        at=_moment(one.at_us / 1_000_000),
         engine=one.engine,
     )
 
@@ -52,6 +70,19 @@ def stats_message(stats: SandboxStats) -> pb.SandboxStats:
         workspace=_disk(stats.workspace),
         tmp=_disk(stats.tmp),
     )
+
+
+def state_of(number: int) -> str:
+    """Return what a state is called here; "" for none, or one that nothing is in."""
+    return _NAMES.get(number, "")
+
+
+def _moment(at_s: float | None) -> Timestamp | None:
+    if at_s is None:
+        return None
+    moment = Timestamp()
+    moment.FromMicroseconds(round(at_s * 1_000_000))
+    return moment
 
 
 def _disk(disk: Disk | None) -> pb.DiskStats | None:

@@ -9,12 +9,13 @@ from gateway.calls.tended_sandboxes import TendedSandboxes, no_sandbox
 from gateway.errors import InvalidArgument, Unavailable
 from gateway.identity.presented import Context
 from gateway.paging import page_size, paged, place_of
+from gateway.sandbox_transitions import SandboxTransitions
 from gateway.sandbox_usage import SandboxUsage
-from gateway.services.sandbox_messages import sandbox_message, stats_message, transition_message
+from gateway.services.sandbox_messages import sandbox_message, state_of, stats_message, transition_message
 from gateway.services.snapshot_calls import SNAPSHOT_SCOPES, SnapshotCalls
 from gateway.serving.edge import Authenticator, streaming, unary
+from gateway.snapshots.forks import Forks
 from gateway.snapshots.snapshots import Snapshots
-from gateway.storage.transition_store import TransitionStore
 from gateway.tenants import Tenant
 from gateway.v1 import sandbox_service_pb2 as pb
 from sandbox.engine import Engine, LiveSandbox
@@ -38,9 +39,10 @@ class SandboxService(SnapshotCalls):
         tended: TendedSandboxes,
         usage: SandboxUsage,
         snapshots: Snapshots,
-        history: TransitionStore,
+        forks: Forks,
+        history: SandboxTransitions,
     ) -> None:
-        super().__init__(snapshots)
+        super().__init__(snapshots, forks)
         self._engine = engine
         self._keeper = keeper
         self._tended = tended
@@ -52,17 +54,19 @@ class SandboxService(SnapshotCalls):
     async def ListSandboxes(  # noqa: N802
         self, tenant: Tenant, request: pb.ListSandboxesRequest, context: Context
     ) -> pb.ListSandboxesResponse:
-        """List the sandboxes that live, by id, a page at a time."""
+        """List the sandboxes that there are, by id, a page at a time."""
         del context
         size = page_size(request.page_size)
-        query = ("sandboxes", tenant.name, request.runtime, request.image)
+        state = state_of(request.state)
+        query = ("sandboxes", tenant.name, request.runtime, request.image, state)
         after = place_of(request.page_token, *query)
         found = [
             one
-            for one in await self._engine.live(tenant.name)
+            for one in await self._engine.listed(tenant.name)
             if (after is None or one.id > after[1])
             and request.runtime in ("", one.runtime)
             and request.image in ("", one.image)
+            and state in ("", one.state)
         ]
         shown, token = paged(found, size, lambda one: (0, one.id), *query)
         return pb.ListSandboxesResponse(sandboxes=[self._message(tenant, one) for one in shown], next_page_token=token)
@@ -80,13 +84,13 @@ class SandboxService(SnapshotCalls):
     async def StopSandbox(  # noqa: N802
         self, tenant: Tenant, request: pb.StopSandboxRequest, context: Context
     ) -> pb.StopSandboxResponse:
-        """Remove the sandbox of a thread, whichever gateway has it."""
+        """Stop the sandbox of a thread, whichever gateway has it."""
         del context
         thread = _thread(request.thread)
-        was = await self._tended.stop(tenant, thread)
-        if was is None:
+        stopped = await self._tended.stop(tenant, thread)
+        if stopped is None:
             raise no_sandbox(thread)
-        return pb.StopSandboxResponse(sandbox=self._message(tenant, was))
+        return pb.StopSandboxResponse(sandbox=self._message(tenant, stopped))
 
     @unary
     async def CreateSandbox(  # noqa: N802
@@ -101,7 +105,7 @@ class SandboxService(SnapshotCalls):
     async def ResumeSandbox(  # noqa: N802
         self, tenant: Tenant, request: pb.ResumeSandboxRequest, context: Context
     ) -> pb.ResumeSandboxResponse:
-        """Start the sandbox of a thread that was stopped for being idle."""
+        """Start the sandbox of a thread that is stopped."""
         del context
         resumed = await self._tended.resume(tenant, _thread(request.thread))
         return pb.ResumeSandboxResponse(sandbox=self._message(tenant, resumed))
@@ -138,8 +142,8 @@ class SandboxService(SnapshotCalls):
         interval_ms = request.interval_ms or _INTERVAL_MS
         if interval_ms < _SHORTEST_MS:
             raise InvalidArgument(f"interval_ms: {_SHORTEST_MS} to 60,000 are expected; 0 means {_INTERVAL_MS:,}")
-        if thread is not None:
-            await self._tended.get(tenant, thread)
+        if thread is not None and (await self._tended.get(tenant, thread)).state != "running":
+            raise no_sandbox(thread)
         told = 0
         watched = self._usage.watch(tenant.name, thread, interval_s=interval_ms / 1000, readings=request.readings)
         async for found in watched:
@@ -165,8 +169,22 @@ class SandboxService(SnapshotCalls):
         told = [transition_message(one) for one in shown]
         return pb.ListSandboxTransitionsResponse(transitions=told, next_page_token=token)
 
+    @streaming
+    async def WatchSandboxTransitions(  # noqa: N802
+        self, tenant: Tenant, request: pb.WatchSandboxTransitionsRequest, context: Context
+    ) -> AsyncIterator[pb.WatchSandboxTransitionsResponse]:
+        """Stream what becomes of sandboxes; it never ends well, for there is always more to come."""
+        del context
+        thread = _thread(request.thread) if request.HasField("thread") else None
+        after = request.after_id if request.HasField("after_id") else None
+        async for one in self._history.watch(tenant.name, thread=thread, after=after):
+            told = None if one is None else transition_message(one)
+            yield pb.WatchSandboxTransitionsResponse(transition=told)
+        raise Unavailable("the gateway is stopping; watch again, after the id that came last, when it is back")
+
     def _message(self, tenant: Tenant, one: LiveSandbox) -> pb.Sandbox:
-        return sandbox_message(one, self._keeper.users(tenant.name, one.thread))
+        calls = self._keeper.users(tenant.name, one.thread)
+        return sandbox_message(one, calls, self._tended.ends_s(tenant, one))
 
 
 def _thread(name: str) -> str:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 
 from gateway.identity.presented import Context
 from gateway.services.timestamps import timestamp
-from gateway.serving.edge import Authenticator, unary
+from gateway.serving.edge import Authenticator, require_scope, unary
+from gateway.snapshots.forks import ForkAt, Forks
 from gateway.snapshots.snapshots import Snapshots
 from gateway.storage.snapshot_store import Snapshot
 from gateway.tenants import Tenant
 from gateway.v1 import sandbox_service_pb2 as pb
 from gateway.v1 import sandbox_service_pb2_grpc as grpc_pb
 
-_OF_SNAPSHOTS = ("CreateSnapshot", "ListSnapshots", "GetSnapshot", "DeleteSnapshot", "RestoreSnapshot")
+_OF_SNAPSHOTS = ("CreateSnapshot", "ListSnapshots", "GetSnapshot", "DeleteSnapshot", "RestoreSnapshot", "ForkThread")
 SNAPSHOT_SCOPES: Mapping[str, str] = dict.fromkeys(_OF_SNAPSHOTS, "files")
 
 
@@ -23,8 +25,9 @@ class SnapshotCalls(grpc_pb.SandboxServiceServicer):
     scope = "files"
     authenticate: Authenticator
 
-    def __init__(self, snapshots: Snapshots) -> None:
+    def __init__(self, snapshots: Snapshots, forks: Forks) -> None:
         self._snapshots = snapshots
+        self._forks = forks
 
     @unary
     async def CreateSnapshot(  # noqa: N802
@@ -70,8 +73,22 @@ class SnapshotCalls(grpc_pb.SandboxServiceServicer):
     ) -> pb.RestoreSnapshotResponse:
         """Put a snapshot in the place of a thread's files."""
         del context
-        restored = await self._snapshots.restore(tenant, request.snapshot_id, request.thread)
-        return pb.RestoreSnapshotResponse(snapshot=_message(restored), thread=request.thread or restored.thread)
+        restored, thread = await self._snapshots.restore(
+            tenant, request.snapshot_id, request.thread, request.request_id
+        )
+        return pb.RestoreSnapshotResponse(snapshot=_message(restored), thread=thread)
+
+    @unary
+    async def ForkThread(  # noqa: N802
+        self, tenant: Tenant, request: pb.ForkThreadRequest, context: Context
+    ) -> pb.ForkThreadResponse:
+        """Make a thread of another, with what was said in it."""
+        del context
+        require_scope("run")  # for what was said in a thread is in it
+        step = request.step if request.HasField("step") else None
+        at = ForkAt(request.snapshot_id, request.run_id, step)
+        made = await self._forks.fork(tenant, request.thread, request.new_thread, at, request_id=request.request_id)
+        return pb.ForkThreadResponse(**asdict(made))
 
 
 def _message(one: Snapshot) -> pb.Snapshot:
@@ -88,4 +105,6 @@ def _message(one: Snapshot) -> pb.Snapshot:
         stored_bytes=one.stored_bytes,
         skipped=one.skipped,
         stripped=one.stripped,
+        kind=f"SNAPSHOT_KIND_{one.kind.upper()}",
+        step=one.step,
     )

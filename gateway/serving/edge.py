@@ -90,6 +90,13 @@ def scope_of(service: Service | type[Service], method: str) -> str:
     return scopes.get(method, service.scope)
 
 
+def require_scope(scope: str) -> None:
+    """Raise ScopeMissing where the call under way was not made with a scope that it needs besides its RPC's own."""
+    who = PRINCIPAL.get(None)
+    if who is not None and scope not in who.scopes:
+        raise _scope_missing(who, scope)
+
+
 async def _admitted(service: Service, method: str, context: Context) -> Tenant | None:
     """Return the tenant of a call that may be made; Unauthenticated or ScopeMissing for others."""
     found = await service.authenticate(context)

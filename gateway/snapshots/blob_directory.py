@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from gateway.errors import Internal, NoSpace
@@ -19,7 +20,7 @@ DIGEST_BYTES = 32
 _RAW, _DEFLATED = b"r", b"z"
 _LEVEL = 1
 # What of a piece is tried first: where that does not shrink by a tenth, the piece is kept as it is.
-_SAMPLE_BYTES = 64 * 1024
+_SAMPLE_BYTES = 4 * 1024
 _WORTH = 0.9
 _BLOCK_BYTES = 4096
 # The database is on the same disk as a rule, and a gateway whose database has no room serves nobody.
@@ -28,21 +29,34 @@ _LOOK_EVERY_BYTES = 16 * 1024 * 1024
 
 
 class BlobDirectory:
-    """Blocks; for threads. One process at a time writes and sweeps, others may read."""
+    """Blocks; for threads, also several at once. One process at a time writes and sweeps, others may read."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._unlooked_bytes = _LOOK_EVERY_BYTES
+        self._lock = threading.Lock()
+        # What some thread is writing: no second one does.
+        self._writing: set[bytes] = set()
 
     def put(self, data: bytes) -> tuple[bytes, int]:
         """Keep a piece of at most BLOB_LIMIT_BYTES; return its digest, and how many bytes of disk that took.
 
-        NoSpace, before the disk is full.
+        NoSpace, before the disk is full. Where another thread is writing the very same piece, its name is there when
+        that is done.
         """
         digest = hashlib.sha256(data).digest()
         path = self._path(digest.hex())
-        if path.exists():
-            return digest, 0
+        with self._lock:
+            if digest in self._writing or path.exists():
+                return digest, 0
+            self._writing.add(digest)
+        try:
+            return digest, self._write(path, data)
+        finally:
+            with self._lock:
+                self._writing.discard(digest)
+
+    def _write(self, path: Path, data: bytes) -> int:
         self._refuse_full_disk(len(data))
         kept = _packed(data)
         half = path.with_suffix(".half")
@@ -52,7 +66,7 @@ class BlobDirectory:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             half.write_bytes(kept)
         half.rename(path)
-        return digest, on_disk(len(kept))
+        return on_disk(len(kept))
 
     def has(self, digest: bytes) -> bool:
         """Return whether a piece is there."""
@@ -84,6 +98,19 @@ class BlobDirectory:
                 left_bytes += on_disk(path.stat().st_size)
         return left_bytes
 
+    def remove(self, digests: Collection[bytes]) -> int:
+        """Remove some pieces; return how many bytes of disk that freed. One that is not there is no error."""
+        freed_bytes = 0
+        for digest in digests:
+            path = self._path(digest.hex())
+            try:
+                size_bytes = on_disk(path.stat().st_size)
+                path.unlink()
+            except FileNotFoundError:
+                continue
+            freed_bytes += size_bytes
+        return freed_bytes
+
     def _names(self) -> Iterator[tuple[str, Path]]:
         """Yield what is in here in the order of digests, a fraction in memory at a time."""
         for fraction in sorted(self._directory.iterdir()) if self._directory.exists() else ():
@@ -108,7 +135,9 @@ def on_disk(size_bytes: int) -> int:
 
 
 def _packed(data: bytes) -> bytes:
-    sample = data[:_SAMPLE_BYTES]
+    # From its midst: many formats begin with what is packed well, and are packed already.
+    begin = max(0, (len(data) - _SAMPLE_BYTES) // 2)
+    sample = data[begin : begin + _SAMPLE_BYTES]
     deflated = zlib.compress(sample, _LEVEL)
     if len(deflated) > _WORTH * len(sample):
         return _RAW + data

@@ -1,9 +1,10 @@
 """One snapshot as files: its manifest and the digests of its pieces.
 
     <id>.pieces      the digests, in order, each once: what a sweep keeps
+    <id>.metadata    what was kept with the thread, compressed JSON; goes with the thread
     <id>.manifest    a line of JSON for each entry, compressed; the last says how many there were
 
-The manifest gets its name last, when all that it points to is on the disk. Neither is ever changed after that.
+The manifest gets its name last, when all that it points to is on the disk. None is ever changed after that.
 """
 
 from __future__ import annotations
@@ -12,19 +13,28 @@ import ctypes
 import json
 import os
 import zlib
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 from gateway.errors import Internal, QuotaExceeded, TooLarge
 from gateway.snapshots.blob_directory import BLOB_LIMIT_BYTES, DIGEST_BYTES, BlobDirectory, on_disk
 from sandbox.workspace_archive import PERMISSIONS, Contents, WorkspaceEntry
 
-MANIFEST, PIECES, HALF = ".manifest", ".pieces", ".half"
+MANIFEST, PIECES, METADATA, HALF = ".manifest", ".pieces", ".metadata", ".half"
+KINDS = (MANIFEST, PIECES, METADATA)
+# Far more than a thread may have (gateway/runs/thread_history.py), so that no file is inflated without end.
+_METADATA_LIMIT_BYTES = 64 * 1024 * 1024
 # The digests of the pieces of one snapshot are in memory while it is written.
 _PIECES_LIMIT = 250_000
 _READ_BYTES = 64 * 1024
+# What is hashed and packed at a time, and by how many; what is under way is in memory.
+_WAITING_BYTES = 2 * BLOB_LIMIT_BYTES
+_THREADS = min(4, os.cpu_count() or 1)
 _VERSION = 1
 _LEVEL = 1
 
@@ -52,7 +62,14 @@ class Written:
     stripped: int = 0
 
 
-def write(directory: Path, id_: str, blobs: BlobDirectory, contents: Contents, limits: Limits) -> Written:
+def write(
+    directory: Path,
+    id_: str,
+    blobs: BlobDirectory,
+    contents: Contents,
+    limits: Limits,
+    metadata: Mapping[str, str] = MappingProxyType({}),
+) -> Written:
     """Write a snapshot, from the beginning each time; OSError, TooLarge, QuotaExceeded, NoSpace leave none."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     manifest = directory / f"{id_}{MANIFEST}"
@@ -61,15 +78,22 @@ def write(directory: Path, id_: str, blobs: BlobDirectory, contents: Contents, l
     with half.open("wb") as file:
         lines = _Lines(file)
         lines.write({"version": _VERSION})
-        writing = _Writing(blobs, limits)
-        for entry, content in contents:
-            told = writing.taken(entry, content)
-            if told is not None:
-                lines.write(told)
+        threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="snapshot")
+        try:
+            writing = _Writing(blobs, limits, threads)
+            for entry, content in contents:
+                lines.write_all(writing.take(entry, content))
+            lines.write_all(writing.rest())
+        finally:
+            threads.shutdown(cancel_futures=True)
         lines.write({"entries": writing.entries})
         lines.end()
     pieces.write_bytes(b"".join(sorted(writing.digests)))
-    stored = writing.stored_bytes + on_disk(half.stat().st_size) + on_disk(pieces.stat().st_size)
+    beside = directory / f"{id_}{METADATA}"
+    beside.write_bytes(zlib.compress(json.dumps(dict(metadata)).encode("ascii"), _LEVEL))
+    stored = writing.stored_bytes + sum(on_disk(path.stat().st_size) for path in (half, pieces, beside))
+    if stored > limits.stored_bytes:
+        raise quota_exceeded(limits.stored_bytes)
     _sync_disk(directory)
     half.rename(manifest)
     _sync(directory)
@@ -88,6 +112,18 @@ def read(directory: Path, id_: str, blobs: BlobDirectory) -> Contents:
     raise _damaged()
 
 
+def read_metadata(directory: Path, id_: str) -> Mapping[str, str] | None:
+    """Return what was kept with a snapshot's thread; None where it is gone, Internal where it is damaged."""
+    try:
+        packed = (directory / f"{id_}{METADATA}").read_bytes()
+        found = json.loads(zlib.decompressobj().decompress(packed, _METADATA_LIMIT_BYTES))
+        return {str(key): str(value) for key, value in found.items()}
+    except FileNotFoundError:
+        return None
+    except (OSError, zlib.error, ValueError, AttributeError) as error:
+        raise _damaged() from error
+
+
 def check_whole(directory: Path, id_: str, blobs: BlobDirectory) -> None:
     """Raise Internal where a piece is gone: before anything is removed for the sake of this snapshot."""
     if not (directory / f"{id_}{MANIFEST}").exists():
@@ -104,19 +140,23 @@ def digests_of(path: Path) -> Iterator[bytes]:
 
 
 class _Writing:
-    """What has been taken so far."""
+    """What has been taken so far; pieces are hashed and packed by some threads, a few of them at a time."""
 
-    def __init__(self, blobs: BlobDirectory, limits: Limits) -> None:
+    def __init__(self, blobs: BlobDirectory, limits: Limits, threads: Executor) -> None:
         self._blobs = blobs
         self._limits = limits
+        self._threads = threads
+        # Lines with a piece each, and with none when they are whole.
+        self._waiting: deque[tuple[dict[str, Any], Future[tuple[bytes, int]] | None, int]] = deque()
+        self._waiting_bytes = 0
         self.digests: set[bytes] = set()
         self.entries = self.files = self.size_bytes = self.stored_bytes = self.skipped = self.stripped = 0
 
-    def taken(self, entry: WorkspaceEntry, content: Iterator[bytes]) -> dict[str, Any] | None:
-        """Keep an entry; return its line of the manifest, None where it is skipped."""
+    def take(self, entry: WorkspaceEntry, content: Iterator[bytes]) -> Iterator[dict[str, Any]]:
+        """Keep an entry, unless it is to be skipped; yield lines of the manifest whose pieces are kept by now."""
         if entry.kind in ("special", "misnamed"):
             self.skipped += 1
-            return None
+            return
         limits = self._limits
         if self.entries >= limits.entries or len(self.digests) >= _PIECES_LIMIT:
             raise TooLarge(f"a snapshot has at most {limits.entries:,} files; remove some")
@@ -127,16 +167,30 @@ class _Writing:
         self.entries += 1
         self.files += entry.kind in ("file", "hardlink")
         self.size_bytes += entry.size_bytes
-        pieces = [self._kept(piece) for piece in _cut(content)]
-        return {**asdict(entry), "mode": entry.mode & PERMISSIONS, "pieces": [digest.hex() for digest in pieces]}
+        line = {**vars(entry), "mode": entry.mode & PERMISSIONS, "pieces": []}
+        for piece in _cut(content):
+            yield from self.rest(_WAITING_BYTES - len(piece))
+            self._waiting.append((line, self._threads.submit(self._blobs.put, piece), len(piece)))
+            self._waiting_bytes += len(piece)
+        self._waiting.append((line, None, 0))
 
-    def _kept(self, piece: bytes) -> bytes:
-        digest, stored = self._blobs.put(piece)
+    def rest(self, limit_bytes: int = -1) -> Iterator[dict[str, Any]]:
+        """Yield lines of the manifest until no more bytes than that are under way; below 0 until nothing is."""
+        while self._waiting and self._waiting_bytes > limit_bytes:
+            line, putting, size_bytes = self._waiting.popleft()
+            if putting is None:
+                yield line
+            else:
+                self._waiting_bytes -= size_bytes
+                line["pieces"].append(self._kept(putting))
+
+    def _kept(self, putting: Future[tuple[bytes, int]]) -> str:
+        digest, stored = putting.result()
         self.digests.add(digest)
         self.stored_bytes += stored
         if self.stored_bytes > self._limits.stored_bytes:
             raise quota_exceeded(self._limits.stored_bytes)
-        return digest
+        return digest.hex()
 
 
 class _Lines:
@@ -148,6 +202,10 @@ class _Lines:
 
     def write(self, line: dict[str, Any]) -> None:
         self._file.write(self._packing.compress(json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"))
+
+    def write_all(self, lines: Iterator[dict[str, Any]]) -> None:
+        for line in lines:
+            self.write(line)
 
     def end(self) -> None:
         self._file.write(self._packing.flush())

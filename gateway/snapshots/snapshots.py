@@ -1,8 +1,7 @@
 """Snapshots of all tenants: taken, listed, deleted, and restored.
 
 A snapshot is there when its row is, which is written last; what a crash leaves of one goes with the tenant's next, or
-with the next start. A restore replaces the files of a thread as a whole: nothing begins in the thread meanwhile, nor
-after a crash in the midst of it, until it is restored again or deleted.
+with the next start. Those of steps and runs that nobody asked for make room for others, and go with their thread.
 """
 
 from __future__ import annotations
@@ -13,39 +12,33 @@ import hashlib
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import structlog
-from pydantic import JsonValue
 
 from agent.cancellation import to_the_end
 from gateway.calls.thread_engines import ThreadEngines
 from gateway.clock import MakeId, NowUs, make_id, now_us
-from gateway.errors import (
-    InProgress,
-    NotFound,
-    QuotaExceeded,
-    RequestIdReused,
-    ThreadBusy,
-    TooLarge,
-    Unavailable,
-)
-from gateway.identity.principal import actor
+from gateway.errors import AirlockError, InProgress, NotFound, RequestIdReused
 from gateway.paging import page_size, paged, place_of
-from gateway.snapshots.snapshot_directory import SnapshotDirectory
-from gateway.snapshots.snapshot_files import Limits, Written, quota_exceeded
-from gateway.storage.audit_store import AuditEntry
-from gateway.storage.database import ConstraintViolated
+from gateway.snapshots.restoring import Restoring
+from gateway.snapshots.snapshot_directory import PATIENCE_S, SnapshotDirectory
+from gateway.snapshots.taking import Taken, Taking
 from gateway.storage.entities import Thread
-from gateway.storage.erasure_store import CallUnderWay, RunUnderWay
-from gateway.storage.snapshot_store import RESTORING, Snapshot, SnapshotStore, ThreadGoing
+from gateway.storage.restore_store import RestoreStore, WorkspaceRequest
+from gateway.storage.run_writes import KeptStep
+from gateway.storage.snapshot_store import Snapshot, SnapshotStore
 from gateway.storage.store import Store
 from gateway.storage.thread_store import ThreadRow, ThreadStore
 from gateway.tenants import Tenant
 from sandbox.container_config import digest
-from sandbox.engine import Engine, SandboxSpec
-from sandbox.errors import WorkspaceIncomplete
+from sandbox.engine import Engine
 
 log = structlog.get_logger(__name__)
+# A run waits longer for its turn than a caller who can come again.
+_STEP_PATIENCE_S = 4 * PATIENCE_S
+# More than a thread may have: metadata from before there was that limit is kept all the same.
+_METADATA_LIMIT_BYTES = 16 * 1024 * 1024
 
 
 class Snapshots:
@@ -56,19 +49,22 @@ class Snapshots:
         directory: Path,
         engine: Engine,
         engines: ThreadEngines,
-        store: SnapshotStore,
+        stores: tuple[SnapshotStore, RestoreStore],
         threads: tuple[Store, ThreadStore],
         *,
         clock: NowUs = now_us,
         ids: MakeId = make_id,
     ) -> None:
         self._directory = directory
-        self._engine = engine
         self._engines = engines
-        self._store = store
+        self._store, self._restores = stores
         self._threads, self._listed = threads
-        self._clock = clock
-        self._ids = ids
+        self.taking = Taking(engine, self._store, clock=clock, ids=ids)
+        self.restoring = Restoring(engine, engines, self._restores, ids)
+
+    def of(self, tenant: str) -> SnapshotDirectory:
+        """Return where a tenant's are."""
+        return SnapshotDirectory(self._directory / digest(tenant))
 
     async def create(self, tenant: Tenant, thread: str, *, comment: str, request_id: str = "") -> Snapshot:
         """Keep the files of a thread as they are now. With the same request id the same snapshot is returned.
@@ -80,29 +76,31 @@ class Snapshots:
             return known
         row = await self._row(tenant, thread)
         await self._engines.refuse_other(Thread(row.id, tenant.name, thread))
-        directory = self._of(tenant.name)
+        directory = self.of(tenant.name)
         async with directory.alone():
             if (known := await self._asked_before(tenant, request)) is not None:
                 return known
-            others = await self._store.ids(tenant.name)
-            spec = tenant.sandbox_spec(thread)
-            limits = await self._limits(tenant, spec, directory, others)
-            id_ = self._ids("snap")
-            try:
-                said = await self._store.message_count(row.id)
-                written = await self._written(spec, directory, id_, limits)
-                snapshot = self._snapshot(tenant, row, id_, comment, said, written)
-                await self._store.add(snapshot, row.id, request, _told("snapshot_created", snapshot, thread))
-            except ThreadGoing:
-                await self._swept(directory, others)
-                raise _going(thread) from None
-            except ConstraintViolated:
-                await self._swept(directory, others)
-                raise InProgress("another gateway has taken this snapshot; ask again for it") from None
-            except BaseException:
-                await self._swept(directory, others)
-                raise
-            return snapshot
+            metadata = await self._listed.metadata(row.id, limit_bytes=_METADATA_LIMIT_BYTES)
+            said = await self._store.message_count(row.id)
+            what = Taken(row.id, row.name, said, comment=comment, run_id=row.run_id or "", metadata=metadata or {})
+            return await self.taking.take(tenant, directory, what, request)
+
+    async def keep_step(self, tenant: Tenant, run_id: str, number: int, step: KeptStep, kind: str) -> Snapshot:
+        """Keep the files of a thread after a step of a run, or after the run; `step` is what it adds to the thread.
+
+        Raises OtherEngine, QuotaExceeded, TooLarge, NoSpace, InProgress, and SandboxError.
+        """
+        thread = step.thread
+        await self._engines.refuse_other(thread)
+        metadata = dict(await self._listed.metadata(thread.id, limit_bytes=_METADATA_LIMIT_BYTES) or {})
+        for key in step.removed:
+            metadata.pop(key, None)
+        metadata.update(step.changed)
+        said = step.position + len(step.said)
+        what = Taken(thread.id, thread.name, said, kind, run_id=run_id, step=number, metadata=metadata)
+        directory = self.of(tenant.name)
+        async with directory.alone(_STEP_PATIENCE_S):
+            return await self.taking.take(tenant, directory, what)
 
     async def get(self, tenant: Tenant, id_: str) -> Snapshot:
         """Return a snapshot; NotFound also when it is another tenant's."""
@@ -120,49 +118,67 @@ class Snapshots:
 
     async def delete(self, tenant: Tenant, id_: str) -> Snapshot:
         """Remove a snapshot for good, and return it as it was; NotFound, InProgress."""
-        directory = self._of(tenant.name)
+        directory = self.of(tenant.name)
         async with directory.alone():
             snapshot = await self.get(tenant, id_)
-            if not await self._store.remove(tenant.name, id_, _told("snapshot_deleted", snapshot, snapshot.thread)):
-                raise NotFound(f"no snapshot {id_[:64]!r}: it was deleted just now")
-            await self._swept(directory, await self._store.ids(tenant.name))
+            await to_the_end(self.taking.remove(tenant.name, directory, [snapshot]))
         return snapshot
 
-    async def restore(self, tenant: Tenant, id_: str, thread: str) -> Snapshot:
+    async def restore(self, tenant: Tenant, id_: str, thread: str, request_id: str = "") -> tuple[Snapshot, str]:
         """Have a snapshot in the place of a thread's files, or its own thread's; a thread that is not there is made.
 
-        Raises NotFound, ThreadBusy while a run or a call is under way in it, OtherEngine, TooLarge, Internal,
+        Return the snapshot and the thread's name. What was done for a request id is not done again. Raises NotFound,
+        ThreadBusy while a run or a call is under way in it, OtherEngine, TooLarge, Internal, RequestIdReused,
         Unavailable where the files are gone and the snapshot did not come, and SandboxError.
         """
+        request = WorkspaceRequest(tenant.name, request_id, _digest("restore", id_, thread)) if request_id else None
+        if request is not None and (answer := await self._answer(request)) is not None:
+            return Snapshot(**answer["snapshot"]), str(answer["thread"])
         snapshot = await self.get(tenant, id_)
         limit = tenant.policy.document.quotas.threads_limit
         target = await self._threads.thread(tenant.name, thread or snapshot.thread, limit=limit)
         spec = tenant.sandbox_spec(target.name)
-        if snapshot.size_bytes > spec.limits.workspace_bytes:
-            raise TooLarge(
-                f"the snapshot has {snapshot.size_bytes:,} bytes, and a workspace of this tenant at most "
-                f"{spec.limits.workspace_bytes:,}: have the operator raise sandbox.workspace_mib"
-            )
-        await self._engines.claim(target)
-        async with self._of(tenant.name).shared():
+        if request is not None:
+            said = {"snapshot": snapshot.__dict__, "thread": target.name}
+            request = WorkspaceRequest(tenant.name, request_id, request.digest, json.dumps(said))
+        directory = self.of(tenant.name)
+        async with directory.shared():
             # To its end, though the caller went away: half of it is of no use to anybody.
-            await to_the_end(self._restore(snapshot, target, spec))
-        return snapshot
+            await to_the_end(self.restoring.restore(snapshot, directory, target, spec, request))
+        return snapshot, target.name
+
+    async def forget_thread(self, tenant: str, thread: str) -> None:
+        """Remove what is kept of a thread but for the snapshots that somebody asked for: it is being deleted."""
+        row = await self._listed.get(tenant, thread)
+        kept = await self._store.of_thread(row.id) if row is not None else ()
+        if not kept:
+            return
+        directory = self.of(tenant)
+        async with directory.alone():
+            await self.taking.remove(tenant, directory, [one for one in kept if one.automatic])
+            await asyncio.to_thread(directory.forget_metadata, [one.id for one in kept])
 
     async def erase(self, tenant: str) -> None:
         """Remove all files of a tenant's snapshots, for it is deleted; InProgress while one is taken."""
-        directory = self._of(tenant)
+        directory = self.of(tenant)
         async with directory.alone():
             await asyncio.to_thread(directory.erase)
 
     async def left_of(self, tenant: str) -> Mapping[str, int]:
         """Return how many `snapshot_files` there are of a tenant."""
-        return {"snapshot_files": await asyncio.to_thread(self._of(tenant).count)}
+        return {"snapshot_files": await asyncio.to_thread(self.of(tenant).count)}
 
     @contextlib.asynccontextmanager
     async def tidying(self) -> AsyncIterator[None]:
         """Remove in the background what gateways left that died while they took a snapshot; the block's end ends it."""
-        task = asyncio.create_task(self.sweep())
+
+        async def work() -> None:
+            try:
+                await self.sweep()
+            except AirlockError as error:
+                log.warning("what is left of snapshots stays until the next start", error=str(error))
+
+        task = asyncio.create_task(work())
         try:
             yield
         finally:
@@ -176,74 +192,21 @@ class Snapshots:
             directory = SnapshotDirectory(self._directory / name)
             with contextlib.suppress(InProgress):  # who is at it does the same
                 async with directory.alone():
-                    known = await self._store.ids(whose[name]) if name in whose else ()
-                    await self._swept(directory, known)
+                    if name in whose:
+                        await self.taking.sweep(directory, whose[name])
+                        gone = await self._store.threadless(whose[name])
+                        await asyncio.to_thread(directory.forget_metadata, gone)
+                    else:
+                        await asyncio.to_thread(directory.sweep, ())
 
-    async def _restore(self, snapshot: Snapshot, target: Thread, spec: SandboxSpec) -> None:
-        directory = self._of(snapshot.tenant)
-        await asyncio.to_thread(directory.check_whole, snapshot.id)
-        mark = self._ids(RESTORING.removesuffix("_"))
-        try:
-            earlier = await self._store.begin_restore(target.id, mark)
-        except ThreadGoing:
-            raise _going(target.name) from None
-        except RunUnderWay as error:
-            raise ThreadBusy(f"run {error} is under way in thread {target.name!r}: cancel it first") from error
-        except CallUnderWay as error:
-            raise ThreadBusy(f"calls are under way in thread {target.name!r}: wait until they are over") from error
-        try:
-            await self._engine.replace_workspace(spec, lambda: directory.read(snapshot.id))
-        except WorkspaceIncomplete as error:
-            raise Unavailable(
-                f"thread {target.name!r} has neither its old files nor the snapshot's, and takes no calls until it is "
-                f"restored again or deleted: {error}"
-            ) from error
-        except Exception:
-            await self._store.give_up_restore(target.id, mark, earlier)
-            raise
-        await self._store.end_restore(target.id, _told("snapshot_restored", snapshot, target.name))
-
-    async def _limits(
-        self, tenant: Tenant, spec: SandboxSpec, directory: SnapshotDirectory, others: frozenset[str]
-    ) -> Limits:
-        """Return what one more snapshot may have; QuotaExceeded where there can be none."""
-        quotas = tenant.policy.document.quotas
-        if len(others) >= quotas.snapshots_limit:
-            raise QuotaExceeded(
-                f"snapshots: this tenant has {len(others)} snapshots and {quotas.snapshots_limit} is the quota; delete "
-                "some (`airlock sandbox snapshots --delete ID`)",
-                quota="snapshots",
-                limit=str(quotas.snapshots_limit),
-            )
-        left_bytes = quotas.snapshot_bytes_limit - await asyncio.to_thread(directory.sweep, others)
-        if left_bytes <= 0:
-            raise quota_exceeded(0)
-        return Limits(spec.limits.workspace_bytes, left_bytes)
-
-    async def _written(self, spec: SandboxSpec, directory: SnapshotDirectory, id_: str, limits: Limits) -> Written:
-        written = await self._engine.save_workspace(spec, lambda contents: directory.write(id_, contents, limits))
-        if written is None:  # no call has made files yet
-            written = await asyncio.to_thread(directory.write, id_, iter(()), limits)
-        return written
-
-    def _snapshot(
-        self, tenant: Tenant, row: ThreadRow, id_: str, comment: str, said: int, written: Written
-    ) -> Snapshot:
-        return Snapshot(
-            id=id_,
-            tenant=tenant.name,
-            thread=row.name,
-            created_us=self._clock(),
-            created_by=actor(),
-            comment=comment,
-            run_id=row.run_id or "",
-            messages=said,
-            files=written.files,
-            size_bytes=written.size_bytes,
-            stored_bytes=written.stored_bytes,
-            skipped=written.skipped,
-            stripped=written.stripped,
-        )
+    async def _answer(self, request: WorkspaceRequest) -> Any | None:
+        """Return what a restore was answered that was asked for before, None where it is not done."""
+        known = await self._restores.request(request.tenant, request.id)
+        if known is None:
+            return None
+        if known.digest != request.digest:
+            raise RequestIdReused(f"request_id: {request.id!r} was given to another request; take a new one for each")
+        return None if known.answer is None else json.loads(known.answer)
 
     async def _asked_before(self, tenant: Tenant, request: tuple[str, str]) -> Snapshot | None:
         found = await self._store.of_request(tenant.name, request[0]) if request[0] else None
@@ -253,32 +216,11 @@ class Snapshots:
             raise RequestIdReused(f"request_id: {request[0]!r} was given to another snapshot; take a new one for each")
         return found[0]
 
-    async def _swept(self, directory: SnapshotDirectory, known: Sequence[str] | frozenset[str]) -> None:
-        """Sweep, though the caller went away; what cannot be removed now is with the next."""
-        try:
-            await to_the_end(asyncio.to_thread(directory.sweep, known))
-        except Unavailable as error:
-            log.warning("what is left of a snapshot stays until the next one", error=str(error))
-
     async def _row(self, tenant: Tenant, name: str) -> ThreadRow:
         row = await self._listed.get(tenant.name, name)
         if row is None:
             raise NotFound(f"no thread {name[:64]!r}: `airlock thread list` shows their names")
         return row
-
-    def _of(self, tenant: str) -> SnapshotDirectory:
-        return SnapshotDirectory(self._directory / digest(tenant))
-
-
-def _told(kind: str, snapshot: Snapshot, thread: str) -> AuditEntry:
-    details: dict[str, JsonValue] = {"snapshot": snapshot.id, "of_thread": snapshot.thread, "files": snapshot.files}
-    return AuditEntry(
-        snapshot.tenant, kind, actor=actor(), thread=thread, size_bytes=snapshot.size_bytes, details=details
-    )
-
-
-def _going(name: str) -> ThreadBusy:
-    return ThreadBusy(f"thread {name[:64]!r} is being deleted, or was just now: take another")
 
 
 def _digest(*texts: str) -> str:

@@ -18,7 +18,7 @@ Tenants:
     policy_store, quota_store           versions of policies; what was used of quotas
     approval_store, approval_writes, approval_expiry, grant_store    approvals, and what was granted with them
     audit_store, audit_reader           the audit's chains, written and read
-    snapshot_store                          what was kept of threads' files
+    snapshot_store, restore_store, fork_store, thread_marks    what was kept of threads' files, put back, and forked
     transition_store                    what became of sandboxes
     retention_store, erasure_store, tenant_rows    what is too old, what is deleted, and what is there
 """

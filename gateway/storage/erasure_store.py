@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from pydantic import JsonValue
@@ -31,6 +32,7 @@ from gateway.storage.tables import (
     tool_calls,
 )
 from gateway.storage.tenant_rows import belongs_to_tenant
+from gateway.storage.thread_marks import FORKING, RESTORING
 
 AUDIT = frozenset({audit_records.name, audit_heads.name})
 """The tables of the audit, which stays unless its deletion is asked for."""
@@ -53,6 +55,13 @@ class DeletionLost(Exception):
     """Another deletion of the thread has taken the place of this."""
 
 
+@dataclass(frozen=True)
+class Begun:
+    """A deletion that has begun; `mark` is what a restore or a fork had left in its place, None without one."""
+
+    mark: str | None = None
+
+
 class ErasureStore:
     """Removes rows for good."""
 
@@ -61,27 +70,32 @@ class ErasureStore:
         self._clock = clock
         self._audit = AuditStore(database, clock)
 
-    async def begin(self, tenant: str, name: str, deletion: str) -> bool:
-        """Let no run and no call begin in a thread any more; return whether there is such a thread.
+    async def begin(self, tenant: str, name: str, deletion: str) -> Begun | None:
+        """Let no run and no call begin in a thread any more; return None where there is no such thread.
 
         `deletion` is this deletion's id: it takes the place of an earlier one, which was cut short or has lost. Raises
         RunUnderWay and CallUnderWay, with nothing changed.
         """
 
-        def work(connection: Connection) -> bool:
+        def work(connection: Connection) -> Begun | None:
             found = connection.execute(_thread(tenant, name)).first()
             if found is None:
-                return False
+                return None
             refuse_under_way(connection, found.id)
             connection.execute(update(threads).where(threads.c.id == found.id).values(deletion=deletion))
-            return True
+            marked = found.deletion is not None and found.deletion.startswith((RESTORING, FORKING))
+            return Begun(found.deletion if marked else None)
 
         return await self._database.transact(work)
 
-    async def give_up(self, tenant: str, name: str, deletion: str) -> None:
-        """Let runs and calls begin in a thread again, unless another deletion has taken the place of this."""
+    async def give_up(self, tenant: str, name: str, deletion: str, begun: Begun | None = None) -> None:
+        """Let runs and calls begin in a thread again, unless another deletion has taken the place of this.
+
+        One whose restore was cut short takes none after this either.
+        """
         own = (threads.c.tenant == tenant) & (threads.c.name == name) & (threads.c.deletion == deletion)
-        await self._database.write((update(threads).where(own).values(deletion=None), None))
+        mark = begun.mark if begun is not None else None
+        await self._database.write((update(threads).where(own).values(deletion=mark), None))
 
     async def remove_thread(
         self, tenant: str, name: str, actor: str, deletion: str | None = None
@@ -100,11 +114,7 @@ class ErasureStore:
                 raise DeletionLost
             thread_id = found.id
             refuse_under_way(connection, thread_id)
-            removed = {}
-            for table in _TABLES:
-                belongs = belongs_to_thread(table, thread_id)
-                if belongs is not None:
-                    removed[table.name] = connection.execute(delete(table).where(belongs)).rowcount
+            removed = remove_rows(connection, thread_id)
             entry = AuditEntry(tenant, "thread_deleted", actor=actor, thread=name, details=dict(removed))
             self._audit.append(connection, entries=[entry])
             return removed
@@ -269,6 +279,16 @@ def _is_executing(tenant: str) -> ColumnElement[bool]:
     return (tool_calls.c.tenant == tenant) & (tool_calls.c.state == "executing")
 
 
+def remove_rows(connection: Connection, thread_id: str) -> Mapping[str, int]:
+    """Remove every row of a thread; return how many, by table."""
+    removed = {}
+    for table in _TABLES:
+        belongs = belongs_to_thread(table, thread_id)
+        if belongs is not None:
+            removed[table.name] = connection.execute(delete(table).where(belongs)).rowcount
+    return removed
+
+
 def refuse_under_way(connection: Connection, thread_id: str) -> None:
     """Raise RunUnderWay or CallUnderWay: a call is from before it asks for its sandbox until its outcome is written."""
     running = select(runs.c.id).where(runs.c.thread_id == thread_id, runs.c.status.in_(RUNS_UNDER_WAY))
@@ -282,10 +302,12 @@ def refuse_under_way(connection: Connection, thread_id: str) -> None:
 def belongs_to_thread(table: Table, thread_id: str) -> ColumnElement[bool] | None:
     """Return the condition for a table's rows that are a thread's; None for a table that belongs to none.
 
-    The audit names threads, and stays; snapshots name the thread and the run that they were taken of, and stay, too.
+    The audit names threads, and stays; so does a snapshot that somebody asked for, though it names its thread.
     """
-    if table.name in AUDIT or table is snapshots:
+    if table.name in AUDIT:
         return None
+    if table is snapshots:
+        return (snapshots.c.thread_id == thread_id) & (snapshots.c.kind != "asked")
     if table is threads:
         return threads.c.id == thread_id
     if "thread_id" in table.c:

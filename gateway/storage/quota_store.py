@@ -15,7 +15,7 @@ from gateway.clock import NowUs, now_us
 from gateway.errors import QuotaExceeded
 from gateway.storage.database import Database
 from gateway.storage.prepared import Prepared
-from gateway.storage.tables import counters, holds, runs, storage_use
+from gateway.storage.tables import counters, holds, runs, snapshots, storage_use
 
 # Of a name only the window that is counted in is needed. The one before stays for gateways whose clocks are behind.
 _KEPT_WINDOWS = 2
@@ -148,6 +148,16 @@ class QuotaStore:
         """Return how many threads a tenant has, and how many bytes are stored of it."""
         found = await self._database.look(_STORED, {"whose": tenant})
         return (found[0].threads, found[0].bytes) if found else (0, 0)
+
+    async def snapshots(self, tenant: str) -> tuple[int, int]:
+        """Return how many snapshots a tenant has, and how many bytes each added to the disk when it was taken, in all.
+
+        What one that was deleted since had in common with others is not in it.
+        """
+        added = func.coalesce(func.sum(snapshots.c.stored_bytes), 0).label("added")
+        query = select(func.count().label("snapshots"), added).where(snapshots.c.tenant == tenant)
+        found = (await self._database.rows(query))[0]
+        return int(found.snapshots), int(found.added)
 
     async def runs_at_once(self, tenant: str, name: str) -> int:
         """Return how many runs count as being under way."""

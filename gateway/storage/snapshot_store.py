@@ -1,8 +1,4 @@
-"""The queries of snapshots: what a tenant has kept of its threads' files, and which thread is being restored.
-
-A thread whose files are being replaced has a mark in the place of a deletion's id (threads.deletion), so nothing begins
-in it. The mark of a gateway that died stays: nobody knows what is in that workspace, until it is restored again.
-"""
+"""The queries of snapshots: what a tenant has kept of its threads' files. See also restore_store.py, fork_store.py."""
 
 from __future__ import annotations
 
@@ -10,28 +6,27 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, tuple_, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, tuple_
 
 from gateway.clock import NowUs, now_us
 from gateway.paging import Place
 from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database
-from gateway.storage.erasure_store import refuse_under_way
+from gateway.storage.restore_store import ThreadGoing
 from gateway.storage.tables import messages, snapshots, threads
+from gateway.storage.thread_marks import RESTORING
 
-RESTORING = "rst_"
-"""How a mark begins: what else stands in its place is a deletion."""
-
-
-class ThreadGoing(Exception):
-    """The thread is gone, or is being deleted."""
+ASKED, STEP, RUN, FORK = "asked", "step", "run", "fork"
+"""Why there is a snapshot: somebody asked for it, a step or a run ended, a thread was forked. All but the first are
+automatic: they make room for others, and go with their thread."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
     """A row. `thread` is the name of the thread it was taken of, `messages` is how many were said in it by then.
 
-    `stored_bytes` is what it added on the disk; `run_id` the run that was under way, or "".
+    `stored_bytes` is what it added on the disk; `run_id` the run that was under way, or ""; `step` is the last one of
+    that run that is in it, 0 where it was not taken between two steps.
     """
 
     id: str
@@ -47,6 +42,14 @@ class Snapshot:
     stored_bytes: int
     skipped: int
     stripped: int
+    thread_id: str = ""
+    kind: str = ASKED
+    step: int = 0
+
+    @property
+    def automatic(self) -> bool:
+        """Whether nobody asked for it by its own."""
+        return self.kind != ASKED
 
 
 _COLUMNS = tuple(snapshots.c[name] for name in Snapshot.__dataclass_fields__)
@@ -60,23 +63,31 @@ class SnapshotStore:
         self._clock = clock
         self._audit = AuditStore(database, clock)
 
-    async def add(self, snapshot: Snapshot, thread_id: str, request: tuple[str, str], told: AuditEntry) -> None:
-        """Write a snapshot and its record; `request` is its request's id, or "", and digest.
+    async def add(self, snapshot: Snapshot, request: tuple[str, str], told: AuditEntry) -> frozenset[str]:
+        """Write a snapshot and its record; return what it replaces. `request` is its request's id, or "", and digest.
 
+        One of a step takes the place of those of the same run from that step on, which an earlier gateway had taken.
         ThreadGoing where its thread goes, ConstraintViolated where another has the request's id.
         """
         id_, digest = request
 
-        def work(connection: Connection) -> None:
-            query = select(threads.c.deletion).where(threads.c.id == thread_id).with_for_update()
+        def work(connection: Connection) -> frozenset[str]:
+            query = select(threads.c.deletion).where(threads.c.id == snapshot.thread_id).with_for_update()
             found = connection.execute(query).first()
             if found is None or (found.deletion is not None and not found.deletion.startswith(RESTORING)):
                 raise ThreadGoing
+            replaced: frozenset[str] = frozenset()
+            if snapshot.step:
+                of_run = (snapshots.c.thread_id == snapshot.thread_id) & (snapshots.c.run_id == snapshot.run_id)
+                later = of_run & (snapshots.c.step >= snapshot.step)
+                replaced = frozenset(row.id for row in connection.execute(select(snapshots.c.id).where(later)))
+                connection.execute(delete(snapshots).where(later))
             row = {**asdict(snapshot), "request_id": id_ or None, "request_digest": digest if id_ else None}
             connection.execute(insert(snapshots), row)
             self._audit.append(connection, entries=[told])
+            return replaced
 
-        await self._database.transact(work)
+        return await self._database.transact(work)
 
     async def get(self, tenant: str, id_: str) -> Snapshot | None:
         """Return a snapshot of a tenant."""
@@ -108,6 +119,24 @@ class SnapshotStore:
         found = await self._database.rows(select(snapshots.c.id).where(snapshots.c.tenant == tenant))
         return frozenset(row.id for row in found)
 
+    async def automatic(self, tenant: str) -> Sequence[Snapshot]:
+        """Return the snapshots of a tenant that nobody asked for by their own, the oldest first."""
+        of_tenant = (snapshots.c.tenant == tenant) & (snapshots.c.kind != ASKED)
+        query = select(*_COLUMNS).where(of_tenant).order_by(snapshots.c.created_us, snapshots.c.id)
+        return [_snapshot(row) for row in await self._database.rows(query)]
+
+    async def of_thread(self, thread_id: str) -> Sequence[Snapshot]:
+        """Return the snapshots of a thread, the oldest first."""
+        query = select(*_COLUMNS).where(snapshots.c.thread_id == thread_id)
+        found = await self._database.rows(query.order_by(snapshots.c.created_us, snapshots.c.id))
+        return [_snapshot(row) for row in found]
+
+    async def threadless(self, tenant: str) -> frozenset[str]:
+        """Return the ids of a tenant's snapshots whose threads are gone: nothing of those may be left."""
+        there = select(threads.c.id).where(threads.c.tenant == tenant)
+        query = select(snapshots.c.id).where(snapshots.c.tenant == tenant, snapshots.c.thread_id.not_in(there))
+        return frozenset(row.id for row in await self._database.rows(query))
+
     async def tenants(self) -> Sequence[str]:
         """Return who has snapshots."""
         return [row.tenant for row in await self._database.rows(select(snapshots.c.tenant).distinct())]
@@ -128,39 +157,6 @@ class SnapshotStore:
         """Return how many messages a thread has."""
         query = select(func.count().label("messages")).where(messages.c.thread_id == thread_id)
         return int((await self._database.rows(query))[0].messages)
-
-    async def begin_restore(self, thread_id: str, mark: str) -> str | None:
-        """Let nothing begin in a thread any more; return the mark that a restore before this one left.
-
-        Raises ThreadGoing, RunUnderWay and CallUnderWay, with nothing changed.
-        """
-
-        def work(connection: Connection) -> str | None:
-            query = select(threads.c.deletion).where(threads.c.id == thread_id).with_for_update()
-            found = connection.execute(query).first()
-            if found is None or (found.deletion is not None and not found.deletion.startswith(RESTORING)):
-                raise ThreadGoing
-            refuse_under_way(connection, thread_id)
-            connection.execute(update(threads).where(threads.c.id == thread_id).values(deletion=mark))
-            earlier: str | None = found.deletion
-            return earlier
-
-        return await self._database.transact(work)
-
-    async def give_up_restore(self, thread_id: str, mark: str, earlier: str | None) -> None:
-        """Have a thread as it was before `begin_restore`: nothing was changed in its workspace."""
-        own = (threads.c.id == thread_id) & (threads.c.deletion == mark)
-        await self._database.write((update(threads).where(own).values(deletion=earlier), None))
-
-    async def end_restore(self, thread_id: str, told: AuditEntry) -> None:
-        """Let runs and calls begin in a thread again whose files are whole."""
-
-        def work(connection: Connection) -> None:
-            restoring = threads.c.deletion.startswith(RESTORING, autoescape=True)
-            connection.execute(update(threads).where(threads.c.id == thread_id, restoring).values(deletion=None))
-            self._audit.append(connection, entries=[told])
-
-        await self._database.transact(work)
 
 
 def _snapshot(row: Any) -> Snapshot:

@@ -185,7 +185,8 @@ tool_calls = Table(
     Index("ix_tool_calls_tenant", "tenant", "started_us"),
 )
 
-# What was kept of threads' files; the files themselves are in snapshots_dir. A thread that is deleted leaves them.
+# What was kept of threads' files; the files themselves are in snapshots_dir. A thread that is deleted leaves those that
+# somebody asked for; the others go with it: `step` and `run` were taken by themselves, `fork` for a fork.
 snapshots = Table(
     "snapshots",
     metadata,
@@ -202,10 +203,27 @@ snapshots = Table(
     Column("stored_bytes", BigInteger, nullable=False),
     Column("skipped", Integer, nullable=False),
     Column("stripped", Integer, nullable=False),
+    # The thread that it was taken of, which may be gone; asked, step, run or fork; the step of run_id that it follows.
+    Column("thread_id", String(64), nullable=False),
+    Column("kind", String(8), nullable=False),
+    Column("step", Integer, nullable=False),
     Column("request_id", String(128)),
     Column("request_digest", String(64)),
     Unique("tenant", "request_id", name="uq_snapshots_request_id"),
     Index("ix_snapshots_tenant_created", "tenant", "created_us", "id"),
+    Index("ix_snapshots_thread_id", "thread_id", "run_id", "step"),
+)
+
+# Restores and forks with a request id: what was answered, NULL until it is done. Each goes with the thread it is of.
+workspace_requests = Table(
+    "workspace_requests",
+    metadata,
+    Column("tenant", String(64), primary_key=True),
+    Column("request_id", String(128), primary_key=True),
+    Column("request_digest", String(64), nullable=False),
+    Column("thread_id", String(64), ForeignKey("threads.id"), nullable=False, index=True),
+    Column("answer", Text),
+    Column("at_us", BigInteger, nullable=False),
 )
 
 # What became of sandboxes: creating, running, idle_stopped, failed, removed, and why.
@@ -222,6 +240,7 @@ sandbox_transitions = Table(
     Column("at_us", BigInteger, nullable=False, index=True),
     Index("ix_sandbox_transitions_thread_id", "thread_id", "id"),
     Index("ix_sandbox_transitions_tenant", "tenant", "id"),
+    Index("ix_sandbox_transitions_sandbox", "sandbox", "id"),
     sqlite_autoincrement=True,
 )
 

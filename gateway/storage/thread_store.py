@@ -13,7 +13,9 @@ from gateway.clock import NowUs, now_us
 from gateway.paging import Place
 from gateway.storage.database import Database
 from gateway.storage.entities import Run
+from gateway.storage.restore_store import ThreadGoing
 from gateway.storage.tables import RUNS_UNDER_WAY, messages, runs, thread_metadata, threads
+from gateway.storage.thread_marks import is_visible
 
 TASK_LISTED_CHARS = 1024
 # A page of messages ends after this many characters, whatever their number.
@@ -49,7 +51,7 @@ class ThreadStore:
 
     async def page(self, tenant: str, *, prefix: str, before: Place | None, limit: int) -> Sequence[ThreadRow]:
         """Return threads, the newest first."""
-        conditions = [threads.c.tenant == tenant]
+        conditions = [threads.c.tenant == tenant, is_visible()]
         if prefix:
             # Not LIKE: in SQLite that passes over the case of letters.
             conditions.append(func.substr(threads.c.name, 1, len(prefix)) == prefix)
@@ -64,7 +66,7 @@ class ThreadStore:
     async def get(self, tenant: str, name: str) -> ThreadRow | None:
         """Return a thread; it is not made."""
         query = select(threads.c.id, threads.c.name, threads.c.created_us).where(
-            threads.c.tenant == tenant, threads.c.name == name
+            threads.c.tenant == tenant, threads.c.name == name, is_visible()
         )
         found = await self._database.rows(query)
         if not found:
@@ -133,7 +135,8 @@ class ThreadStore:
     ) -> str | None:
         """Set and remove entries, unless a run is under way in the thread: return that run then.
 
-        None means that it is done. Raises MetadataFull for more keys or more bytes than a thread may have.
+        None means that it is done. Raises MetadataFull for more keys or more bytes than a thread may have, ThreadGoing
+        for one that is not there, or not yet.
         """
         columns = thread_metadata.c
         gone = {*changed, *removed}
@@ -143,7 +146,9 @@ class ThreadStore:
         ]
 
         def work(connection: Connection) -> str | None:
-            connection.execute(select(threads.c.id).where(threads.c.id == thread_id).with_for_update())
+            seen = select(threads.c.id).where(threads.c.id == thread_id, is_visible()).with_for_update()
+            if connection.execute(seen).first() is None:
+                raise ThreadGoing
             busy = connection.execute(_under_way_in([thread_id])).first()
             if busy is not None:
                 return str(busy.id)

@@ -28,6 +28,10 @@ def observed_keeper(keeper: SandboxKeeper, telemetry: Telemetry) -> SandboxKeepe
     if not telemetry.on:
         return keeper
     telemetry.instruments.read("airlock.sandbox.live", lambda: keeper.live)
+    telemetry.instruments.read(
+        "airlock.sandbox.states",
+        lambda: [(number, {a.SANDBOX_STATE: state}) for state, number in keeper.states().items()],
+    )
     return cast(SandboxKeeper, _ObservedKeeper(keeper, telemetry))
 
 

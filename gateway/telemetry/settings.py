@@ -36,6 +36,12 @@ class TelemetrySettings(Section):
     tenants_in_metrics: int = Field(
         default=200, ge=0, le=2000, description="tenants with a label of their own; the others share `other`"
     )
+    sandbox_usage_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=3600,
+        description="how often what the sandboxes use together is read, each for some milliseconds; 0 is never",
+    )
 
     @field_validator("otlp_endpoint")
     @classmethod

@@ -19,44 +19,69 @@ class SandboxState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SANDBOX_STATE_IDLE_STOPPED: _ClassVar[SandboxState]
     SANDBOX_STATE_FAILED: _ClassVar[SandboxState]
     SANDBOX_STATE_REMOVED: _ClassVar[SandboxState]
+
+class SnapshotKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SNAPSHOT_KIND_UNSPECIFIED: _ClassVar[SnapshotKind]
+    SNAPSHOT_KIND_ASKED: _ClassVar[SnapshotKind]
+    SNAPSHOT_KIND_STEP: _ClassVar[SnapshotKind]
+    SNAPSHOT_KIND_RUN: _ClassVar[SnapshotKind]
+    SNAPSHOT_KIND_FORK: _ClassVar[SnapshotKind]
 SANDBOX_STATE_UNSPECIFIED: SandboxState
 SANDBOX_STATE_CREATING: SandboxState
 SANDBOX_STATE_RUNNING: SandboxState
 SANDBOX_STATE_IDLE_STOPPED: SandboxState
 SANDBOX_STATE_FAILED: SandboxState
 SANDBOX_STATE_REMOVED: SandboxState
+SNAPSHOT_KIND_UNSPECIFIED: SnapshotKind
+SNAPSHOT_KIND_ASKED: SnapshotKind
+SNAPSHOT_KIND_STEP: SnapshotKind
+SNAPSHOT_KIND_RUN: SnapshotKind
+SNAPSHOT_KIND_FORK: SnapshotKind
 
 class Sandbox(_message.Message):
-    __slots__ = ("id", "thread", "image", "runtime", "created_at", "calls")
+    __slots__ = ("id", "thread", "image", "runtime", "created_at", "calls", "state", "idle_since", "stops_at", "stopped_since", "removed_at")
     ID_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
     RUNTIME_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     CALLS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    IDLE_SINCE_FIELD_NUMBER: _ClassVar[int]
+    STOPS_AT_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_SINCE_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_AT_FIELD_NUMBER: _ClassVar[int]
     id: str
     thread: str
     image: str
     runtime: str
     created_at: _timestamp_pb2.Timestamp
     calls: int
-    def __init__(self, id: _Optional[str] = ..., thread: _Optional[str] = ..., image: _Optional[str] = ..., runtime: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., calls: _Optional[int] = ...) -> None: ...
+    state: SandboxState
+    idle_since: _timestamp_pb2.Timestamp
+    stops_at: _timestamp_pb2.Timestamp
+    stopped_since: _timestamp_pb2.Timestamp
+    removed_at: _timestamp_pb2.Timestamp
+    def __init__(self, id: _Optional[str] = ..., thread: _Optional[str] = ..., image: _Optional[str] = ..., runtime: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., calls: _Optional[int] = ..., state: _Optional[_Union[SandboxState, str]] = ..., idle_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., stops_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., stopped_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., removed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class SandboxTransition(_message.Message):
-    __slots__ = ("thread", "sandbox_id", "state", "reason", "at", "engine")
+    __slots__ = ("thread", "sandbox_id", "state", "reason", "at", "engine", "id")
     THREAD_FIELD_NUMBER: _ClassVar[int]
     SANDBOX_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     AT_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
     thread: str
     sandbox_id: str
     state: SandboxState
     reason: str
     at: _timestamp_pb2.Timestamp
     engine: str
-    def __init__(self, thread: _Optional[str] = ..., sandbox_id: _Optional[str] = ..., state: _Optional[_Union[SandboxState, str]] = ..., reason: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., engine: _Optional[str] = ...) -> None: ...
+    id: int
+    def __init__(self, thread: _Optional[str] = ..., sandbox_id: _Optional[str] = ..., state: _Optional[_Union[SandboxState, str]] = ..., reason: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., engine: _Optional[str] = ..., id: _Optional[int] = ...) -> None: ...
 
 class ListSandboxTransitionsRequest(_message.Message):
     __slots__ = ("page_size", "page_token", "thread")
@@ -76,17 +101,33 @@ class ListSandboxTransitionsResponse(_message.Message):
     next_page_token: str
     def __init__(self, transitions: _Optional[_Iterable[_Union[SandboxTransition, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
+class WatchSandboxTransitionsRequest(_message.Message):
+    __slots__ = ("thread", "after_id")
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    AFTER_ID_FIELD_NUMBER: _ClassVar[int]
+    thread: str
+    after_id: int
+    def __init__(self, thread: _Optional[str] = ..., after_id: _Optional[int] = ...) -> None: ...
+
+class WatchSandboxTransitionsResponse(_message.Message):
+    __slots__ = ("transition",)
+    TRANSITION_FIELD_NUMBER: _ClassVar[int]
+    transition: SandboxTransition
+    def __init__(self, transition: _Optional[_Union[SandboxTransition, _Mapping]] = ...) -> None: ...
+
 class ListSandboxesRequest(_message.Message):
-    __slots__ = ("page_size", "page_token", "runtime", "image")
+    __slots__ = ("page_size", "page_token", "runtime", "image", "state")
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     RUNTIME_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     page_size: int
     page_token: str
     runtime: str
     image: str
-    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., runtime: _Optional[str] = ..., image: _Optional[str] = ...) -> None: ...
+    state: SandboxState
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., runtime: _Optional[str] = ..., image: _Optional[str] = ..., state: _Optional[_Union[SandboxState, str]] = ...) -> None: ...
 
 class ListSandboxesResponse(_message.Message):
     __slots__ = ("sandboxes", "next_page_token")
@@ -229,7 +270,7 @@ class WatchSandboxStatsResponse(_message.Message):
     def __init__(self, stats: _Optional[_Iterable[_Union[SandboxStats, _Mapping]]] = ...) -> None: ...
 
 class Snapshot(_message.Message):
-    __slots__ = ("id", "thread", "created_at", "created_by", "comment", "run_id", "messages", "files", "size_bytes", "stored_bytes", "skipped", "stripped")
+    __slots__ = ("id", "thread", "created_at", "created_by", "comment", "run_id", "messages", "files", "size_bytes", "stored_bytes", "skipped", "stripped", "kind", "step")
     ID_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
@@ -242,6 +283,8 @@ class Snapshot(_message.Message):
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     STRIPPED_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
     id: str
     thread: str
     created_at: _timestamp_pb2.Timestamp
@@ -254,7 +297,9 @@ class Snapshot(_message.Message):
     stored_bytes: int
     skipped: int
     stripped: int
-    def __init__(self, id: _Optional[str] = ..., thread: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_by: _Optional[str] = ..., comment: _Optional[str] = ..., run_id: _Optional[str] = ..., messages: _Optional[int] = ..., files: _Optional[int] = ..., size_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., skipped: _Optional[int] = ..., stripped: _Optional[int] = ...) -> None: ...
+    kind: SnapshotKind
+    step: int
+    def __init__(self, id: _Optional[str] = ..., thread: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_by: _Optional[str] = ..., comment: _Optional[str] = ..., run_id: _Optional[str] = ..., messages: _Optional[int] = ..., files: _Optional[int] = ..., size_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., skipped: _Optional[int] = ..., stripped: _Optional[int] = ..., kind: _Optional[_Union[SnapshotKind, str]] = ..., step: _Optional[int] = ...) -> None: ...
 
 class CreateSnapshotRequest(_message.Message):
     __slots__ = ("thread", "comment", "request_id")
@@ -315,12 +360,14 @@ class DeleteSnapshotResponse(_message.Message):
     def __init__(self, snapshot: _Optional[_Union[Snapshot, _Mapping]] = ...) -> None: ...
 
 class RestoreSnapshotRequest(_message.Message):
-    __slots__ = ("snapshot_id", "thread")
+    __slots__ = ("snapshot_id", "thread", "request_id")
     SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     snapshot_id: str
     thread: str
-    def __init__(self, snapshot_id: _Optional[str] = ..., thread: _Optional[str] = ...) -> None: ...
+    request_id: str
+    def __init__(self, snapshot_id: _Optional[str] = ..., thread: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class RestoreSnapshotResponse(_message.Message):
     __slots__ = ("snapshot", "thread")
@@ -329,3 +376,35 @@ class RestoreSnapshotResponse(_message.Message):
     snapshot: Snapshot
     thread: str
     def __init__(self, snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., thread: _Optional[str] = ...) -> None: ...
+
+class ForkThreadRequest(_message.Message):
+    __slots__ = ("thread", "new_thread", "run_id", "step", "snapshot_id", "request_id")
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    NEW_THREAD_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    thread: str
+    new_thread: str
+    run_id: str
+    step: int
+    snapshot_id: str
+    request_id: str
+    def __init__(self, thread: _Optional[str] = ..., new_thread: _Optional[str] = ..., run_id: _Optional[str] = ..., step: _Optional[int] = ..., snapshot_id: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class ForkThreadResponse(_message.Message):
+    __slots__ = ("thread", "of_thread", "snapshot_id", "run_id", "step", "messages")
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    OF_THREAD_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    thread: str
+    of_thread: str
+    snapshot_id: str
+    run_id: str
+    step: int
+    messages: int
+    def __init__(self, thread: _Optional[str] = ..., of_thread: _Optional[str] = ..., snapshot_id: _Optional[str] = ..., run_id: _Optional[str] = ..., step: _Optional[int] = ..., messages: _Optional[int] = ...) -> None: ...

@@ -82,6 +82,11 @@ class SandboxServiceStub:
                 request_serializer=gateway_dot_v1_dot_sandbox__service__pb2.ListSandboxTransitionsRequest.SerializeToString,
                 response_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.ListSandboxTransitionsResponse.FromString,
                 _registered_method=True)
+        self.WatchSandboxTransitions = channel.unary_stream(
+                '/gateway.v1.SandboxService/WatchSandboxTransitions',
+                request_serializer=gateway_dot_v1_dot_sandbox__service__pb2.WatchSandboxTransitionsRequest.SerializeToString,
+                response_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.WatchSandboxTransitionsResponse.FromString,
+                _registered_method=True)
         self.CreateSnapshot = channel.unary_unary(
                 '/gateway.v1.SandboxService/CreateSnapshot',
                 request_serializer=gateway_dot_v1_dot_sandbox__service__pb2.CreateSnapshotRequest.SerializeToString,
@@ -107,6 +112,11 @@ class SandboxServiceStub:
                 request_serializer=gateway_dot_v1_dot_sandbox__service__pb2.RestoreSnapshotRequest.SerializeToString,
                 response_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.RestoreSnapshotResponse.FromString,
                 _registered_method=True)
+        self.ForkThread = channel.unary_unary(
+                '/gateway.v1.SandboxService/ForkThread',
+                request_serializer=gateway_dot_v1_dot_sandbox__service__pb2.ForkThreadRequest.SerializeToString,
+                response_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.ForkThreadResponse.FromString,
+                _registered_method=True)
 
 
 class SandboxServiceServicer:
@@ -116,23 +126,24 @@ class SandboxServiceServicer:
     """
 
     def ListSandboxes(self, request, context):
-        """ListSandboxes lists the sandboxes that live, on whichever gateway of the engine.
+        """ListSandboxes lists the sandboxes that there are, running, stopped or being made, on whichever gateway of the engine.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetSandbox(self, request, context):
-        """GetSandbox returns the sandbox of a thread; NOT_FOUND where none lives.
+        """GetSandbox returns the sandbox of a thread, in whatever state; NOT_FOUND where there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StopSandbox(self, request, context):
-        """StopSandbox removes the sandbox of a thread with all that runs in it. Its files stay. NOT_FOUND where none lives,
-        FAILED_PRECONDITION, reason SANDBOX_BUSY, while a call is under way in it. Safe to repeat: NOT_FOUND says that it is
-        stopped, where it was there before.
+        """StopSandbox stops the sandbox of a thread, as if it had been idle for long: all that runs in it ends, its files stay,
+        its next call starts it again. One that is stopped already is returned as it is, so it is safe to repeat. One that is
+        dead, or is not to be stopped (the operator's stopped_timeout_s is 0), is removed, and says so. NOT_FOUND where there
+        is none, FAILED_PRECONDITION, reason SANDBOX_BUSY, while a call is under way in it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -148,7 +159,7 @@ class SandboxServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ResumeSandbox(self, request, context):
-        """ResumeSandbox starts the sandbox of a thread that was stopped for being idle, as the thread's next call would, and
+        """ResumeSandbox starts the sandbox of a thread that is stopped, as the thread's next call would, and
         returns it; one that lives is returned as it is. One that cannot be started as it was, for the policy asks for another
         by now, is made anew. NOT_FOUND where the thread has none, stopped or not: nothing is made then. Safe to repeat.
         """
@@ -191,6 +202,16 @@ class SandboxServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchSandboxTransitions(self, request, context):
+        """WatchSandboxTransitions streams what becomes of the tenant's sandboxes, or of one thread's, the oldest first, a second
+        after it happened at most, whichever gateway did it. The first answer is empty: it says that nothing is missed from now
+        on. It ends with the gateway, which is UNAVAILABLE: watch again after the id that came last. NOT_FOUND where there is
+        no such thread.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CreateSnapshot(self, request, context):
         """CreateSnapshot keeps the files of a thread as they are now, whether or not a sandbox lives: compressed, on the
         gateway's disk, each content once in the tenant. What is written meanwhile is in it as it was at some moment. Devices,
@@ -227,8 +248,20 @@ class SandboxServiceServicer:
     def RestoreSnapshot(self, request, context):
         """RestoreSnapshot has a snapshot in the place of all files of a thread, its own or another; the thread's sandbox is
         removed with all that runs in it. It takes the scope `files`, and goes past the policy's rules of paths.
-        FAILED_PRECONDITION, reason THREAD_BUSY, while a run or a call is under way in the thread. Made again it does the same
-        again: what was written in between is lost.
+        FAILED_PRECONDITION, reason THREAD_BUSY, while a run or a call is under way in the thread. With a request id it is safe
+        to repeat; without one it does the same again, and what was written in between is lost.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForkThread(self, request, context):
+        """ForkThread makes a thread of another: with what was said in it up to some moment, what was kept with it (its metadata,
+        a list of todos), and its files of that moment. Without a moment that is now. Runs, approvals and grants are not
+        carried. It takes the scopes `files` and `run`, and goes past the policy's rules of paths. The new thread is there
+        when it is whole, and not before. FAILED_PRECONDITION, reason WORKSPACE_NOT_SAVED, for a step whose files are not
+        kept, with the nearest that are; THREAD_BUSY while something is under way in a thread that is forked as it is now.
+        ALREADY_EXISTS where there is a thread of that name. With a request id it is safe to repeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -282,6 +315,11 @@ def add_SandboxServiceServicer_to_server(servicer, server):
                     request_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.ListSandboxTransitionsRequest.FromString,
                     response_serializer=gateway_dot_v1_dot_sandbox__service__pb2.ListSandboxTransitionsResponse.SerializeToString,
             ),
+            'WatchSandboxTransitions': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchSandboxTransitions,
+                    request_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.WatchSandboxTransitionsRequest.FromString,
+                    response_serializer=gateway_dot_v1_dot_sandbox__service__pb2.WatchSandboxTransitionsResponse.SerializeToString,
+            ),
             'CreateSnapshot': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateSnapshot,
                     request_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.CreateSnapshotRequest.FromString,
@@ -306,6 +344,11 @@ def add_SandboxServiceServicer_to_server(servicer, server):
                     servicer.RestoreSnapshot,
                     request_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.RestoreSnapshotRequest.FromString,
                     response_serializer=gateway_dot_v1_dot_sandbox__service__pb2.RestoreSnapshotResponse.SerializeToString,
+            ),
+            'ForkThread': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForkThread,
+                    request_deserializer=gateway_dot_v1_dot_sandbox__service__pb2.ForkThreadRequest.FromString,
+                    response_serializer=gateway_dot_v1_dot_sandbox__service__pb2.ForkThreadResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -565,6 +608,33 @@ class SandboxService:
             _registered_method=True)
 
     @staticmethod
+    def WatchSandboxTransitions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/gateway.v1.SandboxService/WatchSandboxTransitions',
+            gateway_dot_v1_dot_sandbox__service__pb2.WatchSandboxTransitionsRequest.SerializeToString,
+            gateway_dot_v1_dot_sandbox__service__pb2.WatchSandboxTransitionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def CreateSnapshot(request,
             target,
             options=(),
@@ -689,6 +759,33 @@ class SandboxService:
             '/gateway.v1.SandboxService/RestoreSnapshot',
             gateway_dot_v1_dot_sandbox__service__pb2.RestoreSnapshotRequest.SerializeToString,
             gateway_dot_v1_dot_sandbox__service__pb2.RestoreSnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForkThread(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gateway.v1.SandboxService/ForkThread',
+            gateway_dot_v1_dot_sandbox__service__pb2.ForkThreadRequest.SerializeToString,
+            gateway_dot_v1_dot_sandbox__service__pb2.ForkThreadResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -5,7 +5,7 @@ Runs as root; but for __main__ they import nothing but the standard library and 
     identity, foreign           becoming the server's user; calls of the C library that Python has no name for
     init, call_tree             pid 1: has tool processes started, reaps everything, finds and kills call trees
     nursery, launch             where tool processes are born, and how each becomes the tool user
-    standing, tool_probe        what a tool process is worth to the kernel, and what it says of itself
+    standing, tool_filter, tool_probe    what a tool process is worth to the kernel, and what it says of itself
     control_wire                orders and notices between server, init and nursery
 Programs and processes, by the server, which has no capabilities at all:
     server, frames, input_stream                     connections and calls
@@ -19,7 +19,9 @@ Programs and processes, by the server, which has no capabilities at all:
     process_streams, process_input, process_output, output_file, pace, terminal    what those read and write
 Files, with the tool user's rights and never through a link:
     paths, entries                                   a place, and what is there
+    workspace_mode                                   tool code may not lock itself out
     read_files, write_files, edit_files, tree_files, replacement    the calls; a file is replaced whole or not at all
     search, glob, grep, walk                         finding names and text
     child_work, thread_work                          what may take long, beside the server's loop
+    disk_watch, disk_use                             the workspace kept within its limit of disk
 """

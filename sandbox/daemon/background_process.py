@@ -73,14 +73,14 @@ class BackgroundProcess:
         signalled = os.WIFSIGNALED(status)
         if signalled and self.ending is not None:
             return self.ending
+        if self.process.past_disk and self._may_be_killed(status):
+            return wire.OUTCOME_DISK_LIMIT
         killed = self._cgroup.killed_since(self._kills_before)  # asked at each end, for what it tells the next one
-        if killed and self._may_be_for_memory(status):
+        if killed and not self._killed and self._may_be_killed(status):
             return wire.OUTCOME_OUT_OF_MEMORY
         return wire.OUTCOME_SIGNALLED if signalled else wire.OUTCOME_EXITED
 
-    def _may_be_for_memory(self, status: int) -> bool:
-        if self._killed:
-            return False
+    def _may_be_killed(self, status: int) -> bool:
         if os.WIFSIGNALED(status):
             return os.WTERMSIG(status) == signal.SIGKILL
         return os.WEXITSTATUS(status) == _SHELL_SIGKILL_STATUS  # a shell says so when the program it ran was killed

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from sandbox.daemon.control_wire import call_gid, call_of_gid
 
 KILL_LIMIT_S = 2.0
+HOLD_LIMIT_S = 0.5
 
 
 def kill_call_tree(call: int, reap: Callable[[], None], limit_s: float = KILL_LIMIT_S) -> int:
@@ -37,6 +38,40 @@ def signal_call_tree(call: int, number: int) -> int:
     """Send a signal once to everything the call started; return to how many processes it went."""
     gid = call_gid(call)
     return _signal_once(lambda status: has_group(status, gid), number)
+
+
+def hold_everything(held: list[int], limit_s: float = HOLD_LIMIT_S) -> int:
+    """Stop everything that calls started and add to `held` what was not stopped already; return how many these are.
+
+    A parent is stopped before its children, for a shell tells of a job that stops.
+    """
+    deadline = time.monotonic() + limit_s
+    before = -1
+    # Who was not stopped yet may have made new ones: until a whole scan finds nobody new.
+    while before < len(held) and time.monotonic() < deadline:
+        before = len(held)
+        known = set(held)
+        for pid in sorted(_pids()):
+            status = read_status(pid) if pid not in known else None
+            if status is None or b"\nState:\tT" in status or is_dead(status) or not call_of(status):
+                continue
+            try:
+                os.kill(pid, signal.SIGSTOP)
+                held.append(pid)
+            except ProcessLookupError:
+                pass
+    return len(held)
+
+
+def release(held: list[int]) -> int:
+    """Have what hold_everything() stopped go on, children before their parents; empties `held`."""
+    count = len(held)
+    while held:
+        try:
+            os.kill(held.pop(), signal.SIGCONT)
+        except ProcessLookupError:
+            pass
+    return count
 
 
 def _kill_all(is_member: Callable[[bytes], bool], reap: Callable[[], None], limit_s: float) -> int:

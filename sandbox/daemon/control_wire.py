@@ -8,6 +8,8 @@ Server to init: (kind, call, value) and, with it, descriptors or numbers.
     SIGNAL      send signal `value` to the process group of the call's first process
     SIGNAL_TREE send signal `value` once to everything the call started
     KILL_STRAYS end what calls started, but for the calls whose numbers follow
+    HOLD        stop everything that calls started and that is not stopped
+    RELEASE     have what HOLD stopped go on
 Init to server: (kind, call, value, pid). STARTED or FAILED answers the first three. DONE answers the others, in their
 order: its value is how many processes are left or were signalled, or a negative errno. EXITED comes unasked.
 
@@ -18,7 +20,7 @@ cwd, number of arguments, the arguments, the environment as NAME=value.
 
 import struct
 
-SPAWN, KILL, PROBE, SPAWN_TTY, SIGNAL, SIGNAL_TREE, KILL_STRAYS = 1, 2, 3, 4, 5, 6, 7
+SPAWN, KILL, PROBE, SPAWN_TTY, SIGNAL, SIGNAL_TREE, KILL_STRAYS, HOLD, RELEASE = 1, 2, 3, 4, 5, 6, 7, 8, 9
 STARTED, FAILED, EXITED, DONE = 11, 12, 13, 14
 
 ORDER = struct.Struct("!BIB")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from sandbox.daemon.child_work import Emit, work_in_child
+from sandbox.daemon.disk_watch import DiskWatch
 from sandbox.daemon.failures import Fault, fault_of, invalid_argument
 from sandbox.daemon.paths import Place
 from sandbox.daemon.replacement import Replacement, new_temporary_name, remove_temporary
@@ -16,16 +17,21 @@ _HERE_LIMIT_BYTES = 1024 * 1024
 _TIMEOUT_S = 60.0
 
 
-async def edit(request: wire.EditRequest, *, workspace: str = "", one_name: bool = False) -> wire.Reply:
+async def edit(
+    request: wire.EditRequest, *, workspace: str = "", one_name: bool = False, disk: DiskWatch | None = None
+) -> wire.Reply:
     """Replace the first match or all of them and say how many are left.
 
-    `workspace` is where a temporary name goes; `one_name` refuses a file that has hard links.
+    `workspace` is where a temporary name goes; `one_name` refuses a file that has hard links; `disk` says whether
+    another copy of the file fits.
     """
     if not request.old_text:
         raise invalid_argument("old_text is empty; give the exact text to replace, or write the whole file instead")
     with Place(request.path) as place:
         fd, state = place.open_regular(one_name=one_name)
         os.close(fd)
+        if disk is not None:
+            await disk.admit(place.path, state.st_size + len(request.new_text))
         reply = wire.EditReply()
         if state.st_size <= _HERE_LIMIT_BYTES and len(request.new_text) <= len(request.old_text) + 1024:
             _edit(request, reply.CopyFrom, workspace, None, one_name=one_name)
@@ -41,6 +47,8 @@ async def edit(request: wire.EditRequest, *, workspace: str = "", one_name: bool
         finally:
             # The child may have been killed before it could clean up.
             remove_temporary(place, workspace, temporary_name)
+            if disk is not None:
+                disk.wrote(place.path, FILE_LIMIT_BYTES if request.replace_all else 0)
         return wire.Reply(edit=reply)
 
 

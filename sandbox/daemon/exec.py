@@ -9,6 +9,7 @@ import signal
 import time
 
 from sandbox.daemon.cgroup import Cgroup
+from sandbox.daemon.disk_watch import DiskWatch
 from sandbox.daemon.exec_request import Program, check_program
 from sandbox.daemon.frames import FrameSocket
 from sandbox.daemon.input_stream import InputStream
@@ -30,8 +31,16 @@ _SHELL_SIGKILL_STATUS = 128 + signal.SIGKILL
 class Executor:
     """Runs programs as the tool user."""
 
-    def __init__(self, spawner: Spawner, cgroup: Cgroup, workspace: str, environment: dict[bytes, bytes]) -> None:
+    def __init__(
+        self,
+        spawner: Spawner,
+        cgroup: Cgroup,
+        workspace: str,
+        environment: dict[bytes, bytes],
+        disk: DiskWatch | None = None,
+    ) -> None:
         self._spawner = spawner
+        self._disk = disk
         self._cgroup = cgroup
         self._workspace = workspace
         self._environment = environment
@@ -61,6 +70,11 @@ class Executor:
         kills_before = self._cgroup.observe_kills()
         refused_before = self._cgroup.pids_refused()
         started_ns = time.monotonic_ns()
+        if self._disk is not None:
+            if await self._disk.refuse_start():
+                await frames.send(wire.Reply(exec=wire.ExecReply(outcome=wire.OUTCOME_DISK_LIMIT, errno=errno.EDQUOT)))
+                return
+            self._disk.begin()
         try:
             limit_s = min(program.timeout_s or START_LIMIT_S, START_LIMIT_S)
             process = await self._spawner.start(program.argv, program.env, program.cwd, io.stdio(), limit_s=limit_s)
@@ -72,9 +86,11 @@ class Executor:
             await frames.send(wire.Reply(exec=reply))
             return
         try:
+            if self._disk is not None:
+                self._disk.begin()  # it may have waited, and nobody have looked any more
             await self._see_through(process, io, program, reply)
             if not reply.outcome:
-                self._tell_end(reply, process.ended.result(), kills_before)
+                self._tell_end(reply, process, kills_before)
             reply.pids_refused = max(self._cgroup.pids_refused() - refused_before, 0)
             reply.duration_us = (time.monotonic_ns() - started_ns) // 1000
             io.report(reply)
@@ -104,18 +120,21 @@ class Executor:
             reply.survivors = await self._spawner.kill(process)
         io.leave_to(self._lingering)
 
-    def _tell_end(self, reply: wire.ExecReply, status: int, kills_before: int) -> None:
+    def _tell_end(self, reply: wire.ExecReply, process: Process, kills_before: int) -> None:
+        status = process.ended.result()
         if os.WIFSIGNALED(status):
             reply.outcome = wire.OUTCOME_SIGNALLED
             reply.signal = os.WTERMSIG(status)
-            perhaps_memory = reply.signal == signal.SIGKILL
+            perhaps_killed = reply.signal == signal.SIGKILL
         else:
             reply.outcome = wire.OUTCOME_EXITED
             reply.exit_code = os.WEXITSTATUS(status)
             # A shell says so when the kernel killed the program it ran.
-            perhaps_memory = reply.exit_code == _SHELL_SIGKILL_STATUS
+            perhaps_killed = reply.exit_code == _SHELL_SIGKILL_STATUS
         killed = self._cgroup.killed_since(kills_before)  # asked at each end, for what it tells the next one
-        if perhaps_memory and killed:
+        if perhaps_killed and process.past_disk:
+            reply.outcome = wire.OUTCOME_DISK_LIMIT
+        elif perhaps_killed and killed:
             reply.outcome = wire.OUTCOME_OUT_OF_MEMORY
 
 

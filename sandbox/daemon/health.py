@@ -16,8 +16,8 @@ class Health:
         self._cgroup = cgroup
         self._listening_since_ns = time.monotonic_ns()
 
-    def reply(self, processes: int) -> wire.Reply:
-        """Return the answer; `processes` is how many background processes run."""
+    def reply(self, processes: int, workspace_bytes: int = 0, workspace_files: int = 0) -> wire.Reply:
+        """Return the answer; `processes` is how many background processes run, the rest what the workspace takes."""
         return wire.Reply(
             health=wire.HealthReply(
                 uptime_ms=(time.monotonic_ns() - self._listening_since_ns) // 1_000_000,
@@ -27,5 +27,7 @@ class Health:
                 memory_bytes=self._cgroup.memory_bytes(),
                 memory_kills=self._cgroup.memory_kills(),
                 pids_refused=self._cgroup.pids_refused(),
+                workspace_bytes=workspace_bytes,
+                workspace_files=workspace_files,
             )
         )

@@ -12,16 +12,18 @@ import socket
 import sys
 from types import FrameType
 
-from sandbox.daemon.call_tree import kill_call_tree, kill_strays, signal_call_tree
+from sandbox.daemon.call_tree import hold_everything, kill_call_tree, kill_strays, release, signal_call_tree
 from sandbox.daemon.control_wire import (
     DONE,
     EXITED,
     FAILED,
+    HOLD,
     KILL,
     KILL_STRAYS,
     NOTICE,
     ORDER,
     PROBE,
+    RELEASE,
     SIGNAL,
     SIGNAL_TREE,
     SPAWN,
@@ -40,6 +42,7 @@ class Init:
         self._control = control
         self._server_pid = server_pid
         self._nursery = Nursery(tool)
+        self._held: list[int] = []
         self._calls: dict[int, int] = {}  # pid of a call's first process -> call; only while it is not reaped
         self._server_status: int | None = None
 
@@ -112,6 +115,10 @@ class Init:
                 return kill_call_tree(call, self._reap)
             if kind == KILL_STRAYS:
                 return kill_strays(decode_calls(rest), self._reap)
+            if kind == HOLD:
+                return hold_everything(self._held)
+            if kind == RELEASE:
+                return release(self._held)
             if kind == SIGNAL_TREE:
                 return signal_call_tree(call, number)
             if kind == SIGNAL:

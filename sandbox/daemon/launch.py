@@ -8,6 +8,7 @@ import errno
 import fcntl
 import os
 import signal
+import stat
 import termios
 from _posixsubprocess import fork_exec
 
@@ -42,6 +43,20 @@ def start(
     """
     stdin, stdout, stderr = stdio
     reading, writing = os.pipe()
+
+    directory = os.fsdecode(cwd) if _is_open_to_all(cwd) else None
+
+    def settle() -> None:
+        """Run by the newborn as the tool user in the new session; the nursery has no threads that could hold a lock."""
+        if terminal:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        if directory is None:
+            try:
+                os.chdir(cwd)
+            except OSError as error:
+                os.write(writing, b"OSError:%x:" % (error.errno or errno.EIO))
+                os._exit(255)
+
     try:
         try:
             pid = fork_exec(
@@ -49,7 +64,7 @@ def start(
                 _candidates(argv[0], env),
                 True,  # close all descriptors but these
                 (writing,),
-                os.fsdecode(cwd),
+                directory,  # type: ignore[arg-type]  # None: not by fork_exec
                 env,
                 *(stdin, -1, -1, stdout, -1, stderr),  # theirs and ours of each pipe; ours are elsewhere
                 *(reading, writing),
@@ -60,8 +75,8 @@ def start(
                 [gid],
                 tool.uid,
                 TOOL_UMASK,
-                # Runs as the tool user in the new session; the nursery has no threads that could hold a lock.
-                _take_terminal if terminal else None,  # type: ignore[arg-type]
+                # It doubles the time of a start, so only where it is needed.
+                settle if terminal or directory is None else None,  # type: ignore[arg-type]
                 False,
             )
         finally:
@@ -70,6 +85,18 @@ def start(
         os.close(reading)
         raise
     return pid, reading
+
+
+def _is_open_to_all(directory: bytes) -> bool:
+    """Return whether fork_exec may enter it for the newborn, which it does before it changes the user.
+
+    Root has no power over other people's directories here, and could not enter one that tool code keeps to itself; and
+    where only root and its groups may, tool code is not to be.
+    """
+    try:
+        return bool(os.stat(directory).st_mode & stat.S_IXOTH)
+    except OSError:
+        return False
 
 
 def _candidates(name: bytes, env: list[bytes]) -> list[bytes]:
@@ -87,11 +114,6 @@ def refusal(said: bytes) -> int:
         return int(rest.partition(b":")[0], 16) or errno.EIO
     except ValueError:
         return errno.EIO
-
-
-def _take_terminal() -> None:
-    """Make stdin this session's controlling terminal."""
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def drop_to_tool(tool: ToolIdentity, gid: int) -> None:

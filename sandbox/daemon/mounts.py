@@ -12,7 +12,8 @@ MOUNTS_LIMIT = 512
 # Beyond it a path is cut: it is then none that anybody asked for. Together the mounts stay well within a frame.
 _PATH_BYTES = 1024
 _TYPE_BYTES = 32
-_NULL_DEVICE = os.makedev(1, 3)
+# null, zero, full, random, urandom and tty: what is written to them reaches nobody else.
+_HARMLESS_DEVICES = frozenset(os.makedev(*number) for number in ((1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0)))
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
 
 
@@ -53,7 +54,7 @@ def _writable(path: str, uid: int, groups: list[int]) -> bool:
         state = os.stat(path, follow_symlinks=False)
     except OSError:
         return False  # out of tool code's reach
-    if stat.S_ISCHR(state.st_mode) and state.st_rdev == _NULL_DEVICE:
-        return False  # what is hidden behind /dev/null: it takes everything and keeps nothing
+    if stat.S_ISCHR(state.st_mode) and state.st_rdev in _HARMLESS_DEVICES:
+        return False  # also what is hidden behind /dev/null
     of_group = state.st_gid in groups and state.st_mode & stat.S_IWGRP
     return state.st_uid == uid or bool(of_group or state.st_mode & stat.S_IWOTH)

@@ -197,7 +197,7 @@ class _Nursery:
     def _start(self, kind: int, call: int, program: bytes, fds: list[int]) -> None:
         try:
             if kind == PROBE:
-                self._born(call, self._probe(call, *fds))
+                self._born(call, self._probe(call, program, *fds))
             elif program:
                 self._spawn(call, program, *fds, terminal=kind == SPAWN_TTY)
             else:
@@ -244,12 +244,12 @@ class _Nursery:
     def _tell(self, kind: int, call: int, value: int, pid: int) -> None:
         self._line.send(_NEWS.pack(kind, call, value, pid))
 
-    def _probe(self, call: int, output: int) -> int:
+    def _probe(self, call: int, daemon_socket: bytes, output: int) -> int:
         """Write what the kernel says of a process that became the tool user, in the form of /proc/PID/status."""
         pid = os.fork()
         if pid == 0:
             try:
-                describe_tool(output, lambda: drop_to_tool(self._tool, call_gid(call)))
+                describe_tool(output, daemon_socket, lambda: drop_to_tool(self._tool, call_gid(call)))
             finally:
                 os._exit(0)
         return pid

@@ -16,11 +16,11 @@ _INTERFACES_LIMIT = 64
 _GVISOR_VERSION = "#1 SMP Sun Jan 10 15:06:54 PST 2016"
 
 
-async def read_posture(spawner: Spawner, cgroup: Cgroup) -> wire.Posture:
+async def read_posture(spawner: Spawner, cgroup: Cgroup, daemon_socket: str) -> wire.Posture:
     """Return the posture. Nothing is executed, so it works in an image without a single program."""
     output, tool_output = os.pipe()
     try:
-        await spawner.probe(tool_output)
+        await spawner.probe(tool_output, os.fsencode(daemon_socket))
     finally:
         os.close(tool_output)
         with open(output, "rb") as file:  # noqa: ASYNC230 - whoever writes has ended
@@ -29,14 +29,16 @@ async def read_posture(spawner: Spawner, cgroup: Cgroup) -> wire.Posture:
         init = parse_status(file.read())
     kernel = os.uname()
     tool_uid, tool_groups = int(tool["Uid"].split()[1]), _tool_groups(tool)
+    mounts = read_mounts(tool_uid, tool_groups)
     return wire.Posture(
         tool_uid=tool_uid,
         daemon_uid=os.getuid(),
         capabilities_bounding=int(init["CapBnd"], 16),
         tool_capabilities_effective=int(tool["CapEff"], 16),
         no_new_privileges=tool.get("NoNewPrivs") == "1",
-        seccomp_mode=int(tool.get("Seccomp", "0")),
-        root_read_only=bool(os.statvfs("/").f_flag & os.ST_RDONLY),
+        # Of both: what tool code has besides is the daemon's own doing, and no sign of the engine's filter.
+        seccomp_mode=min(int(status.get("Seccomp", "0")) for status in (init, tool)),
+        root_read_only=_root_read_only(mounts),
         memory_limit_bytes=cgroup.memory_limit_bytes(),
         pids_limit=cgroup.pids_limit(),
         network_interfaces=_network_interfaces(),
@@ -44,11 +46,12 @@ async def read_posture(spawner: Spawner, cgroup: Cgroup) -> wire.Posture:
         memory_swap_limit_bytes=cgroup.memory_swap_limit_bytes(),
         cpu_limit_millis=cgroup.cpu_limit_millis(),
         namespaces=_namespaces(),
-        mounts=read_mounts(tool_uid, tool_groups),
-        runtime="gvisor" if _is_gvisor(kernel.release, kernel.version) else "linux",
+        mounts=mounts,
+        runtime="gvisor" if is_gvisor(kernel.release, kernel.version) else "linux",
         tool_groups=tool_groups,
         tool_oom_score_adj_min=int(tool.get("OomScoreAdjMin", "0")),
         daemon_oom_score_adj=_own_oom_score_adj(),
+        socket_closed_to_tools=tool.get("SocketClosed") == "1",
     )
 
 
@@ -56,6 +59,12 @@ def parse_status(text: bytes) -> dict[str, str]:
     """Return the fields of /proc/PID/status."""
     lines = (line.partition(":") for line in text.decode("utf-8", "replace").splitlines())
     return {name: value.strip() for name, _, value in lines}
+
+
+def _root_read_only(mounts: list[wire.Mount]) -> bool:
+    """Return what the kernel's list says of everything mounted at /; gVisor's statvfs() knows no flags."""
+    roots = [mount.read_only for mount in mounts if mount.path == "/"]
+    return bool(roots) and all(roots)
 
 
 def _tool_groups(tool: dict[str, str]) -> list[int]:
@@ -76,7 +85,8 @@ def _namespaces() -> list[wire.Namespace]:
     return found
 
 
-def _is_gvisor(release: str, version: str) -> bool:
+def is_gvisor(release: str, version: str) -> bool:
+    """Return whether this is gVisor's kernel, by what uname says of it."""
     return "gvisor" in release or version == _GVISOR_VERSION or os.path.exists("/proc/sentry-meminfo")
 
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from sandbox.daemon.background_process import BackgroundProcess
 from sandbox.daemon.call_tree import count_living
 from sandbox.daemon.cgroup import Cgroup
+from sandbox.daemon.disk_watch import DiskWatch
 from sandbox.daemon.failures import Fault, fault_of, invalid_argument
 from sandbox.daemon.pace import Pace
 from sandbox.daemon.pipes import LingeringPipes
@@ -41,8 +42,16 @@ _END_LIMIT_S = 2.0
 class Processes:
     """All background processes of the sandbox, the oldest first."""
 
-    def __init__(self, spawner: Spawner, cgroup: Cgroup, workspace: str, environment: dict[bytes, bytes]) -> None:
+    def __init__(
+        self,
+        spawner: Spawner,
+        cgroup: Cgroup,
+        workspace: str,
+        environment: dict[bytes, bytes],
+        disk: DiskWatch | None = None,
+    ) -> None:
         self._spawner = spawner
+        self._disk = disk
         self._cgroup = cgroup
         self._workspace = workspace
         self._environment = environment
@@ -100,6 +109,9 @@ class Processes:
 
     async def _spawn(self, request: StartRequest) -> BackgroundProcess:
         name = repr(request.argv[0][:200])[1:]
+        if self._disk is not None:
+            await self._disk.refuse_process()
+            self._disk.begin()
         try:
             streams = ProcessStreams(request, self._workspace, self._pace)
         except OSError as error:
@@ -114,6 +126,8 @@ class Processes:
         except BaseException:
             streams.close()
             raise
+        if self._disk is not None:
+            self._disk.begin()  # it may have waited, and nobody have looked any more
         streams.started()
         background = BackgroundProcess(request, process, streams, self._cgroup)
         if request.timeout_s is not None:

@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 from sandbox.daemon import edit_files, read_files, search, tree_files, write_files
 from sandbox.daemon.build import BUILD
 from sandbox.daemon.cgroup import Cgroup
+from sandbox.daemon.disk_watch import DiskWatch
 from sandbox.daemon.exec import Executor
 from sandbox.daemon.exec_request import tool_environment
 from sandbox.daemon.failures import Fault, fault_of, invalid_argument
@@ -31,6 +32,7 @@ from sandbox.daemon.posture import read_posture
 from sandbox.daemon.replacement import remove_unfinished
 from sandbox.daemon.settings import Settings
 from sandbox.daemon.spawner import Spawner
+from sandbox.daemon.workspace_mode import let_owner_in
 from sandbox.v1 import channel_pb2 as wire
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ _PEER = struct.Struct("3i")
 
 def serve(listener: socket.socket, control: socket.socket, settings: Settings) -> None:
     """Serve until init is gone; never returns."""
+    let_owner_in(settings.workspace)
     remove_unfinished(settings.workspace)
     gc.freeze()
     asyncio.run(_serve(listener, control, settings))
@@ -64,12 +67,14 @@ class Server:
         self._spawner = spawner
         self._cgroup = Cgroup()
         self._environment = tool_environment(dict(os.environb))
-        self._executor = Executor(spawner, self._cgroup, settings.workspace, self._environment)
+        self._disk = DiskWatch(spawner, settings)
+        self._executor = Executor(spawner, self._cgroup, settings.workspace, self._environment, self._disk)
         self._processes: Processes | None = None
         self._health = Health(self._cgroup)
         self._call_slots = asyncio.Semaphore(CALLS_LIMIT)
         self._hangups = Hangups()
         self._posture: wire.Posture | None = None
+        self._reading_posture = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def accept_from(self, listener: socket.socket) -> None:
@@ -93,7 +98,7 @@ class Server:
 
     async def _serve_connection(self, connection: socket.socket) -> None:
         with connection:
-            if self._is_tool_code(connection):
+            if await self._is_tool_code(connection):
                 return
             connection.setblocking(False)
             self._hangups.watch(connection)
@@ -110,10 +115,14 @@ class Server:
             finally:
                 self._hangups.forget(connection)
 
-    def _is_tool_code(self, connection: socket.socket) -> bool:
+    async def _is_tool_code(self, connection: socket.socket) -> bool:
         """Whether the peer is a process of this sandbox with the tool user: it must not get here, and is not served."""
         peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
         pid, uid, _ = _PEER.unpack(peer)
+        if pid == os.getpid():
+            # This process does not call itself: gVisor names whoever asks, and never the peer. Then nobody is served
+            # unless tool code was seen to be kept out.
+            return not (await self._read_posture()).socket_closed_to_tools
         # Whoever connects from outside has no pid in this namespace.
         return bool(pid) and uid == self._settings.tool_uid
 
@@ -124,11 +133,14 @@ class Server:
         self._health.calls += 1
         try:
             if call == "health":
-                reply: wire.Reply | None = self._health.reply(self._processes.running() if self._processes else 0)
+                running = self._processes.running() if self._processes else 0
+                reply: wire.Reply | None = self._health.reply(running, *self._disk.used)
             elif call is not None and call.startswith("process_"):
+                let_owner_in(self._workspace)
                 reply = await self._background().answer(call, request)
             else:
                 async with self._call_slots:
+                    let_owner_in(self._workspace)
                     reply = await self._answer(call, request, frames, given)
         except Fault as fault:
             reply = wire.Reply(failure=fault.failure())
@@ -160,14 +172,19 @@ class Server:
             case "read_lines":
                 return await read_files.read_lines(request.read_lines, one_name=one_name)
             case "write":
-                return await write_files.write(request.write, given, workspace=self._workspace, one_name=one_name)
+                return await write_files.write(
+                    request.write, given, workspace=self._workspace, one_name=one_name, disk=self._disk
+                )
             case "edit":
-                return await edit_files.edit(request.edit, workspace=self._workspace, one_name=one_name)
+                return await edit_files.edit(
+                    request.edit, workspace=self._workspace, one_name=one_name, disk=self._disk
+                )
             case "stat":
                 return tree_files.stat_path(request.stat)
             case "list":
                 return await tree_files.list_directory(request.list)
             case "mkdir":
+                await self._disk.admit(request.mkdir.path, 0)
                 return tree_files.make_directory(request.mkdir)
             case "remove":
                 return await tree_files.remove(request.remove)
@@ -191,13 +208,20 @@ class Server:
         if self._processes is None:
             from sandbox.daemon.processes import Processes
 
-            self._processes = Processes(self._spawner, self._cgroup, self._workspace, self._environment)
+            self._processes = Processes(self._spawner, self._cgroup, self._workspace, self._environment, self._disk)
         return self._processes
 
     async def _hello(self) -> wire.Reply:
+        posture = await self._read_posture()
+        return wire.Reply(hello=wire.HelloReply(protocol_version=PROTOCOL_VERSION, posture=posture, build=BUILD))
+
+    async def _read_posture(self) -> wire.Posture:
+        """Return what holds this sandbox, as it was when that was first asked: nothing here can change it."""
         if self._posture is None:
-            self._posture = await read_posture(self._spawner, self._cgroup)
-        return wire.Reply(hello=wire.HelloReply(protocol_version=PROTOCOL_VERSION, posture=self._posture, build=BUILD))
+            async with self._reading_posture:
+                if self._posture is None:
+                    self._posture = await read_posture(self._spawner, self._cgroup, self._settings.socket)
+        return self._posture
 
 
 class Hangups:

@@ -6,20 +6,42 @@ DEFAULTS = {
     "tool-uid": "10001",
     "tool-gid": "10001",
     "daemon-uid": "10002",
+    # Of the workspace, and what is to stay free on its disk; 0 is no limit.
+    "workspace-bytes": "0",
+    "workspace-files": "0",
+    "disk-reserve-bytes": "0",
 }
+_AMOUNTS = ("workspace-bytes", "workspace-files", "disk-reserve-bytes")
 
 
 class Settings:
-    """Where to listen, and as whom tool code and the server run."""
+    """Where to listen, as whom tool code and the server run, and how much the workspace may take; 0 is no limit."""
 
-    __slots__ = ("daemon_uid", "socket", "tool_gid", "tool_uid", "workspace")
+    __slots__ = (
+        *("daemon_uid", "socket", "tool_gid", "tool_uid", "workspace"),
+        *("disk_reserve_bytes", "workspace_bytes", "workspace_files"),
+    )
 
-    def __init__(self, socket: str, workspace: str, tool_uid: int, tool_gid: int, daemon_uid: int) -> None:
+    def __init__(
+        self,
+        socket: str,
+        workspace: str,
+        tool_uid: int,
+        tool_gid: int,
+        daemon_uid: int,
+        *,
+        workspace_bytes: int = 0,
+        workspace_files: int = 0,
+        disk_reserve_bytes: int = 0,
+    ) -> None:
         self.socket = socket
         self.workspace = workspace
         self.tool_uid = tool_uid
         self.tool_gid = tool_gid
         self.daemon_uid = daemon_uid
+        self.workspace_bytes = workspace_bytes
+        self.workspace_files = workspace_files
+        self.disk_reserve_bytes = disk_reserve_bytes
 
 
 def read_settings(arguments: list[str], environment: dict[str, str]) -> Settings:
@@ -45,8 +67,13 @@ def read_settings(arguments: list[str], environment: dict[str, str]) -> Settings
         ids[name] = int(values[name])
     if ids["tool-uid"] == ids["daemon-uid"]:
         raise ValueError("--tool-uid and --daemon-uid must differ, or tool code could kill and read the daemon")
+    amounts = {}
+    for name in _AMOUNTS:
+        if not values[name].isdecimal() or int(values[name]) >= 2**62:
+            raise ValueError(f"--{name} must be a number from 0 (no limit) to {2**62 - 1}, not {values[name]!r}")
+        amounts[name.replace("-", "_")] = int(values[name])
     for name in ("socket", "workspace"):
         if not values[name].startswith("/"):
             raise ValueError(f"--{name} must be an absolute path, not {values[name]!r}")
     workspace = values["workspace"].rstrip("/") or "/"
-    return Settings(values["socket"], workspace, ids["tool-uid"], ids["tool-gid"], ids["daemon-uid"])
+    return Settings(values["socket"], workspace, ids["tool-uid"], ids["tool-gid"], ids["daemon-uid"], **amounts)

@@ -14,12 +14,14 @@ from sandbox.daemon.control_wire import (
     DONE,
     EXITED,
     FAILED,
+    HOLD,
     KILL,
     KILL_STRAYS,
     NOTICE,
     ORDER,
     PROBE,
     PROGRAM_LIMIT_BYTES,
+    RELEASE,
     SIGNAL,
     SIGNAL_TREE,
     SPAWN,
@@ -45,6 +47,8 @@ class Process:
         self.call = call
         self.started: asyncio.Future[int] = loop.create_future()  # pid; OSError when it could not be started
         self.ended: asyncio.Future[int] = loop.create_future()
+        # Whether it is killed because the workspace is over its limit.
+        self.past_disk = False
         self._loop = loop
         self._waiting: asyncio.Future[None] | None = None
 
@@ -122,9 +126,9 @@ class Spawner:
             await asyncio.sleep(pause_s)
             pause_s *= 2
 
-    async def probe(self, output: int) -> None:
-        """Have a process that became the tool user write its /proc/self/status into a descriptor."""
-        process = await self._order(PROBE, [output], START_LIMIT_S)
+    async def probe(self, output: int, daemon_socket: bytes) -> None:
+        """Have a process that became the tool user say what it is (tool_probe.py) into a descriptor."""
+        process = await self._order(PROBE, [output], START_LIMIT_S, daemon_socket)
         await process.ended
         self.forget(process)
 
@@ -165,6 +169,32 @@ class Spawner:
         """SIGKILL what was left behind by calls that nobody listens to any more; return how many processes survived."""
         # Which calls live is told anew each time: init obeys in order, so one that starts later is not there yet.
         return await self._ask_until_none(lambda: ORDER.pack(KILL_STRAYS, 0, 0) + encode_calls(list(self._processes)))
+
+    def live(self) -> bool:
+        """Return whether the first process of any call that somebody listens to has not ended."""
+        return any(not process.ended.done() for process in self._processes.values())
+
+    def mark_for_disk(self, call: int | None = None) -> None:
+        """Have it said of a call that lives, or of all, that it was killed because the workspace is over its limit."""
+        for number, process in self._processes.items():
+            if call in (None, number):
+                process.past_disk = True
+
+    async def hold_everything(self) -> int:
+        """Stop everything of the tool user, but for what is stopped; return how many processes release() lets go."""
+        return await self._ask(ORDER.pack(HOLD, 0, 0))
+
+    async def release(self) -> None:
+        """Have what was held go on."""
+        await self._ask(ORDER.pack(RELEASE, 0, 0))
+
+    async def kill_everything(self) -> int:
+        """SIGKILL everything of the tool user; return how many processes survived."""
+        return await self._ask_until_none(lambda: ORDER.pack(KILL_STRAYS, 0, 0))
+
+    async def kill_call(self, call: int) -> int:
+        """SIGKILL what a call started, whether or not anybody listens to it; return how many processes survived."""
+        return await self._ask_until_none(lambda: ORDER.pack(KILL, call, 0))
 
     async def signal(self, process: Process, number: int) -> None:
         """Send a signal to the process group of the first process; ProcessLookupError when that is over."""

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable
 
 from sandbox.daemon.foreign import libc
+from sandbox.daemon.tool_filter import filter_tool_code
 
 # Above everything the daemon can reach by its size: the kernel adds thousandths of the memory limit to it.
 TOOL_OOM_SCORE_ADJ = 800
@@ -28,7 +29,7 @@ _REFER_VERSION = 2
 
 
 def take_low_standing() -> None:
-    """Take tool code's score and priority and enter the domain, for good. What this kernel cannot do is left out."""
+    """Take tool code's score, priority, domain and filter, for good. What this kernel cannot do is left out."""
     try:
         # One may always raise one's own.
         with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
@@ -39,6 +40,7 @@ def take_low_standing() -> None:
     call = libc()
     if call is not None:
         _close_proc_to_writers(call)
+    filter_tool_code()
 
 
 def _close_proc_to_writers(call: Callable[..., int]) -> None:

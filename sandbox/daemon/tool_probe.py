@@ -1,15 +1,20 @@
 """What a tool process is, said by one that has just become it. Runs in a child of init."""
 
 import os
+import socket
 from collections.abc import Callable
 
+from sandbox.daemon.foreign import libc
+
 LOWEST_OOM_SCORE_ADJ = -1000
+_PR_GET_NO_NEW_PRIVS = 39
 
 
-def describe_tool(output: int, become_tool: Callable[[], None]) -> None:
-    """Write /proc/self/status as the tool user to `output`, and a line with the lowest oom_score_adj it can take.
+def describe_tool(output: int, daemon_socket: bytes, become_tool: Callable[[], None]) -> None:
+    """Write /proc/self/status as the tool user to `output`, and lines of the same form with what is not in there.
 
-    The kernel tells that bound to nobody, so it is found by trying.
+    OomScoreAdjMin is the lowest score it can take, SocketClosed whether it is kept from the daemon's socket: the
+    kernel tells either to nobody, so both are found by trying. NoNewPrivs is asked for, as gVisor does not list it.
     """
     try:
         # Opened before: a process that changed its user without an exec may not open these files of its own.
@@ -19,7 +24,24 @@ def describe_tool(output: int, become_tool: Callable[[], None]) -> None:
     become_tool()
     lowest = _lowest_score(score) if score >= 0 else _own_score()
     with open("/proc/self/status", "rb") as file:
-        os.write(output, file.read() + b"OomScoreAdjMin:\t%d\n" % lowest)
+        said = file.read() + b"OomScoreAdjMin:\t%d\n" % lowest
+    call = libc()
+    if call is not None:
+        said += b"NoNewPrivs:\t%d\n" % call("prctl", _PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
+    os.write(output, said + b"SocketClosed:\t%d\n" % _is_closed(daemon_socket))
+
+
+def _is_closed(path: bytes) -> bool:
+    """Return whether this process is not permitted to connect; any other failure says nothing of that."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.setblocking(False)
+        try:
+            client.connect(path)
+        except PermissionError:
+            return True
+        except (OSError, ValueError):
+            return False
+    return False
 
 
 def _lowest_score(score: int) -> int:

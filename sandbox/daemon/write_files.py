@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 
+from sandbox.daemon.disk_watch import DiskWatch
 from sandbox.daemon.entries import entry_of
 from sandbox.daemon.failures import Fault
 from sandbox.daemon.input_stream import InputStream
@@ -19,12 +20,23 @@ _TURN_BYTES = 1024 * 1024
 
 
 async def write(
-    request: wire.WriteRequest, given: InputStream, *, workspace: str = "", one_name: bool = False
+    request: wire.WriteRequest,
+    given: InputStream,
+    *,
+    workspace: str = "",
+    one_name: bool = False,
+    disk: DiskWatch | None = None,
 ) -> wire.Reply:
-    """Replace the file with the bytes of the request or of the input that follows it."""
-    with Place(request.path, make_parents=True) as place:
+    """Replace the file with the bytes of the request or of the input that follows it; `disk` says whether they fit.
+
+    What makes a file smaller fits always.
+    """
+    with Place(request.path, make_parents=disk is None or disk.has_room(request.path)) as place:
         if not place.names:
             raise Fault(wire.FAILURE_KIND_IS_A_DIRECTORY, "/ is a directory; a file was expected", errno.EISDIR)
+        existing = place.stat_or_none()
+        if disk is not None and not (request.inline and existing and existing.st_size >= len(request.data)):
+            await disk.admit(place.path, len(request.data))
         replacement = Replacement(place, workspace=workspace, one_name=one_name)
         try:
             if request.inline:
@@ -32,6 +44,8 @@ async def write(
             else:
                 written_bytes = 0
                 while (piece := await given.read_piece()) is not None:
+                    if disk is not None:
+                        await disk.admit(place.path, len(piece), 0)
                     replacement.write(piece)
                     written_bytes += len(piece)
                     if written_bytes >= _TURN_BYTES:

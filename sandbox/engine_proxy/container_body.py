@@ -123,9 +123,10 @@ def check_container(body: Any, channel_root: Path) -> None:
 
 
 def check_volume(body: Any) -> None:
-    """Raise Refused for a body of POST /volumes/create that is more than a volume of a size."""
+    """Raise Refused for a body of POST /volumes/create that is more than a volume of a size, or one with labels."""
     named = isinstance(body, dict) and isinstance(body.get("Name"), str) and OWN_NAME.fullmatch(body["Name"])
-    if not named or not _volume_driver({k: v for k, v in body.items() if k not in ("Name", "Labels")}):
+    driver = {k: v for k, v in body.items() if k not in ("Name", "Labels")} if named else None
+    if not _volume_driver(driver) or not _mapping(body.get("Labels", {})):
         raise Refused("volume: its name begins with airlock-, its driver is local, and its one option is size")
 
 

@@ -24,6 +24,7 @@ class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OUTCOME_PIDS_LIMIT: _ClassVar[Outcome]
     OUTCOME_FAILED_TO_START: _ClassVar[Outcome]
     OUTCOME_OUTPUT_LIMIT: _ClassVar[Outcome]
+    OUTCOME_DISK_LIMIT: _ClassVar[Outcome]
 
 class EntryType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -60,6 +61,7 @@ OUTCOME_OUT_OF_MEMORY: Outcome
 OUTCOME_PIDS_LIMIT: Outcome
 OUTCOME_FAILED_TO_START: Outcome
 OUTCOME_OUTPUT_LIMIT: Outcome
+OUTCOME_DISK_LIMIT: Outcome
 ENTRY_TYPE_UNSPECIFIED: EntryType
 ENTRY_TYPE_FILE: EntryType
 ENTRY_TYPE_DIRECTORY: EntryType
@@ -194,7 +196,7 @@ class HealthRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class HealthReply(_message.Message):
-    __slots__ = ("uptime_ms", "calls", "processes", "pids", "memory_bytes", "memory_kills", "pids_refused")
+    __slots__ = ("uptime_ms", "calls", "processes", "pids", "memory_bytes", "memory_kills", "pids_refused", "workspace_bytes", "workspace_files")
     UPTIME_MS_FIELD_NUMBER: _ClassVar[int]
     CALLS_FIELD_NUMBER: _ClassVar[int]
     PROCESSES_FIELD_NUMBER: _ClassVar[int]
@@ -202,6 +204,8 @@ class HealthReply(_message.Message):
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     MEMORY_KILLS_FIELD_NUMBER: _ClassVar[int]
     PIDS_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    WORKSPACE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WORKSPACE_FILES_FIELD_NUMBER: _ClassVar[int]
     uptime_ms: int
     calls: int
     processes: int
@@ -209,10 +213,12 @@ class HealthReply(_message.Message):
     memory_bytes: int
     memory_kills: int
     pids_refused: int
-    def __init__(self, uptime_ms: _Optional[int] = ..., calls: _Optional[int] = ..., processes: _Optional[int] = ..., pids: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., memory_kills: _Optional[int] = ..., pids_refused: _Optional[int] = ...) -> None: ...
+    workspace_bytes: int
+    workspace_files: int
+    def __init__(self, uptime_ms: _Optional[int] = ..., calls: _Optional[int] = ..., processes: _Optional[int] = ..., pids: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., memory_kills: _Optional[int] = ..., pids_refused: _Optional[int] = ..., workspace_bytes: _Optional[int] = ..., workspace_files: _Optional[int] = ...) -> None: ...
 
 class Posture(_message.Message):
-    __slots__ = ("tool_uid", "daemon_uid", "capabilities_bounding", "tool_capabilities_effective", "no_new_privileges", "seccomp_mode", "root_read_only", "memory_limit_bytes", "pids_limit", "network_interfaces", "kernel", "memory_swap_limit_bytes", "cpu_limit_millis", "namespaces", "mounts", "runtime", "tool_groups", "tool_oom_score_adj_min", "daemon_oom_score_adj")
+    __slots__ = ("tool_uid", "daemon_uid", "capabilities_bounding", "tool_capabilities_effective", "no_new_privileges", "seccomp_mode", "root_read_only", "memory_limit_bytes", "pids_limit", "network_interfaces", "kernel", "memory_swap_limit_bytes", "cpu_limit_millis", "namespaces", "mounts", "runtime", "tool_groups", "tool_oom_score_adj_min", "daemon_oom_score_adj", "socket_closed_to_tools")
     TOOL_UID_FIELD_NUMBER: _ClassVar[int]
     DAEMON_UID_FIELD_NUMBER: _ClassVar[int]
     CAPABILITIES_BOUNDING_FIELD_NUMBER: _ClassVar[int]
@@ -232,6 +238,7 @@ class Posture(_message.Message):
     TOOL_GROUPS_FIELD_NUMBER: _ClassVar[int]
     TOOL_OOM_SCORE_ADJ_MIN_FIELD_NUMBER: _ClassVar[int]
     DAEMON_OOM_SCORE_ADJ_FIELD_NUMBER: _ClassVar[int]
+    SOCKET_CLOSED_TO_TOOLS_FIELD_NUMBER: _ClassVar[int]
     tool_uid: int
     daemon_uid: int
     capabilities_bounding: int
@@ -251,7 +258,8 @@ class Posture(_message.Message):
     tool_groups: _containers.RepeatedScalarFieldContainer[int]
     tool_oom_score_adj_min: int
     daemon_oom_score_adj: int
-    def __init__(self, tool_uid: _Optional[int] = ..., daemon_uid: _Optional[int] = ..., capabilities_bounding: _Optional[int] = ..., tool_capabilities_effective: _Optional[int] = ..., no_new_privileges: _Optional[bool] = ..., seccomp_mode: _Optional[int] = ..., root_read_only: _Optional[bool] = ..., memory_limit_bytes: _Optional[int] = ..., pids_limit: _Optional[int] = ..., network_interfaces: _Optional[_Iterable[str]] = ..., kernel: _Optional[str] = ..., memory_swap_limit_bytes: _Optional[int] = ..., cpu_limit_millis: _Optional[int] = ..., namespaces: _Optional[_Iterable[_Union[Namespace, _Mapping]]] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., runtime: _Optional[str] = ..., tool_groups: _Optional[_Iterable[int]] = ..., tool_oom_score_adj_min: _Optional[int] = ..., daemon_oom_score_adj: _Optional[int] = ...) -> None: ...
+    socket_closed_to_tools: bool
+    def __init__(self, tool_uid: _Optional[int] = ..., daemon_uid: _Optional[int] = ..., capabilities_bounding: _Optional[int] = ..., tool_capabilities_effective: _Optional[int] = ..., no_new_privileges: _Optional[bool] = ..., seccomp_mode: _Optional[int] = ..., root_read_only: _Optional[bool] = ..., memory_limit_bytes: _Optional[int] = ..., pids_limit: _Optional[int] = ..., network_interfaces: _Optional[_Iterable[str]] = ..., kernel: _Optional[str] = ..., memory_swap_limit_bytes: _Optional[int] = ..., cpu_limit_millis: _Optional[int] = ..., namespaces: _Optional[_Iterable[_Union[Namespace, _Mapping]]] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., runtime: _Optional[str] = ..., tool_groups: _Optional[_Iterable[int]] = ..., tool_oom_score_adj_min: _Optional[int] = ..., daemon_oom_score_adj: _Optional[int] = ..., socket_closed_to_tools: _Optional[bool] = ...) -> None: ...
 
 class Namespace(_message.Message):
     __slots__ = ("kind", "inode")

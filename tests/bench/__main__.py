@@ -6,9 +6,14 @@ service          calls through the whole gateway, beside `docker exec`, SWE-ReX 
 audit_cost       what the audit's record costs a call, on SQLite and PostgreSQL
 telemetry_cost   what metrics and traces cost a call
 many_clients     64 clients of 32 tenants at 1 and 2 workers, and who uses the processors
+sandbox_acquire  how soon a thread has its sandbox, with and without a pool, beside the docker package
+sandbox_resume   how soon a stopped sandbox is back, beside the docker package's start()
+many_sandboxes   200 live sandboxes of 50 tenants, a call to each; needs some 3 GiB
 daemon_exec      programs in one sandbox, beside a bare subprocess and `docker exec`
 daemon_files     256 MiB in and out, beside `docker cp`
+snapshot_cost    100 MiB in 5,000 files kept and put back, beside `docker cp`
 daemon_size      what an idle daemon costs in memory, and how soon it answers
+fair_creation    what one tenant's burst of sandboxes costs another, with turns and without
 """
 
 from __future__ import annotations
@@ -22,9 +27,14 @@ from tests.bench import (
     daemon_exec,
     daemon_files,
     daemon_size,
+    fair_creation,
     many_clients,
+    many_sandboxes,
     policy_decisions,
+    sandbox_acquire,
+    sandbox_resume,
     service,
+    snapshot_cost,
     step_overhead,
     telemetry_cost,
 )
@@ -36,9 +46,14 @@ _MODULES = (
     audit_cost,
     telemetry_cost,
     many_clients,
+    sandbox_acquire,
+    sandbox_resume,
+    many_sandboxes,
     daemon_exec,
     daemon_files,
+    snapshot_cost,
     daemon_size,
+    fair_creation,
 )
 
 

@@ -6,9 +6,12 @@ another as a gateway is started again, makes them on the test's `ground`.
 
 from __future__ import annotations
 
+import asyncio
+import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import pytest_asyncio
@@ -16,9 +19,12 @@ import pytest_asyncio
 from gateway.telemetry.observed_sandboxes import observed_engine
 from sandbox.docker_engine import DockerEngine
 from sandbox.docker_requests import DockerRequests
-from sandbox.engine import Engine
+from sandbox.engine import Engine, Sandbox, SandboxSpec
 from sandbox.image_pulls import ImagePulls, pulling_engine
 from sandbox.memory_engine import MemoryEngine
+from sandbox.pooled_engine import PooledEngine
+from sandbox.spares import SpareKind, Spares
+from sandbox.transition import Transition
 from tests.docker_state import containers_of, volumes_of
 from tests.integration.sandbox.live_engine import RUNTIME_IMAGE, instance_id
 from tests.unit.gateway.telemetry.seen import watching
@@ -37,6 +43,8 @@ class Ground(ABC):
         self.directory = directory
         self._around = around
         self._made: list[Engine] = []
+        # What became of sandboxes, as its processes told it.
+        self.told: list[Transition] = []
 
     def engine(self) -> Engine:
         """Return the engine of a new process."""
@@ -71,7 +79,12 @@ class DockerGround(Ground):
         self.instance = instance_id()
 
     def _engine(self) -> DockerEngine:
-        return DockerEngine(instance=self.instance, channel_root=self.directory, runtime_image=RUNTIME_IMAGE)
+        return DockerEngine(
+            instance=self.instance,
+            channel_root=self.directory,
+            runtime_image=RUNTIME_IMAGE,
+            tell=self.told.append,
+        )
 
     def left(self) -> list[str]:
         here = [path.name for path in self.directory.iterdir()]
@@ -80,7 +93,7 @@ class DockerGround(Ground):
 
 class MemoryGround(Ground):
     def _engine(self) -> MemoryEngine:
-        return MemoryEngine(root=self.directory)
+        return MemoryEngine(root=self.directory, tell=self.told.append)
 
     def left(self) -> list[str]:
         places = [*self.directory.glob("workspaces/*/*"), *self.directory.glob("tmp/*")]
@@ -90,7 +103,31 @@ class MemoryGround(Ground):
 def _around(engine: Engine) -> Engine:
     """Return every engine around an engine that there is, in the order of gateway/composition/sandboxes.py."""
     pulls = ImagePulls(DockerRequests("unix:///nonexistent/docker.sock"))
-    return observed_engine(pulling_engine(engine, pulls), watching().telemetry)
+    return observed_engine(pulling_engine(_pooled(engine), pulls), watching().telemetry)
+
+
+def _pooled(engine: Engine) -> Engine:
+    """Return an engine whose new sandboxes are all from the pool, made for each right before it is asked for."""
+    return cast(Engine, _AlwaysReady(engine, cast(Spares, engine)))
+
+
+class _AlwaysReady(PooledEngine):
+    def __init__(self, engine: Engine, spares: Spares) -> None:
+        super().__init__(engine, spares, limit=1)
+        self._turn = asyncio.Lock()
+
+    async def create(self, spec: SandboxSpec, **options: Any) -> Sandbox:
+        if self.has(spec) or self.stopped(spec) is not None:
+            return await super().create(spec, **options)
+        async with self._turn:
+            kind = SpareKind.of(spec)
+            self.keep(kind, 1)
+            await self.tend()
+            try:
+                return await super().create(spec, **options)
+            finally:
+                self.forget(kind)
+                await self.tend()
 
 
 _GROUNDS: dict[str, Callable[[Path], Ground]] = {
@@ -98,6 +135,9 @@ _GROUNDS: dict[str, Callable[[Path], Ground]] = {
     "memory": MemoryGround,
     "around": lambda directory: MemoryGround(directory, _around),
 }
+# A minute: for who changes something of the pool. tests/integration/sandbox/test_pool.py is for every day.
+if os.environ.get("AIRLOCK_POOL_CONFORMANCE"):
+    _GROUNDS["docker-pooled"] = lambda directory: DockerGround(directory, _pooled)
 
 
 @pytest.fixture(scope="session", params=_GROUNDS)

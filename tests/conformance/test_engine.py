@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 
@@ -388,7 +389,7 @@ async def test_a_call_that_is_under_way_in_a_sandbox_that_is_removed_has_a_typed
     assert (await running).outcome == "daemon_lost"
 
 
-async def test_stopping_a_thread_s_sandbox_waits_for_nobody_and_ends_no_call(engine: Engine) -> None:
+async def test_stopping_a_thread_s_sandbox_waits_for_nobody_ends_no_call_and_can_be_done_again(engine: Engine) -> None:
     assert await engine.stop("tenant-a", "stopped") is None
     sandbox = await engine.create(spec("stopped"))
     await sandbox.files.write("/workspace/a", b"1")
@@ -397,13 +398,106 @@ async def test_stopping_a_thread_s_sandbox_waits_for_nobody_and_ends_no_call(eng
         await engine.stop("tenant-a", "stopped")
     assert await sandbox.ping()
     sandbox.give_back()
-    was = await engine.stop("tenant-a", "stopped")
-    assert was is not None
-    assert (was.id, was.thread) == (sandbox.id, "stopped")
+    stopped = await engine.stop("tenant-a", "stopped")
+    assert stopped is not None
+    assert (stopped.id, stopped.thread, stopped.state) == (sandbox.id, "stopped", "idle_stopped")
+    assert await engine.stop("tenant-a", "stopped") == stopped
+    assert engine.stopped(spec("stopped")) == sandbox.id
     assert not sandbox.borrow()
     again = await engine.create(spec("stopped"))
-    assert (await again.files.stat("/workspace/a")).size_bytes == 1
+    assert (again.id, (await again.files.stat("/workspace/a")).size_bytes) == (sandbox.id, 1)
     await engine.remove(again.id)
+    assert await engine.stop("tenant-a", "stopped") is None
+
+
+async def test_removing_a_thread_s_sandbox_ends_no_call_and_takes_what_is_stopped_too(engine: Engine) -> None:
+    assert await engine.remove_of("tenant-a", "unwanted") is None
+    sandbox = await engine.create(spec("unwanted"))
+    await sandbox.files.write("/workspace/a", b"1")
+    assert sandbox.borrow()
+    with pytest.raises(SandboxBusy):
+        await engine.remove_of("tenant-a", "unwanted")
+    sandbox.give_back()
+    was = await engine.remove_of("tenant-a", "unwanted")
+    assert was is not None
+    assert (was.id, was.state) == (sandbox.id, "running")
+    assert not sandbox.borrow()
+    second = await engine.create(spec("unwanted"))
+    assert (second.id != sandbox.id, (await second.files.stat("/workspace/a")).size_bytes) == (True, 1)
+    assert await engine.stop_idle(second.id)
+    was = await engine.remove_of("tenant-a", "unwanted")
+    assert was is not None
+    assert (was.id, was.state) == (second.id, "idle_stopped")
+    assert await engine.remove_of("tenant-a", "unwanted") is None
+    assert second.id not in await engine.owned()
+
+
+async def test_what_there_is_is_listed_in_its_state_and_since_when_nobody_uses_it(ground: Ground) -> None:
+    engine = ground.engine()
+    assert await engine.listed("tenant-a") == []
+    for thread in ("used", "idle", "stopped"):
+        sandbox = await engine.create(spec(thread))
+        assert sandbox.borrow()
+        if thread != "used":
+            sandbox.give_back()
+    assert await engine.stop_idle(sandbox.id)
+    await engine.create(spec("used", "tenant-b"))
+    listed = await engine.listed("tenant-a")
+    assert [one.id for one in listed] == sorted(one.id for one in listed)
+    found = {one.thread: one for one in listed}
+    assert {thread: one.state for thread, one in found.items()} == {
+        "used": "running",
+        "idle": "running",
+        "stopped": "idle_stopped",
+    }
+    assert found["used"].since_s is None
+    for thread in ("idle", "stopped"):
+        since_s = found[thread].since_s
+        assert since_s is not None
+        assert found[thread].created_s - 1 <= since_s, "the clock of a file system may be a tick behind"
+    assert {one.thread for one in await engine.live("tenant-a")} == {"used", "idle"}
+    assert engine.resting() == 1
+
+
+async def test_what_becomes_of_a_sandbox_is_told_as_it_happens_and_why(ground: Ground) -> None:
+    engine = ground.engine()
+    sandbox = await engine.create(spec("told"))
+    await start(sandbox, "p1", "exec cat")
+    assert await engine.stop_idle(sandbox.id)
+    assert (await engine.create(spec("told"))).id == sandbox.id
+    await engine.stop("tenant-a", "told")
+    await engine.create(spec("told"))
+    assert await engine.remove_of("tenant-a", "told") is not None
+    other = await engine.create(spec("told"))
+    assert await engine.stop_idle(other.id)
+    assert await engine.trim_stopped(timeout_s=0, limit=9) == 1
+    last = await engine.create(spec("told"))
+    await engine.close()
+    states = [(one.sandbox, one.state) for one in ground.told if one.state != "creating"]
+    assert states == [
+        *(
+            (sandbox.id, state)
+            for state in ("running", "idle_stopped", "running", "idle_stopped", "running", "removed")
+        ),
+        *((other.id, state) for state in ("running", "idle_stopped", "removed")),
+        *((last.id, state) for state in ("running", "removed")),
+    ]
+    assert {(one.tenant, one.thread, one.name) for one in ground.told} == {(*owner(spec("told")), "told")}
+    reasons = [one.reason for one in ground.told if one.state in ("idle_stopped", "removed")]
+    assert [reason.split(";")[0] for reason in reasons[:3]] == [
+        *("nobody used it", "somebody asked for it", "somebody asked for it")
+    ]
+    assert "processes (1) ended" in reasons[0]
+
+
+async def test_what_a_sandbox_uses_is_known_while_it_lives_or_nobody_says(engine: Engine) -> None:
+    sandbox = await engine.create(spec("counted", "tenant-counted"))
+    (live,) = await engine.live("tenant-counted")
+    usage = await engine.usage(live)
+    assert usage is not None
+    assert all(value is None or value > 0 for value in (usage.cpu_s, usage.memory_bytes, usage.pids))
+    await engine.remove(sandbox.id)
+    assert await engine.usage(live) is None
 
 
 async def test_the_calls_of_who_is_lost_are_ended_and_a_sandbox_without_any_stays(engine: Engine) -> None:
@@ -429,8 +523,13 @@ async def test_the_one_that_was_used_longest_ago_makes_room_and_none_that_is_in_
     assert set(await engine.owned()) == {first.id, other.id}
     assert first.borrow()
     assert not await engine.remove_idle(digest("tenant-a"))
+    assert not await engine.remove_idle(digest("tenant-a"), stop=True)
     assert await engine.remove_idle(None)
     assert await engine.owned() == [first.id]
+    first.give_back()
+    assert await engine.remove_idle(None, stop=True)
+    assert not await engine.remove_idle(None, stop=True)
+    assert (engine.stopped(spec("first")), engine.owners()) == (first.id, [])
 
 
 async def test_one_that_is_idle_is_stopped_and_resumes_with_its_files_and_nothing_else(engine: Engine) -> None:
@@ -581,6 +680,70 @@ async def test_a_workspace_is_saved_as_it_is_and_put_in_the_place_of_another(eng
         "newer\nnewer\nd\nsame\nway\n640\n"
     )
     await engine.remove(again.id)
+
+
+async def test_a_stopped_thread_s_files_go_whole_into_another_s_whatever_is_in_them(engine: Engine) -> None:
+    def kept(contents: Contents) -> list[tuple[WorkspaceEntry, bytes]]:
+        found = [(entry, b"".join(content)) for entry, content in contents]
+        return [(entry, data) for entry, data in found if entry.path == "" or entry.path.startswith("tree")]
+
+    make = (
+        "mkdir -p tree/a/b/c/d/e tree/empty && cd tree && head -c 3000000 /dev/urandom > large && : > nothing && "
+        "echo x > 'a/with space and ünï' && echo y > 'a/b/*[x]' && echo z > a/b/c/d/e/deep && "
+        "chmod 444 nothing && chmod 600 a/b/c/d/e/deep && chmod 700 a/b && touch -d @1000000000 large && "
+        "ln -s /nowhere a/dangling && ln -s .. a/b/up && for n in $(seq 300); do echo $n > empty.$n; done"
+    )
+    source, target = [await engine.create(spec(thread)) for thread in ("whole", "copied")]
+    assert (await run(source.shell, make)).exit_code == 0
+    await target.files.write("/workspace/old", b"1")
+    for sandbox in (source, target):
+        assert await engine.stop_idle(sandbox.id)
+    saved = await engine.save_workspace(spec("whole"), kept)
+    assert saved is not None
+    assert len(saved) > 310
+    await engine.replace_workspace(spec("copied"), lambda: ((entry, iter((data,))) for entry, data in saved))
+    assert engine.stopped(spec("copied")) is None, "what it was made for is not there any more"
+    copied = await engine.save_workspace(spec("copied"), kept)
+    assert copied is not None
+
+    def shown(found: list[tuple[WorkspaceEntry, bytes]]) -> dict[str, tuple[object, ...]]:
+        return {
+            one.path: (one.kind, one.mode, one.target, data, one.modified_s if one.kind == "file" else 0)
+            for one, data in found
+            if one.path
+        }
+
+    assert shown(copied) == shown(saved)
+    assert shown(copied)["tree/large"][4] == 1_000_000_000
+    again = await engine.create(spec("copied"))
+    assert again.id != target.id
+    assert text(await run(again.shell, "ls; cat tree/a/b/c/d/e/deep; echo more >> tree/large && echo writable")) == (
+        "tree\nz\nwritable\n"
+    )
+    for thread in ("whole", "copied"):
+        await engine.remove_of("tenant-a", thread)
+
+
+async def test_a_workspace_is_saved_or_replaced_by_one_at_a_time(engine: Engine) -> None:
+    sandbox = await engine.create(spec("one-at-a-time"))
+    await sandbox.files.write("/workspace/a", b"1")
+    entered, go_on = threading.Event(), threading.Event()
+
+    def take(contents: Contents) -> int:
+        entered.set()
+        go_on.wait(_OUTER_S)
+        return len([b"".join(content) for _, content in contents])
+
+    saving = asyncio.ensure_future(engine.save_workspace(spec("one-at-a-time"), take))
+    await asyncio.to_thread(entered.wait, _OUTER_S)
+    with pytest.raises(SandboxBusy):
+        await engine.save_workspace(spec("one-at-a-time"), entries)
+    with pytest.raises(SandboxBusy):
+        await engine.replace_workspace(spec("one-at-a-time"), lambda: iter(()))
+    assert text(await run(sandbox.shell, "cat a")) == "1", "calls go on meanwhile"
+    go_on.set()
+    assert await saving is not None
+    await engine.remove(sandbox.id)
 
 
 async def test_files_that_do_not_come_to_their_end_never_look_as_if_they_were_all(engine: Engine) -> None:

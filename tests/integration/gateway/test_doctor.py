@@ -39,3 +39,18 @@ def test_doctor_loads_the_configuration_it_is_given(tmp_path: Path) -> None:
     findings = {one["what"]: one for one in json.loads(looked.stdout)["findings"]}
     assert findings["configuration"]["state"] == "failed"
     assert "default.yaml" in findings["configuration"]["mend"]
+
+
+def test_doctor_tries_each_runtime_that_a_policy_asks_for(tmp_path: Path) -> None:
+    home = make_home(tmp_path / "home")
+    policy = "version: 1\ndescription: x\nsandbox: {image: airlock-sandbox, runtime: runsc}\n"
+    (home.config.parent / "policies" / "default.yaml").write_text(policy, encoding="utf-8")
+    looked = airlock("doctor", "--config", str(home.config), "--json", check=False)
+    findings = {one["what"]: one for one in json.loads(looked.stdout)["findings"]}
+    if findings["runtime runsc"]["state"] != "ok":
+        assert findings["tenant default"]["state"] == "failed"
+        assert "docs/deployment.md" in findings["tenant default"]["mend"]
+        return
+    for what in ("tenant default", "sandbox", "sandbox runsc"):
+        assert findings[what]["state"] == "ok", findings[what]
+    assert "limits runsc" in findings

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import threading
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from gateway.client import Client
+from gateway.config import Config
 from gateway.errors import NotFound, SandboxBusy
 from tests.docker_state import containers_of, volumes_of
-from tests.gateway_process import airlock, make_home, served
+from tests.gateway_process import AIRLOCK, airlock, make_home, served
 from tests.integration.gateway.conftest import Pair
 
 MIB = 1024 * 1024
@@ -34,7 +39,7 @@ async def test_a_sandbox_is_there_ahead_of_its_first_call_and_goes_with_its_file
         await client.read_file("ahead", "/workspace/x")
     told = pair.home.rows("SELECT kind FROM audit_records WHERE thread = 'ahead' ORDER BY sequence")
     assert [kind for (kind,) in told] == [
-        *("sandbox_created", "file_write", "sandbox_stopped", "workspace_removed"),
+        *("sandbox_created", "file_write", "sandbox_removed", "workspace_removed"),
         "file_read",
     ]
 
@@ -94,6 +99,54 @@ async def test_what_a_sandbox_uses_is_what_was_done_in_it(client: Client) -> Non
     await client.stop_sandbox(thread)
 
 
+async def test_what_is_stopped_on_demand_is_told_to_who_watches_and_started_by_the_next_call(client: Client) -> None:
+    thread = "on-demand"
+    await client.create_sandbox(thread)
+    watching = client.watch_sandbox_transitions(thread=thread)
+    first = asyncio.ensure_future(anext(watching))
+    await client.write_file(thread, "/workspace/x", b"kept")
+    stopped = await client.stop_sandbox(thread)
+    assert (stopped.state, stopped.calls) == ("idle_stopped", 0)
+    assert await client.stop_sandbox(thread) == stopped
+    assert await client.read_file(thread, "/workspace/x") == b"kept"
+    assert (await client.get_sandbox(thread)).id == stopped.id
+    removed = await client.delete_sandbox(thread)
+    assert removed is not None
+    told = [await first]
+    while told[-1].state != "removed":
+        told.append(await anext(watching))
+    seen = [(one.sandbox_id, one.state) for one in told]
+    assert seen[-3:] == [(stopped.id, state) for state in ("idle_stopped", "running", "removed")]
+    assert [one.id for one in told] == sorted(one.id for one in told)
+    assert "somebody asked for it" in told[-1].reason
+    with pytest.raises(NotFound):
+        await anext(client.watch_sandbox_transitions(thread="never"))
+
+
+async def test_a_history_comes_to_its_end_though_whoever_made_it_was_killed(tmp_path: Path) -> None:
+    home = make_home(tmp_path)
+    with served(home) as gateway:
+        async with Client(gateway.address, home.key) as airlock:
+            await airlock.create_sandbox("lost")
+            async for one in airlock.watch_sandbox_transitions(thread="lost", after_id=0):
+                if one.state == "running":
+                    break
+        gateway.kill()
+    # Nothing is left that could tell whose it was, or that there was one.
+    await asyncio.to_thread(
+        subprocess.run, ["docker", "rm", "-f", *containers_of(home.instance)], check=True, capture_output=True
+    )
+    for locks in Config.load(home.config).resolved_channel_dir().glob("locks/*"):
+        locks.unlink()
+    with served(home) as gateway:
+        async with Client(gateway.address, home.key) as airlock:
+            last = await anext(airlock.watch_sandbox_transitions(thread="lost", after_id=one.id))
+            assert (last.sandbox_id, last.state) == (one.sandbox_id, "removed")
+            assert [told.state async for told in airlock.sandbox_transitions()] == ["removed", "running", "creating"]
+            await airlock.delete_sandbox("lost")
+    assert containers_of(home.instance) == volumes_of(home.instance) == []
+
+
 async def test_files_that_nobody_may_read_are_told_as_a_part(client: Client) -> None:
     hide = "mkdir hidden && echo x > hidden/y && chmod 000 hidden"
     await client.call_tool("execute", {"command": hide}, thread="hidden")
@@ -120,6 +173,33 @@ def test_the_command_line_makes_measures_and_deletes(pair: Pair) -> None:
     assert (absent.returncode, json.loads(absent.stdout)["reason"]) == (3, "NOT_FOUND")
 
 
+def test_the_command_line_shows_states_and_follows_what_becomes_of_them(pair: Pair) -> None:
+    env = {"AIRLOCK_ADDRESS": pair.address, "AIRLOCK_API_KEY": pair.key}
+    made = json.loads(airlock("sandbox", "create", "followed", "--json", env=env).stdout)
+    follow = [*AIRLOCK, "sandbox", "history", "--thread", "followed", "--follow", "--json"]
+    with subprocess.Popen(follow, env={**os.environ, **env}, stdout=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        # Until somebody follows nothing new is told to it: it is stopped and started until a word comes.
+        told: list[str] = []
+        reader = threading.Thread(target=lambda: told.append(following.stdout.readline()))  # type: ignore[union-attr]
+        reader.start()
+        while reader.is_alive():
+            airlock("sandbox", "stop", "followed", "--json", env=env)
+            airlock("sandbox", "resume", "followed", "--json", env=env)
+        following.terminate()
+    first = json.loads(told[0])
+    assert (first["sandbox_id"], first["thread"]) == (made["id"], "followed")
+    assert first["state"] in ("idle_stopped", "running")
+    stopped = json.loads(airlock("sandbox", "stop", "followed", "--json", env=env).stdout)
+    assert (stopped["state"], stopped["stops_at"]) == ("idle_stopped", None)
+    assert stopped["removed_at"] > stopped["stopped_since"]
+    listed = json.loads(airlock("sandbox", "list", "--state", "idle_stopped", "--json", env=env).stdout)["sandboxes"]
+    assert made["id"] in {one["id"] for one in listed}
+    wrong = airlock("sandbox", "list", "--state", "asleep", "--json", env=env, check=False)
+    assert (wrong.returncode != 0, "idle_stopped" in wrong.stdout) == (True, True)
+    airlock("sandbox", "delete", "followed", "--yes", "--json", env=env)
+
+
 async def test_who_watches_keeps_nothing_from_going_idle_and_what_was_stopped_is_resumed(tmp_path: Path) -> None:
     home = make_home(tmp_path)
     home.configure(sandbox={"idle_timeout_s": 2.0})
@@ -132,9 +212,15 @@ async def test_who_watches_keeps_nothing_from_going_idle_and_what_was_stopped_is
             async for living in airlock.watch_sandbox_stats(interval_s=0.5):
                 if not living:
                     break
-            for ask in (airlock.get_sandbox, airlock.get_sandbox_stats):
-                with pytest.raises(NotFound):
-                    await ask("idle")
+            with pytest.raises(NotFound):
+                await airlock.get_sandbox_stats("idle")
+            idle = await airlock.get_sandbox("idle")
+            assert (made.state, idle.id, idle.state) == ("running", made.id, "idle_stopped")
+            assert made.stops_at is not None
+            assert made.idle_since is not None
+            assert made.stops_at - made.idle_since == timedelta(seconds=2)
+            assert idle.stopped_since is not None
+            assert idle.removed_at == idle.stopped_since + timedelta(days=1)
             assert (await airlock.resume_sandbox("idle")).id == made.id
             assert await airlock.read_file("idle", "/workspace/x") == b"kept"
             told = home.rows("SELECT kind FROM audit_records WHERE thread = 'idle' AND kind LIKE 'sandbox%'")

@@ -229,17 +229,37 @@ async def test_sandboxes_are_listed_shown_and_stopped_through_either_worker(pair
                 await one.stop_sandbox("a")
         busy.cancel()
         stopped = await all_[4].stop_sandbox("b")
-        assert stopped.thread == "b"
+        assert (stopped.thread, stopped.state) == ("b", "idle_stopped")
+        assert await all_[5].stop_sandbox("b") == stopped == await all_[5].get_sandbox("b")
+        assert [one.id async for one in all_[5].sandboxes(state="idle_stopped")] == [stopped.id]
         with pytest.raises(NotFound) as not_there:
-            await all_[5].stop_sandbox("b")
+            await all_[5].stop_sandbox("never")
         with pytest.raises(NotFound) as not_there_either:
-            await all_[5].get_sandbox("b")
+            await all_[5].get_sandbox("never")
         assert str(not_there.value) == str(not_there_either.value)
     listed = airlock("sandbox", "list", env=env)
     assert "a " in listed.stdout
-    gone = airlock("sandbox", "get", "b", "--json", env=env, check=False)
+    assert "idle_stopped" in listed.stdout
+    gone = airlock("sandbox", "get", "never", "--json", env=env, check=False)
     assert gone.returncode == 3
     assert '"reason": "NOT_FOUND"' in gone.stdout
+
+
+async def test_what_a_sandbox_uses_is_told_by_the_worker_that_has_it_and_by_the_other(pair: Served, home: Home) -> None:
+    async with clients(pair, home) as all_:
+        hold = "head -c 30000000 /dev/zero > /tmp/held"
+        assert (await all_[0].call_tool("execute", {"command": hold}, thread="used")).exit_code == 0
+        told = [await one.get_sandbox_stats("used") for one in all_]
+        assert len({one.id for one in told}) == 1
+        for one in told:
+            assert one.memory_bytes is not None
+            assert one.memory_bytes > 30_000_000, "files in /tmp are memory"
+            assert one.cpu_s is not None
+            assert one.pids is not None
+        # Files are counted by its daemon, which only who has calls of the thread asks.
+        known = {one.tmp.used_bytes for one in told if one.tmp is not None}
+        assert known == {30_000_000}
+        await all_[0].delete_sandbox("used")
 
 
 async def test_a_thread_whose_files_are_on_another_engine_is_refused(pair: Served, home: Home) -> None:

@@ -16,7 +16,9 @@ from docker.errors import APIError
 
 from sandbox.container_config import carrier_config, workspace_volume
 from sandbox.docker_engine import DockerEngine
-from tests.integration.sandbox.live_engine import IMAGE, RUNTIME_IMAGE, instance_id, removed, run, spec, text
+from sandbox.spares import SpareKind
+from tests.integration.sandbox.live_engine import IMAGE, LIMITS, RUNTIME_IMAGE, instance_id, removed, run, spec, text
+from tests.integration.sandbox.test_workspaces import giving, tree_of
 
 
 @pytest.fixture
@@ -45,19 +47,44 @@ async def engine(tmp_path: Path, proxy: str) -> AsyncIterator[DockerEngine]:
     await removed(made, instance)
 
 
-async def test_a_gateway_works_through_the_proxy(engine: DockerEngine) -> None:
+async def test_a_sandbox_s_whole_life_goes_through_the_proxy(engine: DockerEngine) -> None:
     await engine.prepare()
     await engine.describe()
     sandbox = await engine.create(spec("proxied"))
     assert text(await run(sandbox.shell, "echo here > /workspace/a; cat /workspace/a")) == "here\n"
-    assert [one.id for one in await engine.live("tenant-a")] == [sandbox.id]
-    await engine.remove(sandbox.id)
+    (live,) = await engine.live("tenant-a")
+    assert live.id == sandbox.id
+    used = await engine.usage(live)
+    assert used is not None
+    assert (used.memory_limit_bytes, used.pids_limit) == (LIMITS.memory_bytes, LIMITS.pids)
+    assert await engine.stop_idle(sandbox.id)
+    resumed = await engine.create(spec("proxied"))
+    assert resumed.id == sandbox.id
+    saved = await engine.save_workspace(spec("proxied"), tree_of)
+    assert saved is not None
+    assert [entry.path for entry in saved] == ["", "a"]
+    await engine.replace_workspace(spec("proxied"), giving(saved))
+    assert not resumed.borrow()
+    await engine.remove(resumed.id)
     again = await engine.create(spec("proxied"))
     assert (await again.files.stat("/workspace/a")).size_bytes == 5
     assert await engine.reconcile() == []
     await engine.remove(again.id)
     assert await engine.remove_all_of("tenant-a") == 1
     assert await engine.left_of("tenant-a") == {"volumes": 0, "containers": 0}
+
+
+async def test_what_the_pool_asks_for_goes_through_the_proxy(engine: DockerEngine) -> None:
+    spare = await engine.make_spare(SpareKind.of(spec()))
+    other = await engine.make_spare(SpareKind.of(spec()))
+    sandbox = await engine.claim(spare, spec("pooled"))
+    assert sandbox is not None
+    assert text(await run(sandbox.shell, "echo here > a; cat a")) == "here\n"
+    assert [one.id for one in await engine.live("tenant-a")] == [sandbox.id]
+    assert await engine.reconcile() == []
+    assert await engine.save_workspace(spec("pooled"), tree_of)
+    assert await engine.remove_all_of("tenant-a") == 1
+    await engine.discard(other)
 
 
 def test_what_would_make_a_gateway_root_is_refused_and_others_containers_are_not_its_own(proxy: str) -> None:

@@ -8,24 +8,62 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sandbox.docker_engine import DockerEngine
-from tests.integration.sandbox.live_engine import RUNTIME_IMAGE, instance_id, run, spec, text
+from sandbox.engine import Sandbox
+from sandbox.posture import weaknesses
+from tests.integration.sandbox.live_engine import LIMITS, RUNTIME_IMAGE, instance_id, removed, run, spec, text
 
-# The engine, the runtime and the channel are not at fault: with these three mended in the daemon both tests pass.
-pytestmark = pytest.mark.xfail(
-    strict=True,
-    reason="the daemon takes its gateway for tool code (gVisor's SO_PEERCRED is of who asks, and the server's "
-    "effective user is tool code's there), and reads no_new_privs and a read-only root where gVisor does not tell them",
-)
+# Every way by which tool code could get at the daemon; each line that it prints is a door that was open.
+ATTACK = r"""
+import ctypes, os, signal, socket
+def attempt(name, action):
+    try:
+        print(name, action())
+    except OSError:
+        pass
+def uids(pid):
+    return next(l.split()[1:] for l in open(f'/proc/{pid}/status') if l.startswith('Uid'))
+def ppid(pid):
+    return next(int(l.split()[1]) for l in open(f'/proc/{pid}/status') if l.startswith('PPid'))
+children = [int(p) for p in os.listdir('/proc') if p.isdecimal() and ppid(p) == 1]
+server = next(p for p in children if uids(p)[0] not in ('0', str(os.getuid())))
+attempt('connected', lambda: socket.socket(socket.AF_UNIX).connect('/run/airlock/daemon.sock'))
+attempt('listed', lambda: os.listdir('/run/airlock'))
+attempt('replaced', lambda: os.rename('/run/airlock', '/workspace/channel'))
+for pid in (1, server):
+    attempt('killed', lambda: os.kill(pid, signal.SIGKILL))
+    attempt('stopped', lambda: os.kill(pid, signal.SIGSTOP))
+    attempt('read', lambda: open(f'/proc/{pid}/mem', 'rb+', buffering=0))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.ptrace(16, pid, 0, 0) == 0:
+        print('traced', pid)
+    for fd in os.listdir(f'/proc/{pid}/fd') if os.access(f'/proc/{pid}/fd', os.R_OK) else ():
+        if 'socket' in os.readlink(f'/proc/{pid}/fd/{fd}'):
+            attempt('opened', lambda: os.open(f'/proc/{pid}/fd/{fd}', os.O_RDWR))
+for name in ('setuid', 'seteuid', 'setgid'):
+    attempt(name, lambda: getattr(os, name)(0))
+attempt('groups', lambda: os.setgroups([0]))
+for place in ('/', '/opt/airlock', '/etc', '/dev'):
+    attempt('wrote ' + place, lambda: os.open(place + '/x', os.O_CREAT | os.O_WRONLY))
+def device(place):
+    os.mknod(place, 0o20666, os.makedev(1, 1))
+    return os.open(place, os.O_RDONLY)
+attempt('device of the host', lambda: os.mknod('/workspace/d', 0o20666, os.makedev(1, 1)))
+attempt('device', lambda: device('/tmp/d'))
+attempt('network', lambda: socket.create_connection(('1.1.1.1', 53), 1))
+print('end')
+"""
 
 
 @pytest.fixture
 async def gvisor(tmp_path: Path) -> AsyncIterator[DockerEngine]:
+    instance = instance_id()
     engine = DockerEngine(
-        instance=instance_id(),
+        instance=instance,
         channel_root=tmp_path,
         runtime_image=RUNTIME_IMAGE,
         base_url=os.environ.get("AIRLOCK_RUNSC_ENGINE"),
@@ -35,38 +73,78 @@ async def gvisor(tmp_path: Path) -> AsyncIterator[DockerEngine]:
             pytest.skip("this engine has no runtime runsc: docs/deployment.md says how to register it")
         yield engine
     finally:
-        await engine.close()
+        await removed(engine, instance)
 
 
-async def test_a_sandbox_of_runsc_has_a_kernel_of_its_own_and_does_what_others_do(gvisor: DockerEngine) -> None:
+async def _start(sandbox: Sandbox, name: str, command: bytes) -> None:
+    asked: dict[str, Any] = {"env": {}, "cwd": "", "terminal": False, "merge_stderr": False, "timeout_s": None}
+    await sandbox.processes.start(name, [b"/bin/sh", b"-c", command], stdin=False, **asked)
+
+
+async def test_a_sandbox_of_runsc_does_what_others_do_and_comes_back_after_a_stop(gvisor: DockerEngine) -> None:
     asked = spec("gvisor", runtime="runsc")
     sandbox = await gvisor.create(asked)
-    try:
-        assert sandbox.posture.runtime == "gvisor"
-        await sandbox.files.write("/workspace/a", b"one\ntwo\n")
-        said = await run(sandbox.shell, "cat /workspace/a; id -u; cat /proc/version; exit 3")
-        assert (said.outcome, said.exit_code) == ("exited", 3)
-        lines = text(said).splitlines()
-        assert lines[:3] == ["one", "two", str(sandbox.posture.tool_uid)]
-        host = Path("/proc/version").read_text(encoding="ascii")
-        assert lines[3] not in host
-        await gvisor.remove(sandbox.id)
-        sandbox = await gvisor.create(asked)
-        assert (await sandbox.files.stat("/workspace/a")).size_bytes == 8
-    finally:
-        await gvisor.remove(sandbox.id)
-        await gvisor.remove_workspace(asked.tenant, asked.thread)
-        assert await gvisor.left_of(asked.tenant) == {"volumes": 0, "containers": 0}
+    assert sandbox.posture.runtime == "gvisor"
+    assert weaknesses(sandbox.posture, asked) == []
+    await sandbox.files.write("/workspace/a", b"one\ntwo\n")
+    said = await run(sandbox.shell, "cat /workspace/a; id -u; cat /proc/version; exit 3")
+    assert (said.outcome, said.exit_code) == ("exited", 3)
+    lines = text(said).splitlines()
+    assert lines[:3] == ["one", "two", str(sandbox.posture.tool_uid)]
+    assert lines[3] not in Path("/proc/version").read_text(encoding="ascii")
+
+    assert (await sandbox.files.edit("/workspace/a", b"two", b"three")).replaced == 1
+    assert [entry.name for entry in (await sandbox.files.glob("/workspace", "**/a*")).entries] == ["/workspace/a"]
+    found = await sandbox.files.grep("/workspace", "thr")
+    assert [match.line for match in found.matches] == [2]
+    await sandbox.files.mkdir("/workspace/d/e")
+    await sandbox.files.rename("/workspace/a", "/workspace/d/e/b")
+
+    await _start(sandbox, "counting", b"echo begun; sleep 4711")
+    await _start(sandbox, "short", b"exit 5")
+    assert (await sandbox.processes.wait("short", wait_s=20)).exit_code == 5
+    assert [one.running for one in (await sandbox.processes.list()).processes] == [True, False]
+    (live,) = await gvisor.live(asked.tenant)
+    used = await gvisor.usage(live)
+    assert used is not None
+    assert (used.memory_limit_bytes, used.pids) == (LIMITS.memory_bytes, None)
+    assert 1_000_000 < (used.memory_bytes or 0) < LIMITS.memory_bytes
+
+    assert await gvisor.stop_idle(sandbox.id)
+    assert gvisor.stopped(asked) == sandbox.id
+    again = await gvisor.create(asked)
+    assert (again.id, again.ended_processes) == (sandbox.id, 1)
+    assert (await again.files.stat("/workspace/d/e/b")).size_bytes == len(b"one\nthree\n")
 
 
 async def test_a_time_limit_holds_under_runsc_and_nothing_survives_it(gvisor: DockerEngine) -> None:
-    asked = spec("gvisor-late", runtime="runsc")
+    sandbox = await gvisor.create(spec("gvisor-late", runtime="runsc"))
+    late = await run(sandbox.shell, "setsid sleep 4711 & sleep 4711", timeout_s=2)
+    assert late.outcome == "timed_out"
+    left = await run(sandbox.shell, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
+    assert "sleep 4711" not in text(left)
+
+
+async def test_tool_code_gets_at_nothing_of_the_daemon_s_under_runsc(gvisor: DockerEngine) -> None:
+    sandbox = await gvisor.create(spec("gvisor-hostile", runtime="runsc"))
+    await sandbox.files.write("/tmp/attack.py", ATTACK.encode())
+    attacked = await run(sandbox.shell, "python3 /tmp/attack.py")
+    assert text(attacked) == "end\n"
+    assert text(await run(sandbox.shell, "echo well")) == "well\n"
+
+
+@pytest.mark.parametrize(
+    "glutton",
+    ["import os\nwhile True: os.fork()", "held = []\nwhile True: held.append(bytearray(b'x') * 10_000_000)"],
+    ids=["processes", "memory"],
+)
+async def test_limits_end_a_sandbox_of_runsc_and_the_next_one_has_its_files(gvisor: DockerEngine, glutton: str) -> None:
+    asked = spec("gvisor-glutton", runtime="runsc")
     sandbox = await gvisor.create(asked)
-    try:
-        late = await run(sandbox.shell, "setsid sleep 4711 & sleep 4711", timeout_s=2)
-        assert late.outcome == "timed_out"
-        left = await run(sandbox.shell, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
-        assert "sleep 4711" not in text(left)
-    finally:
-        await gvisor.remove(sandbox.id)
-        await gvisor.remove_workspace(asked.tenant, asked.thread)
+    await sandbox.files.write("/workspace/glutton.py", glutton.encode())
+    ended = await run(sandbox.shell, "python3 /workspace/glutton.py", timeout_s=60)
+    # gVisor is one program to the engine: what is past a limit ends it, and everything in it.
+    assert ended.outcome == "daemon_lost"
+    again = await gvisor.create(asked)
+    assert again.id != sandbox.id
+    assert text(await run(again.shell, "cat /workspace/glutton.py")) == glutton

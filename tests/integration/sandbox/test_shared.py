@@ -127,10 +127,11 @@ async def test_a_sandbox_is_stopped_for_all_processes_when_no_call_is_under_way_
         assert text(await run(busy.shell, "echo on")) == "on\n"
     (live,) = await engine.live("tenant-a")
     assert await engine.live("tenant-b") == []
-    assert await engine.stop("tenant-a", "t") == live
-    assert live.thread == "t"
-    assert await engine.stop("tenant-a", "t") is None
-    assert containers_of(shared.instance) == []
+    stopped = await engine.stop("tenant-a", "t")
+    assert stopped is not None
+    assert (stopped.id, stopped.thread, stopped.state) == (live.id, "t", "idle_stopped")
+    assert await engine.stop("tenant-a", "t") == stopped
+    assert (engine.owners(), await engine.live("tenant-a")) == ([], [])
     # Both had connections to it a moment ago: neither has an error.
     for keeper in (one, other):
         assert await said(keeper, "ls /workspace /tmp") == "/tmp:\n\n/workspace:\nkept\n"

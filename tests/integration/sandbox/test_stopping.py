@@ -17,6 +17,7 @@ from sandbox.engine import Sandbox
 from sandbox.errors import EngineUnavailable
 from sandbox.sandbox_keeper import SandboxKeeper
 from sandbox.thread_lock import ThreadLock
+from sandbox.transition import Transition
 from tests.docker_state import containers_of, volumes_of
 from tests.integration.sandbox.live_engine import (
     LIMITS,
@@ -40,6 +41,7 @@ class Processes:
         self.channels = channels
         self.engines: list[DockerEngine] = []
         self.now_s = 1_000_000.0
+        self.told: list[Transition] = []
 
     def engine(self, *, lifetime_s: float | None = None) -> DockerEngine:
         """Return another process' engine."""
@@ -48,6 +50,7 @@ class Processes:
             channel_root=self.channels,
             runtime_image=RUNTIME_IMAGE,
             lifetime_s=lifetime_s,
+            tell=self.told.append,
             clock=lambda: self.now_s,
         )
         self.engines.append(made)
@@ -181,6 +184,21 @@ async def test_kill_9_while_it_is_stopped_loses_nothing_and_nobody_takes_it_for_
     await resumed(engine, was)
 
 
+async def test_what_is_gone_when_a_process_begins_is_told_to_be_gone(processes: Processes) -> None:
+    before = processes.engine()
+    await before.create(spec("t"))
+    kill(before)
+    subprocess.run(["docker", "rm", "-f", *containers_of(processes.instance)], check=True, capture_output=True)
+    engine = processes.engine()
+    (noted,) = await engine.listed("tenant-a")
+    assert noted.state in ("creating", "failed"), "nobody has looked yet"
+    assert await engine.reconcile() == []
+    assert [(one.name, one.state, one.reason) for one in processes.told[-1:]] == [
+        ("t", "removed", "it is not there any more")
+    ]
+    assert await engine.listed("tenant-a") == []
+
+
 @pytest.mark.parametrize("at", ["before it is stopped", "before its lock goes", "after it was started"])
 async def test_kill_9_in_the_midst_of_stopping_or_starting_leaves_one_sandbox_with_its_files(
     processes: Processes, at: str, monkeypatch: pytest.MonkeyPatch
@@ -253,7 +271,7 @@ async def test_what_is_stopped_goes_when_it_is_told_to_with_its_thread_with_its_
     assert containers_of(processes.instance) == []
 
     await stopped_one(engine)
-    assert await engine.stop("tenant-a", "t") is None
+    assert await engine.remove_of("tenant-a", "t") is not None
     assert await engine.remove_workspace("tenant-a", "t")
     assert (await engine.left_of("tenant-a")) == {"volumes": 0, "containers": 0}
 

@@ -128,3 +128,26 @@ async def test_what_a_process_left_that_died_is_removed_by_the_next(engine: Dock
     again = engine._carrier(spec("left"))
     await again.__aenter__()
     assert await engine.remove_workspace("tenant-a", "left")
+
+
+async def test_an_idle_stopped_sandbox_is_gone_when_its_files_are_replaced(engine: DockerEngine) -> None:
+    sandbox = await engine.create(spec("asleep"))
+    await run(sandbox.shell, "touch old")
+    assert await engine.stop_idle(sandbox.id)
+    tree = await engine.save_workspace(spec("asleep"), tree_of)
+    assert tree is not None
+    assert {entry.path for entry in tree} == {"", "old"}
+    await engine.replace_workspace(spec("asleep"), giving({WorkspaceEntry("new", "file", 0o600, 0, 0): b""}))
+    assert engine.stopped(spec("asleep")) is None
+    again = await engine.create(spec("asleep"))
+    assert (again.id != sandbox.id, again.ended_processes) == (True, 0)
+    assert text(await run(again.shell, "ls")) == "new\n"
+    await engine.remove(again.id)
+
+
+async def test_a_workspace_that_tool_code_had_closed_lets_its_sandbox_in_after_a_restore(engine: DockerEngine) -> None:
+    tree = {WorkspaceEntry("", "directory", 0o000): b"", WorkspaceEntry("a", "file", 0o600, 0, 1): b"x"}
+    await engine.replace_workspace(spec("closed"), giving(tree))
+    sandbox = await engine.create(spec("closed"))
+    assert text(await run(sandbox.shell, "cat a; stat -c %a .")) == "x711\n"
+    await engine.remove(sandbox.id)

@@ -254,6 +254,7 @@ def test_the_posture_is_what_the_container_really_has(client: Client) -> None:
     assert posture.capabilities_bounding == 1 << 0 | 1 << 5 | 1 << 6 | 1 << 7  # CHOWN KILL SETGID SETUID
     assert posture.tool_capabilities_effective == 0
     assert posture.no_new_privileges
+    assert posture.socket_closed_to_tools
     assert posture.seccomp_mode == 2
     assert posture.root_read_only
     assert posture.memory_limit_bytes == 512 * 1024 * 1024

@@ -108,7 +108,7 @@ def ask(credential: Credential, name: str, method: Any, request: Requests) -> Ou
     try:
         for one in call:
             answers.append(_VOLATILE.sub("", text_format.MessageToString(one)))
-            if len(answers) == _ANSWERS or name.endswith("/WatchApprovals"):
+            if len(answers) == _ANSWERS or name.endswith(("/WatchApprovals", "/WatchSandboxTransitions")):
                 call.cancel()
                 break
     except grpc.RpcError:

@@ -45,8 +45,8 @@ class LooserEngine(DockerEngine):
         super().__init__(**known)
         self._loosen = loosen
 
-    def _config(self, *asked: Any) -> dict[str, Any]:
-        body = super()._config(*asked)
+    def _config(self, *asked: Any, **more: Any) -> dict[str, Any]:
+        body = super()._config(*asked, **more)
         self._loosen(body)
         return body
 

@@ -16,11 +16,11 @@ class StoredSteps:
 
     async def keep(self, step: KeptStep, state: AgentState) -> None:
         """Store a step."""
-        del state
-        await self.keep_last(step)
+        await self.keep_last(step, state)
 
-    async def keep_last(self, step: KeptStep) -> None:
+    async def keep_last(self, step: KeptStep, state: AgentState) -> None:
         """Store a step."""
+        del state
         await self._store.keep_step(
             step.thread, self._run_id, step.position, step.said, changed=step.changed, removed=step.removed
         )

@@ -79,7 +79,7 @@ def test_every_table_is_a_tenants_or_is_known_to_be_nobodys() -> None:
     assert threads_own == {
         table.name
         for table in metadata.sorted_tables
-        if table is threads or (columns & set(table.c.keys()) and table.name not in {*AUDIT, "snapshots"})
+        if table is threads or (columns & set(table.c.keys()) and table.name not in AUDIT)
     }
 
 
@@ -265,7 +265,7 @@ async def test_a_workspace_that_a_container_on_its_way_out_still_holds_is_waited
     asked: list[str] = []
 
     class Held:
-        async def stop(self, tenant: str, thread: str) -> None:
+        async def remove_of(self, tenant: str, thread: str) -> None:
             asked.append(f"stop {tenant} {thread}")
 
         async def remove_workspace(self, tenant: str, thread: str) -> bool:

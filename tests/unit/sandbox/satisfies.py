@@ -8,6 +8,7 @@ from sandbox.local_fs import LocalFS
 from sandbox.memory_engine import MemoryEngine
 from sandbox.remote_fs import RemoteFS
 from sandbox.remote_shell import RemoteShell
+from sandbox.spares import Spares
 
 
 def local(files: LocalFS) -> FileSystem:
@@ -31,6 +32,14 @@ def engine(docker: DockerEngine) -> Engine:
 
 
 def memory(engine: MemoryEngine) -> Engine:
+    return engine
+
+
+def docker_spares(docker: DockerEngine) -> Spares:
+    return docker
+
+
+def memory_spares(engine: MemoryEngine) -> Spares:
     return engine
 
 

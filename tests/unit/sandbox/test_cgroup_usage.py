@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from sandbox.cgroup_usage import read_usage
+from sandbox.daemon.cgroup import Cgroup
 from sandbox.engine import Sandbox
 from sandbox.errors import NotFound
 from sandbox.usage import Usage
@@ -58,3 +60,102 @@ async def test_words_that_are_no_counts_are_unknown() -> None:
 
 async def test_what_no_control_group_holds_is_not_asked() -> None:
     assert await read_usage(held_by(V2, memory_limit_bytes=0)) is None
+
+
+# The files of a container's group with version 2, laid out line by line as Linux 6.1 writes them.
+CPU_STAT = """\
+usage_usec 2412873
+user_usec 1718240
+system_usec 694633
+nr_periods 151
+nr_throttled 9
+throttled_usec 412006
+nr_bursts 0
+burst_usec 0
+"""
+MEMORY_STAT = """\
+anon 12582912
+file 20971520
+kernel 4063232
+kernel_stack 98304
+pagetables 286720
+sec_pagetables 0
+percpu 19200
+sock 0
+vmalloc 12288
+shmem 8388608
+zswap 0
+zswapped 0
+file_mapped 4325376
+file_dirty 0
+file_writeback 0
+swapcached 0
+anon_thp 0
+file_thp 0
+shmem_thp 0
+inactive_anon 20840448
+active_anon 131072
+inactive_file 7340032
+active_file 5242880
+unevictable 0
+slab_reclaimable 2752512
+slab_unreclaimable 786432
+slab 3538944
+workingset_refault_anon 0
+workingset_refault_file 0
+workingset_activate_anon 0
+workingset_activate_file 0
+workingset_restore_anon 0
+workingset_restore_file 0
+workingset_nodereclaim 0
+pgscan 0
+pgsteal 0
+pgscan_kswapd 0
+pgscan_direct 0
+pgsteal_kswapd 0
+pgsteal_direct 0
+pgfault 9211
+pgmajfault 3
+pgrefill 0
+pgactivate 1280
+pgdeactivate 0
+pglazyfree 0
+pglazyfreed 0
+zswpin 0
+zswpout 0
+thp_fault_alloc 0
+thp_collapse_alloc 0
+"""
+TREE = {
+    "cgroup.controllers": "cpuset cpu io memory hugetlb pids rdma misc\n",
+    "cpu.max": "50000 100000\n",
+    "cpu.stat": CPU_STAT,
+    "memory.current": "37617664\n",
+    "memory.events": "low 0\nhigh 0\nmax 4\noom 2\noom_kill 1\noom_group_kill 0\n",
+    "memory.max": "67108864\n",
+    "memory.peak": "41943040\n",
+    "memory.stat": MEMORY_STAT,
+    "memory.swap.max": "0\n",
+    "pids.current": "7\n",
+    "pids.events": "max 5\n",
+    "pids.max": "512\n",
+}
+
+
+async def test_the_daemon_and_the_gateway_read_the_same_tree_of_version_2(tmp_path: Path) -> None:
+    for name, content in TREE.items():
+        (tmp_path / name).write_text(content, encoding="ascii")
+    group = Cgroup(str(tmp_path))
+    limits = (group.memory_limit_bytes(), group.memory_swap_limit_bytes(), group.pids_limit(), group.cpu_limit_millis())
+    assert limits == (64 * MIB, 64 * MIB, 512, 500)
+    assert (group.memory_bytes(), group.pids(), group.memory_kills(), group.pids_refused()) == (37617664, 7, 1, 5)
+    told = await read_usage(held_by({name: content.encode() for name, content in TREE.items()}))
+    assert told == Usage(2.412873, 37617664 - 7 * MIB, 64 * MIB, 40 * MIB, 7, 512)
+
+
+def test_version_2_without_a_limit_says_max(tmp_path: Path) -> None:
+    for name in TREE:
+        (tmp_path / name).write_text("max 100000\n" if name == "cpu.max" else "max\n", encoding="ascii")
+    group = Cgroup(str(tmp_path))
+    limits = (group.memory_limit_bytes(), group.memory_swap_limit_bytes(), group.pids_limit(), group.cpu_limit_millis())
+    assert limits == (0, 0, 0, 0)

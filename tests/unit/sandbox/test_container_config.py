@@ -94,6 +94,12 @@ def test_every_wall_is_asked_for() -> None:
     assert "Privileged" not in host
 
 
+def test_gvisor_gets_the_tasks_that_its_kernel_takes_of_the_host_besides() -> None:
+    limits = config(dataclasses.replace(SPEC, runtime="runsc"))["HostConfig"]
+    assert limits["PidsLimit"] == 16 * (512 + 8)
+    assert (limits["Memory"], limits["Sysctls"]) == (SPEC.limits.memory_bytes, {})
+
+
 def test_the_bundle_is_mounted_read_only_and_the_workspace_is_labelled() -> None:
     workspace, bundle, channel = config(SPEC)["HostConfig"]["Mounts"]
     assert bundle["ReadOnly"] is True

@@ -86,6 +86,7 @@ def posture(**changes: Any) -> pb.Posture:
         "daemon_uid": 10002,
         "capabilities_bounding": 0xE1,
         "no_new_privileges": True,
+        "socket_closed_to_tools": True,
         "seccomp_mode": 2,
         "root_read_only": True,
         "memory_limit_bytes": 1000,
@@ -120,6 +121,7 @@ def test_limits_tighter_than_asked_are_no_weakness() -> None:
         ({"tool_capabilities_effective": 1 << 21}, "0x200000"),
         ({"capabilities_bounding": 0xE1 | 1 << 21}, "0x200000"),
         ({"no_new_privileges": False}, "no_new_privileges"),
+        ({"socket_closed_to_tools": False}, "reach the daemon's socket"),
         ({"root_read_only": False}, "root file system"),
         ({"network_interfaces": ["eth0"]}, "eth0"),
         ({"seccomp_mode": 0}, "seccomp"),
@@ -156,6 +158,9 @@ def test_limits_tighter_than_asked_are_no_weakness() -> None:
         ({"mounts": mounts(mount("/sys/fs/cgroup/pids", "cgroup"))}, "/sys/fs/cgroup/pids is writable"),
         ({"mounts": mounts(mount("/proc/keys", "tmpfs", "nosuid writable"))}, "can write to /proc/keys"),
         ({"mounts": mounts(mount("/dev", "tmpfs", "nosuid writable"))}, "can write to /dev"),
+        ({"mounts": mounts(mount("/dev/zero", "devtmpfs", "writable"))}, "can write to /dev/zero"),
+        ({"mounts": mounts(mount("/dev/zero", "ext4"))}, "/dev/zero is ext4 where devtmpfs"),
+        ({"mounts": mounts(mount("/dev/kvm", "devtmpfs"))}, "not asked for: /dev/kvm."),
         ({"mounts": mounts(mount("/run/airlock", "ext4", "writable"))}, "can write to /run/airlock"),
         ({"mounts": mounts(mount("/tmp", "tmpfs", "nosuid writable"))}, "/tmp is mounted without"),
         ({"mounts": mounts(mount("/dev/shm", "tmpfs", "nodev writable"))}, "/dev/shm is mounted without"),
@@ -167,6 +172,12 @@ def test_each_weakness_is_said_in_one_sentence(changes: dict[str, Any], said: st
     (found,) = weaknesses(posture(**changes), spec(), gateway_namespaces={"net": 77, "ipc": 78}, volumes=["/data"])
     assert said in found
     assert found.endswith(".")
+
+
+def test_the_devices_that_a_rootless_engine_mounts_are_no_strangers() -> None:
+    devices = [mount(f"/dev/{name}", "devtmpfs", "nosuid") for name in ("null", "zero", "full", "tty", "urandom")]
+    rootless = mounts(*devices, mount("/proc/keys", "devtmpfs", "nosuid"))
+    assert weaknesses(posture(mounts=rootless), spec()) == []
 
 
 def test_an_empty_posture_is_weak_in_every_way() -> None:

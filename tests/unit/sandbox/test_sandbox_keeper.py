@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from sandbox.container_config import owner
-from sandbox.engine import Engine, LeftSandbox, Sandbox, SandboxSpec
+from sandbox.engine import Engine, LeftSandbox, LiveSandbox, Sandbox, SandboxSpec
 from sandbox.errors import SandboxUnavailable
 from sandbox.sandbox_keeper import SandboxKeeper
 
@@ -63,10 +64,12 @@ class FakeEngine:
     async def find(self, spec: SandboxSpec) -> FakeSandbox | None:
         return await self.create(spec) if owner(spec) in self.left else None
 
-    async def remove_idle(self, tenant: str | None) -> bool:
+    async def remove_idle(self, tenant: str | None, *, stop: bool = False) -> bool:
         idle = [one for one, busy in self.others.items() if not busy and tenant in (None, one[0])]
         if idle:
             del self.others[idle[0]]
+            if stop:
+                self.stopped.append(idle[0][0])
         return bool(idle)
 
     async def reconcile(self) -> Sequence[LeftSandbox]:
@@ -97,6 +100,15 @@ class FakeEngine:
         await self.remove(sandbox_id)
         self.stopped.append(sandbox_id)
         return True
+
+    def resting(self) -> int:
+        return 7
+
+    async def stop(self, tenant: str, thread: str) -> LiveSandbox | None:
+        return LiveSandbox("s", thread, "image", "runc", 1.0, "idle_stopped", 2.0)
+
+    async def remove_of(self, tenant: str, thread: str) -> LiveSandbox | None:
+        return LiveSandbox("s", thread, "image", "runc", 1.0)
 
     async def trim_stopped(self, *, timeout_s: float, limit: int) -> int:
         self.trimmed.append((timeout_s, limit))
@@ -592,6 +604,76 @@ async def test_a_call_while_it_is_being_stopped_waits_for_no_end_of_that_here(
     async with borrowed(stopping) as again:  # the engine has the two one after the other
         assert again.id == "s1"
     engine.may_remove.set()
+
+
+async def test_what_other_processes_have_is_stopped_for_room_too(stopping: SandboxKeeper, engine: FakeEngine) -> None:
+    engine.others = {owner(spec("x")): True, owner(spec("y")): False}
+    async with borrowed(stopping, thread="a"):
+        assert (engine.others, engine.stopped) == ({owner(spec("x")): True}, [owner(spec("y"))[0]])
+
+
+async def test_whoever_has_most_makes_room_and_none_who_has_fewer_than_who_asks(
+    engine: FakeEngine, clock: Clock
+) -> None:
+    keeper = SandboxKeeper(
+        cast("Engine", engine), max_live=4, max_live_per_tenant=4, stopped_timeout_s=3600, clock=clock
+    )
+
+    async def use(tenant: str, thread: str) -> None:
+        async with keeper.acquire(SandboxSpec(tenant, thread, "image")):
+            clock.now_s += 1
+
+    await use("modest", "1")  # s0, and idle for longest
+    for thread in ("1", "2", "3"):
+        await use("greedy", thread)
+    await use("greedy", "4")
+    await keeper.settled()
+    assert engine.stopped == ["s1"], "its own, though another's is idle for longer"
+    await use("modest", "2")
+    await keeper.settled()
+    assert engine.stopped == ["s1", "s2"], "of the tenant with the most"
+    await use("third", "1")
+    await keeper.settled()
+    assert len(engine.stopped) == 3
+    assert engine.stopped[2] in ("s0", "s3"), "both have two: the one or the other"
+    await keeper.close()
+
+
+async def test_states_are_counted_and_the_end_of_an_idle_one_is_known_ahead(
+    stopping: SandboxKeeper, engine: FakeEngine
+) -> None:
+    engine.may_create.clear()
+
+    async def ask() -> None:
+        async with borrowed(stopping):
+            pass
+
+    asking = asyncio.create_task(ask())
+    await asyncio.sleep(0)
+    assert stopping.states() == {"creating": 1, "running": 0, "idle_stopped": 7}
+    assert stopping.living() == []
+    engine.may_create.set()
+    await asking
+    assert stopping.states() == {"creating": 0, "running": 1, "idle_stopped": 7}
+    assert [sandbox.id for sandbox in stopping.living()] == ["s0"]
+    idle = LiveSandbox("s", "t", "image", "runc", 1.0, since_s=100.0)
+    assert stopping.ends_s(idle, spec()) == 160.0
+    assert stopping.ends_s(idle, spec(idle_timeout_s=5.0)) == 105.0
+    assert stopping.ends_s(replace(idle, since_s=None), spec()) is None
+    assert stopping.ends_s(replace(idle, state="idle_stopped"), spec()) == 3700.0
+
+
+async def test_stopping_one_that_is_asked_for_is_bounded_like_any_and_removes_it_where_none_is_to_stay(
+    stopping: SandboxKeeper, keeper: SandboxKeeper, engine: FakeEngine
+) -> None:
+    stopped = await stopping.stop("tenant", "t")
+    assert stopped is not None
+    assert stopped.state == "idle_stopped"
+    await stopping.settled()
+    assert engine.trimmed == [(3600, 5)]
+    removed = await keeper.stop("tenant", "t")
+    assert removed is not None
+    assert removed.state == "removed"
 
 
 async def test_closing_removes_and_stops_nothing(stopping: SandboxKeeper, engine: FakeEngine) -> None:

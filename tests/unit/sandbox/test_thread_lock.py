@@ -119,7 +119,7 @@ def test_the_kernel_takes_the_locks_of_a_process_that_is_killed(path: Path) -> N
 
 
 async def test_the_directory_tells_owners_by_their_last_use_and_a_tenant_s_notes(locks: LockDirectory) -> None:
-    assert (locks.owners(), locks.notes(OWNER[0])) == ([], [])
+    assert (locks.owners(), locks.looked_at(OWNER[0])) == ([], [])
     other = ("c" * 24, "d" * 24)
     for owner, note in ((OWNER, NOTE), (other, Note("s-2", "made"))):
         lock = await locks.enter(owner)
@@ -128,9 +128,23 @@ async def test_the_directory_tells_owners_by_their_last_use_and_a_tenant_s_notes
     stranger = await LockDirectory(Path(lock._path).parent.parent, "gw_2").enter(OWNER)
     os.utime(locks._path(OWNER), (2_000_000_000, 2_000_000_000))
     assert locks.owners() == [other, OWNER]
-    assert locks.notes(OWNER[0]) == [NOTE]
+    assert locks.looked_at(OWNER[0]) == [(NOTE, 2_000_000_000)]
     assert locks.has(OWNER)
     stranger.retire()
+
+
+async def test_a_look_tells_whether_somebody_uses_a_sandbox_and_takes_nothing(locks: LockDirectory) -> None:
+    lock = await locks.enter(OWNER)
+    lock.write(NOTE)
+    lock.hold()
+    lock.leave()
+    assert lock.begin_use()
+    assert locks.looked_at(OWNER[0]) == [(NOTE, None)]
+    lock.end_use()
+    ((_, idle_s),) = locks.looked_at(OWNER[0])
+    assert idle_s is not None
+    assert (lock.try_gate(), lock.unused()) == (True, True), "the look left it as it was"
+    lock.retire()
 
 
 async def test_a_look_at_what_is_not_there_makes_no_file(locks: LockDirectory, tmp_path: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sandbox.docker_engine import DockerEngine
+from sandbox.engine import LiveSandbox
 from sandbox.usage import Usage, usage_of
 
 MIB = 1024 * 1024
@@ -41,3 +44,22 @@ def test_a_reading_of_cgroup_v2_has_none() -> None:
 )
 def test_what_is_not_said_or_cannot_be_is_unknown_and_not_zero(stats: dict[str, Any]) -> None:
     assert usage_of(stats) == Usage()
+
+
+async def test_of_a_gvisor_in_no_control_group_of_its_own_nothing_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = DockerEngine(instance="i1", channel_root=tmp_path)
+    hosts_own = {**_stats(max_usage=50 * MIB), "pids_stats": {}}
+    for stats, told in (
+        (hosts_own, Usage()),
+        (_stats(stats={"inactive_file": 4 * MIB}), Usage(1.5, 26 * MIB, 64 * MIB, None)),
+        (None, None),
+    ):
+
+        async def answer(*_: object, stats: dict[str, Any] | None = stats) -> dict[str, Any] | None:
+            return stats
+
+        monkeypatch.setattr(engine._requests, "ask", answer)
+        assert await engine.usage(LiveSandbox("s1", "t", "image", "runsc", 0.0)) == told
+    await engine.close()

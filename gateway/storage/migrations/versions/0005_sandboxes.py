@@ -29,12 +29,28 @@ def upgrade() -> None:
         sa.Column("stored_bytes", sa.BigInteger(), nullable=False),
         sa.Column("skipped", sa.Integer(), nullable=False),
         sa.Column("stripped", sa.Integer(), nullable=False),
+        sa.Column("thread_id", sa.String(length=64), nullable=False),
+        sa.Column("kind", sa.String(length=8), nullable=False),
+        sa.Column("step", sa.Integer(), nullable=False),
         sa.Column("request_id", sa.String(length=128)),
         sa.Column("request_digest", sa.String(length=64)),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_snapshots")),
         sa.UniqueConstraint("tenant", "request_id", name="uq_snapshots_request_id"),
     )
     op.create_index("ix_snapshots_tenant_created", "snapshots", ["tenant", "created_us", "id"])
+    op.create_index("ix_snapshots_thread_id", "snapshots", ["thread_id", "run_id", "step"])
+    op.create_table(
+        "workspace_requests",
+        sa.Column("tenant", sa.String(length=64), nullable=False),
+        sa.Column("request_id", sa.String(length=128), nullable=False),
+        sa.Column("request_digest", sa.String(length=64), nullable=False),
+        sa.Column("thread_id", sa.String(length=64), nullable=False),
+        sa.Column("answer", sa.Text()),
+        sa.Column("at_us", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["thread_id"], ["threads.id"], name=op.f("fk_workspace_requests_thread_id")),
+        sa.PrimaryKeyConstraint("tenant", "request_id", name=op.f("pk_workspace_requests")),
+    )
+    op.create_index(op.f("ix_workspace_requests_thread_id"), "workspace_requests", ["thread_id"])
     op.create_table(
         "sandbox_transitions",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -51,9 +67,11 @@ def upgrade() -> None:
     )
     op.create_index("ix_sandbox_transitions_thread_id", "sandbox_transitions", ["thread_id", "id"])
     op.create_index("ix_sandbox_transitions_tenant", "sandbox_transitions", ["tenant", "id"])
+    op.create_index("ix_sandbox_transitions_sandbox", "sandbox_transitions", ["sandbox", "id"])
     op.create_index(op.f("ix_sandbox_transitions_at_us"), "sandbox_transitions", ["at_us"])
 
 
 def downgrade() -> None:
     op.drop_table("sandbox_transitions")
+    op.drop_table("workspace_requests")
     op.drop_table("snapshots")

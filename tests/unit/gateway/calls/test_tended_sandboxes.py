@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -42,16 +43,30 @@ class FakeEngine:
         self.making = asyncio.Event()
         self.failure: Exception | None = None
 
-    async def live(self, tenant: str) -> Sequence[LiveSandbox]:
-        return list(self.sandboxes.values()) if tenant == "t" else []
+    async def listed(self, tenant: str) -> Sequence[LiveSandbox]:
+        idle = [
+            LiveSandbox(id_, thread, "airlock-sandbox", "runc", 1.0, "idle_stopped")
+            for thread, id_ in self.idle.items()
+        ]
+        return [*self.sandboxes.values(), *idle] if tenant == "t" else []
 
     def stopped(self, spec: SandboxSpec) -> str | None:
         return self.idle.get(spec.thread)
 
     async def stop(self, tenant: str, thread: str) -> LiveSandbox | None:
+        was = await self.remove_of(tenant, thread)
+        if was is None:
+            return None
+        self.idle[thread] = was.id
+        return replace(was, state="idle_stopped")
+
+    async def remove_of(self, tenant: str, thread: str) -> LiveSandbox | None:
         if self.busy:
             raise SandboxBusy("calls are under way")
-        return self.sandboxes.pop(thread, None)
+        was = next((one for one in await self.listed(tenant) if one.thread == thread), None)
+        self.sandboxes.pop(thread, None)
+        self.idle.pop(thread, None)
+        return was
 
     async def remove_workspace(self, tenant: str, thread: str) -> bool:
         if self.failure is not None:
@@ -86,7 +101,8 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 def tended(database: Database, engine: FakeEngine) -> TendedSandboxes:
-    return TendedSandboxes(cast(Any, engine), made_tool_calls(database, engine), ThreadStore(database))
+    lent = cast(Any, engine)
+    return TendedSandboxes(lent, lent, made_tool_calls(database, engine), ThreadStore(database))
 
 
 async def records(database: Database) -> list[tuple[str, str, dict[str, Any]]]:
@@ -146,7 +162,7 @@ async def test_a_sandbox_goes_with_its_files_and_both_are_told(
     assert await tended.delete(TENANT, "a") == (made, True)
     assert (engine.sandboxes, engine.workspaces) == ({}, set())
     assert (await records(database))[1:] == [
-        ("sandbox_stopped", "a", {"sandbox": "s1"}),
+        ("sandbox_removed", "a", {"sandbox": "s1"}),
         ("workspace_removed", "a", {}),
     ]
     with pytest.raises(NotFound, match="neither a sandbox nor files"):
@@ -156,10 +172,29 @@ async def test_a_sandbox_goes_with_its_files_and_both_are_told(
     assert len(await records(database)) == 3
 
 
-async def test_files_go_also_where_no_sandbox_lives(engine: FakeEngine, tended: TendedSandboxes) -> None:
+async def test_files_go_also_where_there_is_no_sandbox_and_one_that_is_stopped_goes_with_them(
+    engine: FakeEngine, tended: TendedSandboxes
+) -> None:
     await tended.create(TENANT, "a")
-    await tended.stop(TENANT, "a")
-    assert await tended.delete(TENANT, "a") == (None, True)
+    stopped = await tended.stop(TENANT, "a")
+    assert await tended.delete(TENANT, "a") == (stopped, True)
+    await tended.create(TENANT, "b")
+    engine.sandboxes.clear()
+    assert await tended.delete(TENANT, "b") == (None, True)
+
+
+async def test_stopping_one_that_is_stopped_is_no_error_and_told_once(
+    database: Database, engine: FakeEngine, tended: TendedSandboxes
+) -> None:
+    assert await tended.stop(TENANT, "a") is None
+    made = await tended.create(TENANT, "a")
+    stopped = await tended.stop(TENANT, "a")
+    assert stopped is not None
+    assert (stopped.id, stopped.state) == (made.id, "idle_stopped")
+    assert await tended.stop(TENANT, "a") == stopped == await tended.get(TENANT, "a")
+    assert (await tended.resume(TENANT, "a")).state == "running"
+    kinds = [kind for kind, _, _ in await records(database)]
+    assert kinds == ["sandbox_created", "sandbox_stopped", "sandbox_resumed"]
 
 
 async def test_nothing_is_removed_while_a_call_or_a_run_is_under_way(
@@ -185,7 +220,7 @@ async def test_what_was_stopped_is_told_also_where_the_files_could_not_be_remove
     engine.failure = EngineUnavailable("gone")
     with pytest.raises(EngineUnavailable):
         await tended.delete(TENANT, "a")
-    assert [kind for kind, _, _ in await records(database)] == ["sandbox_created", "sandbox_stopped"]
+    assert [kind for kind, _, _ in await records(database)] == ["sandbox_created", "sandbox_removed"]
 
 
 async def test_one_that_is_gone_as_soon_as_it_is_made_is_an_error_and_not_a_lie(
@@ -194,6 +229,6 @@ async def test_one_that_is_gone_as_soon_as_it_is_made_is_an_error_and_not_a_lie(
     async def nothing(tenant: str) -> Sequence[LiveSandbox]:
         return []
 
-    monkeypatch.setattr(engine, "live", nothing)
+    monkeypatch.setattr(engine, "listed", nothing)
     with pytest.raises(Unavailable, match="gone again"):
         await tended.create(TENANT, "a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -29,10 +30,17 @@ TENANT = Tenant("t", Policy(PolicyDocument(version=1)), ModelSettings(), {})
 
 
 class FakeEngine:
-    """Seven sandboxes, every second one of another image, every third one of another runtime."""
+    """Seven sandboxes, every second one of another image, every third one of another runtime; one more is stopped."""
 
     async def live(self, tenant: str) -> Sequence[LiveSandbox]:
+        return [one for one in await self.listed(tenant) if one.state == "running"]
+
+    async def listed(self, tenant: str) -> Sequence[LiveSandbox]:
         assert tenant == "t"
+        stopped = LiveSandbox("s7", "thread-7", "c", "runc", 1.0, "idle_stopped", 100.5)
+        return [*self._running(), stopped]
+
+    def _running(self) -> list[LiveSandbox]:
         return [
             LiveSandbox(
                 id=f"s{number}",
@@ -40,6 +48,7 @@ class FakeEngine:
                 image="a" if number % 2 else "b",
                 runtime="runc" if number % 3 else "runsc",
                 created_s=1.0,
+                since_s=50.0 if number else None,
             )
             for number in range(7)
         ]
@@ -70,8 +79,12 @@ async def client(usage: SandboxUsage) -> AsyncIterator[Client]:
 
     server = grpc.aio.server()
     engine = cast(Any, FakeEngine())
-    keeper = SimpleNamespace(users=lambda tenant, thread: 0)
-    tended = TendedSandboxes(engine, cast(Any, None), cast(Any, None))
+    ends = {"running": 10.0, "idle_stopped": 20.0}
+    keeper = SimpleNamespace(
+        users=lambda tenant, thread: 0,
+        ends_s=lambda one, spec: None if one.since_s is None else one.since_s + ends[one.state],
+    )
+    tended = TendedSandboxes(engine, cast(Any, keeper), cast(Any, None), cast(Any, None))
     service = SandboxService(
         engine,
         cast(Any, keeper),
@@ -79,6 +92,7 @@ async def client(usage: SandboxUsage) -> AsyncIterator[Client]:
         tended=tended,
         usage=usage,
         snapshots=cast(Any, None),
+        forks=cast(Any, None),
         history=cast(Any, FakeHistory()),
     )
     sandbox_service_pb2_grpc.add_SandboxServiceServicer_to_server(service, server)
@@ -93,11 +107,33 @@ async def test_sandboxes_are_listed_by_runtime_and_image(client: Client) -> None
     async def listed(**given: str) -> list[str]:
         return [one.id async for one in client.sandboxes(**given)]
 
-    assert await listed() == [f"s{number}" for number in range(7)]
+    assert await listed() == [f"s{number}" for number in range(8)]
+    assert await listed(state="running", image="c") == []
+    assert await listed(state="idle_stopped") == ["s7"]
+    with pytest.raises(InvalidArgument, match="idle_stopped"):
+        await listed(state="asleep")
     assert await listed(runtime="runsc") == ["s0", "s3", "s6"]
     assert await listed(image="a") == ["s1", "s3", "s5"]
     assert await listed(image="a", runtime="runsc") == ["s3"]
     assert await listed(runtime="none") == []
+
+
+async def test_each_says_since_when_nobody_uses_it_and_until_when_it_stays(client: Client) -> None:
+    def at(seconds: float) -> datetime:
+        return datetime.fromtimestamp(seconds, UTC)
+
+    busy, idle = await client.get_sandbox("thread-0"), await client.get_sandbox("thread-1")
+    stopped = await client.get_sandbox("thread-7")
+    assert [one.state for one in (busy, idle, stopped)] == ["running", "running", "idle_stopped"]
+    assert (busy.idle_since, busy.stops_at, busy.stopped_since, busy.removed_at) == (None, None, None, None)
+    assert (idle.idle_since, idle.stops_at, idle.stopped_since, idle.removed_at) == (at(50), at(60), None, None)
+    assert (stopped.idle_since, stopped.stops_at) == (None, None)
+    assert (stopped.stopped_since, stopped.removed_at) == (at(100.5), at(120.5))
+    for ask in (client.get_sandbox, client.get_sandbox_stats):
+        with pytest.raises(NotFound):
+            await ask("nowhere")
+    with pytest.raises(NotFound):
+        await client.get_sandbox_stats("thread-7")
 
 
 async def test_a_page_goes_on_within_its_own_query_only(client: Client) -> None:

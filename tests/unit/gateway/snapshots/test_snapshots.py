@@ -7,18 +7,21 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import insert, select, update
 
 from gateway.calls.thread_engines import ThreadEngines
 from gateway.errors import Internal, NotFound, QuotaExceeded, RequestIdReused, ThreadBusy, TooLarge, Unavailable
 from gateway.model_settings import ModelSettings
-from gateway.policy.document import PolicyDocument
+from gateway.policy.document import PolicyDocument, QuotasSection
 from gateway.policy.judge import Policy
+from gateway.quotas import Quotas
 from gateway.snapshots.snapshots import Snapshots
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.database import Database
 from gateway.storage.engine_store import EngineStore
 from gateway.storage.erasure_store import ErasureStore
+from gateway.storage.quota_store import QuotaStore
+from gateway.storage.restore_store import RestoreStore
 from gateway.storage.snapshot_store import Snapshot, SnapshotStore
 from gateway.storage.store import Store
 from gateway.storage.tables import audit_records, threads, tool_calls
@@ -33,7 +36,7 @@ from sandbox.workspace_archive import Contents
 class LosingStore(SnapshotStore):
     """Loses the process, as it were, before the row is written."""
 
-    async def add(self, snapshot: Snapshot, thread_id: str, request: tuple[str, str], told: AuditEntry) -> None:
+    async def add(self, snapshot: Snapshot, request: tuple[str, str], told: AuditEntry) -> frozenset[str]:
         raise KeyboardInterrupt
 
 
@@ -54,12 +57,14 @@ class Desk:
         self.directory = directory
         self.engine = BreakingEngine(root=directory / "engine")
         self.threads = Store(database)
+        self.threads_listed = ThreadStore(database)
         self.snapshots = self.with_store(store(database))
 
     def with_store(self, store: SnapshotStore) -> Snapshots:
-        listed = ThreadStore(self.database)
         engines = ThreadEngines(EngineStore(self.database), self.engine)
-        return Snapshots(self.directory / "snapshots", self.engine, engines, store, (self.threads, listed))
+        stores = store, RestoreStore(self.database)
+        threads = self.threads, self.threads_listed
+        return Snapshots(self.directory / "snapshots", self.engine, engines, stores, threads)
 
     async def write(self, tenant: Tenant, thread: str, **files: bytes) -> None:
         await self.threads.thread(tenant.name, thread)
@@ -76,7 +81,7 @@ class Desk:
 
     def kept(self) -> list[Path]:
         found = (self.directory / "snapshots").rglob("*")
-        return [path for path in found if path.is_file() and path.name != "lock"]
+        return [path for path in found if path.is_file() and path.name not in ("lock", "used")]
 
 
 def tenant(name: str = "acme", **sections: object) -> Tenant:
@@ -178,7 +183,7 @@ async def test_a_process_that_dies_half_way_leaves_nothing_for_long(desk: Desk) 
     kept = desk.kept()
     await desk.write(ACME, "a", y=b"two")
     dying = desk.with_store(LosingStore(desk.database))
-    dying._swept = _nobody  # type: ignore[method-assign]
+    dying.taking.sweep = _nobody  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         await dying.create(ACME, "a", comment="")
     assert len(desk.kept()) > len(kept)
@@ -212,11 +217,48 @@ async def test_a_restore_that_broke_off_keeps_the_thread_shut_until_it_is_made_a
     assert await _mark(desk) is None
 
 
+async def test_a_restore_is_done_once_for_its_request_and_again_only_where_it_broke_off(desk: Desk) -> None:
+    await desk.write(ACME, "a", x=b"one")
+    first = await desk.snapshots.create(ACME, "a", comment="")
+    desk.engine.broken = True
+    with pytest.raises(Unavailable):
+        await desk.snapshots.restore(ACME, first.id, "", "once")
+    desk.engine.broken = False
+    assert await desk.snapshots.restore(ACME, first.id, "", "once") == (first, "a")
+    await desk.write(ACME, "a", x=b"two")
+    assert await desk.snapshots.restore(ACME, first.id, "", "once") == (first, "a")
+    assert await desk.files(ACME, "a") == {"x": b"two"}
+    with pytest.raises(RequestIdReused):
+        await desk.snapshots.restore(ACME, first.id, "b", "once")
+    await desk.snapshots.restore(ACME, first.id, "")
+    assert await desk.files(ACME, "a") == {"x": b"one"}
+
+
+async def test_a_deletion_that_fails_does_not_open_a_thread_whose_restore_was_cut_short(desk: Desk) -> None:
+    await desk.threads.thread("acme", "a")
+    await desk.database.write((update(threads).values(deletion="rst_lost"), None))
+    store = ErasureStore(desk.database)
+    begun = await store.begin("acme", "a", "del_1")
+    assert await _mark(desk) == "del_1"
+    await store.give_up("acme", "a", "del_1", begun)
+    assert await _mark(desk) == "rst_lost"
+
+
+async def test_what_a_tenant_has_kept_is_in_its_quotas(desk: Desk) -> None:
+    await desk.write(ACME, "a", x=b"one")
+    quotas = Quotas(QuotaStore(desk.database, "gw"))
+    assert (await quotas.usage("acme", QuotasSection()))["snapshots"].used == 0
+    first = await desk.snapshots.create(ACME, "a", comment="")
+    used = await quotas.usage("acme", QuotasSection(snapshots=7))
+    assert (used["snapshots"].used, used["snapshots"].limit) == (1, 7)
+    assert used["snapshot_bytes"].used == first.stored_bytes
+
+
 async def test_a_snapshot_whose_pieces_are_gone_replaces_nothing(desk: Desk) -> None:
     await desk.write(ACME, "a", x=b"one")
     first = await desk.snapshots.create(ACME, "a", comment="")
     for path in desk.kept():
-        if path.suffix not in (".manifest", ".pieces"):
+        if not path.suffix:
             path.unlink()
     with pytest.raises(Internal):
         await desk.snapshots.restore(ACME, first.id, "")
@@ -240,10 +282,10 @@ async def test_no_file_of_a_tenant_is_left_that_is_erased_and_all_of_others(desk
     for one in (ACME, other):
         await desk.write(one, "a", x=b"one")
         await desk.snapshots.create(one, "a", comment="")
-    assert (await desk.snapshots.left_of("acme"))["snapshot_files"] == 3
+    assert (await desk.snapshots.left_of("acme"))["snapshot_files"] == 4
     await desk.snapshots.erase("acme")
     assert await desk.snapshots.left_of("acme") == {"snapshot_files": 0}
-    assert len(desk.kept()) == 3
+    assert len(desk.kept()) == 4
 
 
 async def _mark(desk: Desk) -> str | None:

@@ -45,6 +45,53 @@ async def test_a_thread_s_history_is_read_in_pages_the_newest_first_and_is_no_ot
     assert await store.page("b", thread="2", before=None, limit=9) == []
 
 
+async def test_what_comes_after_an_id_is_read_in_its_order(database: Database) -> None:
+    store = TransitionStore(database)
+    await store.add("E", [told("a", "1", "creating"), told("b", "1", "creating"), told("a", "2", "creating")])
+    (second, first) = await store.page("a", thread=None, before=None, limit=9)
+    assert await store.after("a", thread=None, after=0, limit=9) == [first, second]
+    assert await store.after("a", thread=None, after=first.id, limit=9) == [second]
+    assert await store.after("a", thread="1", after=first.id, limit=9) == []
+
+
+async def test_one_whose_thread_nobody_knew_any_more_is_of_the_thread_that_its_sandbox_had(database: Database) -> None:
+    store = TransitionStore(database)
+    await store.add("E", [told("a", "2", "running")])
+    await store.add("E", [told("a", "", "removed"), NewTransition("a", "", "s-9", "removed", "never told of", 1)])
+    found = await store.page("a", thread=None, before=None, limit=9)
+    assert [(one.thread, one.sandbox, one.state) for one in found] == [("2", "s-1", "removed"), ("2", "s-1", "running")]
+
+
+async def test_that_one_is_removed_or_stopped_is_written_once_whoever_tells_it(database: Database) -> None:
+    store = TransitionStore(database)
+    states = ["running", "idle_stopped", "idle_stopped", "running", "running", "idle_stopped", "removed", "removed"]
+    for state in states:
+        await store.add("E", [told("a", "1", state)])
+    found = await store.page("a", thread="1", before=None, limit=9)
+    assert [one.state for one in reversed(found)] == [
+        *("running", "idle_stopped", "running", "running", "idle_stopped", "removed")
+    ]
+
+
+async def test_what_came_to_no_end_is_known_by_its_last_word(database: Database) -> None:
+    store = TransitionStore(database)
+
+    async def tell(sandbox: str, *states: str) -> None:
+        await store.add("E", [NewTransition("a", "1", sandbox, state, "because", 1) for state in states])
+
+    await tell("gone", "creating", "running", "removed")
+    await tell("failed", "creating", "failed")
+    await tell("lives", "creating", "running")
+    await tell("sleeps", "creating", "running", "idle_stopped")
+    await store.add("other", [NewTransition("a", "1", "elsewhere", "running", "because", 1)])
+    found = await store.unfinished("E", since=0)
+    assert [(one.tenant, one.thread, one.sandbox, one.state) for one in found] == [
+        ("a", "1", "lives", "running"),
+        ("a", "1", "sleeps", "idle_stopped"),
+    ]
+    assert await store.unfinished("E", since=found[1].id) == [found[1]]
+
+
 async def test_what_is_told_of_a_thread_that_goes_or_is_gone_is_written_nowhere(database: Database) -> None:
     store = TransitionStore(database)
     await database.write((update(threads).where(threads.c.name == "2").values(deletion="d"), None))

@@ -79,7 +79,7 @@ def test_every_metric_is_a_convention_or_our_own_and_has_a_unit_apart_from_its_n
     theirs = _values(gen_ai_metrics, rpc_metrics)
     for metric in METRICS:
         assert metric.name in theirs or metric.name.startswith(OURS), metric.name
-        assert metric.unit == "s" or re.fullmatch(r"\{[a-z]+\}", metric.unit), metric
+        assert metric.unit in ("s", "By") or re.fullmatch(r"\{[a-z]+\}", metric.unit), metric
         assert not metric.name.endswith(("_s", ".seconds", "_total")), metric
         assert metric.description.endswith("."), metric
         if metric.name.endswith(".duration"):

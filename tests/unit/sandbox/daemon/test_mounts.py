@@ -60,9 +60,8 @@ def test_who_may_write_at_a_top_is_told_of_the_tool_user(
     assert [mount.tool_writable for mount in read_mounts(7, [5])] == [writable, False]
 
 
-def test_what_is_hidden_behind_dev_null_is_not_writable_nor_what_cannot_be_reached(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    listed = parse_mounts(b"1 1 0:1 / /dev/null rw - tmpfs none rw\n1 1 0:1 / /no/such rw - tmpfs none rw\n")
+def test_devices_that_keep_nothing_are_not_writable_nor_what_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/no/such", "/dev/ptmx")
+    listed = parse_mounts(b"".join(b"1 1 0:1 / %s rw - tmpfs none rw\n" % place.encode() for place in places))
     monkeypatch.setattr(mounts, "parse_mounts", lambda _text: listed)
-    assert [mount.tool_writable for mount in read_mounts(7, [5])] == [False, False]
+    assert [mount.path for mount in read_mounts(7, [5]) if mount.tool_writable] == ["/dev/ptmx"]

@@ -143,9 +143,14 @@ def test_a_channel_is_a_directory_of_its_own_and_no_way_out(tmp_path: Path) -> N
         {"Name": None},
         {"DriverOpts": {"o": "bind", "device": "/", "type": "none"}},
         {"Driver": "evil"},
+        {"Labels": [1]},
         {"driveropts": {"device": "/"}},
     ],
 )
-def test_a_volume_has_a_size_and_nothing_else(change: dict[str, Any]) -> None:
+def test_a_volume_has_a_size_and_labels_and_nothing_else(change: dict[str, Any]) -> None:
     with pytest.raises(Refused):
         check_volume({"Name": "airlock-x", "Driver": "local", **change})
+
+
+def test_a_claim_to_what_the_pool_made_passes() -> None:
+    check_volume({"Name": "airlock-x", "Driver": "local", "DriverOpts": {}, "Labels": {"airlock.held": "pool-1"}})

@@ -1,0 +1,47 @@
+"""An engine around an engine that counts the sandboxes of each tenant by the minute, where its policy limits them.
+
+What lives, and what was stopped and starts again, is none that is made. What is counted stays so when it could not be
+made: to fail at it costs as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from gateway.errors import QuotaExceeded
+from gateway.policy.document import QuotasSection
+from gateway.quotas import Quotas
+from sandbox.engine import Engine, Sandbox, SandboxSpec
+from sandbox.errors import TooManyCreations
+
+QuotasOf = Callable[[str], Awaitable[QuotasSection]]
+
+
+def counted_creation(engine: Engine, quotas: Quotas, quotas_of: QuotasOf) -> Engine:
+    """Return an engine whose create() raises TooManyCreations for one more than `quotas_of` a tenant lets it have."""
+    return cast(Engine, _CountedCreation(engine, quotas, quotas_of))
+
+
+class _CountedCreation:
+    def __init__(self, engine: Engine, quotas: Quotas, quotas_of: QuotasOf) -> None:
+        self._engine = engine
+        self._quotas = quotas
+        self._quotas_of = quotas_of
+
+    def __getattr__(self, name: str) -> Any:
+        """Leave all else to the engine."""
+        return getattr(self._engine, name)
+
+    async def create(self, spec: SandboxSpec, **options: Any) -> Sandbox:
+        if not self._engine.has(spec) and self._engine.stopped(spec) is None:
+            try:
+                await self._quotas.take_sandbox(spec.tenant, await self._quotas_of(spec.tenant))
+            except QuotaExceeded as refused:
+                raise TooManyCreations(
+                    str(refused),
+                    retry_after_s=refused.retry_after_s,
+                    quota=refused.details["quota"],
+                    limit=refused.details["limit"],
+                ) from refused
+        return await self._engine.create(spec, **options)

@@ -1,0 +1,277 @@
+"""Forks: a new thread with what was said in another up to some moment, and with its files of that moment.
+
+The new thread has a row from the beginning, which nobody sees and in which nothing begins. Its files come first, then,
+in one transaction, its messages, its metadata and the end of that mark: it is whole or not there. What a gateway leaves
+that died in between is removed when one starts, and before the tenant's next fork. Runs, approvals and grants are not
+carried: they are of the thread in which they were given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass
+
+import structlog
+
+from agent.cancellation import to_the_end
+from gateway.calls.thread_engines import ThreadEngines
+from gateway.clock import MakeId
+from gateway.errors import (
+    AirlockError,
+    Conflict,
+    InProgress,
+    InvalidArgument,
+    NotFound,
+    OtherEngine,
+    RequestIdReused,
+    ThreadBusy,
+    Unavailable,
+)
+from gateway.identity.principal import actor
+from gateway.quotas import Quotas
+from gateway.snapshots.fork_points import ForkPoint, ForkPoints
+from gateway.snapshots.snapshot_directory import SnapshotDirectory
+from gateway.snapshots.snapshots import Snapshots
+from gateway.snapshots.taking import Taken, going
+from gateway.storage.audit_store import AuditEntry
+from gateway.storage.database import ConstraintViolated
+from gateway.storage.entities import Thread
+from gateway.storage.erasure_store import CallUnderWay, RunUnderWay
+from gateway.storage.fork_store import ForkStore
+from gateway.storage.restore_store import RestoreStore, ThreadGoing, WorkspaceRequest
+from gateway.storage.snapshot_store import FORK, Snapshot, SnapshotStore
+from gateway.storage.thread_marks import FORKING
+from gateway.storage.thread_store import ThreadRow, ThreadStore
+from gateway.tenants import Tenant
+from sandbox.engine import Engine
+from sandbox.errors import SandboxError, WorkspaceIncomplete
+
+log = structlog.get_logger(__name__)
+# More than a thread may have: metadata from before there was that limit is copied all the same.
+_METADATA_LIMIT_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class ForkAt:
+    """Where: a snapshot, a run's end or step, or, with none of them, now."""
+
+    snapshot_id: str = ""
+    run_id: str = ""
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class Forked:
+    """What a fork has: the new thread's name, and where of which thread it begins."""
+
+    thread: str
+    of_thread: str
+    snapshot_id: str
+    run_id: str
+    step: int
+    messages: int
+
+
+@dataclass(frozen=True)
+class ForkStores:
+    """What forks read and write."""
+
+    forks: ForkStore
+    snapshots: SnapshotStore
+    restores: RestoreStore
+    threads: ThreadStore
+
+
+class Forks:
+    """Forks threads whose files are on this gateway's engine."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        engines: ThreadEngines,
+        stores: ForkStores,
+        snapshots: Snapshots,
+        *,
+        quotas: Quotas,
+        ids: MakeId,
+    ) -> None:
+        self._engine = engine
+        self._engines = engines
+        self._stores = stores
+        self._taking, self._restoring = snapshots.taking, snapshots.restoring
+        self._directory_of = snapshots.of
+        self._quotas = quotas
+        self._ids = ids
+        self._points = ForkPoints(stores.snapshots, stores.forks)
+
+    async def fork(self, tenant: Tenant, source: str, name: str, at: ForkAt, *, request_id: str = "") -> Forked:
+        """Make a thread `name` of another. With the same request id the same fork is returned.
+
+        Raises NotFound, Conflict where there is a thread of that name, WorkspaceNotSaved, ThreadBusy, OtherEngine,
+        QuotaExceeded, TooLarge, NoSpace, InProgress, RequestIdReused and SandboxError.
+        """
+        asked = hashlib.sha256(json.dumps([source, name, asdict(at)]).encode()).hexdigest()
+        request = WorkspaceRequest(tenant.name, request_id, asked) if request_id else None
+        if (known := await self._asked_before(request)) is not None:
+            return known
+        if at.step is not None and not at.run_id:
+            raise InvalidArgument("step: it is one of a run; name the run as well")
+        if at.snapshot_id and at.run_id:
+            raise InvalidArgument("snapshot_id: a snapshot is a moment already; name it, or a run")
+        await self._quotas.check_stored(tenant.name, tenant.policy.document.quotas)
+        row, snapshot = await self._source(tenant, source, at)
+        await self._engines.refuse_other(Thread(row.id, tenant.name, row.name))
+        await self.remove_half_made(tenant.name)
+        directory = self._directory_of(tenant.name)
+        async with directory.forking():
+            if not at.run_id and snapshot is None:
+                snapshot = await self._now(tenant, row, directory)
+            async with directory.shared():
+                point = await self._point(tenant, row, at, snapshot)
+                # To its end, though the caller went away: half of it is of no use to anybody.
+                return await to_the_end(self._made(tenant, row, name, point, request))
+
+    async def remove_half_made(self, tenant: str | None = None) -> None:
+        """Remove what gateways left that died while they forked, of this engine; with `tenant` only that one's."""
+        for name in {one.tenant for one in await self._stores.forks.half_made(tenant)}:
+            # Where one is under way nobody knows here which of them it is.
+            with contextlib.suppress(InProgress):
+                async with self._directory_of(name).forking(alone=True):
+                    for thread in await self._stores.forks.half_made(name):
+                        await self._undone(thread)
+
+    @contextlib.asynccontextmanager
+    async def tidying(self) -> AsyncIterator[None]:
+        """Do so in the background; the block's end ends it."""
+
+        async def work() -> None:
+            try:
+                await self.remove_half_made()
+            except AirlockError as error:
+                log.warning("what is left of forks stays until the next start", error=str(error))
+
+        task = asyncio.create_task(work())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _source(self, tenant: Tenant, source: str, at: ForkAt) -> tuple[ThreadRow, Snapshot | None]:
+        snapshot = None
+        if at.snapshot_id:
+            snapshot = await self._stores.snapshots.get(tenant.name, at.snapshot_id)
+            if snapshot is None:
+                raise NotFound(f"no snapshot {at.snapshot_id[:64]!r}: `airlock sandbox snapshots` shows their ids")
+            source = source or snapshot.thread
+        row = await self._stores.threads.get(tenant.name, source or "default")
+        if snapshot is not None and (row is None or row.id != snapshot.thread_id):
+            raise NotFound(
+                f"snapshot {snapshot.id} is of no thread {source[:64]!r} that is there: restore it into one instead"
+            )
+        if row is None:
+            raise NotFound(f"no thread {source[:64]!r}: `airlock thread list` shows their names")
+        return row, snapshot
+
+    async def _now(self, tenant: Tenant, row: ThreadRow, directory: SnapshotDirectory) -> Snapshot:
+        """Keep a thread as it is; ThreadBusy while anything is under way in it: messages and files would not fit."""
+        try:
+            await self._stores.forks.refuse_busy(row.id)
+        except RunUnderWay as error:
+            raise ThreadBusy(
+                f"run {error} is under way in thread {row.name!r}: wait for it, or fork at one of its steps"
+            ) from error
+        except CallUnderWay as error:
+            raise ThreadBusy(f"calls are under way in thread {row.name!r}: wait until they are over") from error
+        except ThreadGoing:
+            raise going(row.name) from None
+        metadata = await self._stores.threads.metadata(row.id, limit_bytes=_METADATA_LIMIT_BYTES)
+        said = await self._stores.snapshots.message_count(row.id)
+        what = Taken(row.id, row.name, said, FORK, metadata=metadata or {})
+        async with directory.alone():
+            return await self._taking.take(tenant, directory, what)
+
+    async def _point(self, tenant: Tenant, row: ThreadRow, at: ForkAt, snapshot: Snapshot | None) -> ForkPoint:
+        """Return where to fork; nobody removes a snapshot from here on."""
+        if snapshot is None:
+            return await self._points.of_run(row, at.run_id, at.step)
+        if await self._stores.snapshots.get(tenant.name, snapshot.id) is None:
+            raise InProgress("the snapshot made room for another just now; ask again", 0.2)
+        return await self._points.of_snapshot(snapshot)
+
+    async def _made(
+        self, tenant: Tenant, row: ThreadRow, name: str, point: ForkPoint, request: WorkspaceRequest | None
+    ) -> Forked:
+        target, mark = Thread(self._ids("thr"), tenant.name, name), self._ids(FORKING.removesuffix("_"))
+        limit = tenant.policy.document.quotas.threads_limit
+        try:
+            await self._stores.forks.begin(target, mark, limit, request)
+        except ConstraintViolated:
+            raise await self._taken_name(tenant.name, name, request) from None
+        try:
+            return await self._filled(tenant, row, target, mark, point, request)
+        except ThreadGoing:
+            await self._undone(target)
+            raise going(row.name) from None
+        except WorkspaceIncomplete as error:
+            await self._undone(target)
+            raise Unavailable(f"the files of the new thread could not be written: {error}") from error
+        except BaseException:
+            await self._undone(target)
+            raise
+
+    async def _filled(
+        self,
+        tenant: Tenant,
+        row: ThreadRow,
+        target: Thread,
+        mark: str,
+        point: ForkPoint,
+        request: WorkspaceRequest | None,
+    ) -> Forked:
+        directory, snapshot = self._directory_of(tenant.name), point.snapshot
+        await self._restoring.fill(snapshot, directory, target, tenant.sandbox_spec(target.name))
+        forked = Forked(target.name, row.name, snapshot.id, point.run_id, point.step, point.messages)
+        told = AuditEntry(
+            tenant.name, "thread_forked", actor=actor(), thread=target.name, size_bytes=snapshot.size_bytes,
+            details={name: value for name, value in asdict(forked).items() if name != "thread"},
+        )  # fmt: skip
+        if request is not None:
+            request = WorkspaceRequest(request.tenant, request.id, request.digest, json.dumps(asdict(forked)))
+        metadata = await asyncio.to_thread(directory.metadata, snapshot.id)
+        await self._stores.forks.end(target, mark, row.id, point.messages, metadata or {}, told=told, request=request)
+        return forked
+
+    async def _taken_name(self, tenant: str, name: str, request: WorkspaceRequest | None) -> AirlockError:
+        """Return why a row could not be written."""
+        if request is not None and await self._stores.restores.request(tenant, request.id) is not None:
+            return InProgress("the same request is under way; ask again for its thread")
+        if any(one.name == name for one in await self._stores.forks.half_made(tenant)):
+            return ThreadBusy(f"thread {name[:64]!r} is being made of another just now: take another name, or wait")
+        return Conflict(f"there is a thread {name[:64]!r} already: take another name, or delete it")
+
+    async def _undone(self, thread: Thread) -> None:
+        """Remove a thread that nobody saw, files first; what cannot be removed now is with the next."""
+
+        async def work() -> None:
+            await self._engines.refuse_other(thread)
+            await self._engine.remove_of(thread.tenant, thread.name)
+            await self._engine.remove_workspace(thread.tenant, thread.name)
+            await self._stores.forks.undo(thread.id)
+
+        try:
+            await to_the_end(work())
+        except (SandboxError, Unavailable, OtherEngine) as error:
+            log.warning("what is left of a fork stays until later", tenant=thread.tenant, error=str(error))
+
+    async def _asked_before(self, request: WorkspaceRequest | None) -> Forked | None:
+        known = None if request is None else await self._stores.restores.request(request.tenant, request.id)
+        if request is None or known is None:
+            return None
+        if known.digest != request.digest:
+            raise RequestIdReused(f"request_id: {request.id!r} was given to another request; take a new one for each")
+        return None if known.answer is None else Forked(**json.loads(known.answer))

@@ -1,0 +1,156 @@
+"""Who kills: gateways, the engine, containers and what is in them, by a seed, while others call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tests.chaos.own_engine import EngineRefused, OwnEngine, kill_all
+from tests.chaos.supervised import Supervised
+from tests.chaos.thread_load import Report, ThreadLoad
+
+KINDS = (
+    "a gateway",
+    "both gateways",
+    "the engine",
+    "a container",
+    "a container behind our back",
+    "a daemon's process",
+    "a shim",
+    "the machine",
+    "a gateway, which stalls",
+    "the engine, which stalls",
+)
+# Longer than a lease: a gateway that stalls may be taken for one that is lost.
+_STALLS_S = 4.0
+_PROGRESS_S = 120.0
+_Thing = TypeVar("_Thing")
+
+
+@dataclass(frozen=True)
+class Kill:
+    """What dies, or stalls, after `wait_s` of load, and comes back after `away_s`.
+
+    `pick` says which of those there are, as a share; a kill that overlaps has the next one follow at once.
+    """
+
+    kind: str
+    wait_s: float
+    away_s: float
+    pick: float
+    overlaps: bool
+
+
+def plan(seed: int, rounds: int) -> list[Kill]:
+    """Return what a seed kills: each kind in turn, in an order of its own."""
+    chance = random.Random(seed)
+    kinds: list[str] = []
+    while len(kinds) < rounds:
+        kinds += chance.sample(KINDS, len(KINDS))
+    return [
+        Kill(kind, chance.uniform(0, 1.5), chance.uniform(0, 2), chance.random(), chance.random() < 0.3)
+        for kind in kinds[:rounds]
+    ]
+
+
+class Killer:
+    """Kills by a plan, and has what died come back."""
+
+    def __init__(
+        self, engine: OwnEngine, gateways: Sequence[Supervised], threads: Sequence[ThreadLoad], report: Report
+    ) -> None:
+        self._engine = engine
+        self._gateways = gateways
+        self._threads = threads
+        self._report = report
+        self._coming: list[asyncio.Future[None]] = []
+        self._gone = threading.Event()
+
+    async def run(self, kills: Sequence[Kill]) -> None:
+        """Kill all of these, one after the other, the next one when each thread was served again, or before that."""
+        for kill in kills:
+            if self._report.faults:
+                break
+            await asyncio.sleep(kill.wait_s)
+            before = [thread.successes for thread in self._threads]
+            await self._kill(kill)
+            self._report.counts[f"killed: {kill.kind}"] += 1
+            if not kill.overlaps:
+                await self._served_again(kill, before)
+        await asyncio.gather(*self._coming)
+
+    async def _kill(self, kill: Kill) -> None:
+        containers = self._engine.containers()
+        if kill.kind == "a gateway":
+            for gateway in _one(self._gateways, kill.pick):
+                gateway.kill(kill.away_s)
+        elif kill.kind == "both gateways":
+            for gateway in self._gateways:
+                gateway.kill(kill.away_s)
+        elif kill.kind == "the engine":
+            await self._kill_engine(kill.away_s)
+        elif kill.kind == "the machine":
+            for gateway in self._gateways:
+                gateway.kill(kill.away_s)
+            await self._kill_engine(kill.away_s)
+            kill_all([*self._engine.shims(), *(pids[0] for pids in self._engine.containers().values())])
+        elif kill.kind == "a gateway, which stalls":
+            self._stalls([pid for one in _one(self._gateways, kill.pick) for pid in one.pids], kill.away_s)
+        elif kill.kind == "the engine, which stalls":
+            self._stalls(self._engine.processes(), kill.away_s)
+        elif kill.kind == "a shim":
+            kill_all(_one(self._engine.shims(), kill.pick))
+        elif kill.kind == "a daemon's process":
+            kill_all(_one(self._engine.daemons(), kill.pick))
+        elif kill.kind == "a container":
+            kill_all([pids[0] for pids in _one(list(containers.values()), kill.pick)])
+        else:
+            for name in _one(list(containers), kill.pick):
+                try:
+                    await asyncio.to_thread(self._engine.docker, "rm", "--force", name)
+                except EngineRefused:
+                    self._report.counts["not killed, for the engine was away"] += 1
+
+    def _stalls(self, pids: Sequence[int], away_s: float) -> None:
+        """Have processes do nothing for a while, though they hold what they hold."""
+        for number, after_s in ((signal.SIGSTOP, 0.0), (signal.SIGCONT, _STALLS_S * away_s)):
+            self._coming.append(asyncio.ensure_future(_signalled(pids, number, after_s)))
+
+    async def _kill_engine(self, away_s: float) -> None:
+        self._gone.set()  # whoever is about to start it gives that up
+        self._gone = gone = threading.Event()
+        await asyncio.to_thread(self._engine.kill)
+        self._coming.append(asyncio.ensure_future(self._start_engine(away_s, gone)))
+
+    async def _start_engine(self, away_s: float, gone: threading.Event) -> None:
+        await asyncio.sleep(away_s)
+        if not gone.is_set():
+            await asyncio.to_thread(self._engine.start, gone.is_set)
+
+    async def _served_again(self, kill: Kill, before: Sequence[int]) -> None:
+        try:
+            async with asyncio.timeout(_PROGRESS_S):
+                while any(one.successes == was for one, was in zip(self._threads, before, strict=True)):
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            silent = [one.name for one, was in zip(self._threads, before, strict=True) if one.successes == was]
+            self._report.faults.append(f"after the death of {kill.kind} nothing was served in {silent}")
+
+
+async def _signalled(pids: Sequence[int], number: signal.Signals, after_s: float) -> None:
+    await asyncio.sleep(after_s)
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _one(of: Sequence[_Thing], pick: float) -> Sequence[_Thing]:
+    """Return the one that is picked, none where there is none."""
+    return [of[int(pick * len(of))]] if of else []

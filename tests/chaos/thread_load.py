@@ -1,0 +1,277 @@
+"""A thread whose service calls all the time: it writes, reads, appends, runs things in the background, goes idle.
+
+Whatever dies, each call ends in time with a result whose outcome the pages list or an error whose reason they list;
+what was acknowledged is kept in the thread's ledger and looked at again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from gateway.client import Client, ToolResult
+from gateway.errors import AirlockError, NotFound
+from tests.chaos.ledger import FileEntry, Ledger
+
+# Longer than anything in a gateway waits for an engine that does not answer, or for another gateway.
+_HANG_S = 150.0
+_AGAIN_S = 0.5
+_PATH = "/workspace/file-{}"
+_LOG, _OTHER_LOG = "/workspace/log", "/workspace/log-beside"
+_PACE_S = 0.2
+_FILES = 4
+# What may be said to a call that meets a gateway, an engine or a sandbox that is gone or busy. All else is a fault.
+_REASONS = frozenset({"UNAVAILABLE", "OVERLOADED", "IN_PROGRESS", "SANDBOX_BUSY", "THREAD_BUSY"})
+# The pages' words for how a command ends: it ran to its end; it did not run; nobody knows.
+_RAN, _NOT_RUN = ("exited",), ("failed_to_start", "not_executed", "blocked")
+_UNKNOWN = ("signalled", "cancelled", "daemon_lost", "interrupted", "timed_out")
+_Value = TypeVar("_Value")
+
+
+@dataclass
+class Report:
+    """What came of all calls: `faults` are sentences, `counts` by what was asked and how it ended."""
+
+    faults: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+class Failed:
+    """Stands for the answer of a call that ended with an error."""
+
+    def __init__(self, error: AirlockError | None) -> None:
+        self.error = error
+
+
+class ThreadLoad:
+    """One thread of one tenant. `clients` are of every gateway; any may be asked for any call."""
+
+    def __init__(
+        self, name: str, clients: Sequence[Client], seed: str, report: Report, *, tenant: str, idle_s: float
+    ) -> None:
+        self.name = name
+        self.tenant = tenant
+        self.names = [name]
+        self.successes = 0
+        self.ledger = Ledger()
+        self.beside = Ledger()
+        self.snapshots: list[tuple[str, dict[str, FileEntry]]] = []
+        self._clients = clients
+        self._random = random.Random(seed)
+        self._report = report
+        self._idle_s = idle_s
+        self._count = 0
+        self._over = asyncio.Event()
+        self._awake = asyncio.Event()
+        self._awake.set()
+        self._asked: list[tuple[float, Callable[[], Awaitable[None]]]] = [
+            (4, self._write),
+            (4, self._read),
+            (5, self._append_one),
+            (2, self._process),
+            (1, self._look),
+            (0.5, self._stop),
+            (0.5, self._snapshot),
+            (0.5, self._rest),
+            (0.5, self._short_life),
+        ]
+
+    async def run(self, over: asyncio.Event) -> None:
+        """Call until it is over: one call after the other, and some beside them."""
+        self._over = over
+        await asyncio.gather(self._one_by_one(), self._beside_them())
+
+    async def _one_by_one(self) -> None:
+        weights = [weight for weight, _ in self._asked]
+        while not self._over.is_set():
+            (step,) = self._random.choices([step for _, step in self._asked], weights)
+            await step()
+
+    async def _beside_them(self) -> None:
+        while not self._over.is_set():
+            await self._awake.wait()
+            await self._append(_OTHER_LOG, self.beside)
+            await asyncio.sleep(_PACE_S)
+
+    async def check(self) -> None:
+        """See that all is there that must be, when nothing dies any more: each call is served."""
+        for path in list(self.ledger.files):
+            await self._check_file(path, patient=True)
+        for path, ledger in ((_LOG, self.ledger), (_OTHER_LOG, self.beside)):
+            log = await self._content(path, patient=True)
+            if not isinstance(log, Failed):
+                self._wrong(*ledger.wrong_lines((log or b"").decode().split(), in_order=path == _LOG))
+
+    async def check_snapshots(self) -> None:
+        """See that what was saved last can be had, and is what there was."""
+        if not self.snapshots:
+            return
+        snapshot, files = self.snapshots[-1]
+        target = f"{self.name}-restored"
+        self.names.append(target)
+        await self._patiently("restore", lambda client: client.restore_snapshot(snapshot, thread=target))
+        for path, entry in files.items():
+            found = await self._content(path, thread=target, patient=True)
+            if not isinstance(found, Failed) and not entry.seen(found):
+                self._wrong(f"snapshot {snapshot} has {_shown(found)} at {path} instead of {_shown(entry.known)}")
+
+    # --- what it does ---
+
+    async def _write(self) -> None:
+        path = _PATH.format(self._random.randrange(_FILES))
+        self._count += 1
+        content = f"{self.tenant} {self.name} {self._count}\n".encode() * self._random.choice((1, 100, 20_000))
+        entry = self.ledger.file(path)
+        entry.sent(content)
+        if not isinstance(await self._ask("write_file", lambda one: one.write_file(self.name, path, content)), Failed):
+            entry.done(content)
+
+    async def _read(self) -> None:
+        await self._check_file(_PATH.format(self._random.randrange(_FILES)))
+
+    async def _append_one(self) -> None:
+        await self._append(_LOG, self.ledger)
+
+    async def _append(self, log: str, ledger: Ledger) -> None:
+        """Append a line, asking again under the same request id as a service does that was told nothing."""
+        self._count += 1
+        line = f"line-{self._count}"
+        request_id = f"{self.name}-{line}"
+        pause_s = self._random.choice((0, 0, 0.1, 0.5))
+        command = {"command": f"sleep {pause_s}; echo {line} >> {log}; sleep {pause_s}", "timeout_s": 60}
+        ledger.lines[line] = "maybe"
+        for _ in range(self._random.choice((1, 3))):
+            result = await self._ask(
+                "execute",
+                lambda one: one.call_tool("execute", command, thread=self.name, request_id=request_id),
+            )
+            if not isinstance(result, Failed):
+                self._note(ledger, line, result)
+                return
+            if result.error is not None and result.error.details.get("outcome") == "not_executed":
+                ledger.lines[line] = "never"
+            else:
+                ledger.lines[line] = "maybe"
+
+    def _note(self, ledger: Ledger, line: str, result: ToolResult) -> None:
+        if result.outcome in _RAN:
+            ledger.lines[line] = "sure"
+            if result.exit_code != 0:
+                self._wrong(f"{line} exited {result.exit_code}: {result.content!r}")
+        elif result.outcome in _NOT_RUN:
+            ledger.lines[line] = "never"
+        elif result.outcome not in _UNKNOWN:
+            self._wrong(f"{line} has the outcome {result.outcome!r}")
+        self._report.counts[f"execute: {result.outcome}"] += 1
+
+    async def _process(self) -> None:
+        beats = ["sh", "-c", "while :; do echo beat; sleep 0.1; done"]
+        started = await self._ask(
+            "start_process", lambda one: one.start_process(beats, thread=self.name, timeout_s=10), _GONE
+        )
+        if isinstance(started, Failed):
+            return
+        await self._ask("processes", lambda one: one.processes(self.name))
+        if self._random.random() < 0.5:
+            await self._ask("remove_process", lambda one: one.remove_process(self.name, started.id), _GONE)
+
+    async def _look(self) -> None:
+        await self._ask("get_sandbox", lambda one: one.get_sandbox(self.name), _GONE)
+
+    async def _stop(self) -> None:
+        await self._ask("stop_sandbox", lambda one: one.stop_sandbox(self.name), _GONE)
+
+    async def _snapshot(self) -> None:
+        files = {path: entry.copy() for path, entry in self.ledger.files.items()}
+        saved = await self._ask("create_snapshot", lambda one: one.create_snapshot(self.name), _NOT_SAVED)
+        if not isinstance(saved, Failed):
+            self.snapshots.append((saved.id, files))
+
+    async def _rest(self) -> None:
+        """Call nothing until the sandbox is stopped for being idle, and was for a while."""
+        self._awake.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._idle_s * self._random.uniform(0.8, 2.5)):
+                await self._over.wait()
+        self._awake.set()
+
+    async def _short_life(self) -> None:
+        """Have another thread, with a file, and delete it: what was acknowledged as deleted is gone."""
+        self._count += 1
+        name = f"{self.name}-{self._count}"
+        self.names.append(name)
+        if isinstance(await self._ask("write_file", lambda one: one.write_file(name, _LOG, b"short")), Failed):
+            return
+        gone = await self._ask("delete_sandbox", lambda one: one.delete_sandbox(name), frozenset({"NOT_FOUND"}))
+        # Not found is what is gone already, by an attempt whose answer was lost.
+        if not isinstance(gone, Failed) or (gone.error is not None and gone.error.reason == "NOT_FOUND"):
+            self.names.remove(name)
+
+    # --- how it asks ---
+
+    async def _check_file(self, path: str, *, patient: bool = False) -> None:
+        found = await self._content(path, patient=patient)
+        entry = self.ledger.file(path)
+        if not isinstance(found, Failed) and not entry.seen(found):
+            self._wrong(f"{path} has {_shown(found)}, not {_shown(entry.known)}, nor one of {len(entry.maybe)} others")
+
+    async def _content(self, path: str, *, thread: str = "", patient: bool = False) -> bytes | Failed | None:
+        """Return what is in a file, None where there is none."""
+
+        async def read(one: Client) -> bytes | None:
+            try:
+                return await one.read_file(thread or self.name, path)
+            except NotFound:
+                return None
+
+        return await (self._patiently("read_file", read) if patient else self._ask("read_file", read))
+
+    async def _patiently(self, what: str, call: Callable[[Client], Awaitable[_Value]]) -> _Value | Failed:
+        """Ask until it is served: in the end everything is."""
+        try:
+            async with asyncio.timeout(_HANG_S):
+                while isinstance(found := await self._ask(what, call), Failed):
+                    await asyncio.sleep(_AGAIN_S)
+                return found
+        except TimeoutError:
+            self._wrong(f"{what} is not served, though nothing dies any more")
+            return Failed(None)
+
+    async def _ask(
+        self, what: str, call: Callable[[Client], Awaitable[_Value]], reasons: frozenset[str] = frozenset()
+    ) -> _Value | Failed:
+        """Make a call at one of the gateways; `reasons` are those that it may be refused for besides the usual ones."""
+        try:
+            async with asyncio.timeout(_HANG_S):
+                found = await call(self._random.choice(self._clients))
+        except AirlockError as error:
+            self._report.counts[f"{what}: {error.reason}"] += 1
+            if error.reason not in _REASONS | reasons:
+                self._wrong(f"{what} was refused with {error.reason}: {error}")
+            await asyncio.sleep(0.05)  # whoever is refused at once does not ask again at once
+            return Failed(error)
+        except TimeoutError:
+            self._wrong(f"{what} did not end within {_HANG_S:.0f} s")
+            return Failed(None)
+        except Exception as error:
+            self._wrong(f"{what} ended with what is no error of Airlock's: {error!r}")
+            return Failed(None)
+        self._report.counts[f"{what}: ok"] += 1
+        self.successes += 1
+        return found
+
+    def _wrong(self, *faults: str) -> None:
+        self._report.faults += [f"{self.tenant}/{self.name}: {fault}" for fault in faults]
+
+
+_GONE = frozenset({"NOT_FOUND", "EXHAUSTED", "CONFLICT", "PROCESS_ENDED"})
+_NOT_SAVED = frozenset({"NOT_FOUND", "QUOTA_EXCEEDED"})
+
+
+def _shown(content: bytes | None) -> str:
+    return "nothing" if content is None else f"{content[:40]!r} ({len(content):,} bytes)"

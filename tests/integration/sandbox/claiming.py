@@ -1,0 +1,56 @@
+"""A gateway's process that is killed in the midst of a claim: `python -m tests.integration.sandbox.claiming ...`.
+
+Its arguments: INSTANCE CHANNELS STEP. The thread is called as the step is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from sandbox import docker_spares
+from sandbox.docker_engine import DockerEngine
+from sandbox.spares import SpareKind
+from tests.integration.sandbox.live_engine import RUNTIME_IMAGE, run, spec
+
+STEPS = ("making", "noted", "taken", "unsure", "checked", "used")
+
+
+def _die(*_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def main(instance: str, channels: Path, step: str) -> None:
+    """Claim a spare for the thread that is called as the step is, and die there."""
+    engine = DockerEngine(instance=instance, channel_root=channels, runtime_image=RUNTIME_IMAGE)
+    if step == "making":
+        vars(docker_spares)["settled"] = _die
+    spare = await engine.make_spare(SpareKind.of(spec(step)))
+    take: Any = engine._claims.take
+
+    async def taken(*arguments: Any) -> bool:
+        await take(*arguments)
+        _die()
+        raise AssertionError
+
+    if step == "noted":
+        vars(engine._claims)["take"] = _die
+    if step == "taken":
+        vars(engine._claims)["take"] = taken
+    if step == "unsure":
+        vars(engine)["_refuse_other"] = _die
+    if step == "checked":
+        vars(spare.lock)["retire"] = _die
+    sandbox = await engine.claim(spare, spec(step))
+    assert sandbox is not None
+    if step == "used":
+        await run(sandbox.shell, "echo kept > file; sync")
+    _die()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3]))

@@ -1,0 +1,407 @@
+"""A sandbox of the pool belongs to nobody, then to one thread, whatever dies in between; and its files with it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import pytest_asyncio
+
+from sandbox import container_config as config
+from sandbox import docker_spares
+from sandbox.channel import Channel
+from sandbox.container_config import container_name, owner
+from sandbox.docker_engine import DockerEngine
+from sandbox.engine import Engine, Sandbox, SandboxSpec
+from sandbox.greeting import introduced
+from sandbox.pooled_engine import PooledEngine
+from sandbox.spares import SpareKind, SpareRefused
+from sandbox.v1.channel_pb2 import Posture
+from tests.docker_state import containers_of, volumes_of
+from tests.gateway_process import airlock, make_home, served
+from tests.integration.sandbox.claiming import STEPS
+from tests.integration.sandbox.live_engine import (
+    IMAGE,
+    LIMITS,
+    RUNTIME_IMAGE,
+    instance_id,
+    kill,
+    removed,
+    run,
+    spec,
+    text,
+)
+from tests.integration.sandbox.test_workspaces import giving, tree_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+KIND = SpareKind.of(spec())
+
+
+class Processes:
+    """The engines of several processes of one gateway instance."""
+
+    def __init__(self, channels: Path) -> None:
+        self.instance = instance_id()
+        self.channels = channels
+        self.engines: list[DockerEngine] = []
+
+    def engine(self) -> DockerEngine:
+        """Return another process' engine."""
+        made = DockerEngine(instance=self.instance, channel_root=self.channels, runtime_image=RUNTIME_IMAGE)
+        self.engines.append(made)
+        return made
+
+    def killed(self, engine: DockerEngine) -> None:
+        """Have a process lose its locks, as if it were killed."""
+        kill(engine)
+        for spare in engine._spares.values():
+            spare.lock.close()
+
+    @property
+    def volumes(self) -> list[str]:
+        """What the instance's volumes are called, without what all names have."""
+        prefix = f"airlock-{self.instance}-workspace-"
+        return sorted(name.removeprefix(prefix) for name in volumes_of(self.instance))
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def processes(tmp_path: Path) -> AsyncIterator[Processes]:
+    made = Processes(tmp_path)
+    yield made
+    for engine in made.engines:
+        made.killed(engine)
+    last = made.engine()
+    await last.reconcile()
+    await removed(last, made.instance)
+    for engine in made.engines:
+        await engine.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+async def claimed(engine: DockerEngine, asked: SandboxSpec) -> Sandbox:
+    sandbox = await engine.claim(await engine.make_spare(SpareKind.of(asked)), asked)
+    assert sandbox is not None
+    return sandbox
+
+
+def inspected(processes: Processes, sandbox_id: str) -> dict[str, Any]:
+    name = container_name(processes.instance, sandbox_id)
+    said = subprocess.run(["docker", "inspect", name], capture_output=True, check=True)
+    return cast(dict[str, Any], json.loads(said.stdout)[0])
+
+
+def docker(*arguments: str) -> None:
+    subprocess.run(["docker", *arguments], check=True, capture_output=True)
+
+
+# --- whose it is ---
+
+
+async def test_a_spare_is_nobodys_until_it_is_claimed_and_then_one_threads_for_good(processes: Processes) -> None:
+    engine = processes.engine()
+    spare = await engine.make_spare(KIND)
+    assert not engine.owners()
+    assert await engine.live("tenant-a") == []
+    assert set(inspected(processes, spare.id)["Config"]["Labels"]) & {"airlock.tenant", "airlock.thread"} == set()
+    asked = dataclasses.replace(spec("first"), env={"SECRET": "s3cret"})
+    sandbox = await engine.claim(spare, asked)
+    assert sandbox is not None
+    assert (sandbox.id, sandbox.spec, sandbox.alive) == (spare.id, asked, True)
+    assert engine.owners() == [owner(asked)]
+    assert [one.id for one in await engine.live("tenant-a")] == [spare.id]
+    assert text(await run(sandbox.shell, 'echo "$SECRET"; echo mine > file')) == "s3cret\n"
+    assert "s3cret" not in json.dumps(inspected(processes, spare.id))
+    with pytest.raises(SpareRefused):
+        await engine.claim(spare, spec("second", tenant="tenant-b"))
+    other = await engine.create(spec("second", tenant="tenant-b"))
+    assert other.id != spare.id
+    assert text(await run(other.shell, "ls")) == ""
+    assert (await engine.create(asked)).id == spare.id
+    await engine.remove(sandbox.id)
+    fresh = await claimed(engine, spec("third", tenant="tenant-c"))
+    assert text(await run(fresh.shell, "ls /workspace /tmp | grep -v :")).strip() == ""
+
+
+async def test_two_claims_of_one_spare_at_once_have_one_winner(processes: Processes) -> None:
+    engine = processes.engine()
+    spare = await engine.make_spare(KIND)
+    asked = [spec("t", tenant=f"tenant-{number}") for number in range(4)]
+    got = await asyncio.gather(*(engine.claim(spare, one) for one in asked), return_exceptions=True)
+    assert sum(not isinstance(one, BaseException) for one in got) == 1
+    assert sum(isinstance(one, SpareRefused) for one in got) == 3
+
+
+async def test_a_thread_with_files_or_a_sandbox_gets_no_spare_which_stays_good(processes: Processes) -> None:
+    engine = processes.engine()
+    running = await engine.create(spec("running"))
+    old = await engine.create(spec("old"))
+    await run(old.shell, "echo old > file")
+    await engine.remove(old.id)
+    spare = await engine.make_spare(KIND)
+    assert await engine.claim(spare, spec("running")) is None
+    assert await engine.claim(spare, spec("old")) is None
+    assert engine.has(spec("running"))
+    assert not engine.has(spec("old"))
+    again = await engine.create(spec("old"))
+    assert text(await run(again.shell, "cat file")) == "old\n"
+    assert (await engine.claim(spare, spec("new"))) is not None
+    assert await running.ping()
+
+
+# --- what is found in it ---
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        "file in /workspace: touch /workspace/.hidden",
+        "file in /tmp: touch /tmp/x",
+        "file in /dev/shm: touch /dev/shm/x",
+        "processes and threads: (sleep 1000 &) ; exit 0",
+    ],
+)
+async def test_a_spare_in_which_somebody_was_is_refused_and_removed(processes: Processes, found: str) -> None:
+    engine = processes.engine()
+    spare = await engine.make_spare(KIND)
+    why, _, command = found.partition(": ")
+    user = str(config.spare_user_ids(processes.instance, spare.id)[0])
+    docker("exec", "--user", user, container_name(processes.instance, spare.id), "/bin/sh", "-c", command)
+    with pytest.raises(SpareRefused, match=why.rpartition(" ")[2]):
+        await engine.claim(spare, spec())
+    assert containers_of(processes.instance) == []
+    assert processes.volumes == []
+    assert not engine.has(spec())
+
+
+async def test_a_spare_of_another_size_or_of_what_its_image_was_before_is_refused(processes: Processes) -> None:
+    engine = processes.engine()
+    image = f"{processes.instance}:moved"
+    docker("tag", IMAGE, image)
+    try:
+        spare = await engine.make_spare(SpareKind.of(spec(image=image)))
+        docker("tag", RUNTIME_IMAGE, image)
+        with pytest.raises(SpareRefused, match="another one"):
+            await engine.claim(spare, spec(image=image))
+    finally:
+        docker("rmi", image)
+    other = await engine.make_spare(KIND)
+    with pytest.raises(SpareRefused):
+        await engine.claim(other, dataclasses.replace(spec(), limits=dataclasses.replace(LIMITS, pids=65)))
+    assert containers_of(processes.instance) == []
+    assert processes.volumes == []
+
+
+async def test_a_spare_that_is_held_by_less_than_its_thread_asks_is_refused(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def weaker(channel: Channel) -> Posture:
+        posture = Posture()
+        posture.CopyFrom(await introduced(channel))
+        posture.pids_limit += 1
+        return posture
+
+    engine = processes.engine()
+    spare = await engine.make_spare(KIND)
+    monkeypatch.setattr(docker_spares, "introduced", weaker)
+    with pytest.raises(SpareRefused, match="process limit"):
+        await engine.claim(spare, spec())
+    assert containers_of(processes.instance) == []
+    assert processes.volumes == []
+
+
+async def test_a_dead_spare_is_refused_and_the_pool_makes_another(processes: Processes) -> None:
+    engine = processes.engine()
+    pool = PooledEngine(cast(Engine, engine), engine, limit=1)
+    pool.keep(KIND, 1)
+    await pool.tend()
+    (spare,) = engine._spares
+    docker("kill", container_name(processes.instance, spare))
+    sandbox = await pool.create(spec())
+    assert sandbox.id != spare
+    await pool.tend()
+    assert pool.spares["ready"] == 1
+    other = await pool.create(spec("other"))
+    assert other.id.startswith("pool-")
+    await pool.drain()
+    assert len(containers_of(processes.instance)) == 2
+
+
+# --- crashes ---
+
+
+async def test_kill_9_in_the_midst_of_a_claim_leaves_the_threads_sandbox_or_nothing(processes: Processes) -> None:
+    command = [sys.executable, "-m", "tests.integration.sandbox.claiming", processes.instance, str(processes.channels)]
+    dying = [subprocess.Popen([*command, step], stderr=subprocess.PIPE) for step in STEPS]
+    for step, process in zip(STEPS, dying, strict=True):
+        _, said = await asyncio.to_thread(process.communicate)
+        assert process.returncode == -9, f"{step}: {said.decode()}"
+    engine = processes.engine()
+    # Whoever asks before a look meets what is half claimed itself.
+    early = await engine.create(spec("taken"))
+    assert not early.id.startswith("pool-")
+    left = {one.thread: one.id for one in await engine.reconcile()}
+    whole = {owner(spec(step))[1] for step in ("checked", "used")}
+    assert set(left) == whole
+    assert len(containers_of(processes.instance)) == 3
+    assert sorted(processes.volumes) == sorted([*whole, *left.values(), owner(spec("taken"))[1]])
+    for step in STEPS:
+        sandbox = await engine.create(spec(step))
+        assert sandbox.id == left.get(owner(spec(step))[1], sandbox.id)
+        assert text(await run(sandbox.shell, "cat file 2>&-; echo x > y; cat y")) == (
+            "kept\nx\n" if step == "used" else "x\n"
+        )
+    assert engine._spare_locks.ids() == []
+
+
+async def test_one_who_gives_up_in_the_midst_of_a_claim_leaves_nothing(processes: Processes) -> None:
+    engine = processes.engine()
+    for _ in range(3):
+        spare = await engine.make_spare(KIND)
+        claiming = asyncio.create_task(engine.claim(spare, spec("given-up")))
+        await asyncio.sleep(0)
+        claiming.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await claiming
+        sandbox = await engine.create(spec("given-up"))  # behind its thread's gate: when all of that is gone
+        assert containers_of(processes.instance) == [inspected(processes, sandbox.id)["Id"][:12]]
+        await engine.remove(sandbox.id)
+        assert await engine.remove_workspace("tenant-a", "given-up")
+    assert processes.volumes == []
+
+
+async def test_the_spares_of_a_process_that_lives_are_left_alone_and_those_of_a_dead_one_removed(
+    processes: Processes,
+) -> None:
+    maker, other = processes.engine(), processes.engine()
+    spare = await maker.make_spare(KIND)
+    assert await other.reconcile() == []
+    assert await spare.ping()
+    sandbox = await maker.claim(spare, spec())
+    assert sandbox is not None
+    assert await other.reconcile() == []
+    assert await sandbox.ping()
+    lost = await maker.make_spare(KIND)
+    processes.killed(maker)
+    (left,) = await other.reconcile()
+    assert (left.id, (left.tenant, left.thread)) == (spare.id, owner(spec()))
+    assert inspected(processes, spare.id)["State"]["Running"]
+    assert processes.volumes == sorted([owner(spec())[1], spare.id])
+    assert lost.id not in await other.owned()
+
+
+async def test_a_claim_that_was_removed_behind_our_back_is_made_anew_and_no_file_is_lost(processes: Processes) -> None:
+    engine, other = processes.engine(), processes.engine()
+    running, resting = await claimed(engine, spec("running")), await claimed(engine, spec("resting"))
+    for sandbox in (running, resting):
+        await run(sandbox.shell, "echo kept > file")
+    assert await engine.stop_idle(resting.id)
+    before = processes.volumes
+    for sandbox in (running, resting):
+        docker("volume", "rm", f"airlock-{processes.instance}-workspace-{owner(sandbox.spec)[1]}")
+    await other.reconcile()
+    assert processes.volumes == before
+    assert await running.ping()
+    await engine.remove(running.id)
+    await engine.reconcile()
+    for thread in ("running", "resting"):
+        assert text(await run((await engine.create(spec(thread))).shell, "cat file")) == "kept\n"
+
+
+# --- its files ---
+
+
+async def test_its_files_are_there_after_it_was_stopped_and_after_it_was_removed(processes: Processes) -> None:
+    engine = processes.engine()
+    sandbox = await claimed(engine, spec())
+    first = text(await run(sandbox.shell, "echo kept > file; id -u"))
+    assert await engine.stop_idle(sandbox.id)
+    assert engine.stopped(spec()) == sandbox.id
+    resumed = await engine.create(spec())
+    assert resumed.id == sandbox.id
+    assert text(await run(resumed.shell, "cat file; id -u")) == f"kept\n{first}"
+    await engine.remove(resumed.id)
+    cold = await engine.create(spec())
+    assert cold.id != sandbox.id
+    assert text(await run(cold.shell, "cat file; id -u; touch more")) == f"kept\n{first}"
+    # And that one, too, is found by the next process, and stopped and started again.
+    processes.killed(engine)
+    after = processes.engine()
+    assert [one.id for one in await after.reconcile()] == [cold.id]
+    again = await after.create(spec())
+    assert again.id == cold.id
+    assert await after.stop_idle(again.id)
+    assert text(await run((await after.create(spec())).shell, "ls")) == "file\nmore\n"
+
+
+async def test_its_files_are_saved_and_replaced_as_any_threads(processes: Processes) -> None:
+    engine = processes.engine()
+    sandbox = await claimed(engine, spec())
+    await run(sandbox.shell, "mkdir d; echo one > d/file")
+    tree = await engine.save_workspace(spec(), tree_of)
+    assert tree is not None
+    assert {entry.path for entry in tree} >= {"d", "d/file"}
+    await run(sandbox.shell, "echo two > d/file")
+    await engine.replace_workspace(spec(), giving(tree))
+    assert processes.volumes == [owner(spec())[1]]
+    assert containers_of(processes.instance) == []
+    again = await engine.create(spec())
+    assert text(await run(again.shell, "cat d/file; touch d/mine; ls d")) == "one\nfile\nmine\n"
+    # Stopped, it is replaced as well.
+    other = await claimed(engine, spec("other"))
+    assert await engine.stop_idle(other.id)
+    await engine.replace_workspace(spec("other"), giving(tree))
+    assert text(await run((await engine.create(spec("other"))).shell, "cat d/file")) == "one\n"
+
+
+async def test_a_thread_and_a_tenant_are_erased_with_what_they_had_of_the_pool(processes: Processes) -> None:
+    engine = processes.engine()
+    mine = [await claimed(engine, spec(thread)) for thread in ("one", "running", "stopped", "cold")]
+    other = await claimed(engine, spec("one", tenant="tenant-b"))
+    await engine.remove(mine[0].id)
+    assert await engine.remove_workspace("tenant-a", "one")
+    assert not await engine.remove_workspace("tenant-a", "one")
+    await engine.stop_idle(mine[2].id)
+    await engine.remove(mine[3].id)
+    await engine.make_spare(KIND)
+    assert await engine.left_of("tenant-a") == {"volumes": 3, "containers": 2}
+    # A crash between the files and the claim leaves something that still counts.
+    docker("volume", "rm", f"airlock-{processes.instance}-workspace-{mine[3].id}")
+    assert (await engine.left_of("tenant-a"))["volumes"] == 3
+    assert await engine.remove_all_of("tenant-a") == 3
+    assert await engine.left_of("tenant-a") == {"volumes": 0, "containers": 0}
+    assert await other.ping()
+    (spare,) = engine._spares
+    assert processes.volumes == sorted([other.id, owner(other.spec)[1], spare])
+    assert len(containers_of(processes.instance)) == 2
+
+
+# --- as a gateway has it ---
+
+
+async def test_a_gateway_has_one_ready_gives_it_away_and_takes_the_others_along(tmp_path: Path) -> None:
+    home = make_home(tmp_path / "home")
+    home.configure(sandbox={"pool_limit": 2, "pool_min": 1})
+    with served(home) as gateway:
+        while len(containers_of(home.instance)) < 1 or not _ready(home.instance):
+            await asyncio.sleep(0.05)
+        said = await asyncio.to_thread(
+            airlock, "sandbox", "create", "t", "--json", "--address", gateway.address, env={"AIRLOCK_API_KEY": home.key}
+        )
+        assert json.loads(said.stdout)["id"].startswith("pool-")
+    assert containers_of(home.instance) == []
+    assert volumes_of(home.instance) == []
+
+
+def _ready(instance: str) -> bool:
+    return bool(
+        subprocess.run(
+            ["docker", "ps", "-q", "--filter", f"label=airlock.instance={instance}"], capture_output=True, check=True
+        ).stdout
+    )

@@ -1,0 +1,363 @@
+"""Everything that tool code can do to take more of the host's disk than its workspace may have, in a live sandbox.
+
+The engine's disk here has no quotas, as most have none. Where it has, the kernel refuses what the daemon ends here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import shlex
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+import pytest_asyncio
+
+from sandbox.container_config import workspace_volume
+from sandbox.docker_engine import DockerEngine
+from sandbox.engine import Sandbox, SandboxLimits
+from sandbox.errors import NoSpace, PermissionDenied
+from sandbox.filesystem import ExecResult
+from tests.integration.sandbox.live_engine import run, spec, text
+from tests.security.sandbox.hostile_guest import TOOLS, Guest
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+MIB = 1024 * 1024
+LIMITS = SandboxLimits(memory_bytes=256 * MIB, workspace_bytes=64 * MIB, workspace_files=2000, pids=200)
+# What an attack stops at, should nobody stop it.
+MOST_BYTES = 1024 * MIB
+STARTING: dict[str, Any] = dict(env={}, cwd="", terminal=False, stdin=False, merge_stderr=False, timeout_s=None)  # noqa: C408
+SPEC = dataclasses.replace(spec("disk-limit"), limits=LIMITS)
+
+WRITING = f"""
+MIB = 1 << 20
+os.chdir('/workspace')
+def fill(fd, size=60 * MIB):
+    done = 0
+    while done < size:
+        done += os.write(fd, bytes(MIB))
+def numbers():
+    return range({MOST_BYTES} // (60 * MIB))
+def hold():
+    time.sleep(60)
+    sys.exit('nobody came')
+"""
+
+ATTACKS = {
+    "many files": """
+for number in numbers():
+    fill(os.open(f'{number}', os.O_WRONLY | os.O_CREAT))
+hold()
+""",
+    "files that lose their names": """
+for number in numbers():
+    fd = os.open(f'{number}', os.O_WRONLY | os.O_CREAT)
+    os.unlink(f'{number}')
+    fill(fd)
+hold()
+""",
+    "files that never had a name": """
+for number in numbers():
+    fill(os.open('.', os.O_WRONLY | os.O_TMPFILE))
+hold()
+""",
+    "files that are only mapped": """
+import mmap
+kept = []
+for number in numbers():
+    fd = os.open('.', os.O_RDWR | os.O_TMPFILE)
+    fill(fd)
+    kept.append(mmap.mmap(fd, 4096))
+    os.close(fd)
+hold()
+""",
+    "a process that lets nobody look into it": """
+PR_SET_DUMPABLE = 4
+libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+for number in numbers():
+    fill(os.open('.', os.O_WRONLY | os.O_TMPFILE))
+hold()
+""",
+    "a program that its own user may not read": """
+import shutil
+shutil.copy(os.path.realpath('/proc/self/exe'), '/tmp/unreadable')
+os.chmod('/tmp/unreadable', 0o111)
+program = '''
+import os
+kept = []
+for number in range(50):
+    fd = os.open('/workspace', os.O_WRONLY | os.O_TMPFILE)
+    for _ in range(60):
+        os.write(fd, bytes(1 << 20))
+    kept.append(fd)
+import time
+time.sleep(60)
+'''
+os.execve('/tmp/unreadable', ['python3', '-S', '-c', program], {'PYTHONHOME': sys.base_prefix})
+""",
+    "files under way between processes": """
+import array, socket
+one, two = socket.socketpair()
+for number in numbers():
+    fd = os.open('.', os.O_WRONLY | os.O_TMPFILE)
+    fill(fd)
+    one.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [fd]))])
+    os.close(fd)
+hold()
+""",
+    "descriptors of a thread's own": """
+CLONE_VM, CLONE_FS, CLONE_SIGHAND, CLONE_VFORK, CLONE_THREAD = 0x100, 0x200, 0x800, 0x4000, 0x10000
+stack = ctypes.create_string_buffer(1 << 22)
+@ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+def work(_):
+    for number in numbers():
+        fill(os.open('.', os.O_WRONLY | os.O_TMPFILE))
+    hold()
+# A thread that has no descriptors in common with the first one, which waits meanwhile.
+flags = CLONE_VM | CLONE_FS | CLONE_SIGHAND | CLONE_VFORK | CLONE_THREAD
+ctypes.PyDLL(None).clone(work, ctypes.c_void_p(ctypes.addressof(stack) + (1 << 22) - 64), flags, None)
+""",
+    "directories that nobody may read": """
+for number in numbers():
+    os.mkdir(f'{number}')
+    fill(os.open(f'{number}/file', os.O_WRONLY | os.O_CREAT))
+    os.chmod(f'{number}', 0)
+hold()
+""",
+    "a directory that changes its rights all the time": """
+os.mkdir('hidden')
+def flicker():
+    while True:
+        os.chmod('hidden', 0)
+        os.chmod('hidden', 0o700)
+fork(flicker)
+number = 0
+while number < len(numbers()):
+    try:
+        fd = os.open(f'hidden/{number}', os.O_WRONLY | os.O_CREAT)
+    except PermissionError:
+        continue
+    fill(fd)
+    number += 1
+hold()
+""",
+    "a tree too deep to be held open": """
+for number in range(600):
+    os.mkdir('d')
+    os.chdir('d')
+for number in numbers():
+    fill(os.open(f'{number}', os.O_WRONLY | os.O_CREAT))
+hold()
+""",
+    "directories that are swapped while they are counted": """
+for name in ('a', 'b'):
+    os.mkdir(name)
+def swap():
+    while True:
+        for one, other in (('a', 'c'), ('b', 'a'), ('c', 'b')):
+            os.rename(one, other)
+fork(swap)
+for number in numbers():
+    fill(os.open(f'{number}', os.O_WRONLY | os.O_CREAT))
+hold()
+""",
+    "names without end": """
+for number in range(1_000_000):
+    os.symlink('x', f'{number:0250}')
+hold()
+""",
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def made(engine: DockerEngine) -> AsyncIterator[Guest]:
+    sandbox = await engine.create(SPEC)
+    yield Guest(sandbox, engine._instance)
+    await engine.remove(sandbox.id)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def sandbox(made: Guest) -> AsyncIterator[Sandbox]:
+    yield made.sandbox
+    await emptied(made.sandbox)
+    await made.works()
+
+
+async def emptied(sandbox: Sandbox) -> None:
+    """Remove everything, by file calls first: on a busy machine an attack may get so far that nothing is started."""
+    for entry in (await sandbox.files.ls("/workspace", limit=100)).entries:
+        with contextlib.suppress(PermissionDenied):
+            await sandbox.files.remove(f"/workspace/{entry.name}", recursive=True)
+    done = await run(sandbox.shell, "chmod -R u+rwx . ; rm -rf /workspace/* /tmp/*; ls -A", timeout_s=60)
+    assert told(done) == ("exited", " ")
+
+
+def volume(engine: DockerEngine) -> Path:
+    """Return where the host has the files of the sandbox's workspace."""
+    name = workspace_volume(engine._instance, SPEC.tenant, SPEC.thread)
+    return Path(docker.from_env().volumes.get(name).attrs["Mountpoint"])
+
+
+def python(program: str) -> str:
+    return f"exec python3 -c {shlex.quote(TOOLS + WRITING + program)}"
+
+
+def told(result: ExecResult) -> tuple[str, str]:
+    return result.outcome, f"{result.message} {text(result)[-300:]}"
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+async def test_more_disk_than_the_workspace_may_have_ends_whatever_takes_it(sandbox: Sandbox, attack: str) -> None:
+    ended = await run(sandbox.shell, python(ATTACKS[attack]), timeout_s=50)
+    assert told(ended)[0] == "disk_limit", told(ended)
+    assert "limit" in ended.message
+
+
+async def test_what_a_command_left_behind_is_ended_too(sandbox: Sandbox) -> None:
+    before = (await sandbox.health()).pids
+    stray = python(ATTACKS["many files"])
+    left = await run(sandbox.shell, f"(setsid sh -c {shlex.quote(stray)} >/dev/null 2>&1 &) ; echo left")
+    assert (left.outcome, text(left)) == ("exited", "left\n")
+    async with asyncio.timeout(50):
+        while (await sandbox.health()).pids > before:
+            await asyncio.sleep(0.05)
+    files = await sandbox.files.ls("/workspace")
+    assert 0 < len(files.entries) < MOST_BYTES // (60 * MIB)
+
+
+async def test_a_background_process_is_told_what_ended_it(sandbox: Sandbox) -> None:
+    argv = [b"python3", b"-c", (TOOLS + WRITING + ATTACKS["many files"]).encode()]
+    await sandbox.processes.start("filler", argv, **STARTING)
+    ended = await sandbox.processes.wait("filler", wait_s=50)
+    assert (ended.running, ended.outcome) == (False, "disk_limit")
+    await sandbox.processes.remove("filler")
+
+
+async def test_past_the_limit_a_command_may_remove_files_but_not_add_to_them(sandbox: Sandbox) -> None:
+    # Not much at a time: what is far past the limit is another matter.
+    assert told(await run(sandbox.shell, "head -c 40M /dev/zero > 0"))[0] == "exited"
+    for name in ("1", "again"):
+        assert (await run(sandbox.shell, f"head -c 40M /dev/zero > {name}; sleep 60")).outcome == "disk_limit"
+    assert told(await run(sandbox.shell, "ls -l && echo a little > note"))[0] == "exited"
+    with pytest.raises(NoSpace, match="limit"):
+        await sandbox.files.write("/workspace/more", b"x" * MIB)
+    with pytest.raises(NoSpace, match="limit"):
+        await sandbox.files.mkdir("/workspace/directory")
+    await sandbox.files.write("/tmp/elsewhere", b"x" * MIB)
+    await sandbox.files.write("/workspace/0", b"short, and so it fits")
+    assert told(await run(sandbox.shell, "rm -f [0-9]* again*; echo gone")) == ("exited", " gone\n")
+    await sandbox.files.write("/workspace/more", b"x" * MIB)
+    assert told(await run(sandbox.shell, "head -c 20M /dev/zero > twenty && echo well")) == ("exited", " well\n")
+
+
+async def test_far_past_the_limit_nothing_is_started_until_file_calls_made_room(
+    engine: DockerEngine, sandbox: Sandbox
+) -> None:
+    file = volume(engine) / "put-there"
+    with file.open("wb") as opened:
+        os.posix_fallocate(opened.fileno(), 0, 400 * MIB)
+    place = file.parent.stat()
+    os.chown(file, place.st_uid, place.st_gid)
+    with pytest.raises(NoSpace):
+        await sandbox.files.write("/workspace/more", b"x" * 64 * MIB)
+    refused = await run(sandbox.shell, "echo started")
+    assert told(refused)[0] == "disk_limit", told(refused)
+    assert (text(refused), "nothing is started" in refused.message) == ("", True)
+    with pytest.raises(NoSpace, match="limit"):
+        await sandbox.processes.start("p", [b"true"], **STARTING)
+    await sandbox.files.remove("/workspace/put-there")
+    assert told(await run(sandbox.shell, "echo started")) == ("exited", " started\n")
+
+
+async def test_many_names_of_one_file_and_files_with_holes_take_what_they_take(sandbox: Sandbox) -> None:
+    program = """
+fill(os.open('one', os.O_WRONLY | os.O_CREAT), 40 * MIB)
+for number in range(100):
+    os.link('one', f'link{number}')
+    os.truncate(os.open(f'hole{number}', os.O_WRONLY | os.O_CREAT), 60 * MIB)
+os.sync()
+fd = os.open('two', os.O_WRONLY | os.O_CREAT)
+for number in range(40):
+    fill(fd, MIB)
+    os.ftruncate(fd, 0)
+    time.sleep(0.01)
+print('well')
+"""
+    assert told(await run(sandbox.shell, python(program))) == ("exited", " well\n")
+    assert (await sandbox.health()).workspace_bytes < LIMITS.workspace_bytes
+
+
+async def test_disk_cannot_be_taken_without_writing_it(sandbox: Sandbox) -> None:
+    program = """
+import errno, fcntl, struct
+fd = os.open('file', os.O_RDWR | os.O_CREAT)
+def refused(call, *arguments):
+    libc.syscall.restype = ctypes.c_long
+    assert libc.syscall(call, *arguments) == -1, (call, arguments)
+    return ctypes.get_errno()
+FALLOCATE, IOCTL, IO_URING_SETUP = (285, 16, 425) if os.uname().machine == 'x86_64' else (47, 29, 425)
+size = ctypes.c_long(40 * MIB)
+KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE = 1, 2, 16
+for mode in (0, KEEP_SIZE, ZERO_RANGE):
+    assert refused(FALLOCATE, fd, mode, ctypes.c_long(0), size) == errno.EOPNOTSUPP, mode
+reserve = ctypes.create_string_buffer(struct.pack('=hhqqiI16x', 0, 0, 0, 40 * MIB, 0, 0), 48)
+for request in (0x40305828, 0x4030582a, 0x40305839, 0x402c582a):
+    assert refused(IOCTL, fd, request, reserve) == errno.EOPNOTSUPP, request
+assert refused(IO_URING_SETUP, 1, ctypes.create_string_buffer(256)) in (errno.ENOSYS, errno.EPERM)
+assert os.fstat(fd).st_blocks == 0
+os.posix_fallocate(fd, 0, MIB)
+assert os.fstat(fd).st_blocks * 512 >= MIB
+assert libc.syscall(FALLOCATE, fd, PUNCH_HOLE | KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(MIB)) == 0
+assert os.fstat(fd).st_blocks == 0
+fcntl.ioctl(fd, 0x541B, bytes(4))
+print('well')
+"""
+    assert told(await run(sandbox.shell, python(program))) == ("exited", " well\n")
+
+
+async def test_nothing_grows_while_the_host_has_less_than_its_reserve(engine: DockerEngine) -> None:
+    # More than any disk has: so this one is always short.
+    limits = dataclasses.replace(LIMITS, workspace_bytes=1024 * MIB, disk_reserve_bytes=2**60)
+    sandbox = await engine.create(dataclasses.replace(spec("disk-reserve"), limits=limits))
+    try:
+        with pytest.raises(NoSpace, match="reserve"):
+            await sandbox.files.write("/workspace/file", b"x")
+        await sandbox.files.write("/tmp/file", b"x")
+        assert told(await run(sandbox.shell, "echo little > file; cat file")) == ("exited", " little\n")
+        ended = await run(sandbox.shell, python(ATTACKS["many files"]), timeout_s=50)
+        assert ended.outcome == "disk_limit"
+        assert "nearly full" in ended.message
+        assert told(await run(sandbox.shell, "rm [0-9]*; cat file")) == ("exited", " little\n")
+    finally:
+        await engine.remove(sandbox.id)
+
+
+async def test_what_others_write_to_the_same_disk_ends_nothing(
+    engine: DockerEngine, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    # Who stopped itself stays stopped, and what runs goes on after it was held for the workspace to be counted.
+    program = """
+sleeper = fork(lambda: os.kill(os.getpid(), signal.SIGSTOP))
+os.waitpid(sleeper, os.WUNTRACED)
+print('begun', flush=True)
+while not os.path.exists('enough'):
+    time.sleep(0.01)
+assert 'T' in field(sleeper, 'State')
+os.kill(sleeper, signal.SIGKILL)
+print('well')
+"""
+    going_on = asyncio.create_task(run(sandbox.shell, python(program)))
+    place = volume(engine)
+    assert place.stat().st_dev == tmp_path.stat().st_dev, "the test's files are to be on the engine's disk"
+    for _ in range(20):
+        (tmp_path / "others").write_bytes(os.urandom(MIB) * 30)
+        await asyncio.sleep(0)
+        (tmp_path / "others").unlink()
+    await sandbox.files.write("/workspace/enough", b"")
+    assert told(await going_on) == ("exited", " begun\nwell\n")

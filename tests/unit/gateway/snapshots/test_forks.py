@@ -1,0 +1,277 @@
+"""Forks over an engine without Docker, on both databases: what they carry and refuse, and what a crash leaves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+from sqlalchemy import insert, select, update
+
+from agent.messages import Message, ToolCall
+from gateway.calls.thread_engines import ThreadEngines
+from gateway.clock import make_id
+from gateway.errors import (
+    Conflict,
+    InvalidArgument,
+    NotFound,
+    QuotaExceeded,
+    RequestIdReused,
+    ThreadBusy,
+    WorkspaceNotSaved,
+)
+from gateway.quotas import Quotas
+from gateway.snapshots.forks import ForkAt, Forks, ForkStores
+from gateway.storage.engine_store import EngineStore
+from gateway.storage.entities import Thread
+from gateway.storage.erasure_store import ErasureStore
+from gateway.storage.fork_store import ForkStore
+from gateway.storage.quota_store import QuotaStore
+from gateway.storage.restore_store import RestoreStore, ThreadGoing
+from gateway.storage.run_writes import KeptStep
+from gateway.storage.snapshot_store import RUN, STEP, SnapshotStore
+from gateway.storage.tables import audit_records, messages, threads, tool_calls, workspace_requests
+from gateway.storage.thread_store import ThreadStore
+from tests.unit.gateway.snapshots.test_snapshots import ACME, Desk, desk, tenant
+
+__all__ = ["desk"]
+CALL = ToolCall(id="c", name="execute", arguments={})
+ASKS = Message(role="assistant", tool_calls=(CALL,))
+DONE = Message(role="tool", tool_call_id="c", content="done")
+
+
+def said(role: str, content: str) -> Message:
+    return Message.model_validate({"role": role, "content": content})
+
+
+def forks_of(desk: Desk, store: type[ForkStore] = ForkStore) -> Forks:
+    database = desk.database
+    stores = ForkStores(store(database), SnapshotStore(database), RestoreStore(database), ThreadStore(database))
+    engines = ThreadEngines(EngineStore(database), desk.engine)
+    quotas = Quotas(QuotaStore(database, "gw"))
+    return Forks(desk.engine, engines, stores, desk.snapshots, quotas=quotas, ids=make_id)
+
+
+async def add(desk: Desk, thread: Thread, run_id: str, said: Sequence[Message], **metadata: object) -> KeptStep:
+    """Have a run say something in a thread, and set its metadata."""
+    position = await desk.threads_listed.message_count(thread.id)
+    changed = {key: json.dumps(value) for key, value in metadata.items()}
+    await desk.threads.keep_step(thread, run_id, position, said, changed=changed)
+    return KeptStep(thread, position, tuple(said), changed)
+
+
+async def two_steps(desk: Desk) -> Thread:
+    """Make a thread whose run took two steps that were kept, and a last one that only answered."""
+    thread = await desk.threads.thread("acme", "a")
+    await add(desk, thread, "r1", [said("user", "task")])
+    for number in (1, 2):
+        await desk.write(ACME, "a", **{f"f{number}": b"%d" % number})
+        step = await add(desk, thread, "r1", [ASKS, DONE], todo=number)
+        await desk.snapshots.keep_step(ACME, "r1", number, step, STEP)
+    await add(desk, thread, "r1", [said("assistant", "answer")], todo="all done")
+    return thread
+
+
+async def of(desk: Desk, name: str) -> tuple[list[str], dict[str, str] | None, dict[str, bytes]]:
+    """Return who spoke in a thread, its metadata and its files."""
+    row = await desk.threads_listed.get("acme", name)
+    assert row is not None
+    page, _ = await desk.threads_listed.messages(row.id, after=-1, limit=100)
+    metadata = await desk.threads_listed.metadata(row.id, limit_bytes=10_000)
+    return [json.loads(one.message)["role"] for one in page], metadata, await desk.files(ACME, name)
+
+
+async def test_a_fork_at_a_step_has_the_messages_metadata_and_files_of_that_step(desk: Desk) -> None:
+    await two_steps(desk)
+    forks = forks_of(desk)
+    made = await forks.fork(ACME, "a", "b", ForkAt(run_id="r1", step=1))
+    assert (made.thread, made.of_thread, made.run_id, made.step, made.messages) == ("b", "a", "r1", 1, 3)
+    assert await of(desk, "b") == (["user", "assistant", "tool"], {"todo": "1"}, {"f1": b"1"})
+    # Each goes its own way from there.
+    await desk.write(ACME, "b", f1=b"other")
+    assert (await desk.files(ACME, "a")) == {"f1": b"1", "f2": b"2"}
+    told = await desk.database.rows(select(audit_records).where(audit_records.c.kind == "thread_forked"))
+    assert [(row.thread, json.loads(row.details)["of_thread"]) for row in told] == [("b", "a")]
+
+
+async def test_a_runs_end_and_the_step_that_only_answered_have_the_files_of_the_last_step_with_tools(
+    desk: Desk,
+) -> None:
+    await two_steps(desk)
+    forks = forks_of(desk)
+    for name, at in (("end", ForkAt(run_id="r1")), ("last", ForkAt(run_id="r1", step=3))):
+        made = await forks.fork(ACME, "a", name, at)
+        assert (made.step, made.messages) == (3, 6)
+        assert (await of(desk, name))[::2] == (
+            ["user", "assistant", "tool", "assistant", "tool", "assistant"],
+            {"f1": b"1", "f2": b"2"},
+        )
+
+
+async def test_a_step_whose_files_are_not_kept_is_refused_with_the_nearest_ones(desk: Desk) -> None:
+    thread = await two_steps(desk)
+    forks = forks_of(desk)
+    await add(desk, thread, "r1", [ASKS, DONE])
+    for at in (ForkAt(run_id="r1", step=4), ForkAt(run_id="r1"), ForkAt(run_id="r1", step=9)):
+        with pytest.raises(WorkspaceNotSaved, match="1, 2") as refused:
+            await forks.fork(ACME, "a", "b", at)
+        assert refused.value.details["nearest"] == "1, 2"
+    await add(desk, thread, "r2", [said("user", "more"), ASKS, DONE])
+    with pytest.raises(WorkspaceNotSaved, match="snapshots: step"):
+        await forks.fork(ACME, "a", "b", ForkAt(run_id="r2", step=1))
+    with pytest.raises(NotFound):
+        await forks.fork(ACME, "a", "b", ForkAt(run_id="never", step=1))
+    with pytest.raises(InvalidArgument):
+        await forks.fork(ACME, "a", "b", ForkAt(step=1))
+    assert await desk.threads_listed.get("acme", "b") is None
+
+
+async def test_a_fork_without_a_moment_is_of_now_and_one_of_a_snapshot_is_of_then(desk: Desk) -> None:
+    thread = await two_steps(desk)
+    forks = forks_of(desk)
+    then = await desk.snapshots.create(ACME, "a", comment="")
+    await desk.write(ACME, "a", f3=b"3")
+    await add(desk, thread, "", [said("user", "note")], todo="later")
+    assert (await forks.fork(ACME, "a", "now", ForkAt())).messages == 7
+    assert (await of(desk, "now"))[1:] == ({"todo": '"later"'}, {"f1": b"1", "f2": b"2", "f3": b"3"})
+    assert (await forks.fork(ACME, "", "then", ForkAt(snapshot_id=then.id))).messages == 6
+    assert (await of(desk, "then"))[1:] == ({"todo": '"all done"'}, {"f1": b"1", "f2": b"2"})
+
+
+async def test_a_thread_with_a_call_under_way_is_not_forked_as_it_is_now(desk: Desk) -> None:
+    thread = await two_steps(desk)
+    words = dict.fromkeys(("name", "arguments", "arguments_digest", "policy_version"), "x")
+    row = {**words, "id": "call_1", "tenant": "acme", "thread_id": thread.id, "state": "executing", "started_us": 1}
+    await desk.database.write((insert(tool_calls), row))
+    with pytest.raises(ThreadBusy):
+        await forks_of(desk).fork(ACME, "a", "b", ForkAt())
+    assert (await forks_of(desk).fork(ACME, "a", "b", ForkAt(run_id="r1", step=2))).step == 2
+
+
+async def test_the_same_request_makes_one_thread_and_its_id_is_good_for_no_other(desk: Desk) -> None:
+    await two_steps(desk)
+    forks = forks_of(desk)
+    made = await forks.fork(ACME, "a", "b", ForkAt(), request_id="once")
+    assert await forks.fork(ACME, "a", "b", ForkAt(), request_id="once") == made
+    with pytest.raises(RequestIdReused):
+        await forks.fork(ACME, "a", "c", ForkAt(), request_id="once")
+    with pytest.raises(Conflict):
+        await forks.fork(ACME, "a", "b", ForkAt())
+    with pytest.raises(QuotaExceeded, match="threads"):
+        await forks.fork(tenant(quotas={"threads": 2}), "a", "c", ForkAt())
+    with pytest.raises(NotFound):
+        await forks.fork(tenant("other"), "a", "c", ForkAt())
+
+
+class Killed(BaseException):
+    """What ends a process at once."""
+
+
+class DyingStore(ForkStore):
+    """Loses the process, as it were, before the thread is shown."""
+
+    async def end(self, *_: object, **__: object) -> int:
+        raise Killed
+
+
+async def test_a_fork_whose_process_dies_half_way_is_seen_by_nobody_and_is_removed(desk: Desk) -> None:
+    await two_steps(desk)
+    dying = forks_of(desk, DyingStore)
+    dying._undone = _nothing  # type: ignore[method-assign, assignment]
+    with pytest.raises(Killed):
+        await dying.fork(ACME, "a", "b", ForkAt(run_id="r1", step=1), request_id="once")
+    assert await desk.threads_listed.get("acme", "b") is None
+    assert [row.name for row in await desk.threads_listed.page("acme", prefix="", before=None, limit=9)] == ["a"]
+    with pytest.raises(ThreadBusy):
+        await desk.snapshots.restore(ACME, (await desk.snapshots.create(ACME, "a", comment="")).id, "b")
+    assert await desk.files(ACME, "b") == {"f1": b"1"}
+    await forks_of(desk).remove_half_made()
+    assert await desk.files(ACME, "b") == {}
+    assert len(await desk.database.rows(select(threads))) == 1
+    assert await desk.database.rows(select(workspace_requests)) == []
+    made = await forks_of(desk).fork(ACME, "a", "b", ForkAt(run_id="r1", step=1), request_id="once")
+    assert (await of(desk, "b"))[2] == {"f1": b"1"}
+    assert made.messages == 3
+
+
+async def test_a_fork_that_is_under_way_is_not_taken_for_one_that_died(desk: Desk) -> None:
+    await two_steps(desk)
+    forks = forks_of(desk)
+    await ForkStore(desk.database).begin(Thread("thr_1", "acme", "b"), "frk_1", 10, None)
+    async with desk.snapshots.of("acme").forking():
+        await forks.remove_half_made("acme")
+        assert len(await ForkStore(desk.database).half_made()) == 1
+    await forks.remove_half_made("acme")
+    assert await ForkStore(desk.database).half_made() == []
+
+
+async def test_a_thread_whose_restore_was_cut_short_is_not_forked_as_it_is_now_nor_is_one_half_made_changed(
+    desk: Desk,
+) -> None:
+    thread = await two_steps(desk)
+    await desk.database.write((update(threads).values(deletion="rst_lost"), None))
+    with pytest.raises(ThreadBusy, match="restore it again"):
+        await forks_of(desk).fork(ACME, "a", "b", ForkAt())
+    assert (await forks_of(desk).fork(ACME, "a", "b", ForkAt(run_id="r1", step=1))).messages == 3
+    await desk.database.write((update(threads).where(threads.c.id == thread.id).values(deletion="frk_other"), None))
+    with pytest.raises(ThreadGoing):
+        await desk.threads_listed.change_metadata(thread.id, {"k": "1"}, (), keys_limit=9, limit_bytes=99)
+
+
+async def test_what_was_kept_for_forks_goes_with_the_thread_and_what_was_asked_for_stays_without_its_metadata(
+    desk: Desk,
+) -> None:
+    thread = await two_steps(desk)
+    asked = await desk.snapshots.create(ACME, "a", comment="")
+    await desk.snapshots.forget_thread("acme", "a")
+    await ErasureStore(desk.database).remove_thread("acme", "a", "me")
+    assert [one.id for one in (await desk.snapshots.page(ACME, thread="", size=0, token=""))[0]] == [asked.id]
+    assert desk.snapshots.of("acme").metadata(asked.id) is None
+    assert await desk.database.rows(select(messages).where(messages.c.thread_id == thread.id)) == []
+    with pytest.raises(NotFound, match="restore it"):
+        await forks_of(desk).fork(ACME, "a", "b", ForkAt(snapshot_id=asked.id))
+    await desk.snapshots.restore(ACME, asked.id, "b")
+    assert await desk.files(ACME, "b") == {"f1": b"1", "f2": b"2"}
+
+
+async def test_what_nobody_asked_for_makes_room_for_what_is_new_and_never_the_other_way_round(desk: Desk) -> None:
+    two = tenant(sandbox={"snapshots": "step", "snapshots_kept": 2}, quotas={"snapshots": 3})
+    thread = await desk.threads.thread("acme", "a")
+
+    async def keep(number: int) -> None:
+        await desk.write(two, "a", f=b"%d" % number)
+        await desk.snapshots.keep_step(two, "r1", number, KeptStep(thread, 0), STEP)
+
+    async def kept() -> list[tuple[str, int]]:
+        page, _ = await desk.snapshots.page(two, thread="", size=0, token="")
+        return sorted((one.kind, one.step) for one in page)
+
+    for number in (1, 2, 3):
+        await keep(number)
+    assert await kept() == [("step", 2), ("step", 3)]
+    for _ in range(2):
+        await desk.snapshots.create(two, "a", comment="")
+    assert await kept() == [("asked", 0), ("asked", 0), ("step", 3)]
+    await desk.snapshots.create(two, "a", comment="")
+    with pytest.raises(QuotaExceeded):
+        await keep(4)
+    assert await kept() == [("asked", 0)] * 3
+    sizes = sum(path.stat().st_size for path in desk.kept())
+    assert sizes < 10_000
+
+
+async def test_a_step_that_is_kept_again_takes_the_place_of_what_an_earlier_gateway_kept_from_there_on(
+    desk: Desk,
+) -> None:
+    thread = await desk.threads.thread("acme", "a")
+    for number in (1, 2, 3, 2):
+        await desk.write(ACME, "a", f=b"%d" % number)
+        await desk.snapshots.keep_step(ACME, "r1", number, KeptStep(thread, number), STEP)
+    await desk.snapshots.keep_step(ACME, "r2", 1, KeptStep(thread, 9), RUN)
+    page, _ = await desk.snapshots.page(ACME, thread="", size=0, token="")
+    assert sorted((one.run_id, one.step) for one in page) == [("r1", 1), ("r1", 2), ("r2", 1)]
+    assert sum(path.suffix == ".manifest" for path in desk.kept()) == 3
+
+
+async def _nothing(*_: object) -> None:
+    """What a process does that is dead."""
