@@ -175,9 +175,7 @@ async def make_things(address: str, home: Home, keys: Keys, tls: Tls | None) -> 
         snapshot = await client.create_snapshot(thread)
     async with Client(address, keys.operator["operate"], tls=tls) as operator:
         key = await anext(operator.keys(TENANT))
-    return Ids(
-        TENANT, thread, run.id, asked[1].approval_id, grant.id, process.id, key.id, "their-request", snapshot.id
-    )
+    return Ids(TENANT, thread, run.id, asked[1].approval_id, grant.id, process.id, key.id, "their-request", snapshot.id)
 
 
 def requests(name: str, ids: Ids) -> Requests:
