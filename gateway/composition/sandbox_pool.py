@@ -16,7 +16,8 @@ _TENANTS = 64
 
 async def begin_pool(pool: PooledEngine, on: Foundation) -> None:
     """Have the pool make what most policies ask for, and then what is asked for; and tell how it does."""
-    asked = Counter([await _kind(on, name) for name in islice(on.config.tenants, _TENANTS)])
+    specs = [(await on.tenants.named(name)).sandbox_spec("") for name in islice(on.config.tenants, _TENANTS)]
+    asked = Counter(SpareKind.of(spec) for spec in specs if not spec.refused)
     for kind, _ in asked.most_common(1):
         pool.keep(kind, on.config.sandbox.pool_min)
     if on.telemetry.on:
@@ -25,6 +26,3 @@ async def begin_pool(pool: PooledEngine, on: Foundation) -> None:
         read("airlock.sandbox.pool.claims", lambda: [(n, {a.POOL_CLAIM: how}) for how, n in pool.claims.items()])
     pool.begin()
 
-
-async def _kind(on: Foundation, tenant: str) -> SpareKind:
-    return SpareKind.of((await on.tenants.named(tenant)).sandbox_spec(""))
