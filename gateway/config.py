@@ -80,7 +80,7 @@ class SandboxSettings(Section):
     lifetime_s: float | None = Field(
         default=None, gt=0, description="a sandbox older than that is replaced once nobody uses it; unset means never"
     )
-    max_live: int = Field(default=64, ge=1, description="sandboxes at once, of one process")
+    max_live: int = Field(default=64, ge=1, description="sandboxes at once, of all gateways of the engine")
     max_stopped: int = Field(
         default=256, ge=0, description="stopped sandboxes at once, of all gateways of the engine; they use no memory"
     )
@@ -95,7 +95,7 @@ class SandboxSettings(Section):
         ge=0,
         le=1024,
         description="sandboxes that are made before anybody asks for one, as many as were lately asked for, of one "
-        "process; 0 makes none",
+        "process; 0 makes none, and the in-memory engine never does",
     )
     pool_min: int = Field(
         default=1,
@@ -112,6 +112,14 @@ class SandboxSettings(Section):
     def image_rule(self) -> ImageRule:
         """Which images tenants may have, whatever their policies say."""
         return ImageRule(self.images, self.require_digest, "configuration's sandbox section")
+
+    @model_validator(mode="after")
+    def _has_room_for_the_least_of_its_pool(self) -> Self:
+        if 0 < self.pool_limit < self.pool_min:  # of no pool at all there is no least either
+            raise ValueError(
+                f"pool_min: {self.pool_min} is more than pool_limit: {self.pool_limit}, which is how many there may be"
+            )
+        return self
 
     @model_validator(mode="after")
     def _keeps_what_its_engine_can(self) -> Self:

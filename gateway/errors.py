@@ -21,7 +21,8 @@
     +-- ProcessEnded         FAILED_PRECONDITION  a process has ended, or its stdin is closed; details: taken_bytes
     +-- InputNotTaken        DEADLINE_EXCEEDED    a process did not read all of its input in time; details: taken_bytes
     +-- InputGap             OUT_OF_RANGE         input begins past what stdin took; details: stdin_taken_bytes
-    +-- NoSpace              RESOURCE_EXHAUSTED   the workspace is full
+    +-- NoSpace              RESOURCE_EXHAUSTED   the workspace, or the engine's disk, is full; details: disk where it
+    |                                             is the gateway's
     +-- TooLarge             OUT_OF_RANGE         larger than the call takes
     +-- Exhausted            RESOURCE_EXHAUSTED   the sandbox has no process or memory left, or no room for a process
     +-- Overloaded           RESOURCE_EXHAUSTED   too many sandboxes, runs or calls at once; with RetryInfo where
@@ -221,7 +222,7 @@ class InputGap(AirlockError):
 
 
 class NoSpace(AirlockError):
-    """The workspace is full."""
+    """The workspace, or the engine's disk, is full; with `disk: gateway` in `details` the gateway's is."""
 
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
     reason = "NO_SPACE"

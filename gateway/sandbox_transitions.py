@@ -27,7 +27,11 @@ class SandboxTransitions:
     async def page(
         self, tenant: str, *, thread: str | None, before: int | None, limit: int
     ) -> Sequence[StoredTransition]:
-        """Return a tenant's transitions, the newest first; of one thread, when it is given."""
+        """Return a tenant's transitions, the newest first; of one thread, when it is given.
+
+        NotFound where there is no such thread.
+        """
+        await self._refuse_unknown(tenant, thread)
         return await self._store.page(tenant, thread=thread, before=before, limit=limit)
 
     async def watch(
@@ -37,8 +41,7 @@ class SandboxTransitions:
 
         Without an id it is what comes from now on. NotFound where there is no such thread.
         """
-        if thread is not None and await self._threads.get(tenant, thread) is None:
-            raise NotFound(f"no thread {thread[:64]!r}: `airlock thread list` shows their names")
+        await self._refuse_unknown(tenant, thread)
         if after is None:
             newest = await self._store.page(tenant, thread=None, before=None, limit=1)
             after = newest[0].id if newest else 0
@@ -56,3 +59,7 @@ class SandboxTransitions:
     def close(self) -> None:
         """End those who watch."""
         self._closing.set()
+
+    async def _refuse_unknown(self, tenant: str, thread: str | None) -> None:
+        if thread is not None and await self._threads.get(tenant, thread) is None:
+            raise NotFound(f"no thread {thread[:64]!r}: `airlock thread list` shows their names")

@@ -18,6 +18,7 @@ from sandbox.engine import Engine, LiveSandbox, Sandbox
 from sandbox.errors import NotFound, SandboxError, SandboxUnavailable
 from sandbox.filesystem import PRIVATE_DIRECTORY, WORKSPACE
 from sandbox.sandbox_keeper import SandboxKeeper
+from sandbox.turns import Turns
 from sandbox.usage import Usage
 
 SANDBOXES_LIMIT = 200
@@ -33,7 +34,7 @@ _FILES_LIMIT = 4000
 _BYTES_LIMIT = 2**63 - 1
 _TOLD_TIMEOUT_S = 1.0
 # Few of the threads that wait for the engine: an engine 20.10 tells its counts once a second.
-_ENGINE_AT_ONCE = 3
+_ENGINE_AT_ONCE, _OF_ONE_TENANT = 3, 2
 _METERS_LIMIT = 4096
 _TMP = "/tmp"  # noqa: S108 - in the sandbox
 
@@ -81,7 +82,7 @@ class SandboxUsage:
         self._clock = clock
         # By the sandbox's id; the one that was read longest ago goes first.
         self._meters: OrderedDict[str, _Meter] = OrderedDict()
-        self._asking = asyncio.Semaphore(_ENGINE_AT_ONCE)
+        self._asking = Turns(_ENGINE_AT_ONCE, of_one=_OF_ONE_TENANT)
         self._closing = asyncio.Event()
 
     async def read(self, tenant: str, thread: str | None = None) -> Sequence[SandboxStats]:
@@ -119,7 +120,7 @@ class SandboxUsage:
             at_hand = None
         async with meter.lock:
             if meter.usage is None or self._clock() - meter.read_s >= _FRESH_S:
-                await self._count(meter, one, at_hand)
+                await self._count(tenant, meter, one, at_hand)
             if meter.usage is None:
                 self._meters.pop(one.id, None)
                 return None
@@ -130,11 +131,11 @@ class SandboxUsage:
             calls, limit = self._keeper.users(tenant, one.thread), _cpus_limit(at_hand)
             return SandboxStats(one, calls, meter.usage, meter.cpus, limit, workspace, tmp)
 
-    async def _count(self, meter: _Meter, one: LiveSandbox, at_hand: Sandbox | None) -> None:
+    async def _count(self, tenant: str, meter: _Meter, one: LiveSandbox, at_hand: Sandbox | None) -> None:
         """Read the kernel's counts: none where the sandbox is gone, unknown where the engine does not tell them."""
         usage = None if at_hand is None else await _told(at_hand)
         if usage is None:
-            async with self._asking:
+            async with self._asking.turn(tenant):
                 try:
                     usage = await self._engine.usage(one)
                 except SandboxUnavailable:

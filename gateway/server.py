@@ -26,6 +26,7 @@ from gateway.serving.listening import bind, make_server
 from gateway.serving.state_lock import held_slot, locked_state
 from gateway.serving.taking_server import TakingServer
 from gateway.serving.worker import Worker
+from gateway.snapshots.tidying import tidying
 from gateway.storage.retention_store import RetentionStore
 from gateway.storage.store import Store
 from gateway.telemetry.admission import observe_admission
@@ -72,8 +73,8 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         healthy = await add_services(server, parts)
         address = bind(server, listen, config)
         await stack.enter_async_context(Retention(RetentionStore(on.database), config.retention).following())
-        await stack.enter_async_context(parts.snapshots.tidying())
-        await stack.enter_async_context(parts.forks.tidying())
+        await stack.enter_async_context(tidying(parts.snapshots.sweep, "snapshots"))
+        await stack.enter_async_context(tidying(parts.forks.remove_half_made, "forks"))
         needs = needs_of(SERVICES, on.database, sandboxes.ping)
         await stack.enter_async_context(Health(healthy, needs).following())
         await server.start()

@@ -38,6 +38,9 @@ _FIRST_USER = 600_000_000
 _USER_PAIRS = 200_000_000
 # No other id begins so: those of threads begin with a digest.
 _SPARE = "pool-"
+
+Owner = tuple[str, str]
+"""Whose a sandbox is, as digests of its tenant and of its thread, which is all that Docker is told."""
 # How many of the host's tasks a process in gVisor takes, most of them its kernel's; idle, that one has some seventy.
 _GVISOR_TASKS = 16
 # What lies over a path that the image declares as a volume: Docker would make a writable one there, without a limit and
@@ -68,8 +71,8 @@ def digest(*texts: str) -> str:
     return hashlib.sha256(joined.encode("utf-8", "surrogatepass")).hexdigest()[:24]
 
 
-def owner(spec: SandboxSpec) -> tuple[str, str]:
-    """Return whose a sandbox is, as digests of its tenant and of its thread, which is all that Docker is told."""
+def owner(spec: SandboxSpec) -> Owner:
+    """Return whose a sandbox of a spec is."""
     return digest(spec.tenant), digest(spec.tenant, spec.thread)
 
 

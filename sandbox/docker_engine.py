@@ -18,6 +18,7 @@ from pathlib import Path
 from sandbox import container_config as config
 from sandbox.channel import Channel
 from sandbox.channel_sandbox import ChannelSandbox
+from sandbox.container_config import Owner
 from sandbox.docker_ground import Image
 from sandbox.docker_reconciling import DockerReconciling
 from sandbox.docker_requests import EngineFacts
@@ -27,7 +28,6 @@ from sandbox.engine import Sandbox, SandboxSpec
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable
 from sandbox.greeting import introduced, refuse_weak
 from sandbox.runtime_volume import BundleBroken, Ground, release_runtime
-from sandbox.stopped_sandboxes import Owner
 from sandbox.survivor import Survivor
 from sandbox.thread_lock import Note, ThreadLock
 from sandbox.transition import Tell, nobody
@@ -104,7 +104,7 @@ class DockerEngine(DockerReconciling):
         """Return whether a tenant and thread have a lock file."""
         return self._locks.has(config.owner(spec))
 
-    def owners(self) -> Sequence[tuple[str, str]]:
+    def owners(self) -> Sequence[Owner]:
         """Return whose lock files there are, the longest unused first."""
         return self._locks.owners()
 

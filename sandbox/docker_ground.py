@@ -18,13 +18,15 @@ from typing import Any
 
 from sandbox import container_config as config
 from sandbox import docker_requests
+from sandbox.container_config import Owner
 from sandbox.docker_requests import DockerRequests, EngineFacts, FoundImage
 from sandbox.engine import LiveSandbox, SandboxSpec
+from sandbox.engine_disk import EngineDisk
 from sandbox.errors import SandboxUnavailable
 from sandbox.lock_directory import LockDirectory
 from sandbox.runtime_volume import Ground, prepare
 from sandbox.spare_locks import SpareLocks
-from sandbox.stopped_sandboxes import Owner, StoppedSandboxes
+from sandbox.stopped_sandboxes import StoppedSandboxes
 from sandbox.thread_lock import Note, ThreadLock
 from sandbox.transition import State, Tell, Transition, nobody
 from sandbox.usage import Usage, usage_of
@@ -69,6 +71,7 @@ class DockerGround:
         self._channel_root = channel_root.absolute()
         self._runtime_image = runtime_image
         self._requests = DockerRequests(base_url, named_in)
+        self._disk = EngineDisk(self._requests)
         self._new_suffix = new_suffix
         self._locks = LockDirectory(self._channel_root, instance)
         self._spare_locks = SpareLocks(self._channel_root, instance)

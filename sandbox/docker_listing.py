@@ -11,9 +11,9 @@ from typing import Any
 
 from sandbox import container_config as config
 from sandbox import docker_requests
+from sandbox.container_config import Owner
 from sandbox.docker_ground import DockerGround
 from sandbox.engine import LiveSandbox, SandboxSpec
-from sandbox.stopped_sandboxes import Owner
 from sandbox.thread_lock import Note
 from sandbox.transition import State
 
@@ -29,7 +29,7 @@ class DockerListing(DockerGround):
         found = self._stopped.read(config.owner(spec))
         return None if found is None else found.note.sandbox
 
-    def resting(self) -> int:
+    def stopped_count(self) -> int:
         """Return how many sandboxes of the instance are stopped, by their files."""
         return len(self._stopped.owners())
 

@@ -9,10 +9,10 @@ from typing import Any
 from sandbox import container_config as config
 from sandbox import docker_requests
 from sandbox.channel_sandbox import ChannelSandbox
+from sandbox.container_config import Owner
 from sandbox.docker_spares import DockerSpares
 from sandbox.docker_workspaces import DockerWorkspaces
 from sandbox.engine import LeftSandbox
-from sandbox.stopped_sandboxes import Owner
 from sandbox.survivor import Survivor, reach
 from sandbox.thread_lock import Note
 

@@ -26,11 +26,16 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.utils import kwargs_from_env
 
 from sandbox.errors import EngineFull, EngineUnavailable, ImageMissing, SandboxUnavailable
+from sandbox.turns import Turns
 
 _DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
 _THREADS = 8
-# Streams of whole workspaces have threads of their own: each takes as long as its other end wants.
-_STREAMS = 2
+# Streams of whole workspaces have threads of their own: each takes as long as its other end wants. One tenant never has
+# all of them.
+_STREAMS, _STREAMS_OF_ONE = 3, 2
+_STREAMS_WAITING_LIMIT = 64
+# An engine removes one volume after the other, and nobody gets one made meanwhile: more at once would only queue there.
+_REMOVALS = 1
 _STREAM_PIECE_BYTES = 1024 * 1024
 _TIMEOUT_S = 60
 _REMOVAL_TIMEOUT_S = 30
@@ -87,6 +92,15 @@ class DockerRequests:
         # A sign of life is not to wait behind work, of which an engine may have much.
         self._pinging = ThreadPoolExecutor(1, thread_name_prefix="airlock-docker-ping")
         self._streaming = ThreadPoolExecutor(_STREAMS, thread_name_prefix="airlock-docker-stream")
+        self._removing = ThreadPoolExecutor(_REMOVALS, thread_name_prefix="airlock-docker-removal")
+        self.streams = Turns(
+            _STREAMS,
+            _STREAMS_WAITING_LIMIT,
+            of_one=_STREAMS_OF_ONE,
+            what="workspaces of this tenant wait to be saved or replaced",
+        )
+        """Whoever begins a stream has a turn of its tenant's."""
+        self._removals = Turns(_REMOVALS)
         self._client: Client | None = None
         self._connecting = threading.Lock()
 
@@ -115,8 +129,23 @@ class DockerRequests:
         """Run other work that blocks in the pool."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
+    async def remove_volume(self, name: str, *, tenant: str) -> bool:
+        """Remove a volume with a tenant's files, however many, in that tenant's turn; raises and returns as `ask`.
+
+        The turn lasts until the engine is done with it, whoever goes away.
+        """
+        async with self._removals.turn(tenant):
+            removing = asyncio.get_running_loop().run_in_executor(
+                self._removing, self._request, lambda client: remove_volume(client, name)
+            )
+            try:
+                return await asyncio.shield(removing)
+            except asyncio.CancelledError:
+                await asyncio.wait({removing})
+                raise
+
     def begin_stream(self, work: Callable[[], _Value]) -> asyncio.Future[_Value]:
-        """Run work that reads or writes a stream, of which there are few at once."""
+        """Run work that reads or writes a stream, in a turn of `streams`."""
         return asyncio.get_running_loop().run_in_executor(self._streaming, work)
 
     def archive_of(self, container: str, path: str) -> Iterator[bytes]:
@@ -150,6 +179,7 @@ class DockerRequests:
         """Let go of the engine; what is under way is not waited for."""
         self._threads.shutdown(wait=False)
         self._streaming.shutdown(wait=False)
+        self._removing.shutdown(wait=False)
         self._pinging.shutdown(wait=False)
         if self._client is not None:
             self._client.close()
@@ -194,6 +224,11 @@ def describe(client: Client) -> EngineFacts:
 def engine_id(client: Client) -> str:
     """Return what the engine calls itself; it stays as long as its data do."""
     return str(client.info().get("ID") or "")
+
+
+def data_directory(client: Client) -> str:
+    """Return where the engine has its data, on its own machine; "" where it does not say."""
+    return str(client.info().get("DockerRootDir") or "")
 
 
 def limits_swap(client: Client) -> bool:
@@ -362,4 +397,5 @@ def _labelled(labels: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def _image_missing(name: str) -> ImageMissing:
-    return ImageMissing(f"image {name!r} is not on the engine; run `make setup` for Airlock's own images, or pull it")
+    why = f"image {name!r} is not on the engine; run `make setup` for Airlock's own images, or pull it"
+    return ImageMissing(why, name)

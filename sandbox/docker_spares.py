@@ -23,15 +23,16 @@ from functools import partial
 from sandbox import container_config as config
 from sandbox import docker_requests
 from sandbox.channel_sandbox import ChannelSandbox
+from sandbox.container_config import Owner
 from sandbox.docker_ground import Image
-from sandbox.docker_starting import DockerStarting
+from sandbox.docker_starting import over
+from sandbox.docker_stopping import DockerStopping
 from sandbox.engine import Sandbox, SandboxSpec
 from sandbox.errors import EngineUnavailable, SandboxError
 from sandbox.greeting import introduced, refuse_weak
 from sandbox.runtime_volume import BundleBroken, Ground
 from sandbox.spare_checks import refuse_used, settled
 from sandbox.spares import SpareKind, SpareRefused
-from sandbox.stopped_sandboxes import Owner
 from sandbox.thread_lock import Note, ThreadLock
 from sandbox.v1 import channel_pb2 as pb
 
@@ -65,7 +66,7 @@ class DockerSpare:
         return await self.sandbox.ping()
 
 
-class DockerSpares(DockerStarting):
+class DockerSpares(DockerStopping):
     """Satisfies sandbox.spares.Spares, on top of what starts containers."""
 
     _spares: dict[str, DockerSpare]
@@ -188,9 +189,7 @@ class DockerSpares(DockerStarting):
     ) -> None:
         """Leave nothing of a claim that came to nothing; the thread's gate is shut until then."""
         try:
-            await asyncio.wait({claiming})
-            if not claiming.cancelled():
-                claiming.exception()
+            await over(claiming)
             spare.sandbox.close()
             await self._unclaim(owner, spare.id)
             lock.retire()

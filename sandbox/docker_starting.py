@@ -12,10 +12,10 @@ from sandbox import container_config as config
 from sandbox import docker_requests
 from sandbox.channel import Channel
 from sandbox.docker_ground import Image
-from sandbox.docker_stopping import DockerStopping
+from sandbox.docker_listing import DockerListing
 from sandbox.engine import SandboxSpec
 from sandbox.errors import SandboxError, SandboxUnavailable
-from sandbox.greeting import connected
+from sandbox.greeting import connected, introduced, refuse_weak
 from sandbox.runtime_volume import BundleBroken, Ground
 from sandbox.thread_lock import ThreadLock
 from sandbox.v1 import channel_pb2 as pb
@@ -23,7 +23,7 @@ from sandbox.v1 import channel_pb2 as pb
 log = logging.getLogger(__name__)
 
 
-class DockerStarting(DockerStopping):
+class DockerStarting(DockerListing):
     """The ground with what comes up on it."""
 
     async def _started(
@@ -69,16 +69,37 @@ class DockerStarting(DockerStopping):
                 raise BundleBroken(f"the daemon could not be started: {error}") from error
             raise SandboxUnavailable(f"the engine did not start a sandbox of image {spec.image!r}: {error}") from error
 
+    async def _refuse_dead(self, sandbox_id: str) -> None:
+        name = config.container_name(self._instance, sandbox_id)
+        state = await self._requests.ask(docker_requests.container_state, name)
+        if not state["Running"]:
+            raise BundleBroken(
+                f"the sandbox daemon ended at once with exit code {state['ExitCode']}; "
+                f"does image {self._runtime_image!r} fit this machine? `make setup` makes it anew"
+            )
+
+    async def _verify(
+        self, channel: Channel, spec: SandboxSpec, sandbox_id: str, ground: Ground, image: Image
+    ) -> pb.Posture:
+        posture = await introduced(channel)
+        refuse_weak(sandbox_id, posture, spec, host=ground.host, volumes=image.volumes)
+        return posture
+
+
+async def over(work: asyncio.Future[Any] | None) -> None:
+    """Wait for the end of what was begun, however it ends; None is over."""
+    if work is not None:
+        await asyncio.wait({work})
+        if not work.cancelled():
+            work.exception()
+
 
 async def _undone(
     boot: asyncio.Future[None] | None, undo: Callable[[], Awaitable[None]], lock: ThreadLock, sandbox_id: str
 ) -> None:
     """Remove a sandbox that did not come up, whether or not its creator waits for that."""
     try:
-        if boot is not None:
-            await asyncio.wait({boot})
-            if not boot.cancelled():
-                boot.exception()
+        await over(boot)
         await undo()
         lock.retire()
     except SandboxError as error:

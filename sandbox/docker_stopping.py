@@ -16,16 +16,17 @@ from sandbox import container_config as config
 from sandbox import docker_requests
 from sandbox.channel import SOCKET_NAME, Channel
 from sandbox.channel_sandbox import ChannelSandbox
+from sandbox.container_config import Owner
 from sandbox.docker_ground import Image
-from sandbox.docker_listing import DockerListing, shown
+from sandbox.docker_listing import shown
+from sandbox.docker_starting import DockerStarting, over
 from sandbox.engine import LiveSandbox, SandboxSpec
 from sandbox.errors import EngineUnavailable, SandboxBusy, SandboxError, SandboxUnavailable
-from sandbox.greeting import connected, introduced, refuse_weak
+from sandbox.greeting import connected
 from sandbox.remote_processes import RemoteProcesses
-from sandbox.runtime_volume import BundleBroken, Ground
-from sandbox.stopped_sandboxes import Owner, Stopped
+from sandbox.runtime_volume import Ground
+from sandbox.stopped_sandboxes import Stopped
 from sandbox.thread_lock import Note, ThreadLock
-from sandbox.v1 import channel_pb2 as pb
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ _ASKED = "somebody asked for it"
 _LAST_LOOK_S = 2.0
 
 
-class DockerStopping(DockerListing):
+class DockerStopping(DockerStarting):
     """The ground with what is stopped on it."""
 
     async def stop(self, tenant: str, thread: str) -> LiveSandbox | None:
@@ -185,7 +186,7 @@ class DockerStopping(DockerListing):
     ) -> None:
         """Remove what is not fit to be started; the lock is closed only when that fails."""
         try:
-            await _over(boot)
+            await over(boot)
             await self._destroy(note.sandbox)
             self._stopped.remove(owner)
         except BaseException:
@@ -196,7 +197,7 @@ class DockerStopping(DockerListing):
     async def _stop_again(self, boot: asyncio.Future[None] | None, sandbox_id: str, lock: ThreadLock) -> None:
         """Stop what somebody gave up to start, behind its gate still."""
         try:
-            await _over(boot)
+            await over(boot)
             name = config.container_name(self._instance, sandbox_id)
             await self._requests.ask(docker_requests.stop_container, name)
         except SandboxError as error:
@@ -219,30 +220,6 @@ class DockerStopping(DockerListing):
     async def _start_again(self, sandbox_id: str) -> None:
         name = config.container_name(self._instance, sandbox_id)
         await self._requests.ask(docker_requests.start_again, name)
-
-    async def _refuse_dead(self, sandbox_id: str) -> None:
-        name = config.container_name(self._instance, sandbox_id)
-        state = await self._requests.ask(docker_requests.container_state, name)
-        if not state["Running"]:
-            raise BundleBroken(
-                f"the sandbox daemon ended at once with exit code {state['ExitCode']}; "
-                f"does image {self._runtime_image!r} fit this machine? `make setup` makes it anew"
-            )
-
-    async def _verify(
-        self, channel: Channel, spec: SandboxSpec, sandbox_id: str, ground: Ground, image: Image
-    ) -> pb.Posture:
-        posture = await introduced(channel)
-        refuse_weak(sandbox_id, posture, spec, host=ground.host, volumes=image.volumes)
-        return posture
-
-
-async def _over(boot: asyncio.Future[None] | None) -> None:
-    """Wait for the end of a start, however it ends."""
-    if boot is not None:
-        await asyncio.wait({boot})
-        if not boot.cancelled():
-            boot.exception()
 
 
 async def _running(channel: Channel) -> int:

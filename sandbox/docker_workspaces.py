@@ -16,11 +16,11 @@ from typing import TypeVar
 
 from sandbox import container_config as config
 from sandbox import docker_requests
+from sandbox.container_config import Owner
 from sandbox.docker_ground import DockerGround
 from sandbox.engine import SandboxSpec
 from sandbox.errors import SandboxBusy, SandboxError, WorkspaceIncomplete
 from sandbox.filesystem import WORKSPACE
-from sandbox.lock_directory import Owner
 from sandbox.thread_lock import ThreadLock
 from sandbox.workspace_archive import ArchiveBroken, Contents, read_tar, write_tar
 
@@ -37,7 +37,7 @@ class DockerWorkspaces(DockerGround):
 
     async def save_workspace(self, spec: SandboxSpec, take: Callable[[Contents], _Value]) -> _Value | None:
         """Return what `take`, in a thread, makes of a thread's files; None where there are none."""
-        async with self._alone(config.owner(spec)):
+        async with self._alone(config.owner(spec)), self._requests.streams.turn(spec.tenant):
             if not await self._claims.has_files(config.owner(spec)):
                 return None
             for left in reversed(range(_TRIES)):
@@ -49,11 +49,12 @@ class DockerWorkspaces(DockerGround):
                         raise ArchiveBroken(f"{error}; wait until nothing writes in this thread") from error
         raise AssertionError("unreachable")
 
-    async def replace_workspace(self, spec: SandboxSpec, give: Callable[[], Contents]) -> None:
+    async def replace_workspace(self, spec: SandboxSpec, give: Callable[[], Contents], *, size_bytes: int = 0) -> None:
         """Have what `give`, called in a thread, yields in the place of a thread's files; its sandbox is removed."""
         owner = config.owner(spec)
         await self._prepared()  # an engine on which nothing can be made must not cost the old files
-        async with self._alone(owner):
+        async with self._alone(owner), self._requests.streams.turn(spec.tenant):
+            await self._disk.refuse_short(spec.limits.disk_reserve_bytes, size_bytes)
             lock = await self._locks.enter(owner)
             gone = False
             try:
@@ -99,7 +100,8 @@ class DockerWorkspaces(DockerGround):
         owner = config.owner(spec)
 
         def write(carrier: str, going: _Going) -> None:
-            self._requests.put_archive(carrier, "/", going(write_tar(give(), root=_ROOT, owner=user)))
+            pieces = self._disk.watched(write_tar(give(), root=_ROOT, owner=user), spec.limits.disk_reserve_bytes)
+            self._requests.put_archive(carrier, "/", going(pieces))
 
         # The new ones are in a volume of the thread's own name, whichever held the old ones.
         removed = await self._claims.remove_files(owner)

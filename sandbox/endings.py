@@ -10,8 +10,8 @@ from sandbox.replies import Ending
 from sandbox.v1 import channel_pb2 as pb
 
 _FAR_OVER_DISK = (
-    "the workspace is so far over its limit of disk that nothing is started; remove files with file calls, or write "
-    "something short over them"
+    "the workspace is so far over its limit of disk, or grew so much while the host's disk is nearly full, that "
+    "nothing is started; remove files with file calls, or write something short over them"
 )
 _OVER_DISK = (
     "the workspace took more disk than its limit, or the host's disk is nearly full, and everything that ran in the "

@@ -157,6 +157,8 @@ class LiveSandbox:
 class Engine(Protocol):
     """Makes and removes sandboxes for one gateway instance. Raises SandboxError subclasses."""
 
+    # --- for whoever puts a gateway together: which engine it is, and that it can work ---
+
     async def id(self) -> str:
         """Return what tells this engine from others: workspaces are on one of them."""
         ...
@@ -167,6 +169,8 @@ class Engine(Protocol):
         create() does it too. Asked early, it says at the start what would fail the first call.
         """
         ...
+
+    # --- for the keeper, which lends one sandbox to each thread ---
 
     async def reconcile(self) -> Sequence[LeftSandbox]:
         """Return the sandboxes that an earlier process left alive and of this release, the newest first.
@@ -198,7 +202,7 @@ class Engine(Protocol):
         """Return the id of what is stopped of the spec's tenant and thread, by a look that asks no engine."""
         ...
 
-    def resting(self) -> int:
+    def stopped_count(self) -> int:
         """Return how many sandboxes are stopped, of all processes, by a look that asks no engine, from any thread."""
         ...
 
@@ -209,44 +213,11 @@ class Engine(Protocol):
         """
         ...
 
-    async def live(self, tenant: str) -> Sequence[LiveSandbox]:
-        """Return a tenant's sandboxes that live, whichever process made them, by id."""
-        ...
-
-    async def listed(self, tenant: str) -> Sequence[LiveSandbox]:
-        """Return a tenant's sandboxes that live, are stopped, being made, or dead and not removed yet, by id."""
-        ...
-
-    async def usage(self, sandbox: LiveSandbox) -> Usage | None:
-        """Return what a sandbox uses now, whichever process made it; None where it is gone."""
-        ...
-
     async def stop(self, tenant: str, thread: str) -> LiveSandbox | None:
         """Stop the sandbox of a thread, whichever process has it, and return it as it is then; None for none.
 
         As stop_idle() does it, and so it comes back. One that is stopped already is returned as it is, one that cannot
         be stopped is removed. SandboxBusy while calls are under way in it.
-        """
-        ...
-
-    async def remove_of(self, tenant: str, thread: str) -> LiveSandbox | None:
-        """Remove the sandbox of a thread, whichever process has it, and return it as it was; None where there is none.
-
-        One that is stopped or dead goes, too. SandboxBusy while calls are under way in it.
-        """
-        ...
-
-    async def end_calls(self, tenant: str, thread: str) -> bool:
-        """Remove the sandbox of a thread if calls are under way in it, whoever's; return whether there were any.
-
-        For calls of a process that is lost and may live: what they had still to do in the sandbox is not done.
-        """
-        ...
-
-    async def remove_idle(self, tenant: str | None, *, stop: bool = False) -> bool:
-        """Remove the sandbox that was used longest ago and is not in use, whichever process has it.
-
-        With `stop` it is stopped, as stop() does it. `tenant`, a digest, narrows the choice. False when all are in use.
         """
         ...
 
@@ -266,23 +237,69 @@ class Engine(Protocol):
         """
         ...
 
+    async def remove_idle(self, tenant: str | None, *, stop: bool = False) -> bool:
+        """Remove the sandbox that was used longest ago and is not in use, whichever process has it.
+
+        With `stop` it is stopped, as stop() does it. `tenant`, a digest, narrows the choice. False when all are in use.
+        """
+        ...
+
     async def remove(self, sandbox_id: str) -> None:
         """Remove a sandbox, not its workspace; one that another process has is only let go of. None is no error."""
         ...
+
+    # --- for lists: what a tenant, or the gateway itself, is shown ---
+
+    async def live(self, tenant: str) -> Sequence[LiveSandbox]:
+        """Return a tenant's sandboxes that live, whichever process made them, by id."""
+        ...
+
+    async def listed(self, tenant: str) -> Sequence[LiveSandbox]:
+        """Return a tenant's sandboxes that live, are stopped, being made, or dead and not removed yet, by id."""
+        ...
+
+    async def usage(self, sandbox: LiveSandbox) -> Usage | None:
+        """Return what a sandbox uses now, whichever process made it; None where it is gone."""
+        ...
+
+    async def owned(self) -> Sequence[str]:
+        """Return the ids of the sandboxes of this gateway instance, alive or not, whichever process made them."""
+        ...
+
+    # --- for who takes over the calls of a process that is lost ---
+
+    async def end_calls(self, tenant: str, thread: str) -> bool:
+        """Remove the sandbox of a thread if calls are under way in it, whoever's; return whether there were any.
+
+        For calls of a process that is lost and may live: what they had still to do in the sandbox is not done.
+        """
+        ...
+
+    # --- for snapshots ---
 
     async def save_workspace(self, spec: SandboxSpec, take: Callable[[Contents], Saved]) -> Saved | None:
         """Return what `take`, in a thread, makes of a thread's files, a sandbox or none living; None for no files.
 
         What is written meanwhile is in it as it was at some moment. ArchiveBroken where that cannot be had,
-        SandboxBusy while the workspace is saved or replaced already.
+        SandboxBusy while the workspace is saved or replaced already, TooManyCreations where too many wait for that.
         """
         ...
 
-    async def replace_workspace(self, spec: SandboxSpec, give: Callable[[], Contents]) -> None:
+    async def replace_workspace(self, spec: SandboxSpec, give: Callable[[], Contents], *, size_bytes: int = 0) -> None:
         """Have what `give`, called in a thread, yields in the place of a thread's files; its sandbox is removed.
 
-        SandboxBusy, with nothing changed, while calls are under way in it; WorkspaceIncomplete when it went wrong after
-        the old files were removed. What `give` raises is raised, as the cause of that.
+        With nothing changed NoSpace where so many bytes would leave less than the reserve of the engine's disk, and
+        SandboxBusy while calls are under way in it; WorkspaceIncomplete when it went wrong after the old files were
+        removed. What `give` raises is raised, as the cause of that. TooManyCreations where too many wait already.
+        """
+        ...
+
+    # --- for who removes on demand, and erasure: of a thread, of a tenant ---
+
+    async def remove_of(self, tenant: str, thread: str) -> LiveSandbox | None:
+        """Remove the sandbox of a thread, whichever process has it, and return it as it was; None where there is none.
+
+        One that is stopped or dead goes, too. SandboxBusy while calls are under way in it.
         """
         ...
 
@@ -301,12 +318,10 @@ class Engine(Protocol):
         """Return how many `volumes` and `containers` of a tenant the engine has, whichever process made them."""
         ...
 
+    # --- for the end of a gateway ---
+
     async def remove_workspaces(self) -> None:
         """Remove the files of every thread of this gateway instance for good, unless another process of it serves."""
-        ...
-
-    async def owned(self) -> Sequence[str]:
-        """Return the ids of the sandboxes of this gateway instance, alive or not, whichever process made them."""
         ...
 
     async def close(self, *, keep_sandboxes: bool = False) -> None:

@@ -44,7 +44,11 @@ class SandboxUnavailable(SandboxError):
 
 
 class ImageMissing(SandboxUnavailable):
-    """The image is not there and could not be pulled."""
+    """The image is not there and could not be pulled. `image` is its name, "" for the runtime's."""
+
+    def __init__(self, message: str, image: str = "") -> None:
+        super().__init__(message)
+        self.image = image
 
 
 class ImageRefused(SandboxUnavailable):
@@ -69,7 +73,7 @@ class TooManyCreations(SandboxError):
     `quota` is the one that is used up, and `limit` what it is; empty where too many wait already.
     """
 
-    def __init__(self, message: str, *, retry_after_s: float | None, quota: str = "", limit: str = "") -> None:
+    def __init__(self, message: str, *, retry_after_s: float | None = None, quota: str = "", limit: str = "") -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.quota = quota

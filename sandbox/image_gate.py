@@ -29,8 +29,8 @@ class _ImageGate:
         return getattr(self._keeper, name)
 
     @asynccontextmanager
-    async def acquire(self, spec: SandboxSpec, **options: Any) -> AsyncIterator[Sandbox]:
+    async def acquire(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
         if spec.refused:
             raise ImageRefused(spec.refused)
-        async with self._keeper.acquire(spec, **options) as sandbox:
+        async with self._keeper.acquire(spec) as sandbox:
             yield sandbox

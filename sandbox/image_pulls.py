@@ -153,14 +153,14 @@ class _PullingEngine:
         """Leave all else to the engine."""
         return getattr(self._engine, name)
 
-    async def create(self, spec: SandboxSpec, **options: Any) -> Sandbox:
+    async def create(self, spec: SandboxSpec) -> Sandbox:
         try:
-            return await self._engine.create(spec, **options)
+            return await self._engine.create(spec)
         except ImageMissing:
             if not pullable(spec.image) or await self._pulls.has(spec.image):
                 raise  # it is the runtime image that is not there
         await self._pulls.pull(spec.image)
-        return await self._engine.create(spec, **options)
+        return await self._engine.create(spec)
 
 
 def pullable(image: str) -> bool:

@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from sandbox.container_config import Owner
 from sandbox.errors import SandboxBusy, SandboxUnavailable
 from sandbox.local_workspace import fill_directory, read_directory
 from sandbox.workspace_archive import Contents
 
-Owner = tuple[str, str]
 _Value = TypeVar("_Value")
 
 

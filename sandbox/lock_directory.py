@@ -10,10 +10,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from sandbox.container_config import Owner
 from sandbox.thread_lock import Note, ThreadLock
-
-Owner = tuple[str, str]
-"""Digests of tenant and thread, as container_config.owner() gives them."""
 
 # Longer than a sandbox takes to come up on a busy host, or to be removed.
 _GATE_LIMIT_S = 60.0

@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from sandbox.container_config import digest, owner, spare_id
+from sandbox.container_config import Owner, digest, owner, spare_id
 from sandbox.engine import LeftSandbox, LiveSandbox, Sandbox, SandboxSpec
 from sandbox.errors import SandboxBusy, SandboxError, SandboxUnavailable
 from sandbox.local_spawner import kill_left
@@ -42,8 +42,6 @@ from sandbox.spares import SpareKind
 from sandbox.transition import State, Tell, Transition, nobody
 from sandbox.usage import Usage
 from sandbox.workspace_archive import Contents
-
-Owner = tuple[str, str]
 
 _ASKED = "somebody asked for it"
 _ROOM = "it made room for another"
@@ -198,7 +196,7 @@ class MemoryEngine:
         found = self._stopped.get(owner(spec))
         return None if found is None else found.id
 
-    def resting(self) -> int:
+    def stopped_count(self) -> int:
         """Return how many sandboxes are stopped."""
         return len(self._stopped)
 
@@ -320,8 +318,9 @@ class MemoryEngine:
         with self._workspaces.alone(mine):
             return await self._workspaces.save(mine, take)
 
-    async def replace_workspace(self, spec: SandboxSpec, give: Callable[[], Contents]) -> None:
+    async def replace_workspace(self, spec: SandboxSpec, give: Callable[[], Contents], *, size_bytes: int = 0) -> None:
         """Have what `give` yields in the place of a thread's files; the old ones stay until all of it is there."""
+        del size_bytes  # it keeps no reserve of the machine's disk
         await self.prepare()
         mine = owner(spec)
         with self._workspaces.alone(mine):

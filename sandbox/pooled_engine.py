@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sandbox.engine import Engine, Sandbox, SandboxSpec
-from sandbox.errors import EngineFull, SandboxError
+from sandbox.errors import EngineFull, ImageMissing, SandboxError
 from sandbox.pool_demand import Demand, shared_out
 from sandbox.spares import Spare, SpareKind, SpareRefused, Spares
 
@@ -65,7 +65,8 @@ class _Kind:
 class PooledEngine:
     """Around `engine`, whose spares `spares` makes; `limit` is how many there are at most, of all kinds.
 
-    `clock` is in seconds, from any moment on.
+    `pulls` says of which images the first call that needs one has it pulled; the pool itself pulls none. `clock` is in
+    seconds, from any moment on.
     """
 
     def __init__(
@@ -74,11 +75,13 @@ class PooledEngine:
         spares: Spares,
         *,
         limit: int,
+        pulls: Callable[[str], bool] = lambda _: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._makes = spares
         self._limit = limit
+        self._pulls = pulls
         self._clock = clock
         self._kinds: dict[SpareKind, _Kind] = {}
         self._waiting = 0
@@ -110,7 +113,7 @@ class PooledEngine:
             known.always, known.demand = 0, Demand(self._clock)
         self._wake.set()
 
-    async def create(self, spec: SandboxSpec, **options: Any) -> Sandbox:
+    async def create(self, spec: SandboxSpec) -> Sandbox:
         """Return the sandbox of a tenant and thread: a spare, if it is new and there is one, or else the engine's."""
         kind = SpareKind.of(spec)
         is_new = not self._engine.has(spec) and self._engine.stopped(spec) is None
@@ -120,11 +123,11 @@ class PooledEngine:
                 return claimed
         with self._somebody_waits():
             try:
-                return await self._engine.create(spec, **options)
+                return await self._engine.create(spec)
             except EngineFull:
                 if not await self._make_room():
                     raise
-            return await self._engine.create(spec, **options)
+            return await self._engine.create(spec)
 
     async def _claimed(self, kind: SpareKind, spec: SandboxSpec) -> Sandbox | None:
         ready = self._pop(kind)
@@ -229,10 +232,10 @@ class PooledEngine:
         await self.drain()
         await self._engine.remove_workspaces()
 
-    async def close(self, **options: Any) -> None:
+    async def close(self, *, keep_sandboxes: bool = False) -> None:
         """Remove the spares and close the engine: nobody takes over spares."""
         await self.drain()
-        await self._engine.close(**options)
+        await self._engine.close(keep_sandboxes=keep_sandboxes)
 
     async def _tend_forever(self) -> None:
         looked_s = float("-inf")
@@ -296,7 +299,7 @@ class PooledEngine:
             spare = await self._makes.make_spare(kind)
         except (SandboxError, OSError) as error:
             if not known.failures:
-                log.warning("no sandbox of image %s can be made for the pool: %s", kind.image, error)
+                self._tell_why(kind, error)
             self._failed(known)
             return
         finally:
@@ -308,6 +311,12 @@ class PooledEngine:
             await self._discarded(spare)
             return
         known.ready.append(_Ready(spare, self._clock()))
+
+    def _tell_why(self, kind: SpareKind, error: SandboxError | OSError) -> None:
+        if isinstance(error, ImageMissing) and error.image and self._pulls(error.image):
+            log.info("the pool has no sandbox of image %s until the first call that needs it has it pulled", kind.image)
+        else:
+            log.warning("no sandbox of image %s can be made for the pool: %s", kind.image, error)
 
     def _failed(self, known: _Kind) -> None:
         known.retry_at_s = self._clock() + min(_FIRST_RETRY_S * 2**known.failures, _LAST_RETRY_S)

@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from sandbox.container_config import digest, owner
+from sandbox.container_config import Owner, digest, owner
 from sandbox.engine import Engine, LeftSandbox, LiveSandbox, Sandbox, SandboxSpec
 from sandbox.errors import SandboxError, SandboxUnavailable
 from sandbox.transition import State
@@ -52,21 +52,22 @@ class _Place:
 
 
 class SandboxKeeper:
-    """Keeps the sandboxes of one gateway; `max_live` of them at most, each idle for `idle_timeout_s` at most.
+    """Keeps the sandboxes of one gateway, each idle for `idle_timeout_s` at most.
 
-    An idle one is stopped, and removed when it was stopped for `stopped_timeout_s`; 0 removes it at once. `max_stopped`
-    is how many are stopped, of all gateways of the engine.
+    An idle one is stopped, and removed when it was stopped for `stopped_timeout_s`; 0 removes it at once. `max_live` is
+    how many live, `max_live_per_tenant` how many of one tenant, and `max_stopped` how many are stopped: of all gateways
+    of the engine.
     """
 
     def __init__(
         self,
         engine: Engine,
         *,
-        idle_timeout_s: float = 300.0,
-        max_live: int = 64,
-        max_live_per_tenant: int = 16,
-        stopped_timeout_s: float = 0.0,
-        max_stopped: int = 256,
+        idle_timeout_s: float,
+        max_live: int,
+        max_live_per_tenant: int,
+        stopped_timeout_s: float,
+        max_stopped: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
@@ -80,9 +81,9 @@ class SandboxKeeper:
         self._shorter = asyncio.Event()
         self._clock = clock
         # By owner(): digests, for what an earlier process left is known by no other name.
-        self._places: dict[tuple[str, str], _Place] = {}
+        self._places: dict[Owner, _Place] = {}
         # Whose removal is under way: not counted, though the engine still has it.
-        self._leaving: dict[tuple[str, str], int] = {}
+        self._leaving: dict[Owner, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.Task[None] | None = None
         self._closed = False
@@ -96,7 +97,11 @@ class SandboxKeeper:
     def states(self) -> Mapping[State, int]:
         """Return how many sandboxes this process is about to have, and has, and how many of all are stopped."""
         here = [place.sandbox is not None or place.left is not None for place in list(self._places.values())]
-        return {"creating": here.count(False), "running": here.count(True), "idle_stopped": self._engine.resting()}
+        return {
+            "creating": here.count(False),
+            "running": here.count(True),
+            "idle_stopped": self._engine.stopped_count(),
+        }
 
     def living(self) -> list[Sandbox]:
         """Return the sandboxes that this process has at hand, for looks as at_hand() has them."""
@@ -209,7 +214,7 @@ class SandboxKeeper:
         place = self._places.get((digest(tenant), digest(tenant, thread)))
         return 0 if place is None else place.users
 
-    def _leave(self, key: tuple[str, str], place: _Place) -> None:
+    def _leave(self, key: Owner, place: _Place) -> None:
         """Count a user of a place out; with the last one, a place that has nothing in it goes."""
         place.users -= 1
         place.used_s = self._clock()
@@ -329,14 +334,14 @@ class SandboxKeeper:
                 f"all {self._max_live} sandboxes are busy; try again later or raise sandbox.max_live"
             )
 
-    async def _spared(self, tenant: str, others: Collection[tuple[str, str]]) -> bool:
+    async def _spared(self, tenant: str, others: Collection[Owner]) -> bool:
         """End a tenant's longest idle sandbox; return whether it had one. No caller waits for one of this process."""
         if self._forget_idle([key for key in self._places if key[0] == tenant]):
             return True
         elsewhere = any(theirs == tenant for theirs, _ in others)
         return elsewhere and await self._engine.remove_idle(tenant, stop=self._stopped_timeout_s > 0)
 
-    def _forget_idle(self, keys: Iterable[tuple[str, str]]) -> bool:
+    def _forget_idle(self, keys: Iterable[Owner]) -> bool:
         """Forget the longest idle of some places; return whether there was one."""
         idle = [(self._places[key].used_s, key) for key in keys if self._places[key].users == 0]
         if idle:
@@ -344,7 +349,7 @@ class SandboxKeeper:
             self._forget(key, self._places[key], stop=True)
         return bool(idle)
 
-    def _forget(self, key: tuple[str, str], place: _Place, *, stop: bool = False) -> None:
+    def _forget(self, key: Owner, place: _Place, *, stop: bool = False) -> None:
         """Have nothing to do with a place any more; what is in it is removed, or with `stop` stopped for being idle."""
         stop = stop and self._stopped_timeout_s > 0
         if self._places.get(key) is place:
@@ -356,7 +361,7 @@ class SandboxKeeper:
             self._begin(self._remove(key, place.left, stop=stop))
             place.left = None
 
-    async def _remove(self, key: tuple[str, str], sandbox_id: str, *, stop: bool = False) -> None:
+    async def _remove(self, key: Owner, sandbox_id: str, *, stop: bool = False) -> None:
         self._leaving[key] = self._leaving.get(key, 0) + 1
         try:
             if not stop:

@@ -18,10 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from sandbox.container_config import Owner
 from sandbox.thread_lock import Note
-
-Owner = tuple[str, str]
-"""Digests of tenant and thread, as container_config.owner() gives them."""
 
 _SUFFIX = ".stopped"
 _RECORD_LIMIT_BYTES = 64 * 1024

@@ -10,11 +10,11 @@ from typing import Any
 
 from sandbox import container_config as config
 from sandbox.channel import Channel
+from sandbox.container_config import Owner
 from sandbox.engine import LeftSandbox
 from sandbox.errors import SandboxError
 from sandbox.filesystem import WORKSPACE
 from sandbox.greeting import introduced
-from sandbox.stopped_sandboxes import Owner
 from sandbox.thread_lock import ThreadLock
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Survivor:
     lock: ThreadLock
 
     @property
-    def owner(self) -> tuple[str, str]:
+    def owner(self) -> Owner:
         """Whose it is, as container_config.owner() gives it."""
         return self.sandbox.tenant, self.sandbox.thread
 

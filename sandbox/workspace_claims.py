@@ -17,8 +17,8 @@ from collections.abc import Mapping
 
 from sandbox import container_config as config
 from sandbox import docker_requests
+from sandbox.container_config import Owner
 from sandbox.docker_requests import DockerRequests
-from sandbox.stopped_sandboxes import Owner
 
 
 class WorkspaceClaims:
@@ -59,9 +59,9 @@ class WorkspaceClaims:
 
     async def give_back(self, owner: Owner, spare: str) -> None:
         """Remove a spare's volume, and the claim to it if there is one; its container must be gone."""
-        await self._requests.ask(docker_requests.remove_volume, config.spare_volume(self._instance, spare))
+        await self._requests.remove_volume(config.spare_volume(self._instance, spare), tenant=owner[0])
         if await self.held_by(owner) == spare:
-            await self._requests.ask(docker_requests.remove_volume, self._volume(owner))
+            await self._requests.remove_volume(self._volume(owner), tenant=owner[0])
 
     async def has_files(self, owner: Owner) -> bool:
         """Return whether a thread has a workspace."""
@@ -71,8 +71,8 @@ class WorkspaceClaims:
         """Remove a thread's workspace and return whether there was any; SandboxUnavailable while it is in use."""
         held = await self.held_by(owner)
         if held:
-            await self._requests.ask(docker_requests.remove_volume, config.spare_volume(self._instance, held))
-        return await self._requests.ask(docker_requests.remove_volume, self._volume(owner))
+            await self._requests.remove_volume(config.spare_volume(self._instance, held), tenant=owner[0])
+        return await self._requests.remove_volume(self._volume(owner), tenant=owner[0])
 
     async def _owners(self, labels: Mapping[str, str]) -> dict[str, Owner]:
         found = await self._requests.ask(

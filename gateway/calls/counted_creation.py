@@ -33,7 +33,7 @@ class _CountedCreation:
         """Leave all else to the engine."""
         return getattr(self._engine, name)
 
-    async def create(self, spec: SandboxSpec, **options: Any) -> Sandbox:
+    async def create(self, spec: SandboxSpec) -> Sandbox:
         if not self._engine.has(spec) and self._engine.stopped(spec) is None:
             try:
                 await self._quotas.take_sandbox(spec.tenant, await self._quotas_of(spec.tenant))
@@ -44,4 +44,4 @@ class _CountedCreation:
                     quota=refused.details["quota"],
                     limit=refused.details["limit"],
                 ) from refused
-        return await self._engine.create(spec, **options)
+        return await self._engine.create(spec)

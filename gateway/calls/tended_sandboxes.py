@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import structlog
 
 from agent.cancellation import to_the_end
@@ -36,8 +38,20 @@ class TendedSandboxes:
         """Return the sandbox of a thread, in whatever state; NotFound where there is none."""
         found = await self.find(tenant, thread)
         if found is None:
-            raise no_sandbox(thread)
+            raise await self.missing(tenant, thread)
         return found
+
+    async def missing(self, tenant: Tenant, thread: str) -> NotFound:
+        """Return the error of a thread whose sandbox was looked for where none is, or none that runs."""
+        found = await self.find(tenant, thread)
+        if found is not None and found.state == "idle_stopped":
+            return NotFound(
+                f"the sandbox of thread {thread!r} is stopped: `airlock sandbox resume {shlex.quote(thread)}`, or its "
+                "next call, starts it again"
+            )
+        if await self._threads.get(tenant.name, thread) is None:
+            return NotFound(f"no thread {thread[:64]!r}: `airlock thread list` shows their names")
+        return NotFound(f"thread {thread!r} has no sandbox now; its next call makes one, with the files as they were")
 
     async def create(self, tenant: Tenant, thread: str) -> LiveSandbox:
         """Return the sandbox of a thread, made or started again as for a call where none lives.
@@ -72,8 +86,10 @@ class TendedSandboxes:
         """Stop the sandbox of a thread, whichever gateway has it, and return it as it is then; None for none.
 
         Its next call starts it again. One that is stopped already stays so; one that cannot be stopped, or is not to
-        be, is removed. SandboxBusy while calls are under way in it.
+        be, is removed. SandboxBusy while calls are under way in it, QuotaExceeded as for a call: to start it again
+        costs the engine as much as to make one.
         """
+        await self._tool_calls.take_place(tenant)
 
         async def stopped() -> LiveSandbox | None:
             before = self._engine.stopped(tenant.sandbox_spec(thread))
@@ -88,7 +104,7 @@ class TendedSandboxes:
     async def delete(self, tenant: Tenant, thread: str) -> tuple[LiveSandbox | None, bool]:
         """Remove the sandbox of a thread and its files for good; return it as it was, and whether there were files.
 
-        Raises ThreadBusy while a run is under way in the thread, SandboxBusy while a call is, and NotFound.
+        Raises ThreadBusy while a run is under way in the thread, SandboxBusy while a call is, NotFound, QuotaExceeded.
         """
         row = await self._threads.get(tenant.name, thread)
         if row is None:
@@ -98,6 +114,7 @@ class TendedSandboxes:
                 f"the run {row.run_id} is under way in thread {thread!r}: wait for it or cancel it", run_id=row.run_id
             )
         await self._tool_calls.thread(tenant, thread)  # OtherEngine, where its files are on one
+        await self._tool_calls.take_place(tenant)
 
         async def removed() -> tuple[LiveSandbox | None, bool]:
             was = await self._engine.remove_of(tenant.name, thread)
@@ -125,11 +142,6 @@ class TendedSandboxes:
         log.info(kind, tenant=tenant.name, thread=thread, **details)
         entry = AuditEntry(tenant=tenant.name, kind=kind, actor=actor(), thread=thread, details=dict(details))
         await self._tool_calls.audit.write(entry)
-
-
-def no_sandbox(thread: str) -> NotFound:
-    """Return the error of a thread that has no sandbox, or none that lives."""
-    return NotFound(f"thread {thread!r} has no sandbox now; its next call makes one, with the files as they were")
 
 
 def _nothing(thread: str) -> NotFound:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import platform
 import resource
 import shutil
@@ -103,7 +104,7 @@ async def _look(engine_url: str | None, config: Path | None, slow: SlowWork) -> 
     with tempfile.TemporaryDirectory(prefix="airlock-doctor-") as directory:
         engine = DockerEngine(
             instance=make_id("doctor"),
-            channel_root=Path(directory),
+            channel_root=_channel_root(loaded) or Path(directory),
             runtime_image=_RUNTIME,
             base_url=engine_url,
             named_in=named_in,
@@ -129,6 +130,15 @@ async def _look(engine_url: str | None, config: Path | None, slow: SlowWork) -> 
             yield Finding("engine", "failed", "answers no more", str(error))
         finally:
             await engine.close()
+
+
+def _channel_root(config: Config | None) -> Path | None:
+    """Return where a configuration's sandboxes have their sockets: an engine proxy lets them be nowhere else.
+
+    None where that is not there yet: what is made by whoever asks might not be the gateway's to use.
+    """
+    root = config.resolved_channel_dir() if config is not None else None
+    return root if root is not None and os.access(root, os.W_OK | os.X_OK) else None
 
 
 _RUNTIME = "airlock-runtime"

@@ -32,7 +32,7 @@ async def tenant_findings(
 
 
 def _pool(config: Config, kinds: Collection[SpareKind]) -> Finding:
-    limit, always = config.sandbox.pool_limit, min(config.sandbox.pool_min, config.sandbox.pool_limit)
+    limit, always = config.sandbox.pool_limit, config.sandbox.pool_min
     if not limit:
         return Finding("pool", "ok", "no sandbox is made before somebody asks for one (sandbox.pool_limit: 0)")
     if len(kinds) > limit:

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
+from gateway.cli.row_lines import print_rows
 from gateway.cli.sandbox_history import history
 from gateway.cli.sandbox_snapshots import fork, restore, snapshot, snapshots
 from gateway.cli.sandbox_stats import stats, top
@@ -21,8 +21,6 @@ from gateway.cli.terminal import (
     Key,
     err,
     fail,
-    listing,
-    out,
     print_json,
     run_client,
 )
@@ -182,17 +180,13 @@ app.command()(fork)
 
 
 def _show(found: Sequence[Sandbox]) -> None:
-    from gateway.cli.printable import printable
-
-    names = ("id", "thread", "state", "left", "image", "runtime", "age", "calls")
-    table = listing(*names, whole=("id", "state", "left", "age"))
-    now = datetime.now(UTC)
+    names = ("id", "thread", "state", "left", "runtime", "age", "calls", "image")
+    rows, now = [], datetime.now(UTC)
     for one in found:
-        thread, image = (Text(printable(name)) for name in (one.thread, one.image))  # Text: brackets are no markup
-        ends = one.stops_at or one.removed_at
+        ends = one.stops_at or one.removes_at
         left, age = "" if ends is None else _span(ends - now), _span(now - one.created_at)
-        table.add_row(one.id, thread, one.state, left, image, one.runtime, age, str(one.calls))
-    out.print(table)
+        rows.append((one.id, one.thread, one.state, left, one.runtime, age, str(one.calls), one.image))
+    print_rows(names, rows, below=4)
 
 
 def _span(time: timedelta) -> str:

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
-from gateway.cli.terminal import DEFAULT_ADDRESS, Address, Json, Key, listing, out, print_json, run_client
+from gateway.cli.row_lines import print_rows
+from gateway.cli.terminal import DEFAULT_ADDRESS, Address, Json, Key, out, print_json, run_client
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,13 +65,8 @@ async def _follow(address: str, key: str, thread: str | None, *, as_json: bool) 
 
 
 def _show(found: Sequence[SandboxTransition]) -> None:
-    from gateway.cli.printable import printable
-
-    table = listing("at", "thread", "sandbox", "state", "reason", whole=("at", "sandbox", "state"))
-    for one in found:
-        # Text: brackets in a name are no markup.
-        table.add_row(_at(one), Text(printable(one.thread)), one.sandbox_id, one.state, Text(printable(one.reason)))
-    out.print(table)
+    rows = [(_at(one), one.thread, one.sandbox_id, one.state, one.reason) for one in found]
+    print_rows(("at", "thread", "sandbox", "state", "reason"), rows, below=1)
 
 
 def _at(one: SandboxTransition) -> str:

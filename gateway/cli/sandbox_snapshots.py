@@ -6,10 +6,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
+from gateway.cli.row_lines import print_rows
 from gateway.cli.slow_work import SlowWork
-from gateway.cli.terminal import DEFAULT_ADDRESS, EXIT_USAGE, Address, Json, Key, err, fail, listing, out, print_json
+from gateway.cli.terminal import DEFAULT_ADDRESS, EXIT_USAGE, Address, Json, Key, err, fail, print_json
 from gateway.cli.terminal import run_client as run
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def snapshots(
     *,
     thread: Annotated[str, typer.Option(help="Only those of this thread.")] = "",
     delete: Annotated[str, typer.Option(help="Remove the snapshot of this id for good, instead.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before one is removed.")] = False,
     address: Address = DEFAULT_ADDRESS,
     key: Key = "",
     as_json: Json = False,
@@ -70,6 +71,10 @@ def snapshots(
 
     if delete and thread:
         fail("--thread and --delete do not go together: an id says which one it is", EXIT_USAGE, as_json=as_json)
+    if delete and not yes:
+        if as_json:
+            fail("nobody can be asked with --json: say --yes", EXIT_USAGE, as_json=True)
+        typer.confirm(f"Remove snapshot {delete} for good?", abort=True, err=True)
     found = run(work(), as_json=as_json)
     if as_json:
         print_json(_as_json(found[0]) if delete else {"snapshots": [_as_json(one) for one in found]})
@@ -138,16 +143,13 @@ def fork(
 
 
 def _show(found: Sequence[Snapshot]) -> None:
-    from gateway.cli.printable import printable
-
-    table = listing("id", "thread", "made", "of", "files", "MiB", "comment", whole=("id", "made", "of"))
+    rows = []
     for one in found:
         made = one.created_at.astimezone().strftime("%Y-%m-%d %H:%M")
         size = f"{one.size_bytes / _MIB:.1f}"
-        of = f"step {one.step}, {printable(one.run_id)}" if one.step else one.kind
-        named = (Text(printable(name)) for name in (of, str(one.files), size, one.comment))
-        table.add_row(one.id, Text(printable(one.thread)), made, *named)
-    out.print(table)
+        of = f"step {one.step}, {one.run_id}" if one.step else one.kind
+        rows.append((one.id, one.thread, made, of, str(one.files), size, one.comment))
+    print_rows(("id", "thread", "made", "of", "files", "MiB", "comment"), rows, below=4)
 
 
 def _as_json(one: Snapshot) -> dict[str, Any]:

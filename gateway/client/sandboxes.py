@@ -14,11 +14,11 @@ from gateway.v1 import sandbox_service_pb2 as pb
 from gateway.v1 import sandbox_service_pb2_grpc as grpc_pb
 
 _PAGE = 200
-_TIMES: tuple[Literal["idle_since", "stops_at", "stopped_since", "removed_at"], ...] = (
+_TIMES: tuple[Literal["idle_since", "stops_at", "stopped_since", "removes_at"], ...] = (
     "idle_since",
     "stops_at",
     "stopped_since",
-    "removed_at",
+    "removes_at",
 )
 
 
@@ -27,7 +27,7 @@ class Sandbox:
     """A container with a thread's workspace. `calls` are under way in it on the gateway that answered.
 
     `state` is creating, running, idle_stopped, failed, or removed. One that nobody uses has `idle_since`, and stops at
-    `stops_at`; one that is stopped has `stopped_since`, and goes at `removed_at`, both if nobody asks for it.
+    `stops_at`; one that is stopped has `stopped_since`, and goes at `removes_at`, both if nobody asks for it.
     """
 
     id: str
@@ -40,7 +40,7 @@ class Sandbox:
     idle_since: datetime | None = None
     stops_at: datetime | None = None
     stopped_since: datetime | None = None
-    removed_at: datetime | None = None
+    removes_at: datetime | None = None
 
 
 class SandboxCalls(Wire):
@@ -66,7 +66,10 @@ class SandboxCalls(Wire):
                 return
 
     async def sandbox_transitions(self, *, thread: str | None = None) -> AsyncIterator[SandboxTransition]:
-        """Yield what became of the tenant's sandboxes, or of one thread's, the newest first, a page at a time."""
+        """Yield what became of the tenant's sandboxes, or of one thread's, the newest first, a page at a time.
+
+        Raises NotFound where there is no such thread.
+        """
         token = ""
         while True:
             request = message(pb.ListSandboxTransitionsRequest, page_size=_PAGE, page_token=token, thread=thread)

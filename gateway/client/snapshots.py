@@ -70,7 +70,10 @@ class SnapshotCalls(Wire):
         return _snapshot((await self._unary(self._snapshots.CreateSnapshot, request, safe=True)).snapshot)
 
     async def snapshots(self, *, thread: str = "") -> AsyncIterator[Snapshot]:
-        """Yield the tenant's snapshots, the newest first, a page at a time as it is asked for; those of a thread."""
+        """Yield the tenant's snapshots, the newest first, a page at a time as it is asked for; those of a thread.
+
+        Raises NotFound where there is neither such a thread nor a snapshot of one.
+        """
         token = ""
         while True:
             request = message(pb.ListSnapshotsRequest, page_size=_PAGE, page_token=token, thread=thread)

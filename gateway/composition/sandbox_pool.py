@@ -25,4 +25,3 @@ async def begin_pool(pool: PooledEngine, on: Foundation) -> None:
         read("airlock.sandbox.pool", lambda: [(n, {a.POOL_STATE: state}) for state, n in pool.spares.items()])
         read("airlock.sandbox.pool.claims", lambda: [(n, {a.POOL_CLAIM: how}) for how, n in pool.claims.items()])
     pool.begin()
-

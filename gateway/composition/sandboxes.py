@@ -26,7 +26,7 @@ from sandbox.engine import Engine
 from sandbox.errors import SandboxError
 from sandbox.fair_creation import fair_creation
 from sandbox.image_gate import image_gate
-from sandbox.image_pulls import ImagePulls, pulling_engine
+from sandbox.image_pulls import ImagePulls, pullable, pulling_engine
 from sandbox.memory_engine import MemoryEngine
 from sandbox.pooled_engine import PooledEngine
 from sandbox.sandbox_keeper import SandboxKeeper
@@ -93,7 +93,8 @@ def _chosen(on: Foundation, history: SandboxHistory) -> tuple[Engine, Ask, Poole
     fair = fair_creation(cast(Engine, docker))
     if not settings.pool_limit:
         return fair, docker.ping, None
-    pool = PooledEngine(fair, docker, limit=settings.pool_limit)
+    pulls = (lambda _: False) if settings.pull == "never" else pullable
+    pool = PooledEngine(fair, docker, limit=settings.pool_limit, pulls=pulls)
     return cast(Engine, pool), docker.ping, pool
 
 

@@ -34,7 +34,7 @@ def sandbox_message(one: LiveSandbox, calls: int, ends_s: float | None) -> pb.Sa
         idle_since=None if stopped else since,
         stops_at=None if stopped else ends,
         stopped_since=since if stopped else None,
-        removed_at=ends if stopped else None,
+        removes_at=ends if stopped else None,
     )
 
 

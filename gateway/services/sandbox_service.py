@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import ClassVar
 
-from gateway.calls.tended_sandboxes import TendedSandboxes, no_sandbox
+from gateway.calls.tended_sandboxes import TendedSandboxes
 from gateway.errors import InvalidArgument, Unavailable
 from gateway.identity.presented import Context
 from gateway.paging import page_size, paged, place_of
@@ -89,7 +89,7 @@ class SandboxService(SnapshotCalls):
         thread = _thread(request.thread)
         stopped = await self._tended.stop(tenant, thread)
         if stopped is None:
-            raise no_sandbox(thread)
+            raise await self._tended.missing(tenant, thread)
         return pb.StopSandboxResponse(sandbox=self._message(tenant, stopped))
 
     @unary
@@ -129,7 +129,7 @@ class SandboxService(SnapshotCalls):
         thread = _thread(request.thread)
         found = await self._usage.read(tenant.name, thread)
         if not found:
-            raise no_sandbox(thread)
+            raise await self._tended.missing(tenant, thread)
         return pb.GetSandboxStatsResponse(stats=stats_message(found[0]))
 
     @streaming
@@ -143,7 +143,7 @@ class SandboxService(SnapshotCalls):
         if interval_ms < _SHORTEST_MS:
             raise InvalidArgument(f"interval_ms: {_SHORTEST_MS} to 60,000 are expected; 0 means {_INTERVAL_MS:,}")
         if thread is not None and (await self._tended.get(tenant, thread)).state != "running":
-            raise no_sandbox(thread)
+            raise await self._tended.missing(tenant, thread)
         told = 0
         watched = self._usage.watch(tenant.name, thread, interval_s=interval_ms / 1000, readings=request.readings)
         async for found in watched:

@@ -7,7 +7,7 @@
     snapshot_directory     one tenant's: who may change it, what a crash left, and what it takes of the disk
     snapshot_files         one snapshot written and read: its manifest, and the pieces of its files
     blob_directory         pieces by their SHA-256, compressed, each kept once in a tenant
-    settings               where they are
+    tidying                what a crash left of both, removed when a gateway starts
 
 Nothing is shared between tenants, for what costs no room would tell one what another has.
 """

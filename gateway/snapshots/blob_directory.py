@@ -125,7 +125,8 @@ class BlobDirectory:
         if self._unlooked_bytes >= _LOOK_EVERY_BYTES:
             self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             if shutil.disk_usage(self._directory).free < _KEPT_FREE_BYTES:
-                raise NoSpace("the gateway's disk is nearly full, and keeps no more snapshots; delete some")
+                why = "the gateway's disk is nearly full, and keeps no more snapshots; delete some"
+                raise NoSpace(why, disk="gateway")
             self._unlooked_bytes = 0
 
 

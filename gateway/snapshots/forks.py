@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import hashlib
 import json
-from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 
 import structlog
@@ -129,6 +128,8 @@ class Forks:
         directory = self._directory_of(tenant.name)
         async with directory.forking():
             if not at.run_id and snapshot is None:
+                if await self._stores.forks.is_taken(tenant.name, name, tenant.policy.document.quotas.threads_limit):
+                    raise await self._taken_name(tenant.name, name, request)
                 snapshot = await self._now(tenant, row, directory)
             async with directory.shared():
                 point = await self._point(tenant, row, at, snapshot)
@@ -143,23 +144,6 @@ class Forks:
                 async with self._directory_of(name).forking(alone=True):
                     for thread in await self._stores.forks.half_made(name):
                         await self._undone(thread)
-
-    @contextlib.asynccontextmanager
-    async def tidying(self) -> AsyncIterator[None]:
-        """Do so in the background; the block's end ends it."""
-
-        async def work() -> None:
-            try:
-                await self.remove_half_made()
-            except AirlockError as error:
-                log.warning("what is left of forks stays until the next start", error=str(error))
-
-        task = asyncio.create_task(work())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.wait({task})
 
     async def _source(self, tenant: Tenant, source: str, at: ForkAt) -> tuple[ThreadRow, Snapshot | None]:
         snapshot = None

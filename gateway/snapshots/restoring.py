@@ -20,6 +20,9 @@ from gateway.storage.thread_marks import RESTORING
 from sandbox.engine import Engine, SandboxSpec
 from sandbox.errors import WorkspaceIncomplete
 
+# What a file takes of a disk beside what is in it, at most: the rest of its last block.
+_BLOCK_BYTES = 4096
+
 
 class Restoring:
     """Restores into one engine's workspaces."""
@@ -33,7 +36,8 @@ class Restoring:
     async def fill(self, snapshot: Snapshot, directory: SnapshotDirectory, target: Thread, spec: SandboxSpec) -> None:
         """Have a snapshot in the place of a thread's files, in which nothing begins; the caller shares the directory.
 
-        Raises OtherEngine, TooLarge, Internal, WorkspaceIncomplete and other SandboxErrors.
+        Raises OtherEngine, TooLarge, Internal, WorkspaceIncomplete and other SandboxErrors, NoSpace of them where
+        the engine's disk is down to its reserve.
         """
         if snapshot.size_bytes > spec.limits.workspace_bytes:
             raise TooLarge(
@@ -42,7 +46,8 @@ class Restoring:
             )
         await self._engines.claim(target)
         await asyncio.to_thread(directory.check_whole, snapshot.id)
-        await self._engine.replace_workspace(spec, lambda: directory.read(snapshot.id))
+        coming_bytes = snapshot.size_bytes + snapshot.files * _BLOCK_BYTES
+        await self._engine.replace_workspace(spec, lambda: directory.read(snapshot.id), size_bytes=coming_bytes)
 
     async def restore(
         self,

@@ -230,5 +230,6 @@ def _told(work: Callable[[], _T]) -> _T:
         return work()
     except OSError as error:
         if error.errno in _FULL:
-            raise NoSpace("the gateway's disk is full, and keeps no more snapshots; delete some") from error
+            why = "the gateway's disk is full, and keeps no more snapshots; delete some"
+            raise NoSpace(why, disk="gateway") from error
         raise Unavailable(f"the gateway's snapshots_dir cannot be used: {error.strerror}; see its log") from error

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import structlog
 from agent.cancellation import to_the_end
 from gateway.calls.thread_engines import ThreadEngines
 from gateway.clock import MakeId, NowUs, make_id, now_us
-from gateway.errors import AirlockError, InProgress, NotFound, RequestIdReused
+from gateway.errors import InProgress, NotFound, RequestIdReused
 from gateway.paging import page_size, paged, place_of
 from gateway.snapshots.restoring import Restoring
 from gateway.snapshots.snapshot_directory import PATIENCE_S, SnapshotDirectory
@@ -110,10 +110,15 @@ class Snapshots:
         return found
 
     async def page(self, tenant: Tenant, *, thread: str, size: int, token: str) -> tuple[Sequence[Snapshot], str]:
-        """Return snapshots, the newest first, and the token of the next page, empty at the end."""
+        """Return snapshots, the newest first, and the token of the next page, empty at the end.
+
+        NotFound where there is neither such a thread nor a snapshot of one.
+        """
         query = ("snapshots", thread)
         size = page_size(size)
         found = await self._store.page(tenant.name, thread=thread, before=place_of(token, *query), limit=size + 1)
+        if thread and not found and not token:
+            await self._row(tenant, thread)
         return paged(found, size, lambda one: (one.created_us, one.id), *query)
 
     async def delete(self, tenant: Tenant, id_: str) -> Snapshot:
@@ -167,23 +172,6 @@ class Snapshots:
     async def left_of(self, tenant: str) -> Mapping[str, int]:
         """Return how many `snapshot_files` there are of a tenant."""
         return {"snapshot_files": await asyncio.to_thread(self.of(tenant).count)}
-
-    @contextlib.asynccontextmanager
-    async def tidying(self) -> AsyncIterator[None]:
-        """Remove in the background what gateways left that died while they took a snapshot; the block's end ends it."""
-
-        async def work() -> None:
-            try:
-                await self.sweep()
-            except AirlockError as error:
-                log.warning("what is left of snapshots stays until the next start", error=str(error))
-
-        task = asyncio.create_task(work())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.wait({task})
 
     async def sweep(self) -> None:
         """Remove what gateways left that died while they took a snapshot."""

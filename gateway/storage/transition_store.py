@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Select, exists, func, insert, 
 
 from gateway.storage.database import Database
 from gateway.storage.tables import sandbox_transitions, threads
+from gateway.storage.thread_marks import is_there
 
 _ROWS = sandbox_transitions.c
 REASON_CHARS = 512
@@ -78,7 +79,7 @@ class TransitionStore:
                     literal(one.state),
                     literal(one.reason[:REASON_CHARS]),
                     literal(one.at_us),
-                ).where(threads.c.tenant == one.tenant, threads.c.deletion.is_(None), _thread_of(one), _is_new(one))
+                ).where(threads.c.tenant == one.tenant, is_there(), _thread_of(one), _is_new(one))
                 columns = ["tenant", "thread_id", "engine", "sandbox", "state", "reason", "at_us"]
                 connection.execute(insert(sandbox_transitions).from_select(columns, found.with_for_update(read=True)))
 

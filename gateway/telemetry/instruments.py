@@ -118,7 +118,8 @@ METRICS = (
         "gauge",
         "{sandbox}",
         (a.SANDBOX_STATE,),
-        "Sandboxes that are `creating` or `running` in this process, and `idle_stopped` of all of its engine's.",
+        "Sandboxes that are `creating` or `running` in this process, to be added up over gateways, and `idle_stopped` "
+        "of all gateways of the engine, of which to take the greatest.",
     ),
     Metric(
         "airlock.sandbox.cpu.time",

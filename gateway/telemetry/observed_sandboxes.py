@@ -44,13 +44,13 @@ class _ObservedEngine:
         """Leave all else to the engine."""
         return getattr(self._engine, name)
 
-    async def create(self, spec: SandboxSpec, **options: Any) -> Sandbox:
+    async def create(self, spec: SandboxSpec) -> Sandbox:
         telemetry = self._telemetry
         started_s = telemetry.clock()
         kind: str | None = None
         try:
             with telemetry.within("create_sandbox", {}) as span:
-                sandbox = await self._engine.create(spec, **options)
+                sandbox = await self._engine.create(spec)
                 span.set_attribute(a.SANDBOX_ID, sandbox.id)
                 return sandbox
         except BaseException as error:
@@ -71,13 +71,13 @@ class _ObservedKeeper:
         return getattr(self._keeper, name)
 
     @asynccontextmanager
-    async def acquire(self, spec: SandboxSpec, **options: Any) -> AsyncIterator[Sandbox]:
-        async with self._lent(self._keeper.acquire(spec, **options)) as sandbox:
+    async def acquire(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
+        async with self._lent(self._keeper.acquire(spec)) as sandbox:
             yield sandbox
 
     @asynccontextmanager
-    async def acquire_existing(self, spec: SandboxSpec, **options: Any) -> AsyncIterator[Sandbox | None]:
-        async with self._lent(self._keeper.acquire_existing(spec, **options)) as sandbox:
+    async def acquire_existing(self, spec: SandboxSpec) -> AsyncIterator[Sandbox | None]:
+        async with self._lent(self._keeper.acquire_existing(spec)) as sandbox:
             yield sandbox
 
     @asynccontextmanager

@@ -40,7 +40,7 @@ SNAPSHOT_KIND_RUN: SnapshotKind
 SNAPSHOT_KIND_FORK: SnapshotKind
 
 class Sandbox(_message.Message):
-    __slots__ = ("id", "thread", "image", "runtime", "created_at", "calls", "state", "idle_since", "stops_at", "stopped_since", "removed_at")
+    __slots__ = ("id", "thread", "image", "runtime", "created_at", "calls", "state", "idle_since", "stops_at", "stopped_since", "removes_at")
     ID_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
@@ -51,7 +51,7 @@ class Sandbox(_message.Message):
     IDLE_SINCE_FIELD_NUMBER: _ClassVar[int]
     STOPS_AT_FIELD_NUMBER: _ClassVar[int]
     STOPPED_SINCE_FIELD_NUMBER: _ClassVar[int]
-    REMOVED_AT_FIELD_NUMBER: _ClassVar[int]
+    REMOVES_AT_FIELD_NUMBER: _ClassVar[int]
     id: str
     thread: str
     image: str
@@ -62,8 +62,8 @@ class Sandbox(_message.Message):
     idle_since: _timestamp_pb2.Timestamp
     stops_at: _timestamp_pb2.Timestamp
     stopped_since: _timestamp_pb2.Timestamp
-    removed_at: _timestamp_pb2.Timestamp
-    def __init__(self, id: _Optional[str] = ..., thread: _Optional[str] = ..., image: _Optional[str] = ..., runtime: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., calls: _Optional[int] = ..., state: _Optional[_Union[SandboxState, str]] = ..., idle_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., stops_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., stopped_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., removed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    removes_at: _timestamp_pb2.Timestamp
+    def __init__(self, id: _Optional[str] = ..., thread: _Optional[str] = ..., image: _Optional[str] = ..., runtime: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., calls: _Optional[int] = ..., state: _Optional[_Union[SandboxState, str]] = ..., idle_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., stops_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., stopped_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., removes_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class SandboxTransition(_message.Message):
     __slots__ = ("thread", "sandbox_id", "state", "reason", "at", "engine", "id")

@@ -143,7 +143,7 @@ class SandboxServiceServicer:
         """StopSandbox stops the sandbox of a thread, as if it had been idle for long: all that runs in it ends, its files stay,
         its next call starts it again. One that is stopped already is returned as it is, so it is safe to repeat. One that is
         dead, or is not to be stopped (the operator's stopped_timeout_s is 0), is removed, and says so. NOT_FOUND where there
-        is none, FAILED_PRECONDITION, reason SANDBOX_BUSY, while a call is under way in it.
+        is none, FAILED_PRECONDITION, reason SANDBOX_BUSY, while a call is under way in it. It counts in tool_calls_per_minute.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -171,7 +171,7 @@ class SandboxServiceServicer:
         """DeleteSandbox removes the sandbox of a thread and the thread's files, for good; its messages, runs and snapshots stay.
         It takes the scope `files`, and goes past the policy's rules of paths. FAILED_PRECONDITION, reason SANDBOX_BUSY, while a
         call is under way in it, and THREAD_BUSY while a run of the thread is. NOT_FOUND where there is neither a sandbox nor
-        files; after a broken connection that says that it is done.
+        files; after a broken connection that says that it is done. It counts in tool_calls_per_minute.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -196,7 +196,8 @@ class SandboxServiceServicer:
     def ListSandboxTransitions(self, request, context):
         """ListSandboxTransitions tells what became of the tenant's sandboxes, or of one thread's, the newest first: made,
         running, stopped for being idle, resumed, failed, removed, and why. It goes with the thread, and grows old by the
-        operator's retention. What a gateway did in the moment in which it was killed is not told.
+        operator's retention. What a gateway did in the moment in which it was killed is found and told within a minute.
+        NOT_FOUND where there is no such thread.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -224,7 +225,8 @@ class SandboxServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListSnapshots(self, request, context):
-        """ListSnapshots lists snapshots, the newest first. It takes the scope `files`.
+        """ListSnapshots lists snapshots, the newest first. It takes the scope `files`. NOT_FOUND where there is neither such a
+        thread nor a snapshot of one: those that somebody asked for outlive theirs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

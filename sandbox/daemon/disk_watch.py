@@ -6,12 +6,14 @@ stopped, and the workspace counted, and files that processes hold without a name
 on. Past it everything is killed, and the calls are told. A command may run then to remove files, and is ended when it
 takes more than there was; far past the limit none is started, and only the file calls can make room.
 
-Calls that hide something from being counted (processes that let nobody look into them, files under way between
+What cannot be stopped, because its processes have each other go on, is killed as well. No program is started before the
+workspace was counted once: a daemon that is new does not know what the one before it allowed, and would allow more each
+time. Calls that hide something from being counted (processes that let nobody look into them, files under way between
 processes) are ended once the disk has shrunk by what the workspace has room for, and directories that cannot be counted
 are charged with all of that. So a limit can be passed by what is written between two looks, INTERVAL_LEAST_S near the
 limit; by _FAR_LEAST_BYTES more where others write to the disk as well, for what is within its limit is not stopped all
 the time. Tool code cannot take disk faster than it writes (tool_filter.py). Disk that others fill is of no concern here
-until less than the reserve is free: then nothing may grow.
+until less than the reserve is free: then nothing may grow, and after something did only file calls can make room.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ _SLACK_FILES = 100
 _FAR_SHARE = 4
 _FAR_LEAST_BYTES = 256 * _MIB
 _FAR_LEAST_FILES = 50_000
+# What a new directory takes of most disks.
+_DIRECTORY_BYTES = 4096
 # Growth that is let be when the disk is short for all.
 _SHORT_SLACK_BYTES = 16 * _MIB
 # Between two counts passes so many times what the last one took, unless the disk has shrunk by too much for that.
@@ -77,8 +81,9 @@ class DiskWatch:
         # What a workspace past its limit may have, so that something can be done about it.
         self._allowed_bytes: float = self._limit_bytes
         self._allowed_files = self._limit_files
-        # What it had when the disk began to be short.
+        # What it had when the disk began to be short; less when it had less after it was ended for growing.
         self._short_bytes: float | None = None
+        self._first: asyncio.Task[None] | None = None
         self._counted_s = time.monotonic()
         self._took_s = 0.0
 
@@ -93,22 +98,44 @@ class DiskWatch:
             self._free = self._disk()
             self._task = asyncio.get_running_loop().create_task(self._watch())
 
-    async def refuse_start(self) -> str:
-        """Return why no program may be started now, "" where one may: the workspace is far past its limit."""
-        if not self._on or not self._is_far():
-            return ""
-        await self._count()
-        return self._said() if self._is_far() else ""
+    async def refuse_start(self, limit_s: float | None = None) -> str:
+        """Return why no program may be started now, "" where one may.
 
-    async def refuse_process(self) -> None:
-        """Raise NO_SPACE where no program may be started now."""
-        why = await self.refuse_start()
+        The workspace is far past its limit, or grew while the disk is short. TimeoutError when it could not be counted
+        within `limit_s`.
+        """
+        if not self._on:
+            return ""
+        if self._used is None:
+            await self._count_first(limit_s)
+        if self._is_far():
+            await self._count()
+            if self._is_far():
+                return self._said()
+        if self._short_bytes is not None and await self._grew_while_short():
+            return SHORT
+        return ""
+
+    async def refuse_process(self, limit_s: float | None = None) -> None:
+        """Raise NO_SPACE where no program may be started now, and TimeoutError as refuse_start()."""
+        why = await self.refuse_start(limit_s)
         if why:
             raise _no_space(why)
 
-    def has_room(self, path: str) -> bool:
-        """Return whether something may be made at a path, as far as is known."""
-        return not self._concerns(path) or self._fits(0, 1)
+    async def admit_parents(self, path: str) -> bool:
+        """Return whether the directories above a path may be made; counts them in where there is something to make."""
+        if not self._concerns(path) or _is_directory(os.path.dirname(path)):
+            return True
+        try:
+            await self.admit_directory(os.path.dirname(path))
+        except Fault:
+            return False
+        return True
+
+    async def admit_directory(self, path: str) -> None:
+        """Count in a directory and those above it, which may be missing as well; NO_SPACE where they do not fit."""
+        depth = len(components(path))
+        await self.admit(path, depth * _DIRECTORY_BYTES, depth)
 
     def wrote(self, path: str, size_bytes: int) -> None:
         """Count in what a file call may have written, that could not be told before."""
@@ -119,7 +146,9 @@ class DiskWatch:
         """Count in what a file call is about to write to a path; NO_SPACE where it does not fit."""
         if not self._concerns(path):
             return
-        if self._used is None or not self._fits(size_bytes, files):
+        if self._used is None:
+            await self._count_first()
+        if not self._fits(size_bytes, files):
             await self._count()
             if not self._fits(size_bytes, files):
                 raise _no_space(self._said())
@@ -168,17 +197,33 @@ class DiskWatch:
             pass
         elif self._may_be_past():
             # Held meanwhile, or it would write on for as long as the counting takes.
-            await self._spawner.hold_everything()
+            ended = False
             try:
-                await self._count()
-                if self._is_past(free_bytes):
+                if not await self._holds() or await self._counts_past(free_bytes):
+                    ended = True
                     await self._end_everything()
             finally:
-                await self._spawner.release()
+                gone_on = await self._spawner.release()
+            # What ran while it was counted may have moved what it has to where that was counted already.
+            if gone_on and not ended:
+                await self._end_everything()
+            return
         else:
-            await self._count()
+            await self._count(running=True)
         if self._is_past(free_bytes):
             await self._end_everything()
+
+    async def _holds(self) -> bool:
+        """Stop everything of the tool user; return whether it is."""
+        try:
+            await self._spawner.hold_everything()
+        except OSError:
+            return False
+        return True
+
+    async def _counts_past(self, free_bytes: int) -> bool:
+        await self._count()
+        return self._is_past(free_bytes)
 
     def _measure_shrinking(self) -> int:
         free = self._disk()
@@ -202,8 +247,23 @@ class DiskWatch:
             return True
         return since_s >= max(self._took_s * _AT_EASE, _AT_EASE_LEAST_S)
 
-    async def _count(self) -> None:
-        """Count the workspace and what is held of it, and begin anew to measure what the disk shrinks by."""
+    async def _count_first(self, limit_s: float | None = None) -> None:
+        """Count what a workspace has that was not counted yet; TimeoutError when that takes longer.
+
+        It goes on whether or not anybody waits: a large one on a slow disk would never be known otherwise.
+        """
+        first = self._first = self._first or asyncio.get_running_loop().create_task(self._count())
+        done, _ = await asyncio.wait([first], timeout=limit_s)
+        if not done:
+            raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+        self._first = None
+        first.result()
+
+    async def _count(self, *, running: bool = False) -> None:
+        """Count the workspace and what is held of it, and begin anew to measure what the disk shrinks by.
+
+        What is `running` may move files to where was counted already, so less than was known is not believed then.
+        """
         async with self._counting:
             began_s = time.monotonic()
             shrunk_bytes, shrunk_files = self._shrunk_bytes, self._shrunk_files
@@ -220,6 +280,12 @@ class DiskWatch:
             for call in held.hiding if suspected else ():
                 self._spawner.mark_for_disk(call)
                 await self._spawner.kill_call(call)
+            if running and self._used is not None:
+                most_bytes, most_files = self._used.size_bytes + shrunk_bytes, self._used.files + shrunk_files
+                use.size_bytes = max(use.size_bytes, self._used.size_bytes)
+                use.files = max(use.files, self._used.files)
+                shrunk_bytes -= max(most_bytes - use.size_bytes, 0)
+                shrunk_files -= max(most_files - use.files, 0)
             self._used = use
             self._shrunk_bytes -= shrunk_bytes
             self._shrunk_files -= shrunk_files
@@ -247,7 +313,8 @@ class DiskWatch:
         self._allowed_bytes = self._allowed_files = 2**62
         await self._count()
         if self._short_bytes is not None:
-            self._short_bytes = self._least_bytes()
+            # Never more, or each command could grow again.
+            self._short_bytes = min(self._short_bytes, self._least_bytes())
 
     def _is_past(self, free_bytes: int) -> bool:
         """Return whether what was counted is more than there may be."""
@@ -258,7 +325,17 @@ class DiskWatch:
             return False
         if self._short_bytes is None:
             self._short_bytes = size_bytes
-        return size_bytes > self._short_bytes + _SHORT_SLACK_BYTES
+        return self._is_past_floor()
+
+    async def _grew_while_short(self) -> bool:
+        if not self._is_short(self._disk()[0]):
+            self._short_bytes = None
+        elif self._is_past_floor():
+            await self._count()
+        return self._is_past_floor()
+
+    def _is_past_floor(self) -> bool:
+        return self._short_bytes is not None and self._least_bytes() > self._short_bytes + _SHORT_SLACK_BYTES
 
     def _may_be_past(self) -> bool:
         return (
@@ -303,6 +380,10 @@ class DiskWatch:
     def _said(self) -> str:
         size_bytes, files = self.used
         return FULL.format(size=size_bytes, files=files, limit=self._limit_bytes, most=self._limit_files)
+
+
+def _is_directory(path: str) -> bool:
+    return os.path.isdir(path)
 
 
 async def _through(steps: Iterator[None]) -> None:

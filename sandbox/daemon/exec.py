@@ -70,13 +70,14 @@ class Executor:
         kills_before = self._cgroup.observe_kills()
         refused_before = self._cgroup.pids_refused()
         started_ns = time.monotonic_ns()
-        if self._disk is not None:
-            if await self._disk.refuse_start():
-                await frames.send(wire.Reply(exec=wire.ExecReply(outcome=wire.OUTCOME_DISK_LIMIT, errno=errno.EDQUOT)))
-                return
-            self._disk.begin()
         try:
             limit_s = min(program.timeout_s or START_LIMIT_S, START_LIMIT_S)
+            if self._disk is not None:
+                if await self._disk.refuse_start(limit_s):
+                    refusal = wire.ExecReply(outcome=wire.OUTCOME_DISK_LIMIT, errno=errno.EDQUOT)
+                    await frames.send(wire.Reply(exec=refusal))
+                    return
+                self._disk.begin()
             process = await self._spawner.start(program.argv, program.env, program.cwd, io.stdio(), limit_s=limit_s)
         except OSError as error:
             reply.outcome = _START_OUTCOMES.get(error.errno or 0, wire.OUTCOME_FAILED_TO_START)
@@ -154,4 +155,4 @@ async def _feed(stdin: InputPipe, given: InputStream) -> None:
     """Pass input on to the program until the caller ends it."""
     while (data := await given.read()) is not None:
         await stdin.write(data)
-    stdin.close()
+    stdin.end()

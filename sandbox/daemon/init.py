@@ -12,7 +12,7 @@ import socket
 import sys
 from types import FrameType
 
-from sandbox.daemon.call_tree import hold_everything, kill_call_tree, kill_strays, release, signal_call_tree
+from sandbox.daemon.call_tree import Hold, hold_everything, kill_call_tree, kill_strays, release, signal_call_tree
 from sandbox.daemon.control_wire import (
     DONE,
     EXITED,
@@ -42,7 +42,7 @@ class Init:
         self._control = control
         self._server_pid = server_pid
         self._nursery = Nursery(tool)
-        self._held: list[int] = []
+        self._hold = Hold()
         self._calls: dict[int, int] = {}  # pid of a call's first process -> call; only while it is not reaped
         self._server_status: int | None = None
 
@@ -116,9 +116,9 @@ class Init:
             if kind == KILL_STRAYS:
                 return kill_strays(decode_calls(rest), self._reap)
             if kind == HOLD:
-                return hold_everything(self._held)
+                return hold_everything(self._hold)
             if kind == RELEASE:
-                return release(self._held)
+                return release(self._hold)
             if kind == SIGNAL_TREE:
                 return signal_call_tree(call, number)
             if kind == SIGNAL:

@@ -196,6 +196,10 @@ class InputPipe:
     def close(self) -> None:
         """Close both ends this process holds: the program reads the end of its input."""
         self.close_read_end()
+        self.end()
+
+    def end(self) -> None:
+        """Close the end that is written to; a program that has yet to start reads what was written before."""
         if self._fd >= 0:
             self._loop.remove_writer(self._fd)
             os.close(self._fd)

@@ -29,7 +29,7 @@ from sandbox.daemon.process_request import (
     check_write_id,
 )
 from sandbox.daemon.process_streams import ProcessStreams
-from sandbox.daemon.spawner import Spawner
+from sandbox.daemon.spawner import START_LIMIT_S, Spawner
 from sandbox.v1 import channel_pb2 as wire
 
 KEPT_LIMIT = 64
@@ -110,7 +110,10 @@ class Processes:
     async def _spawn(self, request: StartRequest) -> BackgroundProcess:
         name = repr(request.argv[0][:200])[1:]
         if self._disk is not None:
-            await self._disk.refuse_process()
+            try:
+                await self._disk.refuse_process(START_LIMIT_S)
+            except OSError as error:
+                raise _start_fault(error, name) from None
             self._disk.begin()
         try:
             streams = ProcessStreams(request, self._workspace, self._pace)

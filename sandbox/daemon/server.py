@@ -184,7 +184,7 @@ class Server:
             case "list":
                 return await tree_files.list_directory(request.list)
             case "mkdir":
-                await self._disk.admit(request.mkdir.path, 0)
+                await self._disk.admit_directory(request.mkdir.path)
                 return tree_files.make_directory(request.mkdir)
             case "remove":
                 return await tree_files.remove(request.remove)

@@ -181,12 +181,15 @@ class Spawner:
                 process.past_disk = True
 
     async def hold_everything(self) -> int:
-        """Stop everything of the tool user, but for what is stopped; return how many processes release() lets go."""
+        """Stop everything of the tool user, but for what is stopped; return how many processes release() lets go.
+
+        TimeoutError when some go on nevertheless. release() is due then too.
+        """
         return await self._ask(ORDER.pack(HOLD, 0, 0))
 
-    async def release(self) -> None:
-        """Have what was held go on."""
-        await self._ask(ORDER.pack(RELEASE, 0, 0))
+    async def release(self) -> int:
+        """Have what was held go on; return how many processes did so before, whatever had them."""
+        return await self._ask(ORDER.pack(RELEASE, 0, 0))
 
     async def kill_everything(self) -> int:
         """SIGKILL everything of the tool user; return how many processes survived."""

@@ -1,8 +1,10 @@
 """A filter of system calls in which tool code is born, besides the engine's: none that takes disk in no time.
 
-fallocate() takes as much of a disk as there is within a millisecond. What only watches how much a sandbox uses
-(disk_watch.py) would always come too late, so tool code has to write what it wants to have. A program is told what file
-systems that know no such call say, and does without. io_uring would be a way around.
+fallocate() takes as much of a disk as there is within a millisecond, and so does one byte in a file that is to grow by
+a gigabyte at a time, an attribute of XFS. What only watches how much a sandbox uses (disk_watch.py) would always come
+too late, so tool code has to write what it wants to have. Nor may it set the other attributes of files: among them are
+the project whose quota a file counts for, and whether what is made in a directory counts for its project. A program is
+told what file systems that know no such call say, and does without. io_uring would be a way around.
 """
 
 import os
@@ -21,11 +23,13 @@ _NUMBER_AT, _ARCHITECTURE_AT, _SECOND_ARGUMENT_AT = 0, 4, 24  # the lower half, 
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000
 # Of fallocate's modes those that give back: punch a hole, collapse a range.
 _GIVING_BACK = 0x02 | 0x08
-# The same by ioctl, of type X whatever the size of their argument: ALLOCSP, ALLOCSP64, RESVSP, RESVSP64, ZERO_RANGE.
+# The same by ioctl, whatever the size of their argument. Of type X: ALLOCSP, ALLOCSP64, RESVSP, RESVSP64, ZERO_RANGE
+# and FSSETXATTR, which sets attributes; of type f: SETFLAGS, which sets some of these.
 _TYPE_AND_NUMBER = 0xFFFF
-_TAKING = tuple(0x5800 | number for number in (10, 36, 40, 42, 57))
+_TAKING = (*(0x5800 | number for number in (10, 36, 40, 42, 57, 32)), 0x6602)
 _X32 = 0x40000000
-_IO_URING_SETUP = 425
+# Numbers that are the same on all machines. The second sets attributes as FSSETXATTR does, since Linux 6.17.
+_IO_URING_SETUP, _FILE_SETATTR = 425, 469
 
 # Of a machine, the numbers that each kind of program it runs has: architecture, fallocate, ioctl.
 _CALLS = {
@@ -62,7 +66,10 @@ def tool_filter(machine: str) -> list[Instruction]:
 def _of_architecture(fallocate: tuple[int, ...], ioctl: tuple[int, ...]) -> list[Instruction]:
     part: list[Instruction] = [
         (_LOAD, 0, 0, _NUMBER_AT),
-        *_refusing((_IO_URING_SETUP, _X32 | _IO_URING_SETUP), [(_RETURN, 0, 0, _REFUSE | _ENOSYS)]),
+        *_refusing(
+            (_IO_URING_SETUP, _X32 | _IO_URING_SETUP, _FILE_SETATTR, _X32 | _FILE_SETATTR),
+            [(_RETURN, 0, 0, _REFUSE | _ENOSYS)],
+        ),
         *_refusing(
             fallocate,
             [

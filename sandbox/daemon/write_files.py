@@ -31,7 +31,7 @@ async def write(
 
     What makes a file smaller fits always.
     """
-    with Place(request.path, make_parents=disk is None or disk.has_room(request.path)) as place:
+    with Place(request.path, make_parents=disk is None or await disk.admit_parents(request.path)) as place:
         if not place.names:
             raise Fault(wire.FAILURE_KIND_IS_A_DIRECTORY, "/ is a directory; a file was expected", errno.EISDIR)
         existing = place.stat_or_none()

@@ -130,13 +130,27 @@ def check_volume(body: Any) -> None:
         raise Refused("volume: its name begins with airlock-, its driver is local, and its one option is size")
 
 
+def check_binds(found: Mapping[str, Any], channel_root: Path) -> None:
+    """Raise Refused for a container, as GET /containers/{id}/json tells of it, that has more of the host than channels.
+
+    Of what it was made from they may be links by now.
+    """
+    for mount in found.get("Mounts") or ():
+        if mount.get("Type") not in ("volume", "tmpfs"):
+            _check_source(mount.get("Source"), channel_root)
+
+
+def _check_source(source: Any, channel_root: Path) -> None:
+    name = PurePosixPath(source).name if isinstance(source, str) else ""
+    plain = _SANDBOX_ID.fullmatch(name) and source == f"{channel_root}/{name}"
+    if not plain or not _directory(channel_root / name):
+        raise Refused(f"Mounts: of the host only a directory in {channel_root} may be mounted")
+
+
 def _check_mount(mount: Any, channel_root: Path) -> None:
     if isinstance(mount, dict) and mount.get("Type") == "bind":
         source = mount.get("Source")
-        name = PurePosixPath(source).name if isinstance(source, str) else ""
-        plain = _SANDBOX_ID.fullmatch(name) and source == f"{channel_root}/{name}"
-        if not plain or not _directory(channel_root / name):
-            raise Refused(f"Mounts: of the host only a directory in {channel_root} may be mounted")
+        _check_source(source, channel_root)
         if {**mount, "ReadOnly": False} != {
             "Type": "bind",
             "Source": source,

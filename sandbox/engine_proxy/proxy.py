@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from sandbox.container_config import INSTANCE_LABEL
-from sandbox.engine_proxy.container_body import NEVER_STARTED, Refused, check_container, check_volume
+from sandbox.engine_proxy.container_body import NEVER_STARTED, Refused, check_binds, check_container, check_volume
 from sandbox.engine_proxy.request_head import LIMIT_BYTES, BadRequest, Head, read_head
 from sandbox.engine_proxy.routes import Route, route_of
 
@@ -60,10 +60,17 @@ class EngineProxy:
     engine: Path
     channel_root: Path
     _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONNECTIONS))
+    # The loop holds its tasks weakly, and asyncio lets go of a connection's once its client has closed.
+    _serving: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def serve(self, listen: socket.socket) -> asyncio.Server:
         """Answer at a socket that listening_socket() made."""
-        return await asyncio.start_unix_server(self._serve, sock=listen, limit=LIMIT_BYTES)
+        return await asyncio.start_unix_server(self._take, sock=listen, limit=LIMIT_BYTES)
+
+    def _take(self, reader: StreamReader, writer: StreamWriter) -> None:
+        serving = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._serving.add(serving)
+        serving.add_done_callback(self._serving.discard)
 
     async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
         async with self._places:
@@ -102,6 +109,9 @@ class EngineProxy:
                 return
             if route.starts and found.get("Path") == NEVER_STARTED:
                 raise Refused("this container is never started")
+            if route.starts:
+                # What a channel was made of may have been exchanged since, and is mounted now.
+                check_binds(found, self.channel_root)
             # By its id, for in the meantime its name may be another's.
             path = f"/containers/{found['Id']}{path.removeprefix(f'/containers/{container}')}"
         body = await self._body(reader, head, route)

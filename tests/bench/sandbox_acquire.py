@@ -28,6 +28,7 @@ from sandbox.engine import Engine, SandboxLimits, SandboxSpec
 from sandbox.pooled_engine import PooledEngine
 from sandbox.sandbox_keeper import SandboxKeeper
 from sandbox.spares import SpareKind
+from tests.sandbox_keeper import make_keeper
 
 _IMAGE = "airlock-sandbox"
 _INSTANCE = "bench-acquire"
@@ -60,7 +61,7 @@ async def _keeping(engine: DockerEngine, ready: int) -> AsyncIterator[tuple[Sand
     """Have a keeper around a pool that makes so many when it is told to tend, and nothing of itself."""
     pool = PooledEngine(cast(Engine, engine), engine, limit=ready)
     pool.keep(SpareKind.of(_spec("", "")), ready)
-    keeper = SandboxKeeper(cast(Engine, pool), max_live=4 * _BURST, max_live_per_tenant=4 * _BURST)
+    keeper = make_keeper(cast(Engine, pool), max_live=4 * _BURST, max_live_per_tenant=4 * _BURST)
     try:
         yield keeper, pool
     finally:

@@ -17,13 +17,13 @@ from sandbox import container_config as config
 from sandbox.docker_engine import DockerEngine
 from sandbox.engine import Sandbox, SandboxSpec
 from sandbox.errors import DaemonLost, EngineUnavailable
-from sandbox.sandbox_keeper import SandboxKeeper
 from sandbox.thread_lock import Note
 from tests.chaos.own_engine import EngineRefused, OwnEngine, kill_all, own_engine
 from tests.gateway_process import make_home, served
 from tests.integration.sandbox import live_engine
 from tests.integration.sandbox.live_engine import instance_id, kill, run, text
 from tests.integration.sandbox.made_images import busybox, image
+from tests.sandbox_keeper import make_keeper
 
 RUNTIME_IMAGE = "airlock-runtime"
 
@@ -144,7 +144,7 @@ async def test_a_call_in_a_container_that_is_taken_away_is_lost_and_the_next_one
     ground: Ground, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = ground.engine()
-    keeper = SandboxKeeper(engine)
+    keeper = make_keeper(engine)
     async with keeper.acquire(ground.spec()) as sandbox:
         assert (await run(sandbox.shell, "echo t > /workspace/a")).outcome == "exited"
         if how == "paused":  # nothing but time tells of it

@@ -9,17 +9,22 @@ from __future__ import annotations
 import asyncio
 import os
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import pytest_asyncio
 
+from gateway.calls.counted_creation import counted_creation
+from gateway.policy.document import QuotasSection
+from gateway.quotas import Quotas
+from gateway.storage.quota_store import Hold, QuotaStore, Take
 from gateway.telemetry.observed_sandboxes import observed_engine
 from sandbox.docker_engine import DockerEngine
 from sandbox.docker_requests import DockerRequests
 from sandbox.engine import Engine, Sandbox, SandboxSpec
+from sandbox.fair_creation import fair_creation
 from sandbox.image_pulls import ImagePulls, pulling_engine
 from sandbox.memory_engine import MemoryEngine
 from sandbox.pooled_engine import PooledEngine
@@ -103,12 +108,30 @@ class MemoryGround(Ground):
 def _around(engine: Engine) -> Engine:
     """Return every engine around an engine that there is, in the order of gateway/composition/sandboxes.py."""
     pulls = ImagePulls(DockerRequests("unix:///nonexistent/docker.sock"))
-    return observed_engine(pulling_engine(_pooled(engine), pulls), watching().telemetry)
+    observed = observed_engine(pulling_engine(_pooled(engine), pulls), watching().telemetry)
+    return counted_creation(observed, Quotas(cast(QuotaStore, _NeverFull())), _quotas_of)
+
+
+class _NeverFull:
+    """Stands for the database's counters of quotas."""
+
+    async def take(self, tenant: str, takes: Sequence[Take] = (), held: Sequence[Hold] = ()) -> Sequence[str]:
+        """Refuse nothing; the names of what is used up would be returned."""
+        assert tenant
+        assert takes
+        assert not held
+        return ()
+
+
+async def _quotas_of(tenant: str) -> QuotasSection:
+    """Return quotas of sandboxes, so that they are counted."""
+    assert tenant
+    return QuotasSection(sandboxes_per_minute=1_000)
 
 
 def _pooled(engine: Engine) -> Engine:
     """Return an engine whose new sandboxes are all from the pool, made for each right before it is asked for."""
-    return cast(Engine, _AlwaysReady(engine, cast(Spares, engine)))
+    return cast(Engine, _AlwaysReady(fair_creation(engine), cast(Spares, engine)))
 
 
 class _AlwaysReady(PooledEngine):
@@ -116,15 +139,15 @@ class _AlwaysReady(PooledEngine):
         super().__init__(engine, spares, limit=1)
         self._turn = asyncio.Lock()
 
-    async def create(self, spec: SandboxSpec, **options: Any) -> Sandbox:
+    async def create(self, spec: SandboxSpec) -> Sandbox:
         if self.has(spec) or self.stopped(spec) is not None:
-            return await super().create(spec, **options)
+            return await super().create(spec)
         async with self._turn:
             kind = SpareKind.of(spec)
             self.keep(kind, 1)
             await self.tend()
             try:
-                return await super().create(spec, **options)
+                return await super().create(spec)
             finally:
                 self.forget(kind)
                 await self.tend()

@@ -456,7 +456,7 @@ async def test_what_there_is_is_listed_in_its_state_and_since_when_nobody_uses_i
         assert since_s is not None
         assert found[thread].created_s - 1 <= since_s, "the clock of a file system may be a tick behind"
     assert {one.thread for one in await engine.live("tenant-a")} == {"used", "idle"}
-    assert engine.resting() == 1
+    assert engine.stopped_count() == 1
 
 
 async def test_what_becomes_of_a_sandbox_is_told_as_it_happens_and_why(ground: Ground) -> None:

@@ -76,7 +76,7 @@ class Composed:
     def remove(self) -> None:
         for name in ("gateway", "engine"):
             self.docker("stop", "--time", "40", f"{self.name}.{name}", check=False)
-            self.docker("rm", "--force", f"{self.name}.{name}", check=False)
+            self.docker("rm", "--force", "--volumes", f"{self.name}.{name}", check=False)
         for volume in ("state", "engine"):
             self.docker("volume", "rm", f"{self.name}-{volume}", check=False)
 

@@ -29,7 +29,7 @@ from tests.docker_state import containers_of, volumes_of
 from tests.gateway_process import Home, airlock, make_home, served
 from tests.integration.gateway.killed_runs import KilledRuns
 
-KILLS = int(os.environ.get("AIRLOCK_KILLS", "10"))
+KILLS = int(os.environ.get("AIRLOCK_KILLS", "6"))
 THREADS = ("t0", "t1", "t2", "t3", "t4")
 POINTS = KILLS * len(THREADS)
 ENV = {"OPENAI_API_KEY": "none", "NO_PROXY": "127.0.0.1"}

@@ -22,6 +22,10 @@ async def test_files_are_kept_and_put_back_into_the_thread_and_into_another(pair
         assert await client.get_snapshot(kept.id) == kept
         await client.call_tool("execute", {"command": "echo two > d/a; touch b"}, thread="s1")
         assert await client.restore_snapshot(kept.id) == "s1"
+        async for told in client.watch_sandbox_transitions(thread="s1", after_id=0):
+            if told.state == "removed":
+                assert told.reason == "its thread's files are being replaced"
+                break
         found = await client.call_tool("execute", {"command": "ls; cat d/a"}, thread="s1")
         assert found.content == "d\none\n"
         assert await client.restore_snapshot(kept.id, thread="s2") == "s2"
@@ -32,8 +36,8 @@ async def test_files_are_kept_and_put_back_into_the_thread_and_into_another(pair
         await client.delete_snapshot(kept.id)
         with pytest.raises(NotFound):
             await client.restore_snapshot(kept.id)
-        told = pair.home.rows("SELECT kind FROM audit_records WHERE thread = 's1' AND kind LIKE 'snapshot%'")
-        assert sorted(told) == [("snapshot_created",), ("snapshot_deleted",), ("snapshot_restored",)]
+        kinds = pair.home.rows("SELECT kind FROM audit_records WHERE thread = 's1' AND kind LIKE 'snapshot%'")
+        assert sorted(kinds) == [("snapshot_created",), ("snapshot_deleted",), ("snapshot_restored",)]
 
 
 async def test_a_request_makes_one_snapshot_and_its_id_is_good_for_no_other(pair: Pair) -> None:

@@ -52,6 +52,7 @@ class Told:
 @pytest.fixture(scope="module")
 def all_told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
     home = make_home(tmp_path_factory.mktemp("telemetry"))
+    home.configure(sandbox={"keep_workspaces": False, "pool_limit": 1})  # it has metrics as well
     exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     with pytest.MonkeyPatch.context() as patch:
@@ -72,6 +73,7 @@ async def _scenario(home: Home, exporter: InMemorySpanExporter, provider: Tracer
                 "metrics_listen": "127.0.0.1:0",
                 "record_arguments": True,
                 "record_results": True,
+                "sandbox_usage_s": 1,
             },
         )
         # Stopped beside this loop, in which the receiver has to answer meanwhile.
@@ -206,7 +208,7 @@ def test_every_alert_is_on_metrics_that_a_gateway_has_and_stands_in_the_document
 def test_the_scrape_has_every_metric_of_the_table(all_told: Told) -> None:
     families = {line.split()[2] for line in all_told.scrape.splitlines() if line.startswith("# TYPE ")}
     for metric in METRICS:
-        family = metric.name.replace(".", "_") + ("_seconds" if metric.unit == "s" else "")
+        family = metric.name.replace(".", "_") + {"s": "_seconds", "By": "_bytes"}.get(metric.unit, "")
         assert {family, f"{family}_total"} & families, metric.name
 
 

@@ -16,7 +16,6 @@ import pytest
 from sandbox.container_config import RUNTIME_DIRECTORY
 from sandbox.docker_engine import DockerEngine
 from sandbox.errors import EngineUnavailable, ImageMissing, NoSpace, SandboxUnavailable, TooLarge
-from sandbox.sandbox_keeper import SandboxKeeper
 from tests.integration.sandbox.live_engine import (
     IMAGE,
     LIMITS,
@@ -27,6 +26,7 @@ from tests.integration.sandbox.live_engine import (
     spec,
     text,
 )
+from tests.sandbox_keeper import make_keeper
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -139,7 +139,7 @@ async def test_a_runtime_image_of_another_release_is_refused_before_anything_of_
 
 
 async def test_a_container_that_dies_in_the_middle_is_replaced_with_its_files(engine: DockerEngine) -> None:
-    keeper = SandboxKeeper(engine)
+    keeper = make_keeper(engine)
     async with keeper.acquire(spec("dies")) as first:
         await first.files.write("/workspace/a", b"kept")
         subprocess.run(["docker", "kill", *_containers(engine, first.id)], check=True, capture_output=True)

@@ -19,7 +19,6 @@ import pytest_asyncio
 from gateway.client import Client
 from sandbox.docker_engine import DockerEngine
 from sandbox.engine import Sandbox
-from sandbox.sandbox_keeper import SandboxKeeper
 from tests.docker_state import containers_of, volumes_of
 from tests.gateway_process import make_home, served
 from tests.integration.sandbox.live_engine import (
@@ -33,6 +32,7 @@ from tests.integration.sandbox.live_engine import (
     spec,
     text,
 )
+from tests.sandbox_keeper import make_keeper
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -122,7 +122,7 @@ async def test_a_sandbox_that_is_taken_over_is_the_thread_s_for_good(restarts: R
     left = await restarts.left()
     await start(left, "p")
     engine = restarts.engine()
-    keeper = SandboxKeeper(engine)
+    keeper = make_keeper(engine)
     await keeper.adopt(await engine.reconcile())
     assert keeper.live == 1
     for _ in range(2):
@@ -139,7 +139,7 @@ async def test_what_nobody_asks_for_goes_when_it_was_idle_for_long_enough(restar
     await restarts.left()
     engine = restarts.engine()
     now_s = 0.0
-    keeper = SandboxKeeper(engine, idle_timeout_s=60, clock=lambda: now_s)
+    keeper = make_keeper(engine, idle_timeout_s=60, clock=lambda: now_s)
     await keeper.adopt(await engine.reconcile())
     keeper.sweep()
     await keeper.settled()
@@ -251,7 +251,7 @@ async def test_an_orderly_stop_removes_what_was_taken_over_or_only_found_unless_
 ) -> None:
     left = await restarts.left()
     keeping = restarts.engine()
-    keeper = SandboxKeeper(keeping)
+    keeper = make_keeper(keeping)
     await keeper.adopt(await keeping.reconcile())
     async with keeper.acquire(spec("left")):
         pass
@@ -262,7 +262,7 @@ async def test_an_orderly_stop_removes_what_was_taken_over_or_only_found_unless_
     assert len(containers_of(restarts.instance)) == 2
 
     removing = restarts.engine()
-    keeper = SandboxKeeper(removing)
+    keeper = make_keeper(removing)
     found = await removing.reconcile()
     assert {sandbox.id for sandbox in found} == {left.id, other.id}
     await keeper.adopt(found)

@@ -19,6 +19,7 @@ from sandbox.errors import SandboxBusy, SandboxUnavailable
 from sandbox.sandbox_keeper import SandboxKeeper
 from tests.docker_state import containers_of, volumes_of
 from tests.integration.sandbox.live_engine import LIMITS, RUNTIME_IMAGE, instance_id, kill, run, spec, text
+from tests.sandbox_keeper import make_keeper
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -36,7 +37,7 @@ class Shared:
     def process(self, *, max_live: int = 8) -> tuple[DockerEngine, SandboxKeeper]:
         """Return another process' engine and keeper."""
         engine = DockerEngine(instance=self.instance, channel_root=self.channels, runtime_image=RUNTIME_IMAGE)
-        keeper = SandboxKeeper(engine, idle_timeout_s=60, max_live=max_live, clock=lambda: self.now_s)
+        keeper = make_keeper(engine, idle_timeout_s=60, max_live=max_live, clock=lambda: self.now_s)
         self.engines.append(engine)
         self.keepers.append(keeper)
         return engine, keeper

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import subprocess
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from sandbox import docker_requests
 from sandbox.docker_engine import DockerEngine
 from sandbox.engine import Sandbox
 from sandbox.errors import EngineUnavailable
-from sandbox.sandbox_keeper import SandboxKeeper
 from sandbox.thread_lock import ThreadLock
 from sandbox.transition import Transition
 from tests.docker_state import containers_of, volumes_of
@@ -29,6 +30,7 @@ from tests.integration.sandbox.live_engine import (
     spec,
     text,
 )
+from tests.sandbox_keeper import make_keeper
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -133,7 +135,7 @@ async def test_a_stopped_sandbox_uses_no_memory_is_not_live_and_is_started_with_
 async def test_what_no_call_uses_is_stopped_by_its_keeper_and_lent_again(processes: Processes) -> None:
     engine = processes.engine()
     now_s = 0.0
-    keeper = SandboxKeeper(engine, idle_timeout_s=60, stopped_timeout_s=3600, clock=lambda: now_s)
+    keeper = make_keeper(engine, idle_timeout_s=60, stopped_timeout_s=3600, clock=lambda: now_s)
     async with keeper.acquire(spec("t")) as first:
         pass
     now_s = 60.0
@@ -232,16 +234,42 @@ async def test_kill_9_in_the_midst_of_stopping_or_starting_leaves_one_sandbox_wi
     assert list(processes.channels.glob("stopped/*")) == []
 
 
-async def test_a_caller_that_gives_up_while_it_is_started_leaves_it_stopped(processes: Processes) -> None:
+@pytest.mark.parametrize("at", ["before it is started", "after it was started", "before it is verified"])
+async def test_a_caller_that_gives_up_while_it_is_started_leaves_it_stopped(
+    processes: Processes, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = processes.engine()
     was = await stopped_one(engine)
-    for delay_s in (0.0, 0.01, 0.05):
-        asking = asyncio.ensure_future(engine.create(spec("t")))
-        done, _ = await asyncio.wait({asking}, timeout=delay_s)
-        if done:
-            break
-        asking.cancel()
-        await asyncio.wait({asking})
+    loop, reached, given_up = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+    start_again = docker_requests.start_again
+
+    def waiting(client: docker_requests.Client, name: str) -> None:
+        if at == "after it was started":
+            start_again(client, name)
+        loop.call_soon_threadsafe(reached.set)
+        assert given_up.wait(60)
+        if at == "before it is started":
+            start_again(client, name)
+
+    async def never(*_: object) -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    if at == "before it is verified":
+        monkeypatch.setattr(engine, "_verify", never)
+    else:
+        monkeypatch.setattr(docker_requests, "start_again", waiting)
+    asking = asyncio.ensure_future(engine.create(spec("t")))
+    async with asyncio.timeout(60):
+        await reached.wait()
+    asking.cancel()
+    await asyncio.wait({asking})
+    assert asking.cancelled()
+    given_up.set()
+    monkeypatch.undo()
+    stopped = await engine.stop("tenant-a", "t")  # behind the gate, so after what was begun is undone
+    assert stopped is not None
+    assert (stopped.id, stopped.state, processes.running(), processes.stopped) == (was.id, "idle_stopped", 0, 1)
     await resumed(engine, was)
 
 
@@ -291,7 +319,7 @@ async def test_what_is_stopped_goes_when_it_is_told_to_with_its_thread_with_its_
 async def test_a_sandbox_past_its_lifetime_is_replaced_once_nobody_uses_it(processes: Processes) -> None:
     engine = processes.engine(lifetime_s=100)
     now_s = 0.0
-    keeper = SandboxKeeper(engine, stopped_timeout_s=3600, clock=lambda: now_s)
+    keeper = make_keeper(engine, stopped_timeout_s=3600, clock=lambda: now_s)
     async with keeper.acquire(spec("t")) as first:
         processes.now_s += 100
         async with keeper.acquire(spec("t")) as same:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import threading
 from collections.abc import Callable
 
 import pytest
 
 from sandbox.docker_engine import DockerEngine
-from sandbox.errors import SandboxBusy, WorkspaceIncomplete
+from sandbox.errors import NoSpace, SandboxBusy, WorkspaceIncomplete
 from sandbox.workspace_archive import Contents, WorkspaceEntry
 from tests.docker_state import volumes_of
-from tests.integration.sandbox.live_engine import run, spec, text
+from tests.integration.sandbox.live_engine import LIMITS, run, spec, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 Tree = dict[WorkspaceEntry, bytes]
@@ -76,6 +78,42 @@ async def test_a_workspace_in_use_is_not_replaced(engine: DockerEngine) -> None:
     sandbox.give_back()
     assert text(await run(sandbox.shell, "ls")) == "mine\n"
     await engine.remove(sandbox.id)
+
+
+async def test_a_restore_that_would_not_leave_the_reserve_costs_nothing_of_what_is_there(engine: DockerEngine) -> None:
+    sandbox = await engine.create(spec("short"))
+    await run(sandbox.shell, "touch old")
+    # More than any disk has, but for what is not known to be coming.
+    for reserve_bytes, size_bytes in ((2**60, 0), (1, 2**60)):
+        limits = dataclasses.replace(LIMITS, disk_reserve_bytes=reserve_bytes)
+        short = dataclasses.replace(spec("short"), limits=limits)
+        with pytest.raises(NoSpace, match="reserve"):
+            await engine.replace_workspace(short, giving({}), size_bytes=size_bytes)
+    assert text(await run(sandbox.shell, "ls")) == "old\n"
+    await engine.remove(sandbox.id)
+
+
+async def test_one_tenant_s_streams_leave_room_for_another_s_however_many_there_are(engine: DockerEngine) -> None:
+    going_on, begun = threading.Event(), asyncio.Queue[str]()
+    loop = asyncio.get_running_loop()
+
+    def slow() -> Contents:
+        loop.call_soon_threadsafe(begun.put_nowait, "a")
+        assert going_on.wait(60)
+        yield WorkspaceEntry("", "directory", 0o755), iter(())
+
+    many = [asyncio.create_task(engine.replace_workspace(spec(f"many{one}"), slow)) for one in range(4)]
+    try:
+        await begun.get()
+        other = spec("one", tenant="tenant-b")
+        async with asyncio.timeout(50):
+            await engine.replace_workspace(other, giving({WorkspaceEntry("x", "file", 0o600, 0, 1): b"x"}))
+            assert await engine.save_workspace(other, tree_of)
+        assert not any(one.done() for one in many)
+    finally:
+        going_on.set()
+        ended = await asyncio.gather(*many, return_exceptions=True)
+    assert ended == [None] * 4
 
 
 async def test_what_breaks_off_leaves_no_half_of_it(engine: DockerEngine) -> None:

@@ -167,6 +167,17 @@ for number in numbers():
     fill(os.open(f'{number}', os.O_WRONLY | os.O_CREAT))
 hold()
 """,
+    "processes that have each other go on while they are counted": """
+def spin():
+    signal.signal(signal.SIGCONT, signal.SIG_IGN)
+    while True:
+        os.kill(-1, signal.SIGCONT)
+for _ in range(20):
+    fork(spin)
+for number in numbers():
+    fill(os.open(f'{number}', os.O_WRONLY | os.O_CREAT))
+hold()
+""",
     "names without end": """
 for number in range(1_000_000):
     os.symlink('x', f'{number:0250}')
@@ -275,6 +286,25 @@ async def test_far_past_the_limit_nothing_is_started_until_file_calls_made_room(
     assert told(await run(sandbox.shell, "echo started")) == ("exited", " started\n")
 
 
+async def test_a_stop_before_each_command_leads_no_further_than_far_past_the_limit(engine: DockerEngine) -> None:
+    asked = dataclasses.replace(SPEC, thread="disk-stops")
+    # Far past: a quarter and at least 256 MiB. A stop loses what the daemon knew.
+    try:
+        for number in range(2):
+            sandbox = await engine.create(asked)
+            said = await run(sandbox.shell, "echo begun")
+            if number:
+                assert (said.outcome, text(said)) == ("disk_limit", "")
+            else:
+                name = workspace_volume(engine._instance, asked.tenant, asked.thread)
+                file = Path(docker.from_env().volumes.get(name).attrs["Mountpoint"]) / "put-there"
+                with file.open("wb") as opened:
+                    os.posix_fallocate(opened.fileno(), 0, 400 * MIB)
+                await engine.stop(asked.tenant, asked.thread)
+    finally:
+        await engine.remove_of(asked.tenant, asked.thread)
+
+
 async def test_many_names_of_one_file_and_files_with_holes_take_what_they_take(sandbox: Sandbox) -> None:
     program = """
 fill(os.open('one', os.O_WRONLY | os.O_CREAT), 40 * MIB)
@@ -309,6 +339,15 @@ for mode in (0, KEEP_SIZE, ZERO_RANGE):
 reserve = ctypes.create_string_buffer(struct.pack('=hhqqiI16x', 0, 0, 0, 40 * MIB, 0, 0), 48)
 for request in (0x40305828, 0x4030582a, 0x40305839, 0x402c582a):
     assert refused(IOCTL, fd, request, reserve) == errno.EOPNOTSUPP, request
+# Attributes: a size to grow by, a project. Those it has are set, which any file system lets the owner.
+GETXATTR, SETXATTR, GETFLAGS, SETFLAGS, FILE_SETATTR = 0x801c581f, 0x401c5820, 0x80086601, 0x40086602, 469
+for get, set_it, size_bytes in ((GETXATTR, SETXATTR, 28), (GETFLAGS, SETFLAGS, 8)):
+    has = ctypes.create_string_buffer(size_bytes)
+    libc.syscall(IOCTL, fd, get, has)
+    assert refused(IOCTL, fd, set_it, has) == errno.EOPNOTSUPP, hex(set_it)
+has = ctypes.create_string_buffer(24)
+assert refused(FILE_SETATTR, fd, b'', has, ctypes.c_long(24), 0x1000) in (errno.ENOSYS, errno.EPERM)
+size = ctypes.c_long(40 * MIB)
 assert refused(IO_URING_SETUP, 1, ctypes.create_string_buffer(256)) in (errno.ENOSYS, errno.EPERM)
 assert os.fstat(fd).st_blocks == 0
 os.posix_fallocate(fd, 0, MIB)
@@ -333,7 +372,14 @@ async def test_nothing_grows_while_the_host_has_less_than_its_reserve(engine: Do
         ended = await run(sandbox.shell, python(ATTACKS["many files"]), timeout_s=50)
         assert ended.outcome == "disk_limit"
         assert "nearly full" in ended.message
-        assert told(await run(sandbox.shell, "rm [0-9]*; cat file")) == ("exited", " little\n")
+        refused = await run(sandbox.shell, "rm [0-9]*")
+        assert (refused.outcome, "nothing is started" in refused.message) == ("disk_limit", True)
+        with pytest.raises(NoSpace, match="reserve"):
+            await sandbox.processes.start("p", [b"true"], **STARTING)
+        for entry in (await sandbox.files.ls("/workspace")).entries:
+            if entry.name != "file":
+                await sandbox.files.remove(f"/workspace/{entry.name}")
+        assert told(await run(sandbox.shell, "cat file")) == ("exited", " little\n")
     finally:
         await engine.remove(sandbox.id)
 

@@ -43,6 +43,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("tenants:\n  Not/AName:\n    policy: x\n", "tenants"),
         (GOOD + "sandbox: {max_live: 0}\n", "max_live"),
         (GOOD + "sandbox: {on_stop: leave}\n", "on_stop"),
+        (GOOD + "sandbox: {pool_min: 5, pool_limit: 2}\n", "pool_min: 5 is more than pool_limit: 2"),
         (GOOD + "sandbox: {on_stop: keep, keep_workspaces: false}\n", "keep_workspaces: true"),
         ("a: [", "not YAML"),
         (GOOD + "agents: {a: {promt: x}}\n", r"agents\.a\.promt: not known.*system_prompt, model, capabilities"),

@@ -143,6 +143,32 @@ async def test_those_who_ask_at_the_same_time_share_a_reading(
     assert len(sandbox.walks) == 2 * walks
 
 
+async def test_one_tenant_s_readings_leave_the_engine_to_another_s(
+    usage: SandboxUsage, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going_on, read = asyncio.Event(), engine.usage
+
+    async def live(tenant: str) -> Sequence[LiveSandbox]:
+        number = 6 if tenant == "many" else 1
+        return [LiveSandbox(f"{tenant}{one}", f"x{one}", "image", "runc", 1.0) for one in range(number)]
+
+    async def slow(sandbox: LiveSandbox) -> Usage | None:
+        if sandbox.id.startswith("many"):
+            await going_on.wait()
+        return await read(sandbox)
+
+    monkeypatch.setattr(engine, "live", live)
+    monkeypatch.setattr(engine, "usage", slow)
+    reading = asyncio.create_task(usage.read("many"))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    async with asyncio.timeout(60):
+        assert [one.sandbox.id for one in await usage.read("b")] == ["b0"]
+    assert not reading.done()
+    going_on.set()
+    assert len(await reading) == 6
+
+
 async def test_files_are_counted_by_their_sizes_where_the_sandbox_is_at_hand(
     usage: SandboxUsage, sandbox: FakeSandbox
 ) -> None:

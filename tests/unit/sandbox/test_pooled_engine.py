@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from sandbox.engine import Engine, Sandbox, SandboxSpec
-from sandbox.errors import EngineFull, SandboxUnavailable
+from sandbox.errors import EngineFull, ImageMissing, SandboxUnavailable
 from sandbox.pool_demand import MEMORY_S
 from sandbox.pooled_engine import PooledEngine
 from sandbox.spares import SpareKind, SpareRefused
@@ -280,6 +280,27 @@ async def test_what_cannot_be_made_is_told_once_and_tried_ever_more_rarely(
     engine.now_s += 300
     await pooled.tend()
     assert pooled.spares["ready"] == 1
+
+
+@pytest.mark.parametrize(
+    "missing, told",
+    [
+        ("image", "the pool has no sandbox of image image until the first call that needs it has it pulled"),
+        ("airlock-own", "no sandbox of image image can be made for the pool: gone"),
+        ("", "no sandbox of image image can be made for the pool: gone"),  # the runtime's
+    ],
+)
+async def test_an_image_that_the_first_call_has_pulled_is_no_fault(
+    engine: FakeEngine, caplog: pytest.LogCaptureFixture, missing: str, told: str
+) -> None:
+    caplog.set_level("INFO")
+    pooled = PooledEngine(
+        cast(Engine, engine), engine, limit=1, pulls=lambda image: image == "image", clock=engine.clock
+    )
+    pooled.keep(KIND, 1)
+    engine.fails = ImageMissing("gone", missing)
+    await pooled.tend()
+    assert [record.getMessage() for record in caplog.records if "pool" in record.getMessage()] == [told]
 
 
 async def test_spares_make_room_for_a_sandbox_that_the_engine_has_none_for(engine: FakeEngine, pool: Pool) -> None:

@@ -14,6 +14,7 @@ from sandbox.container_config import owner
 from sandbox.engine import Engine, LeftSandbox, LiveSandbox, Sandbox, SandboxSpec
 from sandbox.errors import SandboxUnavailable
 from sandbox.sandbox_keeper import SandboxKeeper
+from tests.sandbox_keeper import make_keeper
 
 
 class FakeSandbox:
@@ -101,7 +102,7 @@ class FakeEngine:
         self.stopped.append(sandbox_id)
         return True
 
-    def resting(self) -> int:
+    def stopped_count(self) -> int:
         return 7
 
     async def stop(self, tenant: str, thread: str) -> LiveSandbox | None:
@@ -145,7 +146,7 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 async def keeper(engine: FakeEngine, clock: Clock) -> AsyncIterator[SandboxKeeper]:
-    made = SandboxKeeper(cast("Engine", engine), idle_timeout_s=60, max_live=2, clock=clock)
+    made = make_keeper(cast("Engine", engine), idle_timeout_s=60, max_live=2, clock=clock)
     yield made
     engine.may_remove.set()
     await made.close()
@@ -319,7 +320,7 @@ async def test_a_sandbox_that_died_during_a_call_is_removed_at_once_and_before_t
 async def test_a_tenant_has_its_own_number_of_sandboxes_and_makes_room_among_them(
     engine: FakeEngine, clock: Clock
 ) -> None:
-    keeper = SandboxKeeper(cast(Engine, engine), max_live=4, max_live_per_tenant=2, clock=clock)
+    keeper = make_keeper(cast(Engine, engine), max_live=4, max_live_per_tenant=2, clock=clock)
     other = SandboxSpec("other", "t", "image")
     async with keeper.acquire(other):
         pass
@@ -368,7 +369,7 @@ async def test_what_was_left_past_the_limits_is_removed_at_once_the_oldest_first
 ) -> None:
     others = [SandboxSpec("other", thread, "image") for thread in ("x", "y")]
     left = engine.leave(spec("a"), spec("b"), spec("c"), *others)
-    keeper = SandboxKeeper(cast("Engine", engine), max_live=3, max_live_per_tenant=2, clock=clock)
+    keeper = make_keeper(cast("Engine", engine), max_live=3, max_live_per_tenant=2, clock=clock)
     await keeper.adopt(left)
     assert engine.live == {"left0", "left1", "left3"}
     await keeper.close()
@@ -555,7 +556,7 @@ async def test_what_died_is_not_at_hand(keeper: SandboxKeeper) -> None:
 
 @pytest.fixture
 async def stopping(engine: FakeEngine, clock: Clock) -> AsyncIterator[SandboxKeeper]:
-    made = SandboxKeeper(
+    made = make_keeper(
         cast("Engine", engine), idle_timeout_s=60, max_live=2, stopped_timeout_s=3600, max_stopped=5, clock=clock
     )
     yield made
@@ -615,9 +616,7 @@ async def test_what_other_processes_have_is_stopped_for_room_too(stopping: Sandb
 async def test_whoever_has_most_makes_room_and_none_who_has_fewer_than_who_asks(
     engine: FakeEngine, clock: Clock
 ) -> None:
-    keeper = SandboxKeeper(
-        cast("Engine", engine), max_live=4, max_live_per_tenant=4, stopped_timeout_s=3600, clock=clock
-    )
+    keeper = make_keeper(cast("Engine", engine), max_live=4, max_live_per_tenant=4, stopped_timeout_s=3600, clock=clock)
 
     async def use(tenant: str, thread: str) -> None:
         async with keeper.acquire(SandboxSpec(tenant, thread, "image")):
@@ -700,7 +699,7 @@ async def test_a_tenant_s_policy_says_how_long_its_sandboxes_may_be_idle(
 
 
 async def test_a_shorter_idle_time_than_any_is_looked_after_at_once(engine: FakeEngine) -> None:
-    keeper = SandboxKeeper(cast("Engine", engine), idle_timeout_s=9_999, stopped_timeout_s=3600)
+    keeper = make_keeper(cast("Engine", engine), idle_timeout_s=9_999, stopped_timeout_s=3600)
     async with keeper.acquire(spec("a")):
         pass
     async with keeper.acquire(spec("b", idle_timeout_s=0.02)):

@@ -19,6 +19,7 @@ from gateway.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument, QuotasSection
 from gateway.policy.judge import Policy
 from gateway.storage.database import Database
+from gateway.storage.store import Store
 from gateway.storage.tables import audit_records, runs, threads
 from gateway.storage.thread_store import ThreadStore
 from gateway.tenants import Tenant
@@ -136,6 +137,9 @@ async def test_who_goes_away_while_it_is_made_leaves_its_record(
 async def test_one_that_is_stopped_is_started_and_none_is_made_for_it(
     database: Database, engine: FakeEngine, tended: TendedSandboxes
 ) -> None:
+    with pytest.raises(NotFound, match="no thread 'a'"):
+        await tended.resume(TENANT, "a")
+    await Store(database).thread("t", "a")
     with pytest.raises(NotFound, match="has no sandbox"):
         await tended.resume(TENANT, "a")
     engine.idle["a"] = "s7"
@@ -153,6 +157,21 @@ async def test_making_one_counts_in_the_tenants_minute(engine: FakeEngine, tende
     with pytest.raises(QuotaExceeded):
         await tended.create(tenant, "c")
     assert engine.made == 2
+
+
+async def test_stopping_and_removing_count_in_the_tenants_minute_as_well(
+    engine: FakeEngine, tended: TendedSandboxes
+) -> None:
+    policy = Policy(PolicyDocument(version=1, quotas=QuotasSection(tool_calls_per_minute=4)))
+    tenant = Tenant("t", policy, ModelSettings(), {})
+    await tended.create(tenant, "a")
+    await tended.stop(tenant, "a")
+    await tended.delete(tenant, "a")
+    await tended.create(tenant, "b")
+    for refused in (tended.stop, tended.delete):
+        with pytest.raises(QuotaExceeded):
+            await refused(tenant, "b")
+    assert set(engine.sandboxes) == engine.workspaces == {"b"}
 
 
 async def test_a_sandbox_goes_with_its_files_and_both_are_told(

@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 
 from gateway.audit.record import AuditRecord
 from gateway.cli.audit_view import WIDE_COLUMNS, listed
+from gateway.cli.row_lines import row_lines
 from gateway.cli.serve_banner import banner
 from gateway.cli.terminal import listing
 from gateway.config import Config
@@ -76,6 +77,20 @@ def test_a_list_at_80_columns_has_its_ids_whole_and_all_of_the_rest() -> None:
     assert first.endswith(cells[3])
     folded = "".join(line.split()[0] for line in (first.split(RUN)[1], *more))
     assert folded == cells[1]
+
+
+def test_of_the_rows_of_a_list_nothing_is_cut_and_no_line_of_them_is_broken() -> None:
+    names = ("id", "thread", "made", "of", "comment")
+    step, now = f"step 3, {RUN}", "2026-11-18 11:06"
+    rows = [(f"snap_{7:024x}", "order-4711", now, step, "[red]\nlate"), (f"snap_{8:024x}", "\u7dda", now, "fork", "")]
+    narrow = [line for row in row_lines(names, rows, below=2, width=80) for line in row.split("\n")]
+    assert [line.split() for line in narrow[:2]] == [["id", "thread", "made"], ["of", "comment"]]
+    assert narrow[2:4] == [f"{rows[0][0]}  order-4711  {now}", f"    {step}  [red] late"]
+    assert narrow[4:] == [f"{rows[1][0]}  \u7dda          {now}", "    fork"]
+    for width in (200, None):
+        lines = row_lines(names, rows, below=2, width=width)
+        assert lines[1] == f"{rows[0][0]}  order-4711  {now}  {step}  [red] late"
+        assert len(lines) == 3
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])

@@ -57,6 +57,11 @@ class FakeEngine:
         return Usage() if sandbox.runtime == "runsc" else Usage(cpu_s=2.5, memory_bytes=4096, pids=7)
 
 
+class FakeThreads:
+    async def get(self, tenant: str, name: str) -> object | None:
+        return name if name.startswith("thread-") else None
+
+
 class FakeHistory:
     async def page(self, tenant: str, *, thread: str | None, before: int | None, limit: int) -> list[StoredTransition]:
         states = ("removed", "idle_stopped", "running", "creating")
@@ -84,7 +89,7 @@ async def client(usage: SandboxUsage) -> AsyncIterator[Client]:
         users=lambda tenant, thread: 0,
         ends_s=lambda one, spec: None if one.since_s is None else one.since_s + ends[one.state],
     )
-    tended = TendedSandboxes(engine, cast(Any, keeper), cast(Any, None), cast(Any, None))
+    tended = TendedSandboxes(engine, cast(Any, keeper), cast(Any, None), cast(Any, FakeThreads()))
     service = SandboxService(
         engine,
         cast(Any, keeper),
@@ -125,15 +130,23 @@ async def test_each_says_since_when_nobody_uses_it_and_until_when_it_stays(clien
     busy, idle = await client.get_sandbox("thread-0"), await client.get_sandbox("thread-1")
     stopped = await client.get_sandbox("thread-7")
     assert [one.state for one in (busy, idle, stopped)] == ["running", "running", "idle_stopped"]
-    assert (busy.idle_since, busy.stops_at, busy.stopped_since, busy.removed_at) == (None, None, None, None)
-    assert (idle.idle_since, idle.stops_at, idle.stopped_since, idle.removed_at) == (at(50), at(60), None, None)
+    assert (busy.idle_since, busy.stops_at, busy.stopped_since, busy.removes_at) == (None, None, None, None)
+    assert (idle.idle_since, idle.stops_at, idle.stopped_since, idle.removes_at) == (at(50), at(60), None, None)
     assert (stopped.idle_since, stopped.stops_at) == (None, None)
-    assert (stopped.stopped_since, stopped.removed_at) == (at(100.5), at(120.5))
-    for ask in (client.get_sandbox, client.get_sandbox_stats):
-        with pytest.raises(NotFound):
+    assert (stopped.stopped_since, stopped.removes_at) == (at(100.5), at(120.5))
+
+
+async def test_an_error_says_whether_there_is_no_thread_or_no_sandbox_or_one_that_is_stopped(client: Client) -> None:
+    for ask in (client.get_sandbox, client.get_sandbox_stats, client.resume_sandbox):
+        with pytest.raises(NotFound, match=r"no thread 'nowhere': `airlock thread list`"):
             await ask("nowhere")
-    with pytest.raises(NotFound):
+        with pytest.raises(NotFound, match="'thread-8' has no sandbox now"):
+            await ask("thread-8")
+    with pytest.raises(NotFound, match="is stopped: `airlock sandbox resume thread-7`"):
         await client.get_sandbox_stats("thread-7")
+    for thread, why in (("thread-7", "is stopped"), ("thread-8", "has no sandbox"), ("nowhere", "no thread")):
+        with pytest.raises(NotFound, match=why):
+            await anext(client.watch_sandbox_stats(thread))
 
 
 async def test_a_page_goes_on_within_its_own_query_only(client: Client) -> None:
@@ -152,8 +165,6 @@ async def test_what_is_unknown_is_none_at_the_client_and_not_zero(client: Client
     assert (runc.cpu_s, runc.memory_bytes, runc.pids, runc.runtime) == (2.5, 4096, 7, "runc")
     assert (runc.cpus, runc.memory_peak_bytes, runc.workspace, runc.tmp) == (None, None, None, None)
     assert (runsc.cpu_s, runsc.memory_bytes, runsc.pids, runsc.runtime) == (None, None, None, "runsc")
-    with pytest.raises(NotFound, match="has no sandbox"):
-        await client.get_sandbox_stats("nowhere")
 
 
 async def test_all_sandboxes_are_watched_or_one(client: Client) -> None:
@@ -161,8 +172,6 @@ async def test_all_sandboxes_are_watched_or_one(client: Client) -> None:
     assert [[one.id for one in reading] for reading in watched] == [[f"s{number}" for number in range(7)]] * 2
     (reading,) = [reading async for reading in client.watch_sandbox_stats("thread-2", readings=1)]
     assert [one.thread for one in reading] == ["thread-2"]
-    with pytest.raises(NotFound, match="has no sandbox"):
-        await anext(client.watch_sandbox_stats("nowhere"))
     with pytest.raises(InvalidArgument, match="interval_ms"):
         await anext(client.watch_sandbox_stats(interval_s=0.1))
 

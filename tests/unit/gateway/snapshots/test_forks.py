@@ -163,6 +163,24 @@ async def test_the_same_request_makes_one_thread_and_its_id_is_good_for_no_other
         await forks.fork(tenant("other"), "a", "c", ForkAt())
 
 
+async def test_a_fork_that_is_refused_keeps_no_snapshot(desk: Desk) -> None:
+    await two_steps(desk)
+    forks = forks_of(desk)
+    made = await forks.fork(ACME, "a", "b", ForkAt(), request_id="once")
+    kept = sorted(desk.kept())
+    with pytest.raises(Conflict):
+        await forks.fork(ACME, "a", "b", ForkAt())
+    with pytest.raises(QuotaExceeded, match="threads"):
+        await forks.fork(tenant(quotas={"threads": 2}), "a", "c", ForkAt())
+    async with desk.snapshots.of("acme").forking():
+        await ForkStore(desk.database).begin(Thread("thr_1", "acme", "c"), "frk_1", 10, None)
+        with pytest.raises(ThreadBusy, match="being made"):
+            await forks.fork(ACME, "a", "c", ForkAt())
+    assert sorted(desk.kept()) == kept
+    page, _ = await desk.snapshots.page(ACME, thread="a", size=0, token="")
+    assert [one.id for one in page if one.kind == "fork"] == [made.snapshot_id]
+
+
 class Killed(BaseException):
     """What ends a process at once."""
 
@@ -225,7 +243,9 @@ async def test_what_was_kept_for_forks_goes_with_the_thread_and_what_was_asked_f
     asked = await desk.snapshots.create(ACME, "a", comment="")
     await desk.snapshots.forget_thread("acme", "a")
     await ErasureStore(desk.database).remove_thread("acme", "a", "me")
-    assert [one.id for one in (await desk.snapshots.page(ACME, thread="", size=0, token=""))[0]] == [asked.id]
+    for name in ("", "a"):
+        page, _ = await desk.snapshots.page(ACME, thread=name, size=0, token="")
+        assert [one.id for one in page] == [asked.id]
     assert desk.snapshots.of("acme").metadata(asked.id) is None
     assert await desk.database.rows(select(messages).where(messages.c.thread_id == thread.id)) == []
     with pytest.raises(NotFound, match="restore it"):

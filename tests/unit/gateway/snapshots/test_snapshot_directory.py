@@ -117,8 +117,9 @@ def test_a_disk_that_is_nearly_full_is_left_alone(
     directory: SnapshotDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.snapshots.blob_directory._KEPT_FREE_BYTES", 2**60)
-    with pytest.raises(NoSpace):
+    with pytest.raises(NoSpace) as refused:
         directory.write("s1", of({"a": b"1"}), _LIMITS)
+    assert refused.value.details == {"disk": "gateway"}
 
 
 async def test_one_takes_and_deletes_at_a_time_and_several_restore(

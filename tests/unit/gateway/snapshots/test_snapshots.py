@@ -44,10 +44,12 @@ class BreakingEngine(MemoryEngine):
     """Breaks off when the old files are gone."""
 
     broken = False
+    coming_bytes = 0
 
-    async def replace_workspace(self, spec: SandboxSpec, give: Callable[[], Contents]) -> None:
+    async def replace_workspace(self, spec: SandboxSpec, give: Callable[[], Contents], *, size_bytes: int = 0) -> None:
         if self.broken:
             raise WorkspaceIncomplete("the disk broke")
+        self.coming_bytes = size_bytes
         await super().replace_workspace(spec, give)
 
 
@@ -109,8 +111,12 @@ async def test_a_snapshot_is_listed_restored_and_deleted_and_the_audit_has_all_o
     page, token = await desk.snapshots.page(ACME, thread="", size=1, token="")
     rest, end = await desk.snapshots.page(ACME, thread="", size=1, token=token)
     assert ([*page, *rest], end) == ([second, first], "")
+    with pytest.raises(NotFound, match="no thread 'b'"):
+        await desk.snapshots.page(ACME, thread="b", size=0, token="")
+    await desk.threads.thread("acme", "b")
     assert (await desk.snapshots.page(ACME, thread="b", size=0, token=""))[0] == []
     await desk.snapshots.restore(ACME, first.id, "")
+    assert desk.engine.coming_bytes == 3 + 4096
     assert await desk.files(ACME, "a") == {"x": b"one"}
     await desk.snapshots.restore(ACME, second.id, "made by this")
     assert await desk.files(ACME, "made by this") == {"x": b"two", "y": b"new"}

@@ -99,6 +99,14 @@ async def test_what_is_told_of_a_thread_that_goes_or_is_gone_is_written_nowhere(
     assert [one.thread for one in await store.page("a", thread=None, before=None, limit=9)] == ["1"]
 
 
+async def test_what_is_told_of_a_thread_whose_files_are_being_replaced_is_written(database: Database) -> None:
+    store = TransitionStore(database)
+    for mark, name in (("rst_1", "1"), ("frk_1", "2")):
+        await database.write((update(threads).where(threads.c.name == name).values(deletion=mark), None))
+    await store.add("E", [told("a", "1", "removed"), told("a", "2", "removed")])
+    assert [one.thread for one in await store.page("a", thread=None, before=None, limit=9)] == ["1"]
+
+
 async def test_a_reason_of_any_length_is_kept_in_part(database: Database) -> None:
     store = TransitionStore(database)
     await store.add("E", [NewTransition("a", "1", "s", "failed", "x" * 9_999, 1)])

@@ -25,6 +25,9 @@ class PlayedSpawner:
     def __init__(self) -> None:
         self.lives = False
         self.done: list[str] = []
+        # What comes of holding everything: it cannot be done, or some went on while it was counted.
+        self.holds = True
+        self.gone_on = 0
 
     def live(self) -> bool:
         return self.lives
@@ -34,10 +37,13 @@ class PlayedSpawner:
 
     async def hold_everything(self) -> int:
         self.done.append("held")
+        if not self.holds:
+            raise TimeoutError
         return 1
 
-    async def release(self) -> None:
+    async def release(self) -> int:
         self.done.append("released")
+        return self.gone_on
 
     async def kill_everything(self) -> int:
         self.done.append("killed")
@@ -166,6 +172,61 @@ async def test_far_past_the_limit_nothing_is_started(watched: Watched) -> None:
     with pytest.raises(Fault):
         await watched.watch.refuse_process()
     (watched.top / "large").unlink()
+    assert await watched.watch.refuse_start() == ""
+
+
+async def test_a_daemon_that_is_new_counts_before_it_starts_anything(watched: Watched) -> None:
+    with (watched.top / "large").open("wb") as file:
+        file.write(b"x" * 300 * MIB)
+    assert "is its limit" in await watched.watch.refuse_start()
+
+
+async def test_a_first_count_goes_on_when_who_waited_for_it_has_gone(watched: Watched) -> None:
+    async with watched.watch._counting:
+        with pytest.raises(TimeoutError):
+            await watched.watch.refuse_start(limit_s=0.01)
+    await watched.until(lambda: watched.watch._used is not None)
+    assert await watched.watch.refuse_start(limit_s=0.01) == ""
+
+
+async def test_directories_above_a_file_that_are_to_be_made_count_as_well(watched: Watched) -> None:
+    deep = f"{watched.top}/{'d/' * 99}"
+    assert await watched.watch.admit_parents(f"{watched.top}/file")
+    assert not await watched.watch.admit_parents(f"{deep}file")
+    with pytest.raises(Fault, match="100 files is its limit"):
+        await watched.watch.admit_directory(deep)
+
+
+@pytest.mark.parametrize(
+    "holds, gone_on, done", [(False, 0, ["marked", "killed", "released"]), (True, 1, ["released", "marked", "killed"])]
+)
+async def test_what_does_not_stay_stopped_while_it_is_counted_is_ended(
+    watched: Watched, holds: bool, gone_on: int, done: list[str]
+) -> None:
+    watched.spawner.holds, watched.spawner.gone_on = holds, gone_on
+    watched.begin()
+    await watched.until(lambda: watched.watch._used is not None)
+    watched.free[0] -= 500 * MIB
+    await watched.until(lambda: watched.watch._task is None)
+    assert watched.spawner.done == ["held", *done]
+
+
+async def test_who_grew_while_the_disk_is_short_starts_nothing_before_it_made_room(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, reserve_bytes=2000 * MIB)
+    watched.watch._limit_bytes = watched.watch._allowed_bytes = 1000 * MIB
+    assert await watched.watch.refuse_start() == ""
+    watched.begin()
+    await watched.until(lambda: watched.watch._short_bytes is not None)
+    watched.write("large", 30 * MIB)
+    await watched.until(lambda: watched.watch._task is None)
+    assert "killed" in watched.spawner.done
+    assert "reserve" in await watched.watch.refuse_start()
+    (tmp_path / "large").unlink()
+    assert await watched.watch.refuse_start() == ""
+    (tmp_path / "large").write_bytes(b"x" * 30 * MIB)
+    await watched.watch._count()
+    assert "reserve" in await watched.watch.refuse_start()
+    watched.free[0] = 3000 * MIB
     assert await watched.watch.refuse_start() == ""
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -105,6 +106,67 @@ async def test_a_container_is_a_gateway_s_and_is_asked_for_by_its_id(engine: Eng
         found, body = await ask(tmp_path, request(line))
         assert (found, said in body.decode()) == (status, True), (line, found, body)
     assert len(engine.sent) == 1
+
+
+async def test_what_a_container_mounts_of_the_host_is_looked_at_each_time_it_starts(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = tmp_path / "sandbox-1"
+    volume = {"Type": "volume", "Name": "airlock-i-workspace-1", "Source": "/var/lib/docker/volumes/x/_data"}
+
+    def mounted(source: str) -> None:
+        mounts = [volume, {"Type": "bind", "Source": source, "Destination": "/run/airlock"}]
+        monkeypatch.setitem(CONTAINERS, "airlock-own", OWN | {"Mounts": mounts})
+
+    start, stop = (request(f"POST /v1.41/containers/airlock-own/{verb}") for verb in ("start", "stop"))
+    mounted(str(channel))
+    channel.mkdir()
+    assert (await ask(tmp_path, start))[0] == 200
+    channel.rmdir()
+    channel.symlink_to("/etc")
+    status, body = await ask(tmp_path, start)
+    assert (status, b"only a directory in" in body) == (403, True)
+    assert (await ask(tmp_path, stop))[0] == 200
+    mounted("/etc")
+    assert (await ask(tmp_path, start))[0] == 403
+    assert len(engine.sent) == 2
+
+
+# Collecting in the midst of it all finds sockets that the loop was about to close.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_request_whose_client_has_gone_is_served_to_its_end(tmp_path: Path) -> None:
+    """asyncio lets go of a connection that is closed, and what serves it could be collected in the midst of it."""
+    asked, answer = asyncio.Event(), asyncio.Event()
+    kept: list[asyncio.Task[None]] = []
+
+    async def slow(reader: StreamReader, writer: StreamWriter) -> None:
+        kept.append(cast("asyncio.Task[None]", asyncio.current_task()))
+        if b"/json" not in await reader.readuntil(b"\r\n\r\n"):
+            asked.set()
+            await answer.wait()
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps(OWN).encode())
+        writer.close()
+        await writer.wait_closed()
+
+    def serving() -> int:
+        return sum("EngineProxy._serve " in repr(task.get_coro()) for task in asyncio.all_tasks())
+
+    async with await asyncio.start_unix_server(slow, tmp_path / "engine"):
+        proxy = await EngineProxy(tmp_path / "engine", tmp_path).serve(listening_socket(tmp_path / "proxy"))
+        async with proxy:
+            _, writer = await asyncio.open_unix_connection(tmp_path / "proxy")
+            writer.write(request("PUT /v1.41/containers/airlock-own/archive?path=/w", b"abc"))
+            await asyncio.wait_for(asked.wait(), 30)
+            writer.close()
+            for _ in range(10):
+                await asyncio.sleep(0)
+                gc.collect()
+            assert serving() == 1
+            answer.set()
+            async with asyncio.timeout(30):
+                while serving():
+                    await asyncio.sleep(0.01)
+                await asyncio.gather(*kept)
 
 
 async def test_what_is_created_is_what_was_looked_at(engine: Engine, tmp_path: Path) -> None:

@@ -1,0 +1,31 @@
+"""What gateways left that died in the midst of a snapshot or a fork is removed when the next one starts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import structlog
+
+from gateway.errors import AirlockError
+
+log = structlog.get_logger(__name__)
+
+
+@contextlib.asynccontextmanager
+async def tidying(remove: Callable[[], Awaitable[None]], what: str) -> AsyncIterator[None]:
+    """Do `remove` in the background, once; the block's end ends it. `what` it is about is logged."""
+
+    async def work() -> None:
+        try:
+            await remove()
+        except AirlockError as error:
+            log.warning("what was left half done stays until the next start", of=what, error=str(error))
+
+    task = asyncio.create_task(work())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})

@@ -1,0 +1,106 @@
+"""Turns: a few places, which tenants have in turns.
+
+A place that comes free goes to the tenant that has the fewest, and of those to the one that waits longest since it last
+had one. So a tenant that has none waits for the end of one turn, and of one more for each other tenant that waits:
+however much these have asked for. Where one tenant may not have all places, it does not even wait for the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from sandbox.errors import TooManyCreations
+
+# Of what cannot even wait: some of those before it are over then.
+_RETRY_S = 2.0
+
+
+class Turns:
+    """`places` that tenants have in turns, one tenant `of_one` of them at most. `what` is what waits, in the plural.
+
+    Of one tenant `waiting_limit` wait at most; None is no limit.
+    """
+
+    def __init__(
+        self,
+        places: int,
+        waiting_limit: int | None = None,
+        *,
+        of_one: int | None = None,
+        what: str = "sandboxes of this tenant wait to be made",
+    ) -> None:
+        self._free = places
+        self._of_one = places if of_one is None else of_one
+        self._waiting_limit = waiting_limit
+        self._what = what
+        self._under_way: Counter[str] = Counter()
+        # Who has waited longest since it last had a place comes first.
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return sum(map(len, self._waiting.values()))
+
+    @asynccontextmanager
+    async def turn(self, tenant: str) -> AsyncIterator[None]:
+        """Have a place for as long as the block takes; TooManyCreations where too many of the tenant wait already."""
+        await self._take(tenant)
+        try:
+            yield
+        finally:
+            self._give_back(tenant)
+
+    async def _take(self, tenant: str) -> None:
+        # While a place is free nobody waits who may have it.
+        if self._free and self._may_have_one(tenant):
+            self._free -= 1
+            self._under_way[tenant] += 1
+            return
+        queue = self._waiting.setdefault(tenant, deque())
+        if self._waiting_limit is not None and len(queue) >= self._waiting_limit:
+            raise TooManyCreations(
+                f"{len(queue)} {self._what}, which is the most; try again in {_RETRY_S:g} s", retry_after_s=_RETRY_S
+            )
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._give_back(tenant)  # it had just been given one
+            else:
+                self._leave(tenant, turn)
+            raise
+
+    def _may_have_one(self, tenant: str) -> bool:
+        return self._under_way[tenant] < self._of_one
+
+    def _leave(self, tenant: str, turn: asyncio.Future[None]) -> None:
+        queue = self._waiting.get(tenant)
+        if queue is not None:
+            with contextlib.suppress(ValueError):
+                queue.remove(turn)
+            if not queue:
+                del self._waiting[tenant]
+
+    def _give_back(self, tenant: str) -> None:
+        self._under_way[tenant] -= 1
+        if not self._under_way[tenant]:
+            del self._under_way[tenant]
+        self._free += 1
+        while self._free and (able := [one for one in self._waiting if self._may_have_one(one)]):
+            # The first of those with the fewest: min() keeps to the order.
+            following = min(able, key=lambda one: self._under_way[one])
+            queue = self._waiting.pop(following)
+            turn = queue.popleft()
+            if queue:
+                self._waiting[following] = queue
+            if not turn.done():
+                self._free -= 1
+                self._under_way[following] += 1
+                turn.set_result(None)
