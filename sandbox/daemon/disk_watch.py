@@ -13,7 +13,9 @@ processes) are ended once the disk has shrunk by what the workspace has room for
 are charged with all of that. So a limit can be passed by what is written between two looks, INTERVAL_LEAST_S near the
 limit; by _FAR_LEAST_BYTES more where others write to the disk as well, for what is within its limit is not stopped all
 the time. Tool code cannot take disk faster than it writes (tool_filter.py). Disk that others fill is of no concern here
-until less than the reserve is free: then nothing may grow, and after something did only file calls can make room.
+until less than the reserve is free, of bytes or of files: then nothing may grow, and after something did only file
+calls can make room. What is let be of growth, for each sandbox anew, might add up: so below half of the reserve no
+program is started at all.
 """
 
 from __future__ import annotations
@@ -48,6 +50,9 @@ _FAR_LEAST_FILES = 50_000
 _DIRECTORY_BYTES = 4096
 # Growth that is let be when the disk is short for all.
 _SHORT_SLACK_BYTES = 16 * _MIB
+_SHORT_SLACK_FILES = 1_000
+# Of what a disk has of inodes, this is its reserve: a host without any is as stuck as one without a byte.
+_RESERVE_FILES = 50_000
 # Between two counts passes so many times what the last one took, unless the disk has shrunk by too much for that.
 _PAUSE = 9
 # Others that free space hide what is written here. So it is counted now and then also when nothing seems to be wrong.
@@ -58,6 +63,10 @@ _SECOND_LOOK_S = 0.03
 
 FULL = "the workspace holds {size:,} bytes in {files:,} files, and {limit:,} bytes in {most:,} files is its limit"
 SHORT = "the host's disk has less than its reserve left, so nothing may grow"
+SPENT = "the host's disk has less than half of its reserve left, so no program is started"
+
+Free = tuple[int, int]
+"""Bytes and files."""
 
 
 class DiskWatch:
@@ -77,12 +86,12 @@ class DiskWatch:
         # By how much the disk has shrunk since, and what was free at the last look; None while nobody looks.
         self._shrunk_bytes = 0.0
         self._shrunk_files = 0
-        self._free: tuple[int, int] | None = None
+        self._free: Free | None = None
         # What a workspace past its limit may have, so that something can be done about it.
         self._allowed_bytes: float = self._limit_bytes
         self._allowed_files = self._limit_files
         # What it had when the disk began to be short; less when it had less after it was ended for growing.
-        self._short_bytes: float | None = None
+        self._short: tuple[float, int] | None = None
         self._first: asyncio.Task[None] | None = None
         self._counted_s = time.monotonic()
         self._took_s = 0.0
@@ -112,7 +121,9 @@ class DiskWatch:
             await self._count()
             if self._is_far():
                 return self._said()
-        if self._short_bytes is not None and await self._grew_while_short():
+        if self._is_spent(self._disk()):
+            return SPENT
+        if self._short is not None and await self._grew_while_short():
             return SHORT
         return ""
 
@@ -152,7 +163,8 @@ class DiskWatch:
             await self._count()
             if not self._fits(size_bytes, files):
                 raise _no_space(self._said())
-        if self._reserve_bytes and self._disk()[0] - size_bytes < self._reserve_bytes:
+        free_bytes, free_files = self._disk()
+        if self._is_short((free_bytes - size_bytes, free_files - files)):
             raise _no_space(SHORT)
         self._shrunk_bytes += size_bytes
         self._shrunk_files += files
@@ -190,16 +202,16 @@ class DiskWatch:
         return bool(calls)
 
     async def _look(self) -> None:
-        free_bytes = self._measure_shrinking()
-        if not self._is_short(free_bytes):
-            self._short_bytes = None
-        if not self._is_to_be_counted(free_bytes):
+        free = self._measure_shrinking()
+        if not self._is_short(free):
+            self._short = None
+        if not self._is_to_be_counted(free):
             pass
         elif self._may_be_past():
             # Held meanwhile, or it would write on for as long as the counting takes.
             ended = False
             try:
-                if not await self._holds() or await self._counts_past(free_bytes):
+                if not await self._holds() or await self._counts_past(free):
                     ended = True
                     await self._end_everything()
             finally:
@@ -210,7 +222,7 @@ class DiskWatch:
             return
         else:
             await self._count(running=True)
-        if self._is_past(free_bytes):
+        if self._is_past(free):
             await self._end_everything()
 
     async def _holds(self) -> bool:
@@ -221,20 +233,20 @@ class DiskWatch:
             return False
         return True
 
-    async def _counts_past(self, free_bytes: int) -> bool:
+    async def _counts_past(self, free: Free) -> bool:
         await self._count()
-        return self._is_past(free_bytes)
+        return self._is_past(free)
 
-    def _measure_shrinking(self) -> int:
+    def _measure_shrinking(self) -> Free:
         free = self._disk()
         before = self._free or free
         # Added up, so that what others free in between takes nothing from it.
         self._shrunk_bytes += max(before[0] - free[0], 0)
         self._shrunk_files += max(before[1] - free[1], 0)
         self._free = free
-        return free[0]
+        return free
 
-    def _is_to_be_counted(self, free_bytes: int) -> bool:
+    def _is_to_be_counted(self, free: Free) -> bool:
         if self._used is None:
             return True
         since_s = time.monotonic() - self._counted_s
@@ -243,7 +255,7 @@ class DiskWatch:
             return False
         if self._may_be_past():
             return True
-        if self._is_short(free_bytes) and (self._short_bytes is None or self._shrunk_bytes > _SHORT_SLACK_BYTES):
+        if self._is_short(free) and (self._short is None or self._may_be_past_floor(free)):
             return True
         return since_s >= max(self._took_s * _AT_EASE, _AT_EASE_LEAST_S)
 
@@ -267,7 +279,7 @@ class DiskWatch:
         async with self._counting:
             began_s = time.monotonic()
             shrunk_bytes, shrunk_files = self._shrunk_bytes, self._shrunk_files
-            suspected = self._may_be_past() or (self._free is not None and self._is_short(self._free[0]))
+            suspected = self._may_be_past() or (self._free is not None and self._is_short(self._free))
             use, held = DiskUse(), await self._counted_held()
             await _through(count_tree(self._top, use))
             use.size_bytes += held.size_bytes
@@ -312,30 +324,43 @@ class DiskWatch:
         await self._spawner.kill_everything()
         self._allowed_bytes = self._allowed_files = 2**62
         await self._count()
-        if self._short_bytes is not None:
+        if self._short is not None:
             # Never more, or each command could grow again.
-            self._short_bytes = min(self._short_bytes, self._least_bytes())
+            self._short = min(self._short[0], self._least_bytes()), min(self._short[1], self._least_files())
 
-    def _is_past(self, free_bytes: int) -> bool:
+    def _is_past(self, free: Free) -> bool:
         """Return whether what was counted is more than there may be."""
         size_bytes = self._least_bytes()
         if size_bytes > self._allowed_bytes + _SLACK_BYTES or self._least_files() > self._allowed_files + _SLACK_FILES:
             return True
-        if not self._is_short(free_bytes) or self._used is None:
+        if not self._is_short(free) or self._used is None:
             return False
-        if self._short_bytes is None:
-            self._short_bytes = size_bytes
-        return self._is_past_floor()
+        if self._short is None:
+            self._short = size_bytes, self._least_files()
+        return self._is_past_floor(free)
 
     async def _grew_while_short(self) -> bool:
-        if not self._is_short(self._disk()[0]):
-            self._short_bytes = None
-        elif self._is_past_floor():
+        free = self._disk()
+        if not self._is_short(free):
+            self._short = None
+        elif self._is_past_floor(free):
             await self._count()
-        return self._is_past_floor()
+        return self._is_past_floor(free)
 
-    def _is_past_floor(self) -> bool:
-        return self._short_bytes is not None and self._least_bytes() > self._short_bytes + _SHORT_SLACK_BYTES
+    def _is_past_floor(self, free: Free) -> bool:
+        return self._short is not None and self._grew(free, self._least_bytes(), self._least_files())
+
+    def _may_be_past_floor(self, free: Free) -> bool:
+        return self._short is not None and self._grew(
+            free, self._least_bytes() + self._shrunk_bytes, self._least_files() + self._shrunk_files
+        )
+
+    def _grew(self, free: Free, size_bytes: float, files: int) -> bool:
+        short_bytes, short_files = self._short or (2**62, 2**62)
+        spent = self._is_spent(free)
+        return size_bytes > short_bytes + (_SLACK_BYTES if spent else _SHORT_SLACK_BYTES) or files > short_files + (
+            _SLACK_FILES if spent else _SHORT_SLACK_FILES
+        )
 
     def _may_be_past(self) -> bool:
         return (
@@ -354,8 +379,11 @@ class DiskWatch:
         far_files = self._limit_files + max(self._limit_files // _FAR_SHARE, _FAR_LEAST_FILES)
         return size_bytes > far_bytes or files > far_files
 
-    def _is_short(self, free_bytes: int) -> bool:
-        return free_bytes < self._reserve_bytes
+    def _is_short(self, free: Free) -> bool:
+        return self._reserve_bytes > 0 and (free[0] < self._reserve_bytes or free[1] < _RESERVE_FILES)
+
+    def _is_spent(self, free: Free) -> bool:
+        return self._reserve_bytes > 0 and (free[0] < self._reserve_bytes // 2 or free[1] < _RESERVE_FILES // 2)
 
     def _least_bytes(self) -> float:
         return 0.0 if self._used is None else self._used.size_bytes
@@ -369,13 +397,13 @@ class DiskWatch:
             left_bytes = min(left_bytes, self._free[0] - self._reserve_bytes)
         return min(max(left_bytes / _WRITTEN_PER_S, INTERVAL_LEAST_S), _INTERVAL_MOST_S)
 
-    def _disk(self) -> tuple[int, int]:
-        """Return the bytes and the inodes that are free on the workspace's disk."""
+    def _disk(self) -> Free:
+        """Return the bytes and the inodes that are free on the workspace's disk, which may count no inodes."""
         try:
             state = os.statvfs(self._top)
         except OSError:
             return self._free or (2**62, 2**62)
-        return state.f_bavail * state.f_frsize, state.f_favail
+        return state.f_bavail * state.f_frsize, state.f_favail if state.f_files else 2**62
 
     def _said(self) -> str:
         size_bytes, files = self.used

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import os
 import shlex
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -360,9 +361,10 @@ print('well')
     assert told(await run(sandbox.shell, python(program))) == ("exited", " well\n")
 
 
-async def test_nothing_grows_while_the_host_has_less_than_its_reserve(engine: DockerEngine) -> None:
-    # More than any disk has: so this one is always short.
-    limits = dataclasses.replace(LIMITS, workspace_bytes=1024 * MIB, disk_reserve_bytes=2**60)
+async def test_nothing_grows_while_the_host_has_less_than_its_reserve(engine: DockerEngine, tmp_path: Path) -> None:
+    # More than is free, and less than twice of it.
+    reserve_bytes = shutil.disk_usage(tmp_path).free * 3 // 2
+    limits = dataclasses.replace(LIMITS, workspace_bytes=1024 * MIB, disk_reserve_bytes=reserve_bytes)
     sandbox = await engine.create(dataclasses.replace(spec("disk-reserve"), limits=limits))
     try:
         with pytest.raises(NoSpace, match="reserve"):
@@ -380,6 +382,19 @@ async def test_nothing_grows_while_the_host_has_less_than_its_reserve(engine: Do
             if entry.name != "file":
                 await sandbox.files.remove(f"/workspace/{entry.name}")
         assert told(await run(sandbox.shell, "cat file")) == ("exited", " little\n")
+    finally:
+        await engine.remove(sandbox.id)
+
+
+async def test_nothing_starts_while_the_host_has_less_than_half_of_its_reserve(engine: DockerEngine) -> None:
+    # More than any disk has.
+    limits = dataclasses.replace(LIMITS, disk_reserve_bytes=2**60)
+    sandbox = await engine.create(dataclasses.replace(spec("disk-spent"), limits=limits))
+    try:
+        assert (await run(sandbox.shell, "echo little > file")).outcome == "disk_limit"
+        with pytest.raises(NoSpace, match="half of its reserve"):
+            await sandbox.processes.start("p", [b"true"], **STARTING)
+        assert not (await sandbox.files.ls("/workspace")).entries
     finally:
         await engine.remove(sandbox.id)
 

@@ -212,11 +212,11 @@ async def test_what_does_not_stay_stopped_while_it_is_counted_is_ended(
 
 
 async def test_who_grew_while_the_disk_is_short_starts_nothing_before_it_made_room(tmp_path: Path) -> None:
-    watched = Watched(tmp_path, reserve_bytes=2000 * MIB)
+    watched = Watched(tmp_path, reserve_bytes=1500 * MIB)
     watched.watch._limit_bytes = watched.watch._allowed_bytes = 1000 * MIB
     assert await watched.watch.refuse_start() == ""
     watched.begin()
-    await watched.until(lambda: watched.watch._short_bytes is not None)
+    await watched.until(lambda: watched.watch._short is not None)
     watched.write("large", 30 * MIB)
     await watched.until(lambda: watched.watch._task is None)
     assert "killed" in watched.spawner.done
@@ -231,15 +231,38 @@ async def test_who_grew_while_the_disk_is_short_starts_nothing_before_it_made_ro
 
 
 async def test_while_the_disk_is_short_for_all_who_grows_is_ended_and_nobody_else(tmp_path: Path) -> None:
-    watched = Watched(tmp_path, reserve_bytes=2000 * MIB)
+    watched = Watched(tmp_path, reserve_bytes=1500 * MIB)
     watched.watch._limit_bytes = watched.watch._allowed_bytes = 1000 * MIB
     with pytest.raises(Fault, match="reserve"):
         await watched.watch.admit(f"{tmp_path}/file", 1)
     watched.begin()
     watched.free[0] -= 100 * MIB
-    await watched.until(lambda: watched.watch._short_bytes is not None)
+    await watched.until(lambda: watched.watch._short is not None)
     assert "killed" not in watched.spawner.done
     watched.write("large", 30 * MIB)
+    await watched.until(lambda: "killed" in watched.spawner.done)
+
+
+@pytest.mark.parametrize("free", [[600 * MIB, 1_000_000], [9000 * MIB, 20_000]], ids=["bytes", "files"])
+async def test_below_half_of_the_reserve_no_program_is_started_in_any_sandbox(tmp_path: Path, free: list[int]) -> None:
+    """Each might grow by what is let be, and there is no end of sandboxes."""
+    watched = Watched(tmp_path, reserve_bytes=1500 * MIB)
+    assert await watched.watch.refuse_start() == ""
+    watched.free = free
+    assert "half of its reserve" in await watched.watch.refuse_start()
+    with pytest.raises(Fault, match="reserve"):
+        await watched.watch.admit(f"{tmp_path}/file", 1)
+
+
+async def test_a_disk_that_is_short_of_files_is_short(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, reserve_bytes=1, files=100_000)
+    watched.free[1] = 45_000
+    with pytest.raises(Fault, match="reserve"):
+        await watched.watch.admit(f"{tmp_path}/file", 1)
+    watched.begin()
+    await watched.until(lambda: watched.watch._short is not None)
+    for number in range(1_200):
+        watched.write(str(number), 1)
     await watched.until(lambda: "killed" in watched.spawner.done)
 
 
