@@ -7,7 +7,6 @@ another as a gateway is started again, makes them on the test's `ground`.
 from __future__ import annotations
 
 import asyncio
-import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -157,10 +156,8 @@ _GROUNDS: dict[str, Callable[[Path], Ground]] = {
     "docker": DockerGround,
     "memory": MemoryGround,
     "around": lambda directory: MemoryGround(directory, _around),
+    "docker-pooled": lambda directory: DockerGround(directory, _pooled),
 }
-# A minute: for who changes something of the pool. tests/integration/sandbox/test_pool.py is for every day.
-if os.environ.get("AIRLOCK_POOL_CONFORMANCE"):
-    _GROUNDS["docker-pooled"] = lambda directory: DockerGround(directory, _pooled)
 
 
 @pytest.fixture(scope="session", params=_GROUNDS)
