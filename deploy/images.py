@@ -34,7 +34,7 @@ INPUTS = {
         "deploy/bundle.py",
         "deploy/sandbox.lock",
         "sandbox/__init__.py",
-        "sandbox/build.py",
+        "sandbox/docker/build.py",
         "sandbox/v1",
         "sandbox/daemon",
     ],

@@ -130,7 +130,7 @@ class Sandbox(Protocol):
 class LeftSandbox:
     """A sandbox that an earlier process of the same gateway left running, until it is asked for or goes idle.
 
-    Whose it is, in the digests of container_config.owner(): the engine is told no more, so no more is known.
+    Whose it is, in the digests of owner_of(): the engine is told no more, so no more is known.
     """
 
     id: str
@@ -207,7 +207,7 @@ class Engine(Protocol):
         ...
 
     def owners(self) -> Sequence[tuple[str, str]]:
-        """Return whose sandboxes there are or are being made, whichever process does: container_config.owner() of each.
+        """Return whose sandboxes there are or are being made, whichever process does: owner_of() of each.
 
         Cheap and a moment old. The one that was used longest ago comes first.
         """

@@ -22,9 +22,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from sandbox.container_config import Owner, digest, owner
 from sandbox.engine import Engine, LeftSandbox, LiveSandbox, Sandbox, SandboxSpec
 from sandbox.errors import SandboxError, SandboxUnavailable
+from sandbox.owner import Owner, owner_by_name, owner_of
 from sandbox.transition import State
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class SandboxKeeper:
         self._shortest_s = idle_timeout_s
         self._shorter = asyncio.Event()
         self._clock = clock
-        # By owner(): digests, for what an earlier process left is known by no other name.
+        # By owner_of(): digests, for what an earlier process left is known by no other name.
         self._places: dict[Owner, _Place] = {}
         # Whose removal is under way: not counted, though the engine still has it.
         self._leaving: dict[Owner, int] = {}
@@ -153,7 +153,7 @@ class SandboxKeeper:
         """
         if self._closed:
             raise SandboxUnavailable("the gateway is stopping; ask again when it is back")
-        key = owner(spec)
+        key = owner_of(spec)
         if key not in self._places and not self._engine.has(spec):
             await self._make_room(key[0])
         place = self._places.setdefault(key, _Place())
@@ -180,7 +180,7 @@ class SandboxKeeper:
         """
         if self._closed:
             raise SandboxUnavailable("the gateway is stopping; ask again when it is back")
-        key = owner(spec)
+        key = owner_of(spec)
         if key not in self._places and not self._engine.has(spec):
             yield None
             return
@@ -206,12 +206,12 @@ class SandboxKeeper:
 
         It may be removed in the midst of the look, which is DaemonLost then.
         """
-        place = self._places.get((digest(tenant), digest(tenant, thread)))
+        place = self._places.get(owner_by_name(tenant, thread))
         return None if place is None or place.sandbox is None or not place.sandbox.alive else place.sandbox
 
     def users(self, tenant: str, thread: str) -> int:
         """Return how many calls of this process are under way in a thread's sandbox."""
-        place = self._places.get((digest(tenant), digest(tenant, thread)))
+        place = self._places.get(owner_by_name(tenant, thread))
         return 0 if place is None else place.users
 
     def _leave(self, key: Owner, place: _Place) -> None:

@@ -19,6 +19,9 @@ from typing import Any, Protocol, Self
 from sandbox.engine import Sandbox, SandboxLimits, SandboxSpec
 from sandbox.errors import SandboxUnavailable
 
+# No other id begins so: those of threads begin with a digest.
+_PREFIX = "pool-"
+
 
 @dataclass(frozen=True)
 class SpareKind:
@@ -37,6 +40,16 @@ class SpareKind:
     def spec(self) -> SandboxSpec:
         """A spec of nobody's that asks for this kind."""
         return SandboxSpec("", "", self.image, runtime=self.runtime, limits=self.limits)
+
+
+def spare_id(suffix: str) -> str:
+    """Return the id of a spare, and of the sandbox that it becomes."""
+    return f"{_PREFIX}{suffix}"
+
+
+def is_spare(sandbox_id: str) -> bool:
+    """Return whether a sandbox was made before anybody asked for it; it keeps its id when it is somebody's."""
+    return sandbox_id.startswith(_PREFIX)
 
 
 class Spare(Protocol):

@@ -17,7 +17,7 @@ State = Literal["creating", "running", "idle_stopped", "failed", "removed"]
 
 @dataclass(frozen=True)
 class Transition:
-    """`tenant` and `thread` are the digests of container_config.owner(); `name` is the thread's, "" if not known.
+    """`tenant` and `thread` are the digests of owner_of(); `name` is the thread's, "" if not known.
 
     `reason` is for people, 512 characters at most.
     """

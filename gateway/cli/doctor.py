@@ -25,7 +25,7 @@ from gateway.cli.terminal import EXIT_BAD_NEWS, Json, out, print_json
 if TYPE_CHECKING:
     from gateway.config import Config
     from gateway.tenants import Tenant
-    from sandbox.docker_engine import DockerEngine, EngineFacts
+    from sandbox.docker.docker_engine import DockerEngine, EngineFacts
     from sandbox.engine import Sandbox
 
 _DISK_WANTED_BYTES = 5 * 1024**3
@@ -68,8 +68,8 @@ async def _collect(engine_url: str | None, config: Path | None, slow: SlowWork) 
 
 async def _look(engine_url: str | None, config: Path | None, slow: SlowWork) -> AsyncIterator[Finding]:
     from gateway.clock import make_id
-    from sandbox.docker_engine import DockerEngine
-    from sandbox.docker_requests import DockerRequests
+    from sandbox.docker.docker_engine import DockerEngine
+    from sandbox.docker.docker_requests import DockerRequests
     from sandbox.errors import SandboxError
 
     slow.at("this machine")
@@ -322,7 +322,7 @@ def _seccomp(facts: EngineFacts) -> Finding:
 
 
 def _landlock() -> Finding:
-    from sandbox.host_kernel import has_landlock
+    from sandbox.docker.host_kernel import has_landlock
 
     if has_landlock():
         return Finding("landlock", "ok", "the kernel keeps tool code from having its sandbox killed for memory")

@@ -13,7 +13,7 @@ from gateway.cli.finding import Finding
 if TYPE_CHECKING:
     from gateway.config import Config
     from gateway.tenants import Tenant
-    from sandbox.docker_requests import DockerRequests, EngineFacts
+    from sandbox.docker.docker_requests import DockerRequests, EngineFacts
     from sandbox.engine import SandboxSpec
     from sandbox.spares import SpareKind
 
@@ -44,9 +44,9 @@ def _pool(config: Config, kinds: Collection[SpareKind]) -> Finding:
 async def _tenant(
     what: str, spec: SandboxSpec, config: Config, facts: EngineFacts, requests: DockerRequests
 ) -> Finding:
-    from sandbox.docker_requests import inspect_image
+    from sandbox.docker.docker_requests import inspect_image
+    from sandbox.docker.image_pulls import pullable
     from sandbox.errors import ImageMissing, SandboxUnavailable
-    from sandbox.image_pulls import pullable
 
     if spec.refused:
         return Finding(what, "failed", f"image {spec.image} is not allowed", spec.refused)

@@ -96,7 +96,7 @@ async def _adopt(path: Path, engine: str, tenant: str) -> _Adopted:
 async def _own_engine(config: Config) -> str:
     """Return the id of the configuration's engine; SandboxError where it does not answer."""
     from gateway.clock import make_id
-    from sandbox.docker_engine import DockerEngine
+    from sandbox.docker.docker_engine import DockerEngine
 
     engine = DockerEngine(
         instance=make_id("adopt"),

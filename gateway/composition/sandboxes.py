@@ -8,26 +8,26 @@ from typing import cast
 
 import structlog
 
-from gateway.calls.counted_creation import counted_creation
 from gateway.composition.foundation import Foundation
 from gateway.composition.sandbox_pool import begin_pool
 from gateway.config import SandboxSettings
 from gateway.policy.document import QuotasSection
 from gateway.quotas import Quotas
-from gateway.sandbox_history import SandboxHistory
+from gateway.sandboxes.counted_creation import counted_creation
+from gateway.sandboxes.history_writer import HistoryWriter
 from gateway.serving.health import Ask
 from gateway.storage.quota_store import QuotaStore
 from gateway.storage.transition_store import TransitionStore
 from gateway.telemetry.observed_sandboxes import observed_engine, observed_keeper
 from gateway.telemetry.sandbox_totals import totalled
-from sandbox.docker_engine import DockerEngine
-from sandbox.docker_requests import DockerRequests
+from sandbox.docker.docker_engine import DockerEngine
+from sandbox.docker.docker_requests import DockerRequests
+from sandbox.docker.image_pulls import ImagePulls, pullable, pulling_engine
 from sandbox.engine import Engine
 from sandbox.errors import SandboxError
 from sandbox.fair_creation import fair_creation
 from sandbox.image_gate import image_gate
-from sandbox.image_pulls import ImagePulls, pullable, pulling_engine
-from sandbox.memory_engine import MemoryEngine
+from sandbox.memory.memory_engine import MemoryEngine
 from sandbox.pooled_engine import PooledEngine
 from sandbox.sandbox_keeper import SandboxKeeper
 
@@ -49,7 +49,7 @@ class Sandboxes:
 async def open_sandboxes(stack: AsyncExitStack, on: Foundation) -> Sandboxes:
     """Take over the sandboxes that are left from before, and say what would fail the first call."""
     settings = on.config.sandbox
-    history = SandboxHistory(TransitionStore(on.database), on.config.tenants)
+    history = HistoryWriter(TransitionStore(on.database), on.config.tenants)
     engine, ping, pool = _chosen(on, history)
     await stack.enter_async_context(history.writing(engine.id))
     keeps = settings.on_stop == "keep"
@@ -73,7 +73,7 @@ async def open_sandboxes(stack: AsyncExitStack, on: Foundation) -> Sandboxes:
     return Sandboxes(engine, await _engine_id(engine), observed_keeper(image_gate(keeper), on.telemetry), ping)
 
 
-def _chosen(on: Foundation, history: SandboxHistory) -> tuple[Engine, Ask, PooledEngine | None]:
+def _chosen(on: Foundation, history: HistoryWriter) -> tuple[Engine, Ask, PooledEngine | None]:
     """Return the engine that the configuration asks for, what to ask for whether it answers, and its pool."""
     config, settings = on.config, on.config.sandbox
     if settings.engine == "memory":

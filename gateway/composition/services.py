@@ -12,7 +12,6 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from gateway.audit.audit import Audit
 from gateway.calls.requested_programs import RequestedPrograms
-from gateway.calls.tended_sandboxes import TendedSandboxes
 from gateway.composition.foundation import Foundation
 from gateway.composition.kept_files import make_forks, removing_files
 from gateway.composition.sandboxes import Sandboxes
@@ -21,8 +20,9 @@ from gateway.erasure import Erasure, LeftOf, RemoveRest
 from gateway.identity.auth import authentication
 from gateway.policy_admin import PolicyAdmin
 from gateway.runs.requested_runs import RequestedRuns
-from gateway.sandbox_transitions import SandboxTransitions
-from gateway.sandbox_usage import SandboxUsage
+from gateway.sandboxes.history_reader import HistoryReader
+from gateway.sandboxes.sandbox_usage import SandboxUsage
+from gateway.sandboxes.tended_sandboxes import TendedSandboxes
 from gateway.services.admin_service import Administration, AdminService
 from gateway.services.approval_service import ApprovalService
 from gateway.services.audit_service import AuditService
@@ -79,7 +79,7 @@ class Parts:
     audit: Audit
     authenticate: Authenticator
     usage: SandboxUsage
-    transitions: SandboxTransitions
+    transitions: HistoryReader
     snapshots: Snapshots
     forks: Forks
 
@@ -188,7 +188,7 @@ def make_parts(on: Foundation, sandboxes: Sandboxes, work: Work) -> Parts:
         Audit(AuditReader(on.database)),
         authentication(on.config.identity, on.config.path, on.database, on.tenants),
         SandboxUsage(engine, sandboxes.keeper),
-        SandboxTransitions(TransitionStore(on.database), listed),
+        HistoryReader(TransitionStore(on.database), listed),
         snapshots,
         make_forks(on, sandboxes, snapshots, work.quotas),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from gateway.sandbox_usage import Disk, SandboxStats
+from gateway.sandboxes.sandbox_usage import Disk, SandboxStats
 from gateway.storage.transition_store import StoredTransition
 from gateway.v1 import sandbox_service_pb2 as pb
 from sandbox.engine import LiveSandbox

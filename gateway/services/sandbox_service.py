@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import ClassVar
 
-from gateway.calls.tended_sandboxes import TendedSandboxes
 from gateway.errors import InvalidArgument, Unavailable
 from gateway.identity.presented import Context
 from gateway.paging import page_size, paged, place_of
-from gateway.sandbox_transitions import SandboxTransitions
-from gateway.sandbox_usage import SandboxUsage
+from gateway.sandboxes.history_reader import HistoryReader
+from gateway.sandboxes.sandbox_usage import SandboxUsage
+from gateway.sandboxes.tended_sandboxes import TendedSandboxes
 from gateway.services.sandbox_messages import sandbox_message, state_of, stats_message, transition_message
 from gateway.services.snapshot_calls import SNAPSHOT_SCOPES, SnapshotCalls
 from gateway.serving.edge import Authenticator, streaming, unary
@@ -40,7 +40,7 @@ class SandboxService(SnapshotCalls):
         usage: SandboxUsage,
         snapshots: Snapshots,
         forks: Forks,
-        history: SandboxTransitions,
+        history: HistoryReader,
     ) -> None:
         super().__init__(snapshots, forks)
         self._engine = engine

@@ -31,8 +31,8 @@ from gateway.storage.snapshot_store import Snapshot, SnapshotStore
 from gateway.storage.store import Store
 from gateway.storage.thread_store import ThreadRow, ThreadStore
 from gateway.tenants import Tenant
-from sandbox.container_config import digest
 from sandbox.engine import Engine
+from sandbox.owner import digest
 
 log = structlog.get_logger(__name__)
 # A run waits longer for its turn than a caller who can come again.

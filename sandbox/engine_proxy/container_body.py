@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sandbox.container_config import CAPABILITIES, CHANNEL_DIRECTORY, INSTANCE_LABEL, KIND_LABEL
+from sandbox.docker.container_config import CAPABILITIES, CHANNEL_DIRECTORY, INSTANCE_LABEL, KIND_LABEL
 
 OWN_NAME = re.compile(r"airlock-[A-Za-z0-9_.-]{1,200}")
 NEVER_STARTED = "/never-started"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from sandbox.container_config import INSTANCE_LABEL
+from sandbox.docker.container_config import INSTANCE_LABEL
 from sandbox.engine_proxy.container_body import NEVER_STARTED, Refused, check_binds, check_container, check_volume
 from sandbox.engine_proxy.request_head import LIMIT_BYTES, BadRequest, Head, read_head
 from sandbox.engine_proxy.routes import Route, route_of

@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sandbox.channel import SOCKET_NAME, Channel
-from sandbox.docker_engine import DockerEngine
+from sandbox.docker.docker_engine import DockerEngine
 from sandbox.engine import Sandbox, SandboxLimits, SandboxSpec
 from sandbox.filesystem import OutputStream
 from sandbox.v1 import channel_pb2 as pb

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.client import Client
-from sandbox.docker_engine import DockerEngine
+from sandbox.docker.docker_engine import DockerEngine
 from sandbox.engine import Sandbox, SandboxLimits, SandboxSpec
 from sandbox.errors import NotFound
 from tests.bench.side_by_side import PeakMemory, Sample, seconds

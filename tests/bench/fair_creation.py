@@ -14,7 +14,7 @@ from typing import cast
 
 from rich.table import Table
 
-from sandbox.docker_engine import DockerEngine
+from sandbox.docker.docker_engine import DockerEngine
 from sandbox.engine import Engine, SandboxLimits, SandboxSpec
 from sandbox.fair_creation import fair_creation
 

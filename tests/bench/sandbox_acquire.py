@@ -23,7 +23,7 @@ import docker
 from rich.console import Console
 from rich.table import Table
 
-from sandbox.docker_engine import DockerEngine
+from sandbox.docker.docker_engine import DockerEngine
 from sandbox.engine import Engine, SandboxLimits, SandboxSpec
 from sandbox.pooled_engine import PooledEngine
 from sandbox.sandbox_keeper import SandboxKeeper

@@ -25,7 +25,7 @@ import docker
 from rich.console import Console
 from rich.table import Table
 
-from sandbox.docker_engine import DockerEngine
+from sandbox.docker.docker_engine import DockerEngine
 from sandbox.engine import SandboxLimits, SandboxSpec
 
 _IMAGE = "airlock-sandbox"

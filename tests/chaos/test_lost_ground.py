@@ -13,10 +13,10 @@ import yaml
 
 from gateway.client import Client
 from gateway.errors import Unavailable
-from sandbox import container_config as config
-from sandbox.docker_engine import DockerEngine
+from sandbox.docker.docker_engine import DockerEngine
 from sandbox.engine import Sandbox, SandboxSpec
 from sandbox.errors import DaemonLost, EngineUnavailable
+from sandbox.owner import owner_of
 from sandbox.thread_lock import Note
 from tests.chaos.own_engine import EngineRefused, OwnEngine, kill_all, own_engine
 from tests.gateway_process import make_home, served
@@ -224,7 +224,7 @@ async def test_a_gateway_whose_engine_goes_away_says_so_goes_on_with_what_lives_
 
 async def test_what_a_process_leaves_that_dies_before_its_sandbox_has_a_container_is_removed(ground: Ground) -> None:
     died = ground.engine()
-    owner = config.owner(ground.spec())
+    owner = owner_of(ground.spec())
     lock = await died._locks.enter(owner)
     lock.write(Note("t-1", "made"))
     died._make_channel_directory("t-1")

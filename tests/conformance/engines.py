@@ -15,17 +15,17 @@ from typing import cast
 import pytest
 import pytest_asyncio
 
-from gateway.calls.counted_creation import counted_creation
 from gateway.policy.document import QuotasSection
 from gateway.quotas import Quotas
+from gateway.sandboxes.counted_creation import counted_creation
 from gateway.storage.quota_store import Hold, QuotaStore, Take
 from gateway.telemetry.observed_sandboxes import observed_engine
-from sandbox.docker_engine import DockerEngine
-from sandbox.docker_requests import DockerRequests
+from sandbox.docker.docker_engine import DockerEngine
+from sandbox.docker.docker_requests import DockerRequests
+from sandbox.docker.image_pulls import ImagePulls, pulling_engine
 from sandbox.engine import Engine, Sandbox, SandboxSpec
 from sandbox.fair_creation import fair_creation
-from sandbox.image_pulls import ImagePulls, pulling_engine
-from sandbox.memory_engine import MemoryEngine
+from sandbox.memory.memory_engine import MemoryEngine
 from sandbox.pooled_engine import PooledEngine
 from sandbox.spares import SpareKind, Spares
 from sandbox.transition import Transition

@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from agent.filesystem import FileSystem
-from sandbox.docker_engine import DockerEngine
+from sandbox.docker.docker_engine import DockerEngine
 from sandbox.engine import Sandbox
 from sandbox.filesystem import WORKSPACE
 from sandbox.local_fs import LocalFS

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 
 import pytest
+from sandbox.posture import weaknesses
 
-from sandbox.container_config import digest, owner
 from sandbox.engine import Engine, Sandbox
 from sandbox.errors import (
     Conflict,
@@ -22,7 +22,7 @@ from sandbox.errors import (
     SandboxError,
     SandboxUnavailable,
 )
-from sandbox.posture import weaknesses
+from sandbox.owner import digest, owner_of
 from sandbox.workspace_archive import Contents, WorkspaceEntry
 from tests.conformance.engines import DockerGround, Ground, engine, ground, kind, only
 from tests.integration.sandbox.live_engine import LIMITS, kill, run, spec, text
@@ -86,7 +86,7 @@ async def test_whoever_asks_again_or_at_the_same_time_has_the_same_sandbox(engin
     found = await engine.find(asked)
     assert found is not None
     assert {one.id for one in (*made, again, found)} == {again.id}
-    assert list(engine.owners()).count(owner(asked)) == 1
+    assert list(engine.owners()).count(owner_of(asked)) == 1
     await engine.remove(again.id)
 
 
@@ -94,7 +94,7 @@ async def test_what_is_not_there_is_not_found_and_looking_makes_none(engine: Eng
     asked = spec("looked-for")
     assert not engine.has(asked)
     assert await engine.find(asked) is None
-    assert owner(asked) not in engine.owners()
+    assert owner_of(asked) not in engine.owners()
     sandbox = await engine.create(asked)
     assert engine.has(asked)
     await engine.remove(sandbox.id)
@@ -482,7 +482,7 @@ async def test_what_becomes_of_a_sandbox_is_told_as_it_happens_and_why(ground: G
         *((other.id, state) for state in ("running", "idle_stopped", "removed")),
         *((last.id, state) for state in ("running", "removed")),
     ]
-    assert {(one.tenant, one.thread, one.name) for one in ground.told} == {(*owner(spec("told")), "told")}
+    assert {(one.tenant, one.thread, one.name) for one in ground.told} == {(*owner_of(spec("told")), "told")}
     reasons = [one.reason for one in ground.told if one.state in ("idle_stopped", "removed")]
     assert [reason.split(";")[0] for reason in reasons[:3]] == [
         *("nobody used it", "somebody asked for it", "somebody asked for it")

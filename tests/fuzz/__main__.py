@@ -16,7 +16,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from sandbox.channel import SOCKET_NAME
-from sandbox.docker_engine import DockerEngine
+from sandbox.docker.docker_engine import DockerEngine
 from tests.fuzz.rounds import fuzz_daemon_end, fuzz_gateway_end
 from tests.integration.sandbox.live_engine import RUNTIME_IMAGE, instance_id, removed, spec
 

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sandbox import docker_spares
-from sandbox.docker_engine import DockerEngine
+from sandbox.docker import docker_spares
+from sandbox.docker.docker_engine import DockerEngine
 from sandbox.spares import SpareKind
 from tests.integration.sandbox.live_engine import RUNTIME_IMAGE, run, spec
 

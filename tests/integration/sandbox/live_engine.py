@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from sandbox.docker_engine import DockerEngine
+from sandbox.docker.docker_engine import DockerEngine
 from sandbox.engine import SandboxLimits, SandboxSpec
 from sandbox.filesystem import ExecResult
 from sandbox.protocols import Shell

@@ -14,8 +14,8 @@ import docker
 import pytest
 from docker.errors import APIError
 
-from sandbox.container_config import carrier_config, workspace_volume
-from sandbox.docker_engine import DockerEngine
+from sandbox.docker.container_config import carrier_config, workspace_volume
+from sandbox.docker.docker_engine import DockerEngine
 from sandbox.spares import SpareKind
 from tests.integration.sandbox.live_engine import IMAGE, LIMITS, RUNTIME_IMAGE, instance_id, removed, run, spec, text
 from tests.integration.sandbox.test_workspaces import giving, tree_of

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 import pytest
 
-from sandbox.docker_engine import DockerEngine
+from sandbox.docker.docker_engine import DockerEngine
 from sandbox.engine import Sandbox
 from sandbox.errors import NotFound, SandboxUnavailable
 from tests.docker_state import volumes_of

@@ -14,13 +14,14 @@ from typing import Any, cast
 import pytest
 import pytest_asyncio
 
-from sandbox import container_config as config
-from sandbox import docker_spares
 from sandbox.channel import Channel
-from sandbox.container_config import container_name, owner
-from sandbox.docker_engine import DockerEngine
+from sandbox.docker import container_config as config
+from sandbox.docker import docker_spares
+from sandbox.docker.container_config import container_name
+from sandbox.docker.docker_engine import DockerEngine
+from sandbox.docker.greeting import introduced
 from sandbox.engine import Engine, Sandbox, SandboxSpec
-from sandbox.greeting import introduced
+from sandbox.owner import owner_of
 from sandbox.pooled_engine import PooledEngine
 from sandbox.spares import SpareKind, SpareRefused
 from sandbox.v1.channel_pb2 import Posture
@@ -114,7 +115,7 @@ async def test_a_spare_is_nobodys_until_it_is_claimed_and_then_one_threads_for_g
     sandbox = await engine.claim(spare, asked)
     assert sandbox is not None
     assert (sandbox.id, sandbox.spec, sandbox.alive) == (spare.id, asked, True)
-    assert engine.owners() == [owner(asked)]
+    assert engine.owners() == [owner_of(asked)]
     assert [one.id for one in await engine.live("tenant-a")] == [spare.id]
     assert text(await run(sandbox.shell, 'echo "$SECRET"; echo mine > file')) == "s3cret\n"
     assert "s3cret" not in json.dumps(inspected(processes, spare.id))
@@ -247,13 +248,13 @@ async def test_kill_9_in_the_midst_of_a_claim_leaves_the_threads_sandbox_or_noth
     early = await engine.create(spec("taken"))
     assert not early.id.startswith("pool-")
     left = {one.thread: one.id for one in await engine.reconcile()}
-    whole = {owner(spec(step))[1] for step in ("checked", "used")}
+    whole = {owner_of(spec(step))[1] for step in ("checked", "used")}
     assert set(left) == whole
     assert len(containers_of(processes.instance)) == 3
-    assert sorted(processes.volumes) == sorted([*whole, *left.values(), owner(spec("taken"))[1]])
+    assert sorted(processes.volumes) == sorted([*whole, *left.values(), owner_of(spec("taken"))[1]])
     for step in STEPS:
         sandbox = await engine.create(spec(step))
-        assert sandbox.id == left.get(owner(spec(step))[1], sandbox.id)
+        assert sandbox.id == left.get(owner_of(spec(step))[1], sandbox.id)
         assert text(await run(sandbox.shell, "cat file 2>&-; echo x > y; cat y")) == (
             "kept\nx\n" if step == "used" else "x\n"
         )
@@ -290,9 +291,9 @@ async def test_the_spares_of_a_process_that_lives_are_left_alone_and_those_of_a_
     lost = await maker.make_spare(KIND)
     processes.killed(maker)
     (left,) = await other.reconcile()
-    assert (left.id, (left.tenant, left.thread)) == (spare.id, owner(spec()))
+    assert (left.id, (left.tenant, left.thread)) == (spare.id, owner_of(spec()))
     assert inspected(processes, spare.id)["State"]["Running"]
-    assert processes.volumes == sorted([owner(spec())[1], spare.id])
+    assert processes.volumes == sorted([owner_of(spec())[1], spare.id])
     assert lost.id not in await other.owned()
 
 
@@ -304,7 +305,7 @@ async def test_a_claim_that_was_removed_behind_our_back_is_made_anew_and_no_file
     assert await engine.stop_idle(resting.id)
     before = processes.volumes
     for sandbox in (running, resting):
-        docker("volume", "rm", f"airlock-{processes.instance}-workspace-{owner(sandbox.spec)[1]}")
+        docker("volume", "rm", f"airlock-{processes.instance}-workspace-{owner_of(sandbox.spec)[1]}")
     await other.reconcile()
     assert processes.volumes == before
     assert await running.ping()
@@ -349,7 +350,7 @@ async def test_its_files_are_saved_and_replaced_as_any_threads(processes: Proces
     assert {entry.path for entry in tree} >= {"d", "d/file"}
     await run(sandbox.shell, "echo two > d/file")
     await engine.replace_workspace(spec(), giving(tree))
-    assert processes.volumes == [owner(spec())[1]]
+    assert processes.volumes == [owner_of(spec())[1]]
     assert containers_of(processes.instance) == []
     again = await engine.create(spec())
     assert text(await run(again.shell, "cat d/file; touch d/mine; ls d")) == "one\nfile\nmine\n"
@@ -378,7 +379,7 @@ async def test_a_thread_and_a_tenant_are_erased_with_what_they_had_of_the_pool(p
     assert await engine.left_of("tenant-a") == {"volumes": 0, "containers": 0}
     assert await other.ping()
     (spare,) = engine._spares
-    assert processes.volumes == sorted([other.id, owner(other.spec)[1], spare])
+    assert processes.volumes == sorted([other.id, owner_of(other.spec)[1], spare])
     assert len(containers_of(processes.instance)) == 2
 
 

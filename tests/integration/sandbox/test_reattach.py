@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.client import Client
-from sandbox.docker_engine import DockerEngine
+from sandbox.docker.docker_engine import DockerEngine
 from sandbox.engine import Sandbox
 from tests.docker_state import containers_of, volumes_of
 from tests.gateway_process import make_home, served

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from sandbox.docker_engine import DockerEngine
+from sandbox.docker.docker_engine import DockerEngine
+from sandbox.docker.posture import weaknesses
 from sandbox.engine import Sandbox
-from sandbox.posture import weaknesses
 from tests.integration.sandbox.live_engine import LIMITS, RUNTIME_IMAGE, instance_id, removed, run, spec, text
 
 # Every way by which tool code could get at the daemon; each line that it prints is a door that was open.

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from sandbox.docker_engine import DockerEngine
+from sandbox.docker.docker_engine import DockerEngine
 from sandbox.errors import SandboxBusy, SandboxUnavailable
 from sandbox.sandbox_keeper import SandboxKeeper
 from tests.docker_state import containers_of, volumes_of

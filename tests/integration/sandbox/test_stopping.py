@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from sandbox import docker_requests
-from sandbox.docker_engine import DockerEngine
+from sandbox.docker import docker_requests
+from sandbox.docker.docker_engine import DockerEngine
 from sandbox.engine import Sandbox
 from sandbox.errors import EngineUnavailable
 from sandbox.thread_lock import ThreadLock
@@ -217,7 +217,7 @@ async def test_kill_9_in_the_midst_of_stopping_or_starting_leaves_one_sandbox_wi
         monkeypatch.setattr(before, "_verify", failing(asyncio.CancelledError()))
         monkeypatch.setattr(before, "_stop_again", ended)
     elif at == "before it is stopped":
-        monkeypatch.setattr("sandbox.docker_requests.stop_container", failing(EngineUnavailable("gone")))
+        monkeypatch.setattr("sandbox.docker.docker_requests.stop_container", failing(EngineUnavailable("gone")))
     else:
         monkeypatch.setattr("sandbox.thread_lock.ThreadLock.retire", failing(asyncio.CancelledError()))
     with pytest.raises((asyncio.CancelledError, EngineUnavailable)):

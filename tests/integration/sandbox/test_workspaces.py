@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sandbox.docker_engine import DockerEngine
+from sandbox.docker.docker_engine import DockerEngine
 from sandbox.errors import NoSpace, SandboxBusy, WorkspaceIncomplete
 from sandbox.workspace_archive import Contents, WorkspaceEntry
 from tests.docker_state import volumes_of

@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import time
 
-from sandbox.container_config import container_name
+from sandbox.docker.container_config import container_name
 from sandbox.engine import Sandbox
 from sandbox.filesystem import ExecResult
 from tests.integration.sandbox.live_engine import run, text

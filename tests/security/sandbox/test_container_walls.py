@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from sandbox.container_config import CAPABILITIES, RUNTIME_DIRECTORY
-from sandbox.docker_engine import DockerEngine
+from sandbox.docker.container_config import CAPABILITIES, RUNTIME_DIRECTORY
+from sandbox.docker.docker_engine import DockerEngine
 from sandbox.engine import Sandbox
 from sandbox.errors import FileError, PostureTooWeak
 from tests.docker_state import containers_of

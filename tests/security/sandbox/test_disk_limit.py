@@ -19,8 +19,8 @@ import docker
 import pytest
 import pytest_asyncio
 
-from sandbox.container_config import workspace_volume
-from sandbox.docker_engine import DockerEngine
+from sandbox.docker.container_config import workspace_volume
+from sandbox.docker.docker_engine import DockerEngine
 from sandbox.engine import Sandbox, SandboxLimits
 from sandbox.errors import NoSpace, PermissionDenied
 from sandbox.filesystem import ExecResult

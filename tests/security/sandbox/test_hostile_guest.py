@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from sandbox.docker_engine import DockerEngine
+from sandbox.docker.docker_engine import DockerEngine
 from sandbox.engine import SandboxLimits
 from sandbox.errors import NoSpace
 from tests.integration.sandbox.live_engine import run, spec

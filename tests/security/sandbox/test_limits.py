@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 
 from sandbox.cgroup_usage import read_usage
-from sandbox.container_config import container_name
-from sandbox.docker_engine import DockerEngine
+from sandbox.docker.container_config import container_name
+from sandbox.docker.docker_engine import DockerEngine
 from sandbox.engine import Sandbox, SandboxLimits
 from tests.integration.sandbox.live_engine import run, spec, text
 

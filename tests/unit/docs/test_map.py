@@ -9,7 +9,14 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 GATEWAY = ROOT / "gateway"
-_MAPPED = ("gateway/storage", "sandbox/daemon")
+_MAPPED = (
+    "gateway/sandboxes",
+    "gateway/snapshots",
+    "gateway/storage",
+    "sandbox/daemon",
+    "sandbox/docker",
+    "sandbox/memory",
+)
 PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 _GENERATED = {"v1"}
 

@@ -2,10 +2,10 @@
 
 from agent.filesystem import FileSystem, Shell
 from sandbox.channel_sandbox import ChannelSandbox
-from sandbox.docker_engine import DockerEngine
+from sandbox.docker.docker_engine import DockerEngine
 from sandbox.engine import Engine, Sandbox
 from sandbox.local_fs import LocalFS
-from sandbox.memory_engine import MemoryEngine
+from sandbox.memory.memory_engine import MemoryEngine
 from sandbox.remote_fs import RemoteFS
 from sandbox.remote_shell import RemoteShell
 from sandbox.spares import Spares

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from sandbox.container_config import owner
 from sandbox.engine import Engine, LeftSandbox, LiveSandbox, Sandbox, SandboxSpec
 from sandbox.errors import SandboxUnavailable
+from sandbox.owner import owner_of
 from sandbox.sandbox_keeper import SandboxKeeper
 from tests.sandbox_keeper import make_keeper
 
@@ -57,13 +57,13 @@ class FakeEngine:
         self.others: dict[tuple[str, str], bool] = {}
 
     def has(self, spec: SandboxSpec) -> bool:
-        return owner(spec) in {**self.left, **self.others}
+        return owner_of(spec) in {**self.left, **self.others}
 
     def owners(self) -> Sequence[tuple[str, str]]:
         return [*self.left, *self.others]
 
     async def find(self, spec: SandboxSpec) -> FakeSandbox | None:
-        return await self.create(spec) if owner(spec) in self.left else None
+        return await self.create(spec) if owner_of(spec) in self.left else None
 
     async def remove_idle(self, tenant: str | None, *, stop: bool = False) -> bool:
         idle = [one for one, busy in self.others.items() if not busy and tenant in (None, one[0])]
@@ -79,7 +79,7 @@ class FakeEngine:
     def leave(self, *specs: SandboxSpec) -> list[LeftSandbox]:
         """Return what an earlier process left for specs, the newest first."""
         for number, spec in enumerate(specs):
-            self.left[owner(spec)] = f"left{number}"
+            self.left[owner_of(spec)] = f"left{number}"
             self.live.add(f"left{number}")
         return [LeftSandbox(sandbox_id, *key) for key, sandbox_id in self.left.items()]
 
@@ -87,7 +87,7 @@ class FakeEngine:
         await self.may_create.wait()
         if self.failure is not None:
             raise self.failure
-        sandbox = FakeSandbox(self.left.pop(owner(spec), f"s{len(self.made)}"), spec)
+        sandbox = FakeSandbox(self.left.pop(owner_of(spec), f"s{len(self.made)}"), spec)
         self.made.append(sandbox)
         self.live.add(sandbox.id)
         return sandbox
@@ -518,9 +518,9 @@ async def test_a_sandbox_of_another_spec_that_others_use_is_replaced_once_they_d
 async def test_what_other_processes_have_counts_and_their_idle_ones_make_room(
     keeper: SandboxKeeper, engine: FakeEngine
 ) -> None:
-    engine.others = {owner(spec("x")): True, owner(spec("y")): False}
+    engine.others = {owner_of(spec("x")): True, owner_of(spec("y")): False}
     async with borrowed(keeper, thread="a"):
-        assert engine.others == {owner(spec("x")): True}
+        assert engine.others == {owner_of(spec("x")): True}
         with pytest.raises(SandboxUnavailable, match="all 2 sandboxes are busy"):
             async with borrowed(keeper, thread="b"):
                 pass
@@ -608,9 +608,9 @@ async def test_a_call_while_it_is_being_stopped_waits_for_no_end_of_that_here(
 
 
 async def test_what_other_processes_have_is_stopped_for_room_too(stopping: SandboxKeeper, engine: FakeEngine) -> None:
-    engine.others = {owner(spec("x")): True, owner(spec("y")): False}
+    engine.others = {owner_of(spec("x")): True, owner_of(spec("y")): False}
     async with borrowed(stopping, thread="a"):
-        assert (engine.others, engine.stopped) == ({owner(spec("x")): True}, [owner(spec("y"))[0]])
+        assert (engine.others, engine.stopped) == ({owner_of(spec("x")): True}, [owner_of(spec("y"))[0]])
 
 
 async def test_whoever_has_most_makes_room_and_none_who_has_fewer_than_who_asks(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.docker.lock_directory import LockDirectory
 from sandbox.errors import SandboxUnavailable
-from sandbox.lock_directory import LockDirectory
 from sandbox.thread_lock import Note, ThreadLock
 
 OWNER = ("a" * 24, "b" * 24)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.docker_engine import DockerEngine
+from sandbox.docker.docker_engine import DockerEngine
 from sandbox.engine import LiveSandbox
 from sandbox.usage import Usage, usage_of
 

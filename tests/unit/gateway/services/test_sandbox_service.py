@@ -11,13 +11,13 @@ import grpc
 import grpc.aio
 import pytest
 
-from gateway.calls.tended_sandboxes import TendedSandboxes
 from gateway.client import Client
 from gateway.errors import InvalidArgument, NotFound, Unavailable
 from gateway.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
-from gateway.sandbox_usage import SandboxUsage
+from gateway.sandboxes.sandbox_usage import SandboxUsage
+from gateway.sandboxes.tended_sandboxes import TendedSandboxes
 from gateway.services.sandbox_service import SandboxService
 from gateway.storage.transition_store import StoredTransition
 from gateway.tenants import Tenant

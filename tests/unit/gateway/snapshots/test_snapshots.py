@@ -29,7 +29,7 @@ from gateway.storage.thread_store import ThreadStore
 from gateway.tenants import Tenant
 from sandbox.engine import SandboxSpec
 from sandbox.errors import WorkspaceIncomplete
-from sandbox.memory_engine import MemoryEngine
+from sandbox.memory.memory_engine import MemoryEngine
 from sandbox.workspace_archive import Contents
 
 

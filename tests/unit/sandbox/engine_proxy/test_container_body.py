@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.container_config import Runtime, carrier_config, container_config, filler_config
+from sandbox.docker.container_config import Runtime, carrier_config, container_config, filler_config
 from sandbox.engine import SandboxSpec
 from sandbox.engine_proxy.container_body import Refused, check_container, check_volume
 

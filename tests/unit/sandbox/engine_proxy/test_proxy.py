@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from sandbox.container_config import filler_config
+from sandbox.docker.container_config import filler_config
 from sandbox.engine_proxy.proxy import EngineProxy, listening_socket
 
 OWN = {"Id": "a" * 64, "Path": "/opt/airlock/lib/ld.so", "Config": {"Labels": {"airlock.instance": "i"}}}

@@ -1,0 +1,17 @@
+"""Sandboxes in Docker containers.
+
+    docker_engine                                    the engine: what it is asked for
+    docker_ground, docker_listing, docker_starting   its rooms, each on the one before
+    docker_stopping, docker_spares, docker_reconciling  the next ones
+    docker_workspaces, engine_disk                   a thread's files as a whole, and the reserve of the engine's disk
+    docker_requests                                  what Docker is asked, in threads; nothing else imports docker
+    container_config, lasting_memory                 what a container is made of: every wall
+    posture, mount_rules, host_kernel                what the kernel says of it, and whether that is weaker than asked
+    greeting, build                                  the first words with its daemon, and of which release that is
+    runtime_volume, image_pulls                      the daemon brought along, and images that are brought
+    spare_checks, spare_locks, workspace_claims      spares: whether one is fit, whose it is, and where its files are
+    lock_directory, stopped_sandboxes                what several processes of a gateway know of each other's
+    survivor                                         one that an earlier process left
+
+Docker is told digests and sizes; what belongs to whom is in labels, and in files that are locked (lock_directory.py).
+"""

@@ -1,0 +1,84 @@
+"""DockerListing: which sandboxes a tenant has, in whatever state, whichever process made them.
+
+What is noted in the files of locks and of stopped sandboxes is compared with the containers that the engine has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from sandbox.docker import container_config as config
+from sandbox.docker import docker_requests
+from sandbox.docker.docker_ground import DockerGround
+from sandbox.engine import LiveSandbox, SandboxSpec
+from sandbox.owner import Owner, digest, owner_of
+from sandbox.spares import is_spare
+from sandbox.thread_lock import Note
+from sandbox.transition import State
+
+# A sandbox without a container is being made, unless it was begun so long ago: no creation takes longer.
+_MAKING_S = 60.0
+
+
+class DockerListing(DockerGround):
+    """The ground with a look at what stands on it."""
+
+    def stopped(self, spec: SandboxSpec) -> str | None:
+        """Return the id of what is stopped of a tenant and thread, by its file."""
+        found = self._stopped.read(owner_of(spec))
+        return None if found is None else found.note.sandbox
+
+    def stopped_count(self) -> int:
+        """Return how many sandboxes of the instance are stopped, by their files."""
+        return len(self._stopped.owners())
+
+    async def live(self, tenant: str) -> Sequence[LiveSandbox]:
+        """Return the running sandboxes of a tenant, by id."""
+        return [one for one in await self.listed(tenant) if one.state == "running"]
+
+    async def listed(self, tenant: str) -> Sequence[LiveSandbox]:
+        """Return the sandboxes of a tenant that live, are stopped, being made, or dead and not removed yet, by id."""
+        mine = digest(tenant)
+        noted = {note.sandbox: (note, idle_s) for note, idle_s in self._locks.looked_at(mine)}
+        resting = {one.id: one for owner in self._stopped.owners() if owner[0] == mine if (one := self._resting(owner))}
+        if not noted and not resting:
+            return []
+        containers = await self._containers_of(mine, {*noted, *resting})
+        found = [one for id_, one in resting.items() if id_ not in noted and id_ in containers]
+        for id_, (note, idle_s) in noted.items():
+            container = containers.get(id_)
+            state = self._state(note, container, resumed=id_ in resting)
+            one = shown(note, state, idle_s if state == "running" else None)
+            if not one.created_s and container is not None:
+                one = dataclasses.replace(one, created_s=float(container["Created"]))
+            found.append(one)
+        return sorted(found, key=lambda sandbox: sandbox.id)
+
+    def _resting(self, owner: Owner) -> LiveSandbox | None:
+        """Return what is stopped of a thread, by its file."""
+        stopped, since_s = self._stopped.read(owner), self._stopped.since_s(owner)
+        return None if stopped is None else shown(stopped.note, "idle_stopped", since_s)
+
+    async def _containers_of(self, tenant: str, ids: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
+        """Return a tenant's containers, by the ids of their sandboxes; `tenant` is its digest, `ids` are noted."""
+        labels = {**self._labels("sandbox"), config.TENANT_LABEL: tenant}
+        found = await self._requests.ask(docker_requests.list_containers, labels)
+        # What was made before it was anybody's has no owner in its labels.
+        names = [config.container_name(self._instance, id_) for id_ in ids if is_spare(id_)]
+        found += await self._requests.ask(docker_requests.named_containers, names) if names else []
+        return {container["Labels"][config.SANDBOX_LABEL]: container for container in found}
+
+    def _state(self, note: Note, container: Mapping[str, Any] | None, *, resumed: bool) -> State:
+        """Return what a sandbox is that has a lock file; `resumed` says that it is started again, or was."""
+        if container is None:
+            return "creating" if self._clock() < note.created_s + _MAKING_S else "failed"
+        if container["State"] == "running":
+            return "running"
+        return "creating" if container["State"] == "created" or resumed else "failed"
+
+
+def shown(note: Note, state: State, since_s: float | None = None) -> LiveSandbox:
+    """Return a sandbox as lists show it."""
+    return LiveSandbox(note.sandbox, note.thread, note.image, note.runtime, note.created_s, state, since_s)

@@ -1,0 +1,188 @@
+"""DockerWorkspaces: the files of a thread, taken out of a Docker engine and put into it as a whole.
+
+Both go through a carrier: a container that mounts the workspace and is never started, so nothing of the tenant's runs
+on the way, no matter whether a sandbox lives. The engine packs and unpacks within that container's root. A lock file
+says that a carrier is in use: one without a holder was left by a process that died, and is removed by who meets it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from sandbox.docker import container_config as config
+from sandbox.docker import docker_requests
+from sandbox.docker.docker_ground import DockerGround
+from sandbox.engine import SandboxSpec
+from sandbox.errors import SandboxBusy, SandboxError, WorkspaceIncomplete
+from sandbox.filesystem import WORKSPACE
+from sandbox.owner import Owner, owner_by_name, owner_of
+from sandbox.thread_lock import ThreadLock
+from sandbox.workspace_archive import ArchiveBroken, Contents, read_tar, write_tar
+
+_ROOT = WORKSPACE.removeprefix("/")
+# How often a workspace is read anew that changes while it is read.
+_TRIES = 3
+_Value = TypeVar("_Value")
+_Going = Callable[[Iterable[bytes]], Iterator[bytes]]
+"""Passes pieces on until nobody waits for them any more."""
+
+
+class DockerWorkspaces(DockerGround):
+    """A DockerGround whose workspaces are saved and replaced."""
+
+    async def save_workspace(self, spec: SandboxSpec, take: Callable[[Contents], _Value]) -> _Value | None:
+        """Return what `take`, in a thread, makes of a thread's files; None where there are none."""
+        async with self._alone(owner_of(spec)), self._requests.streams.turn(spec.tenant):
+            if not await self._claims.has_files(owner_of(spec)):
+                return None
+            for left in reversed(range(_TRIES)):
+                try:
+                    async with self._carrier(spec) as carrier:
+                        return await self._read(carrier, take)
+                except ArchiveBroken as error:
+                    if not left:
+                        raise ArchiveBroken(f"{error}; wait until nothing writes in this thread") from error
+        raise AssertionError("unreachable")
+
+    async def replace_workspace(self, spec: SandboxSpec, give: Callable[[], Contents], *, size_bytes: int = 0) -> None:
+        """Have what `give`, called in a thread, yields in the place of a thread's files; its sandbox is removed."""
+        owner = owner_of(spec)
+        await self._prepared()  # an engine on which nothing can be made must not cost the old files
+        async with self._alone(owner), self._requests.streams.turn(spec.tenant):
+            await self._disk.refuse_short(spec.limits.disk_reserve_bytes, size_bytes)
+            lock = await self._locks.enter(owner)
+            gone = False
+            try:
+                note, stopped = lock.read(), self._stopped.read(owner)
+                if note is not None and not lock.unused():
+                    raise SandboxBusy("calls are under way in this thread; wait until they are over, or cancel them")
+                for container in await self._requests.ask(docker_requests.list_containers, self._labels_at(owner)):
+                    await self._destroy(container["Labels"][config.SANDBOX_LABEL])
+                held = await self._claims.held_by(owner)
+                if held:
+                    await self._destroy(held)
+                gone = True
+                # Nothing is left to be started again, nor would it fit the files.
+                self._stopped.remove(owner)
+                was = note or (None if stopped is None else stopped.note)
+                if was is not None:
+                    self._told(owner, was, "removed", "its thread's files are being replaced")
+                await self._replace(spec, give)
+            finally:
+                if gone:
+                    lock.retire()
+                lock.close()
+
+    async def remove_workspace(self, tenant: str, thread: str) -> bool:
+        """Remove a thread's files for good, with what a process that died while it read them left."""
+        owner = owner_by_name(tenant, thread)
+        with suppress(SandboxBusy):  # they are in use, as the engine says next
+            async with self._alone(owner):
+                pass
+        return await super().remove_workspace(tenant, thread)
+
+    async def remove_carriers(self) -> None:
+        """Remove what processes of this instance left that died while they saved or replaced a workspace."""
+        for container in await self._own_containers("carrier"):
+            labels = container["Labels"]
+            with suppress(SandboxBusy):
+                async with self._alone((labels[config.TENANT_LABEL], labels[config.THREAD_LABEL])):
+                    pass
+
+    async def _replace(self, spec: SandboxSpec, give: Callable[[], Contents]) -> None:
+        """Remove the files of a thread and put others there; nothing uses them."""
+        user, _ = config.user_ids(self._instance, spec.tenant, spec.thread)
+        owner = owner_of(spec)
+
+        def write(carrier: str, going: _Going) -> None:
+            pieces = self._disk.watched(write_tar(give(), root=_ROOT, owner=user), spec.limits.disk_reserve_bytes)
+            self._requests.put_archive(carrier, "/", going(pieces))
+
+        # The new ones are in a volume of the thread's own name, whichever held the old ones.
+        removed = await self._claims.remove_files(owner)
+        try:
+            async with self._carrier(spec) as carrier:
+                await self._stream(lambda going: write(carrier, going))
+        except BaseException as error:
+            # Half of them would look as if it were all.
+            with suppress(SandboxError):
+                await asyncio.shield(self._claims.remove_files(owner))
+            if removed and isinstance(error, Exception):
+                raise WorkspaceIncomplete(f"the old files are gone, and the new ones did not come: {error}") from error
+            raise
+
+    async def _read(self, carrier: str, take: Callable[[Contents], _Value]) -> _Value:
+        return await self._stream(
+            lambda going: take(read_tar(going(self._requests.archive_of(carrier, WORKSPACE)), _ROOT))
+        )
+
+    async def _stream(self, work: Callable[[_Going], _Value]) -> _Value:
+        """Return what work does in a thread with pieces; a caller that gives up waits until the thread has, too."""
+        stopped = threading.Event()
+
+        def going(pieces: Iterable[bytes]) -> Iterator[bytes]:
+            for piece in pieces:
+                if stopped.is_set():
+                    raise ArchiveBroken("nobody waits for these files any more")
+                yield piece
+
+        streaming = self._requests.begin_stream(lambda: work(going))
+        try:
+            return await asyncio.shield(streaming)
+        except asyncio.CancelledError:
+            stopped.set()
+            if not streaming.cancel():
+                await asyncio.wait({streaming})
+                if not streaming.cancelled():
+                    streaming.exception()
+            raise
+
+    @asynccontextmanager
+    async def _carrier(self, spec: SandboxSpec) -> AsyncIterator[str]:
+        """Have a container that mounts the workspace, made if there is none; the caller is alone with it."""
+        ground = await self._prepared()
+        owner = owner_of(spec)
+        name, held = self._carrier_name(owner), await self._claims.held_by(owner)
+        body = config.carrier_config(self._runtime_image, spec, self._instance, quota=ground.workspace_quota, held=held)
+        try:
+            await self._requests.ask(docker_requests.create_container, body, name)
+            yield name
+        finally:
+            await asyncio.shield(self._requests.ask(docker_requests.remove_container, name))
+
+    @asynccontextmanager
+    async def _alone(self, owner: Owner) -> AsyncIterator[None]:
+        """Be the only one who carries a thread's workspace, of all processes; SandboxBusy when another does."""
+        lock = self._carrying(owner)
+        try:
+            await self._requests.ask(docker_requests.remove_container, self._carrier_name(owner))
+            yield
+        finally:
+            lock.retire()
+            with suppress(OSError):
+                self._carriers.rmdir()
+
+    def _carrying(self, owner: Owner) -> ThreadLock:
+        while True:
+            lock = ThreadLock.open(self._carriers / f"{self._carrier_name(owner)}.lock")
+            if not lock.try_gate():
+                lock.close()
+                raise SandboxBusy("the files of this thread are being saved or replaced; wait until that is over")
+            if not lock.gone:
+                return lock
+            lock.close()
+
+    @property
+    def _carriers(self) -> Path:
+        return self._channel_root / "carriers"
+
+    def _carrier_name(self, owner: Owner) -> str:
+        return config.container_name(self._instance, f"carrier-{owner[1]}")
+
+    def _labels_at(self, owner: Owner) -> dict[str, str]:
+        return {**self._labels("sandbox"), config.TENANT_LABEL: owner[0], config.THREAD_LABEL: owner[1]}

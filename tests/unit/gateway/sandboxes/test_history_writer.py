@@ -1,0 +1,150 @@
+"""What an engine tells is written, in order, whatever the database does meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import cast
+
+import pytest
+
+from gateway.errors import Unavailable
+from gateway.sandboxes.history_writer import HistoryWriter
+from gateway.storage.transition_store import NewTransition, TransitionStore, Unfinished
+from sandbox.engine import Engine, LiveSandbox, SandboxSpec
+from sandbox.errors import EngineUnavailable
+from sandbox.owner import digest
+from sandbox.transition import State, Transition
+
+
+class FakeStore:
+    def __init__(self) -> None:
+        self.written: list[tuple[str, NewTransition]] = []
+        self.refusals = 0
+        self.wrote = asyncio.Event()
+        self.known: list[Unfinished] = []
+        self.asked_since: list[int] = []
+
+    async def unfinished(self, engine: str, *, since: int) -> Sequence[Unfinished]:
+        assert engine == "E"
+        self.asked_since.append(since)
+        return self.known
+
+    async def add(self, engine: str, told: Sequence[NewTransition]) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise Unavailable("not now")
+        self.written += [(engine, one) for one in told]
+        self.wrote.set()
+
+
+async def engine_id() -> str:
+    return "E"
+
+
+def told(state: State = "running", *, tenant: str = "a", name: str = "t") -> Transition:
+    return Transition(digest(tenant), digest(tenant, name), "s-1", state, "because", name)
+
+
+def history(store: FakeStore) -> HistoryWriter:
+    return HistoryWriter(cast(TransitionStore, store), ["a"], clock=lambda: 7)
+
+
+async def test_what_is_told_is_written_in_its_order_with_the_engine_and_the_time() -> None:
+    store = FakeStore()
+    kept = history(store)
+    async with kept.writing(engine_id):
+        kept.tell(told("creating"))
+        kept.tell(told("running"))
+        async with asyncio.timeout(30):
+            await store.wrote.wait()
+    assert [(engine, one.tenant, one.thread, one.state, one.at_us) for engine, one in store.written] == [
+        ("E", "a", "t", "creating", 7),
+        ("E", "a", "t", "running", 7),
+    ]
+
+
+async def test_what_is_told_last_is_written_before_it_ends_and_nobody_s_is_not() -> None:
+    store = FakeStore()
+    kept = history(store)
+
+    async def silent() -> str:
+        raise EngineUnavailable("gone")
+
+    async with kept.writing(silent):
+        kept.tell(told("removed"))
+        kept.tell(told("removed", tenant="unknown"))
+        kept.tell(told("removed", name=""))
+    assert [(engine, one.state, one.thread) for engine, one in store.written] == [
+        ("", "removed", "t"),
+        ("", "removed", ""),
+    ], "whose sandbox it is may be known by what was told before"
+
+
+class FakeEngine:
+    """What there is, by the ids of sandboxes, all of thread `t` of tenant `a`."""
+
+    def __init__(self, **states: State) -> None:
+        self.states = states
+
+    async def id(self) -> str:
+        return "E"
+
+    async def owned(self) -> Sequence[str]:
+        return list(self.states)
+
+    def stopped(self, spec: SandboxSpec) -> str | None:
+        return next((one for one, state in self.states.items() if state == "idle_stopped"), None)
+
+    async def listed(self, tenant: str) -> Sequence[LiveSandbox]:
+        return [LiveSandbox(one, "t", "image", "runc", 1.0, state) for one, state in self.states.items()]
+
+
+async def test_what_a_killed_gateway_told_nobody_is_found_by_two_looks_and_told_once() -> None:
+    store = FakeStore()
+    store.known = [
+        Unfinished(3, "a", "t", "gone", "running"),
+        Unfinished(4, "a", "t", "slept", "running"),
+        Unfinished(5, "a", "t", "same", "running"),
+        Unfinished(6, "a", "t", "made", "creating"),
+        Unfinished(7, "a", "t", "dead", "creating"),
+    ]
+    kept = history(store)
+    engine = cast(Engine, FakeEngine(slept="idle_stopped", same="running", made="running", dead="failed"))
+    assert await kept.complete(engine) == 0, "who did it may be about to tell it"
+    assert await kept.complete(engine) == 3
+    async with kept.writing(engine.id):
+        pass
+    assert [(one.sandbox, one.state) for _, one in store.written] == [
+        ("gone", "removed"),
+        ("slept", "idle_stopped"),
+        ("made", "running"),
+    ]
+    assert store.asked_since == [0, 3]
+
+
+async def test_what_was_so_for_a_moment_only_is_told_by_who_did_it() -> None:
+    store = FakeStore()
+    store.known = [Unfinished(3, "a", "t", "moving", "running")]
+    kept = history(store)
+    assert await kept.complete(cast(Engine, FakeEngine(moving="idle_stopped"))) == 0
+    store.known = [Unfinished(4, "a", "t", "moving", "idle_stopped")]
+    assert await kept.complete(cast(Engine, FakeEngine(moving="idle_stopped"))) == 0
+    assert await kept.complete(cast(Engine, FakeEngine())) == 0
+    assert await kept.complete(cast(Engine, FakeEngine())) == 1
+
+
+async def test_while_the_database_refuses_what_was_told_waits_the_newest_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gateway.sandboxes.history_writer._RETRY_S", 0.0)
+    monkeypatch.setattr("gateway.sandboxes.history_writer._WAITING_LIMIT", 2)
+    store = FakeStore()
+    store.refusals = 3
+    kept = history(store)
+    async with kept.writing(engine_id):
+        for state in ("creating", "running", "idle_stopped"):
+            kept.tell(told(cast(State, state)))
+        async with asyncio.timeout(30):
+            await store.wrote.wait()
+    assert [one.state for _, one in store.written] == ["running", "idle_stopped"]
