@@ -71,14 +71,26 @@ class SandboxSettings(Section):
     channel_dir: Path | None = Field(
         default=None, description="where sandboxes' sockets are; unset means AIRLOCK_CHANNEL_DIR or state_dir/channels"
     )
-    idle_timeout_s: float = Field(default=600.0, gt=0, description="a sandbox that nobody used for so long is stopped")
+    idle_timeout_s: float = Field(
+        default=600.0,
+        gt=0,
+        le=604_800,
+        allow_inf_nan=False,
+        description="a sandbox that nobody used for so long is stopped; a week at most",
+    )
     stopped_timeout_s: float = Field(
         default=86_400.0,
         ge=0,
+        le=31_536_000,
+        allow_inf_nan=False,
         description="a stopped sandbox that nobody asked for so long is removed; 0 removes instead of stopping",
     )
     lifetime_s: float | None = Field(
-        default=None, gt=0, description="a sandbox older than that is replaced once nobody uses it; unset means never"
+        default=86_400.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="in a sandbox older than that no call begins: the next has a new one, with its files; calls that "
+        "go on for ten minutes after it are ended, daemon_lost; null sets no end",
     )
     max_live: int = Field(default=64, ge=1, description="sandboxes at once, of all gateways of the engine")
     max_stopped: int = Field(

@@ -18,7 +18,7 @@ from gateway.clock import MakeId, make_id
 from gateway.errors import NotFound, ThreadBusy, Unavailable
 from gateway.storage.database import Database
 from gateway.storage.erasure_store import CallUnderWay, DeletionLost, ErasureStore, RunUnderWay
-from sandbox.engine import Engine
+from sandbox.engine import Removal
 from sandbox.errors import SandboxBusy, SandboxError, SandboxUnavailable
 
 log = structlog.get_logger(__name__)
@@ -55,7 +55,7 @@ class Erased:
     audit_sequence: int
 
 
-def remove_files_of(engine: Engine, sleep: Sleep = asyncio.sleep) -> RemoveFiles:
+def remove_files_of(engine: Removal, sleep: Sleep = asyncio.sleep) -> RemoveFiles:
     """Return what removes a thread's sandbox and files from an engine."""
 
     async def remove(tenant: str, thread: str) -> bool:
@@ -202,7 +202,7 @@ class Erasure:
         try:
             own = await self._engine_id()
         except SandboxError as error:
-            raise Unavailable(f"the engine does not answer, so nothing is removed: {error}") from error
+            raise Unavailable(f"the engine does not answer, so nothing is removed: {error.outside}") from error
         return {thread: engine for thread, engine in found.items() if engine is not None and engine != own}
 
     async def _remove_patiently(self, tenant: str, thread: str) -> bool:

@@ -35,6 +35,7 @@
     +-- WorkspaceNotSaved    FAILED_PRECONDITION  the files of that moment are not kept; details: nearest
     +-- Unavailable          UNAVAILABLE          the engine, a sandbox or the gateway does not answer; of a call that
     |                                             the database took no record of details: call_id, outcome
+    +-- Unrecorded           UNAVAILABLE          it was done, and its record follows: not to be asked for again
     +-- DeadlineExceeded     DEADLINE_EXCEEDED    the caller's own time limit passed first
     +-- Cancelled            CANCELLED            the caller took the call back
     +-- Misconfigured        FAILED_PRECONDITION  the operator has to mend the configuration
@@ -305,6 +306,13 @@ class Unavailable(AirlockError):
     reason = "UNAVAILABLE"
 
 
+class Unrecorded(AirlockError):
+    """It was done, and the database took no record of it yet, which follows: not to be asked for again."""
+
+    code = grpc.StatusCode.UNAVAILABLE
+    reason = "UNRECORDED"
+
+
 class DeadlineExceeded(AirlockError):
     """The caller's own time limit passed first; what the call had started was killed."""
 
@@ -346,6 +354,7 @@ _FROM_SANDBOX: tuple[tuple[type[sandbox_errors.SandboxError], type[AirlockError]
     (sandbox_errors.PostureTooWeak, Misconfigured),
     (sandbox_errors.ImageMissing, Misconfigured),
     (sandbox_errors.ImageRefused, Misconfigured),
+    (sandbox_errors.RuntimeMissing, Misconfigured),
     (sandbox_errors.SandboxError, Unavailable),
 )
 
@@ -375,7 +384,7 @@ def from_sandbox(error: sandbox_errors.SandboxError) -> AirlockError:
         return Overloaded(str(error), error.retry_after_s)
     if isinstance(error, sandbox_errors.Conflict) and error.errno in _ENDED:
         return ProcessEnded(str(error))
-    return next(ours for theirs, ours in _FROM_SANDBOX if isinstance(error, theirs))(str(error))
+    return next(ours for theirs, ours in _FROM_SANDBOX if isinstance(error, theirs))(error.outside)
 
 
 def from_start(error: sandbox_errors.SandboxError) -> AirlockError:

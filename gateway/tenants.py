@@ -15,7 +15,7 @@ from gateway.policy.images import ANY_IMAGE, ImageRule
 from gateway.policy_check import PolicyChecker, read_policy_file
 from gateway.storage.policy_store import OPERATOR
 from gateway.tenant_agents import agents_of_all
-from sandbox.engine import SandboxLimits, SandboxSpec
+from sandbox.sandbox import SandboxLimits, SandboxSpec
 
 _MIB = 1024 * 1024
 

@@ -5,8 +5,8 @@ No tool code can write there, and the numbers are the daemon's word all the same
 
 from __future__ import annotations
 
-from sandbox.engine import Sandbox
 from sandbox.errors import NotFound
+from sandbox.sandbox import Sandbox
 from sandbox.usage import PIDS_LIMIT, Usage, counted
 
 _ROOT = "/sys/fs/cgroup"

@@ -7,26 +7,25 @@ from collections.abc import Callable
 
 from sandbox import replies
 from sandbox.channel import Channel
-from sandbox.engine import SandboxSpec
 from sandbox.errors import DaemonLost
 from sandbox.health import Health, health_of
 from sandbox.protocols import FileSystem
 from sandbox.remote_fs import RemoteFS
 from sandbox.remote_processes import RemoteProcesses
 from sandbox.remote_shell import DEFAULT_SPILL_LIMIT_BYTES, RemoteShell
+from sandbox.sandbox import SandboxSpec
 from sandbox.thread_lock import ThreadLock
 from sandbox.v1 import channel_pb2 as pb
 
 _PING_TIMEOUT_S = 1.0
 # Past the second that it is given: only a daemon that lies or hangs is lost, not one on a host that is busy.
 _HEALTH_TIMEOUT_S = 5.0
-_HEALTH = pb.Request(health=pb.HealthRequest())
 # So many evicted outputs of the largest size are kept.
 _SPILLS = 4
 
 
 class ChannelSandbox:
-    """Satisfies sandbox.engine.Sandbox."""
+    """Satisfies sandbox.sandbox.Sandbox."""
 
     def __init__(
         self,
@@ -38,19 +37,19 @@ class ChannelSandbox:
         lock: ThreadLock | None = None,
         outdated: bool = False,
         ended_processes: int = 0,
-        is_old: Callable[[], bool] = lambda: False,
+        overdue_s: Callable[[], float | None] = lambda: None,
     ) -> None:
         """`lock`, held, tells other processes what this one does with the sandbox; it goes with this object.
 
-        `is_old` tells whether it is past its lifetime.
+        `overdue_s` tells for how long it is past its lifetime, and `ended_processes` is what the lock noted of them.
         """
         self.id = sandbox_id
         self.spec = spec
         self.posture = posture
         self.lock = lock
         self._outdated = outdated
-        self._is_old = is_old
-        self.ended_processes = ended_processes
+        self._overdue_s = overdue_s
+        self._ended_processes = ended_processes
         self.channel = channel
         self._users = 0
         # The environment goes with each command and not with the container: pid 1 has no use for a tenant's secrets.
@@ -69,7 +68,27 @@ class ChannelSandbox:
     @property
     def outdated(self) -> bool:
         """Whether it is to be replaced once nobody uses it: it was made in another way, or is past its lifetime."""
-        return self._outdated or self._is_old()
+        return self._outdated or self.overdue_s is not None
+
+    @property
+    def overdue_s(self) -> float | None:
+        """For how long it is past its lifetime; None while it is not."""
+        return self._overdue_s()
+
+    @property
+    def busy(self) -> bool:
+        """Whether calls are under way in it, of any process."""
+        return self._users > 0 or (self.lock is not None and self.lock.in_use())
+
+    def take_ended_processes(self) -> int:
+        """Return how many processes ended with stops that nobody was told of; 0 also while the lock cannot say."""
+        if not self._ended_processes or self.lock is None:
+            return 0
+        ended = self.lock.take_ended_processes()
+        if ended is None:
+            return 0
+        self._ended_processes = 0
+        return ended
 
     @property
     def alive(self) -> bool:
@@ -90,9 +109,10 @@ class ChannelSandbox:
         if self._users == 0 and self.lock is not None:
             self.lock.end_use()
 
-    async def health(self) -> Health:
+    async def health(self, *, count_disk: bool = False) -> Health:
         """Return what the daemon says of itself; raises DaemonLost, also when it says nothing for 5 s."""
-        reply = await self.channel.ask(_HEALTH, "health", timeout_s=_HEALTH_TIMEOUT_S)
+        request = pb.Request(health=pb.HealthRequest(count_disk=count_disk))
+        reply = await self.channel.ask(request, "health", timeout_s=_HEALTH_TIMEOUT_S)
         try:
             if reply.HasField("failure"):
                 raise DaemonLost(f"the sandbox daemon is not well: {replies.plain_text(reply.failure.message)}")

@@ -18,159 +18,90 @@ A gateway's next process may find sandboxes that the one before left running, fo
 Several processes of one instance may use an engine at the same time. A thread then has one sandbox still: create()
 finds another process's, each talks to it over connections of its own, and remove() leaves it to the last that has it.
 
-Concerns such as pooling, limits and metrics are engines around an engine. Every engine passes tests/conformance.
+An engine is the sum of small protocols, and who needs a part takes the part. All raise SandboxError subclasses.
+
+    Lending      the keeper (sandbox_keeper.py): make, find, stop and remove one for each thread
+    Listing      lists and live usage
+    Workspaces   snapshots: a thread's files as a whole
+    Removal      erasure: of a thread, of a tenant
+
+Concerns such as pooling, limits and metrics are engines around an engine (engine_around.py). Every engine passes
+tests/conformance.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from sandbox.health import Health
-from sandbox.protocols import FileSystem, Processes, Shell
-from sandbox.transition import State
+from sandbox.sandbox import LeftSandbox, LiveSandbox, Sandbox, SandboxSpec
+from sandbox.transition import UNUSED
 from sandbox.usage import Usage
-from sandbox.v1.channel_pb2 import Posture
 from sandbox.workspace_archive import Contents
 
 Saved = TypeVar("Saved")
 
 
-@dataclass(frozen=True)
-class SandboxLimits:
-    """What a sandbox may use; all enforced by the kernel unless said otherwise.
-
-    The kernel holds `workspace_bytes` where the engine's disk has project quotas, and for each file. Elsewhere the
-    daemon does, as it does `workspace_files` (sandbox/daemon/disk_watch.py); 0 is no limit of files. While less than
-    `disk_reserve_bytes` is free on the engine's disk nothing in the sandbox may grow; that is the operator's, the same
-    for all.
-    """
-
-    memory_bytes: int = 1024 * 1024 * 1024
-    cpus: float = 1.0
-    pids: int = 512
-    workspace_bytes: int = 2 * 1024 * 1024 * 1024
-    workspace_files: int = 500_000
-    disk_reserve_bytes: int = 0
-    tmp_bytes: int = 256 * 1024 * 1024
-    open_files: int = 4096
-
-
-@dataclass(frozen=True)
-class SandboxSpec:
-    """What to make. `tenant` and `thread` own it; names in Docker are made from their hash, never from their text."""
-
-    tenant: str
-    thread: str
-    image: str
-    runtime: str = "runc"
-    limits: SandboxLimits = field(default_factory=SandboxLimits)
-    env: Mapping[str, str] = field(default_factory=dict)
-    # Whether the file calls refuse a file that has more than one name: where a policy tells paths apart, they must.
-    refuse_hard_links: bool = False
-    # How long it may be idle before it is stopped, None for as long as any; no two specs differ by it.
-    idle_timeout_s: float | None = field(default=None, compare=False)
-    # Why there may be no sandbox of this image, in words for who asked; image_gate.py refuses it.
-    refused: str = ""
-
-
-class Sandbox(Protocol):
-    """A running sandbox."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def spec(self) -> SandboxSpec: ...
-    @property
-    def posture(self) -> Posture:
-        """What the kernel said of it when it came up."""
-        ...
-
-    @property
-    def outdated(self) -> bool:
-        """Whether it was made in another way than its spec says, and lent because others have calls in it."""
-        ...
-
-    ended_processes: int
-    """How many background processes ended when it was last stopped for being idle; whoever has said so makes it 0."""
-
-    @property
-    def files(self) -> FileSystem: ...
-    @property
-    def shell(self) -> Shell: ...
-    @property
-    def processes(self) -> Processes:
-        """Its background processes."""
-        ...
-
-    @property
-    def alive(self) -> bool:
-        """Whether its daemon has kept the protocol so far; a sandbox that is not alive must be replaced."""
-        ...
-
-    def borrow(self) -> bool:
-        """Begin a use; False when another process removed the sandbox, which is not alive then."""
-        ...
-
-    def give_back(self) -> None:
-        """End a use."""
-        ...
-
-    async def health(self) -> Health:
-        """Return what its daemon says of itself; raises DaemonLost."""
-        ...
-
-    async def ping(self) -> bool:
-        """Return whether the daemon answers within a second."""
-        ...
-
-
-@dataclass(frozen=True)
-class LeftSandbox:
-    """A sandbox that an earlier process of the same gateway left running, until it is asked for or goes idle.
-
-    Whose it is, in the digests of owner_of(): the engine is told no more, so no more is known.
-    """
-
-    id: str
-    tenant: str
-    thread: str
-
-
-@dataclass(frozen=True)
-class LiveSandbox:
-    """A sandbox as lists show it, whichever process made it; times are in seconds since 1970.
-
-    `since_s` is when nobody used it any more, or when it was stopped; None while calls are in it, or it is being made.
-    """
-
-    id: str
-    thread: str
-    image: str
-    runtime: str
-    created_s: float
-    state: State = "running"
-    since_s: float | None = None
-
-
-class Engine(Protocol):
-    """Makes and removes sandboxes for one gateway instance. Raises SandboxError subclasses."""
-
-    # --- for whoever puts a gateway together: which engine it is, and that it can work ---
+class Identity(Protocol):
+    """Which engine it is."""
 
     async def id(self) -> str:
         """Return what tells this engine from others: workspaces are on one of them."""
         ...
 
-    async def prepare(self) -> None:
-        """Make ready what every sandbox needs; raises SandboxError when none could be made.
 
-        create() does it too. Asked early, it says at the start what would fail the first call.
+class Register(Protocol):
+    """What is known of sandboxes by a look that asks no engine: cheap, and a moment old."""
+
+    def has(self, spec: SandboxSpec) -> bool:
+        """Return whether the spec's tenant and thread seem to have a sandbox."""
+        ...
+
+    def stopped(self, spec: SandboxSpec) -> str | None:
+        """Return the id of what is stopped of the spec's tenant and thread."""
+        ...
+
+    def stopped_count(self) -> int:
+        """Return how many sandboxes are stopped, of all processes; may be called from any thread."""
+        ...
+
+    def owners(self) -> Sequence[tuple[str, str]]:
+        """Return whose sandboxes there are or are being made, whichever process does: owner_of() of each.
+
+        The one that was used longest ago comes first.
         """
         ...
 
-    # --- for the keeper, which lends one sandbox to each thread ---
+
+class Ending(Protocol):
+    """Ends a thread's sandbox, whichever process has it; its files stay."""
+
+    async def stop(self, tenant: str, thread: str) -> LiveSandbox | None:
+        """Stop the sandbox of a thread, whichever process has it, and return it as it is then; None for none.
+
+        As stop_idle() does it, and so it comes back. One that is stopped already is returned as it is, one that cannot
+        be stopped is removed. SandboxBusy while calls are under way in it.
+        """
+        ...
+
+    async def remove_of(self, tenant: str, thread: str) -> LiveSandbox | None:
+        """Remove the sandbox of a thread, whichever process has it, and return it as it was; None where there is none.
+
+        One that is stopped or dead goes, too. SandboxBusy while calls are under way in it.
+        """
+        ...
+
+    async def end_calls(self, tenant: str, thread: str, *, overdue: bool = False) -> bool:
+        """Remove the sandbox of a thread if calls are under way in it, whoever's; return whether there were any.
+
+        For calls of a process that is lost and may live: what they had still to do in the sandbox is not done. With
+        `overdue` only where the sandbox is past its lifetime.
+        """
+        ...
+
+
+class Lending(Register, Ending, Protocol):
+    """For the keeper, which lends one sandbox to each thread: makes them, finds them and lets them go."""
 
     async def reconcile(self) -> Sequence[LeftSandbox]:
         """Return the sandboxes that an earlier process left alive and of this release, the newest first.
@@ -194,39 +125,12 @@ class Engine(Protocol):
         """Return the living sandbox of the spec's tenant and thread, however it was made; None where there is none."""
         ...
 
-    def has(self, spec: SandboxSpec) -> bool:
-        """Return whether the spec's tenant and thread seem to have a sandbox, by a look that asks no engine."""
-        ...
-
-    def stopped(self, spec: SandboxSpec) -> str | None:
-        """Return the id of what is stopped of the spec's tenant and thread, by a look that asks no engine."""
-        ...
-
-    def stopped_count(self) -> int:
-        """Return how many sandboxes are stopped, of all processes, by a look that asks no engine, from any thread."""
-        ...
-
-    def owners(self) -> Sequence[tuple[str, str]]:
-        """Return whose sandboxes there are or are being made, whichever process does: owner_of() of each.
-
-        Cheap and a moment old. The one that was used longest ago comes first.
-        """
-        ...
-
-    async def stop(self, tenant: str, thread: str) -> LiveSandbox | None:
-        """Stop the sandbox of a thread, whichever process has it, and return it as it is then; None for none.
-
-        As stop_idle() does it, and so it comes back. One that is stopped already is returned as it is, one that cannot
-        be stopped is removed. SandboxBusy while calls are under way in it.
-        """
-        ...
-
     async def stop_idle(self, sandbox_id: str) -> bool:
         """Stop a sandbox that nobody uses, for create() to start again: its files stay, its memory is free.
 
         What ran in it ends and /tmp is empty then. One that another process has is only let go of, one that cannot be
-        stopped is removed; return whether it is stopped. None is no error. Stopped, it does not live: neither find()
-        nor has(), owners() or live() know of it.
+        stopped is removed; return whether it is stopped. None is no error. Stopped, it does not live: find(), has()
+        and owners() do not know of it.
         """
         ...
 
@@ -244,15 +148,20 @@ class Engine(Protocol):
         """
         ...
 
-    async def remove(self, sandbox_id: str) -> None:
-        """Remove a sandbox, not its workspace; one that another process has is only let go of. None is no error."""
+    async def remove(self, sandbox_id: str, reason: str = UNUSED) -> None:
+        """Remove a sandbox, not its workspace; one that another process has is only let go of. None is no error.
+
+        `reason` is for the history, where the engine knows of no better one: that it was lost, or is outdated.
+        """
         ...
 
-    # --- for lists: what a tenant, or the gateway itself, is shown ---
-
-    async def live(self, tenant: str) -> Sequence[LiveSandbox]:
-        """Return a tenant's sandboxes that live, whichever process made them, by id."""
+    async def remove_workspaces(self) -> None:
+        """Remove the files of every thread of this gateway instance for good, unless another process of it serves."""
         ...
+
+
+class Listing(Identity, Register, Protocol):
+    """For lists: what a tenant, or the gateway itself, is shown."""
 
     async def listed(self, tenant: str) -> Sequence[LiveSandbox]:
         """Return a tenant's sandboxes that live, are stopped, being made, or dead and not removed yet, by id."""
@@ -262,20 +171,13 @@ class Engine(Protocol):
         """Return what a sandbox uses now, whichever process made it; None where it is gone."""
         ...
 
-    async def owned(self) -> Sequence[str]:
-        """Return the ids of the sandboxes of this gateway instance, alive or not, whichever process made them."""
+    async def owned(self) -> Mapping[str, bool]:
+        """Return whether each sandbox of this gateway instance runs, by its id, whichever process made it."""
         ...
 
-    # --- for who takes over the calls of a process that is lost ---
 
-    async def end_calls(self, tenant: str, thread: str) -> bool:
-        """Remove the sandbox of a thread if calls are under way in it, whoever's; return whether there were any.
-
-        For calls of a process that is lost and may live: what they had still to do in the sandbox is not done.
-        """
-        ...
-
-    # --- for snapshots ---
+class Workspaces(Protocol):
+    """For snapshots: a thread's files as a whole."""
 
     async def save_workspace(self, spec: SandboxSpec, take: Callable[[Contents], Saved]) -> Saved | None:
         """Return what `take`, in a thread, makes of a thread's files, a sandbox or none living; None for no files.
@@ -294,14 +196,9 @@ class Engine(Protocol):
         """
         ...
 
-    # --- for who removes on demand, and erasure: of a thread, of a tenant ---
 
-    async def remove_of(self, tenant: str, thread: str) -> LiveSandbox | None:
-        """Remove the sandbox of a thread, whichever process has it, and return it as it was; None where there is none.
-
-        One that is stopped or dead goes, too. SandboxBusy while calls are under way in it.
-        """
-        ...
+class Removal(Ending, Protocol):
+    """For who removes on demand, and erasure: all that there is of a thread, or of a tenant."""
 
     async def remove_workspace(self, tenant: str, thread: str) -> bool:
         """Remove a thread's files for good and return whether there were any; its sandbox must be gone."""
@@ -318,10 +215,15 @@ class Engine(Protocol):
         """Return how many `volumes` and `containers` of a tenant the engine has, whichever process made them."""
         ...
 
-    # --- for the end of a gateway ---
 
-    async def remove_workspaces(self) -> None:
-        """Remove the files of every thread of this gateway instance for good, unless another process of it serves."""
+class Engine(Lending, Listing, Workspaces, Removal, Protocol):
+    """Makes and removes sandboxes for one gateway instance: all of the above, for whoever puts a gateway together."""
+
+    async def prepare(self) -> None:
+        """Make ready what every sandbox needs; raises SandboxError when none could be made.
+
+        create() does it too. Asked early, it says at the start what would fail the first call.
+        """
         ...
 
     async def close(self, *, keep_sandboxes: bool = False) -> None:
@@ -330,3 +232,8 @@ class Engine(Protocol):
         With `keep_sandboxes` they live on, for the next process of this instance to take over.
         """
         ...
+
+
+def is_new(register: Register, spec: SandboxSpec) -> bool:
+    """Return whether create() would make a sandbox, for the spec's tenant and thread have none, nor a stopped one."""
+    return not register.has(spec) and register.stopped(spec) is None

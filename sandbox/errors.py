@@ -4,6 +4,7 @@
     +-- EngineUnavailable        the Docker engine does not answer
     +-- SandboxUnavailable       a sandbox could not be made or did not come up
     |   +-- ImageMissing         its image is not there and could not be pulled
+    |   +-- RuntimeMissing       the engine does not know its runtime
     |   +-- ImageRefused         its image is not one that the operator allows
     |   +-- EngineFull           the engine has no memory, disk or processes left for one more
     |   +-- PostureTooWeak       it came up weaker than its policy asks; it was removed
@@ -34,9 +35,25 @@ class SandboxError(Exception):
 
     errno: int | None = None
 
+    @property
+    def outside(self) -> str:
+        """What those are told who do not run the gateway."""
+        return str(self)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why a sandbox did not come up, as its tenant is told."""
+    told = error.outside if isinstance(error, SandboxError) else str(error)
+    return told or "nobody waited for it any more"
+
 
 class EngineUnavailable(SandboxError):
-    """The engine does not answer."""
+    """The engine does not answer. Where it is, and how to mend that, is for operators alone."""
+
+    @property
+    def outside(self) -> str:
+        """That it is away."""
+        return "the engine that makes sandboxes does not answer: the gateway's operator has to look"
 
 
 class SandboxUnavailable(SandboxError):
@@ -53,6 +70,10 @@ class ImageMissing(SandboxUnavailable):
 
 class ImageRefused(SandboxUnavailable):
     """The image is not one that the operator allows."""
+
+
+class RuntimeMissing(SandboxUnavailable):
+    """The engine does not know the runtime."""
 
 
 class EngineFull(SandboxUnavailable):

@@ -8,9 +8,10 @@ is bounded.
 from __future__ import annotations
 
 import os
-from typing import Any, cast
 
-from sandbox.engine import Engine, Sandbox, SandboxSpec
+from sandbox.engine import Engine
+from sandbox.engine_around import EngineAround
+from sandbox.sandbox import Sandbox, SandboxSpec
 from sandbox.turns import Turns
 
 # A creation is a few steps of the engine's, a part of which waits for its disk.
@@ -21,18 +22,14 @@ _WAITING_LIMIT = 64
 def fair_creation(engine: Engine, *, at_once: int | None = None, waiting_limit: int = _WAITING_LIMIT) -> Engine:
     """Return an engine whose create() waits for its turn; TooManyCreations where `waiting_limit` of its tenant do."""
     places = _PER_PROCESSOR * len(os.sched_getaffinity(0)) if at_once is None else at_once
-    return cast(Engine, _FairCreation(engine, Turns(places, waiting_limit)))
+    return _FairCreation(engine, Turns(places, waiting_limit))
 
 
-class _FairCreation:
+class _FairCreation(EngineAround):
     def __init__(self, engine: Engine, turns: Turns) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._turns = turns
-
-    def __getattr__(self, name: str) -> Any:
-        """Leave all else to the engine."""
-        return getattr(self._engine, name)
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         async with self._turns.turn(spec.tenant):
-            return await self._engine.create(spec)
+            return await self.engine.create(spec)

@@ -14,12 +14,21 @@ _CALLS_LIMIT = 65_536
 
 
 @dataclass(frozen=True, slots=True)
+class DiskCount:
+    """What so many files and directories take of the disk; `partial` says that there are more."""
+
+    size_bytes: int
+    files: int
+    partial: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """What the daemon counts since it began to listen, `uptime_s` ago.
 
     `calls` in flight, the one that asked included; background `processes` that run; `pids` (processes and threads) and
-    `memory_bytes` of the whole sandbox, 0 when unknown; `memory_kills` and `pids_refused` by the kernel. The workspace
-    had `workspace_files` that took `workspace_bytes` of the disk when it was last counted, 0 when it never was.
+    `memory_bytes` of the whole sandbox, 0 when unknown; `memory_kills` and `pids_refused` by the kernel. What files
+    take in the `workspace` and in `tmp` is None where that was not asked for, or is not known.
     """
 
     uptime_s: float
@@ -29,8 +38,8 @@ class Health:
     memory_bytes: int
     memory_kills: int
     pids_refused: int
-    workspace_bytes: int = 0
-    workspace_files: int = 0
+    workspace: DiskCount | None = None
+    tmp: DiskCount | None = None
 
 
 def health_of(reply: pb.HealthReply) -> Health:
@@ -45,6 +54,10 @@ def health_of(reply: pb.HealthReply) -> Health:
         memory_bytes=replies.count(reply.memory_bytes),
         memory_kills=replies.count(reply.memory_kills),
         pids_refused=replies.count(reply.pids_refused),
-        workspace_bytes=replies.count(reply.workspace_bytes),
-        workspace_files=replies.count(reply.workspace_files),
+        workspace=_disk(reply.workspace) if reply.HasField("workspace") else None,
+        tmp=_disk(reply.tmp) if reply.HasField("tmp") else None,
     )
+
+
+def _disk(counted: pb.DiskCount) -> DiskCount:
+    return DiskCount(replies.count(counted.size_bytes), replies.count(counted.files), counted.partial)

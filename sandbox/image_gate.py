@@ -8,29 +8,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, cast
 
-from sandbox.engine import Sandbox, SandboxSpec
 from sandbox.errors import ImageRefused
-from sandbox.sandbox_keeper import SandboxKeeper
+from sandbox.keeper import Keeper
+from sandbox.keeper_around import KeeperAround
+from sandbox.sandbox import Sandbox, SandboxSpec
 
 
-def image_gate(keeper: SandboxKeeper) -> SandboxKeeper:
+def image_gate(keeper: Keeper) -> Keeper:
     """Return a keeper whose acquire() raises ImageRefused for a spec that is refused."""
-    return cast(SandboxKeeper, _ImageGate(keeper))
+    return _ImageGate(keeper)
 
 
-class _ImageGate:
-    def __init__(self, keeper: SandboxKeeper) -> None:
-        self._keeper = keeper
-
-    def __getattr__(self, name: str) -> Any:
-        """Leave all else to the keeper."""
-        return getattr(self._keeper, name)
-
+class _ImageGate(KeeperAround):
     @asynccontextmanager
     async def acquire(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
         if spec.refused:
             raise ImageRefused(spec.refused)
-        async with self._keeper.acquire(spec) as sandbox:
+        async with self.keeper.acquire(spec) as sandbox:
             yield sandbox

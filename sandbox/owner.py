@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from sandbox.engine import SandboxSpec
+from sandbox.sandbox import SandboxSpec
 
 Owner = tuple[str, str]
 """The digests of a tenant and of one of its threads, which is all that an engine is told."""

@@ -2,10 +2,12 @@
 
 A thread that has neither a sandbox nor files gets a spare of the kind that its spec asks for, if there is one: that
 takes milliseconds. Every other creation goes the engine's ordinary way, and so does one whose spare was found unfit.
+The last of several of a kind is for a tenant that has not just taken one: another's burst does not leave it without.
 
 How many spares there are follows demand (pool_demand.py), between what is always wanted and a limit for all kinds
-together. They are made in the background, a few at a time, and none is begun while somebody waits for a sandbox to be
-made. Dead, old and surplus ones are removed; all of them when the engine has no room for a sandbox, and at the end.
+together. They are made in the background, a few at a time, and one by one while somebody waits for a sandbox to be
+made: with none, threads that come a little faster than sandboxes are made would never have a pool again. Dead, old and
+surplus ones are removed; all of them when the engine has no room for a sandbox, and at the end.
 
     pooled = PooledEngine(docker, docker, limit=8)
     pooled.keep(SpareKind.of(spec), 1)          # at any time, whether or not somebody asks
@@ -24,9 +26,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sandbox.engine import Engine, Sandbox, SandboxSpec
+from sandbox.engine import Engine, is_new
+from sandbox.engine_around import EngineAround
 from sandbox.errors import EngineFull, ImageMissing, SandboxError
 from sandbox.pool_demand import Demand, shared_out
+from sandbox.sandbox import Sandbox, SandboxSpec
 from sandbox.spares import Spare, SpareKind, SpareRefused, Spares
 
 log = logging.getLogger(__name__)
@@ -38,6 +42,8 @@ _OLD_AFTER_S = 1800.0
 _MAKERS = 2
 _FIRST_RETRY_S = 2.0
 _LAST_RETRY_S = 300.0
+# Who took a spare gets no last one for so long: none is made while its burst is waited for, and then it takes a while.
+_TOOK_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -53,16 +59,19 @@ class _Kind:
         self.demand = demand
         self.always = 0
         self.ready: list[_Ready] = []  # the oldest first
+        self.took_s: dict[str, float] = {}  # when each tenant last did
         self.making = 0
         self.failures = 0
         self.retry_at_s = 0.0
 
     @property
     def wanted(self) -> int:
-        return max(self.always, self.demand.wanted)
+        # One more than several: the last is for another tenant, and whoever asks for these is to find them.
+        asked = self.demand.wanted
+        return max(self.always, asked + 1 if asked > 1 else asked)
 
 
-class PooledEngine:
+class PooledEngine(EngineAround):
     """Around `engine`, whose spares `spares` makes; `limit` is how many there are at most, of all kinds.
 
     `pulls` says of which images the first call that needs one has it pulled; the pool itself pulls none. `clock` is in
@@ -78,7 +87,7 @@ class PooledEngine:
         pulls: Callable[[str], bool] = lambda _: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._makes = spares
         self._limit = limit
         self._pulls = pulls
@@ -90,10 +99,6 @@ class PooledEngine:
         self._tender: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.claims: Counter[str] = Counter()
-
-    def __getattr__(self, name: str) -> Any:
-        """Leave all else to the engine."""
-        return getattr(self._engine, name)
 
     @property
     def spares(self) -> Mapping[str, int]:
@@ -116,21 +121,20 @@ class PooledEngine:
     async def create(self, spec: SandboxSpec) -> Sandbox:
         """Return the sandbox of a tenant and thread: a spare, if it is new and there is one, or else the engine's."""
         kind = SpareKind.of(spec)
-        is_new = not self._engine.has(spec) and self._engine.stopped(spec) is None
-        if is_new and not self._closed:
+        if is_new(self.engine, spec) and not self._closed:
             claimed = await self._claimed(kind, spec)
             if claimed is not None:
                 return claimed
         with self._somebody_waits():
             try:
-                return await self._engine.create(spec)
+                return await self.engine.create(spec)
             except EngineFull:
                 if not await self._make_room():
                     raise
-            return await self._engine.create(spec)
+            return await self.engine.create(spec)
 
     async def _claimed(self, kind: SpareKind, spec: SandboxSpec) -> Sandbox | None:
-        ready = self._pop(kind)
+        ready = self._pop(kind, spec.tenant)
         if ready is None:
             self._count(kind, "miss")
             return None
@@ -151,15 +155,21 @@ class PooledEngine:
             self._count(kind, "hit")
         return claimed
 
-    def _pop(self, kind: SpareKind) -> _Ready | None:
+    def _pop(self, kind: SpareKind, tenant: str) -> _Ready | None:
         """Take a spare away, before anybody else can."""
-        ready = self._kinds[kind].ready if kind in self._kinds else []
-        while ready:
-            first = ready.pop(0)
-            if first.spare.alive:
-                return first
-            self._begin(self._discarded(first.spare))
-        return None
+        known = self._kinds.get(kind)
+        if known is None:
+            return None
+        for dead in [ready for ready in known.ready if not ready.spare.alive]:
+            known.ready.remove(dead)
+            self._begin(self._discarded(dead.spare))
+        now_s = self._clock()
+        took_lately = now_s - known.took_s.get(tenant, float("-inf")) < _TOOK_S
+        # Where one is all that is wanted, a tenant that is alone would only wait: the next one is made at once.
+        if not known.ready or (took_lately and len(known.ready) == 1 and self._given()[kind] > 1):
+            return None
+        known.took_s[tenant] = now_s
+        return known.ready.pop(0)
 
     async def _put_back(self, kind: SpareKind, ready: _Ready) -> None:
         if self._closed or kind not in self._kinds or not ready.spare.alive:
@@ -206,7 +216,7 @@ class PooledEngine:
             self._tender = asyncio.create_task(self._tend_forever())
 
     async def tend(self) -> None:
-        """Look once: remove what is dead, old or too much, and make what lacks until somebody waits; then return."""
+        """Look once: remove what is dead, old or too much, and make what lacks; then return."""
         await self._weed()
         while self._begin_making() or self.spares["making"]:
             if not self._begin_making():
@@ -230,12 +240,12 @@ class PooledEngine:
     async def remove_workspaces(self) -> None:
         """Remove the spares, whose workspaces count as well, and then what the engine's does."""
         await self.drain()
-        await self._engine.remove_workspaces()
+        await self.engine.remove_workspaces()
 
     async def close(self, *, keep_sandboxes: bool = False) -> None:
         """Remove the spares and close the engine: nobody takes over spares."""
         await self.drain()
-        await self._engine.close(keep_sandboxes=keep_sandboxes)
+        await self.engine.close(keep_sandboxes=keep_sandboxes)
 
     async def _tend_forever(self) -> None:
         looked_s = float("-inf")
@@ -273,9 +283,9 @@ class PooledEngine:
         return shared_out({kind: known.wanted for kind, known in self._kinds.items()}, self._limit)
 
     def _begin_making(self) -> bool:
-        """Begin to make one more spare, if one lacks and nobody waits; return whether it was begun."""
+        """Begin to make one more spare, if one lacks and few are being made; return whether it was begun."""
         making = sum(known.making for known in self._kinds.values())
-        if self._closed or self._waiting or making >= _MAKERS:
+        if self._closed or making >= (1 if self._waiting else _MAKERS):
             return False
         if sum(self.spares.values()) >= self._limit:
             return False
@@ -307,7 +317,7 @@ class PooledEngine:
             self._wake.set()
         known.failures = 0
         known.demand.made(self._clock() - began_s)
-        if self._closed or self._kinds.get(kind) is not known:
+        if self._closed:
             await self._discarded(spare)
             return
         known.ready.append(_Ready(spare, self._clock()))

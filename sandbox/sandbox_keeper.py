@@ -5,6 +5,10 @@ workspace when it died, stopped when idle and started again by the next call, an
 the most, makes room when too many live. One that is stopped for long is removed. Stopping and removal happen in the
 background: no caller waits for them, but for the one who replaces a dead sandbox, whose processes may still write.
 
+In one that is past its lifetime no call begins: it waits for those that are under way, of any process, and has a new
+one then. Those that go on for GRACE_S after the lifetime are ended with the sandbox. So a sandbox runs for its
+lifetime, GRACE_S, and the time between two looks at most.
+
 What an earlier process left alive counts as live and idle from the start, until its thread asks for it. What other
 processes of the gateway have counts as well, as it was a moment ago: a limit may be passed by as many as are made at
 the same time. Of a thread's sandbox that several processes keep, the last to find it idle removes it.
@@ -22,16 +26,21 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from sandbox.engine import Engine, LeftSandbox, LiveSandbox, Sandbox, SandboxSpec
+from sandbox.engine import Lending
 from sandbox.errors import SandboxError, SandboxUnavailable
 from sandbox.owner import Owner, owner_by_name, owner_of
-from sandbox.transition import State
+from sandbox.sandbox import LeftSandbox, LiveSandbox, Sandbox, SandboxSpec
+from sandbox.transition import MADE_OTHERWISE, NO_ANSWER, STOPPING, UNUSED, State
 
 log = logging.getLogger(__name__)
 
 # A sandbox that answered this recently is taken at its word; one that was left alone longer is asked first.
 _TRUST_S = 1.0
 _SWEEPS_PER_TIMEOUT = 4
+# Twice what a policy grants a call that says nothing of it (limits.timeout_s).
+GRACE_S = 600.0
+# How often a sandbox past its lifetime is looked at by who waits for its calls: those of other processes tell nobody.
+_LOOK_S = 0.05
 # How often a sandbox is looked for again that another process removed in that very moment.
 _TRIES = 3
 
@@ -61,7 +70,7 @@ class SandboxKeeper:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Lending,
         *,
         idle_timeout_s: float,
         max_live: int,
@@ -228,12 +237,15 @@ class SandboxKeeper:
             self._forget(key, place)
 
     def sweep(self) -> None:
-        """Begin to stop what is idle for too long, or to remove it where nothing is to be stopped."""
+        """Begin to stop, or to remove where nothing is stopped, what is idle for too long or past its lifetime."""
         now_s = self._clock()
         for key, place in list(self._places.items()):
             timeout_s = self._idle_timeout_s if place.idle_timeout_s is None else place.idle_timeout_s
-            if place.users == 0 and now_s - place.used_s >= timeout_s:
+            overdue_s = None if place.sandbox is None else place.sandbox.overdue_s
+            if place.users == 0 and (now_s - place.used_s >= timeout_s or overdue_s is not None):
                 self._forget(key, place, stop=True)
+            elif place.sandbox is not None and overdue_s is not None and overdue_s >= GRACE_S:
+                self._begin(self._end_overdue(place.sandbox))
 
     async def close(self, *, keep_sandboxes: bool = False, remove_workspaces: bool = False) -> None:
         """Remove every sandbox, busy ones too, and wait for it; with `remove_workspaces` all threads' files too.
@@ -268,6 +280,8 @@ class SandboxKeeper:
         """Borrow the place's sandbox, made or replaced as needed; the caller holds the lock."""
         for _ in range(_TRIES):
             sandbox = await self._usable(place, spec)
+            if sandbox.overdue_s is not None and sandbox.busy:
+                continue  # calls of another process are in it, or it has just become so old: the next try waits
             if sandbox.borrow():
                 return sandbox
             # Another process removed it in between, and nothing had begun in it.
@@ -275,6 +289,9 @@ class SandboxKeeper:
 
     async def _usable(self, place: _Place, spec: SandboxSpec) -> Sandbox:
         """Return the place's sandbox, made or replaced as needed; the caller holds the lock."""
+        overdue = place.sandbox is not None and place.sandbox.overdue_s is not None
+        if place.sandbox is not None and overdue:
+            await self._until_unused(place.sandbox)
         if place.leaving is not None:
             await asyncio.wait({place.leaving})
             place.leaving = None
@@ -282,18 +299,38 @@ class SandboxKeeper:
         if sandbox is not None:
             others = place.users > 1
             fits = sandbox.spec == spec and not sandbox.outdated
-            if sandbox.alive and (others or (fits and await sandbox.ping())):
+            if sandbox.alive and not overdue and (others or (fits and await sandbox.ping())):
                 return sandbox
             place.sandbox = None
-            await self._engine.remove(sandbox.id)
+            if overdue and sandbox.alive and self._stopped_timeout_s > 0:
+                # Not removed: the next one's first command says what ended with it.
+                await self._engine.stop_idle(sandbox.id)
+            else:
+                # One that is lost says so itself.
+                await self._engine.remove(sandbox.id, NO_ANSWER if fits and not overdue else MADE_OTHERWISE)
         made = await self._engine.create(spec)
         place.left = None
         if self._closed:
             if not self._keeps:
-                await self._engine.remove(made.id)
+                await self._engine.remove(made.id, STOPPING)
             raise SandboxUnavailable("the gateway is stopping; ask again when it is back")
         place.sandbox = made
         return made
+
+    async def _until_unused(self, sandbox: Sandbox) -> None:
+        """Wait for the calls in a sandbox past its lifetime; those that go on for too long are ended."""
+        while sandbox.alive and sandbox.busy:
+            if (sandbox.overdue_s or 0.0) >= GRACE_S:
+                await self._engine.end_calls(sandbox.spec.tenant, sandbox.spec.thread, overdue=True)
+                return
+            await asyncio.sleep(_LOOK_S)
+
+    async def _end_overdue(self, sandbox: Sandbox) -> None:
+        """End the calls in a sandbox that is for too long past its lifetime, behind everybody's back."""
+        try:
+            await self._engine.end_calls(sandbox.spec.tenant, sandbox.spec.thread, overdue=True)
+        except SandboxError as error:
+            log.warning("sandbox %s is past its lifetime, and a later look will end it: %s", sandbox.id, error)
 
     async def _living(self, place: _Place, spec: SandboxSpec) -> Sandbox | None:
         """Return the place's sandbox if it lives; the caller holds the lock."""
@@ -304,7 +341,7 @@ class SandboxKeeper:
             found = await self._engine.find(spec)
             place.left = None
             if found is not None and self._closed and not self._keeps:
-                await self._engine.remove(found.id)
+                await self._engine.remove(found.id, STOPPING)
                 raise SandboxUnavailable("the gateway is stopping; ask again when it is back")
             place.sandbox = found
             return found
@@ -365,7 +402,7 @@ class SandboxKeeper:
         self._leaving[key] = self._leaving.get(key, 0) + 1
         try:
             if not stop:
-                await self._engine.remove(sandbox_id)
+                await self._engine.remove(sandbox_id, STOPPING if self._closed else UNUSED)
             elif await self._engine.stop_idle(sandbox_id):
                 await self._trim()
         except SandboxError as error:

@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-from sandbox.engine import Sandbox, SandboxLimits, SandboxSpec
 from sandbox.errors import SandboxUnavailable
+from sandbox.sandbox import Sandbox, SandboxLimits, SandboxSpec
 
 # No other id begins so: those of threads begin with a digest.
 _PREFIX = "pool-"

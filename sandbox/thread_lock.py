@@ -20,7 +20,7 @@ import json
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -41,7 +41,8 @@ class Note:
 
     Of a sandbox that was found without a file only the first two are known. `created_s` is in seconds since 1970.
     `held` is the spare whose volume has the files, "" where the volume is the thread's own. `unchecked` says that a
-    spare is being claimed; where nobody is behind the gate, nobody will finish that.
+    spare is being claimed; where nobody is behind the gate, nobody will finish that. `ended_processes` is how many
+    ended in the background when the thread's sandbox was stopped, and nobody was told of.
     """
 
     sandbox: str
@@ -52,6 +53,7 @@ class Note:
     created_s: float = 0.0
     held: str = ""
     unchecked: bool = False
+    ended_processes: int = 0
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> Self:
@@ -108,6 +110,10 @@ class ThreadLock:
             await asyncio.sleep(retry_s)
             retry_s = min(2 * retry_s, _LAST_RETRY_S)
 
+    def is_shut(self) -> bool:
+        """Return whether another is behind the gate, by a look that takes nothing."""
+        return self._is_locked(_GATE)
+
     def leave(self) -> None:
         """Open the gate, and let others have their turn at `busy`."""
         self._lock(fcntl.F_UNLCK, _BUSY)
@@ -144,11 +150,7 @@ class ThreadLock:
 
     def in_use(self) -> bool:
         """Return whether a process has calls in it, by a look that takes nothing."""
-        if self._descriptor is None:
-            return False
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _BUSY, 1, 0)
-        said: int = _FLOCK.unpack(fcntl.fcntl(self._descriptor, fcntl.F_OFD_GETLK, asked))[0]
-        return said != fcntl.F_UNLCK
+        return self._is_locked(_BUSY)
 
     # --- what the file says ---
 
@@ -164,11 +166,25 @@ class ThreadLock:
     def write(self, note: Note) -> None:
         """Replace the note."""
         if self._descriptor is not None:
-            data = json.dumps(asdict(note)).encode()
-            longer = os.fstat(self._descriptor).st_size > len(data)
+            # In one step: who reads behind no gate finds the old note or the new one, and blanks at its end.
+            data = json.dumps(asdict(note)).encode().ljust(os.fstat(self._descriptor).st_size)
             os.pwrite(self._descriptor, data, 0)
-            if longer:
-                os.ftruncate(self._descriptor, len(data))
+
+    def take_ended_processes(self) -> int | None:
+        """Return how many processes ended that nobody was told of, which is noted to be told now.
+
+        None while another is behind the gate: ask again later.
+        """
+        if self.gone or not self.try_gate():
+            return None
+        try:
+            note = self.read()
+            if note is None or not note.ended_processes:
+                return 0
+            self.write(replace(note, ended_processes=0))
+            return note.ended_processes
+        finally:
+            self._lock(fcntl.F_UNLCK, _GATE)
 
     # --- its end ---
 
@@ -183,6 +199,14 @@ class ThreadLock:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+    def _is_locked(self, byte: int) -> bool:
+        """Return whether another has a lock on a byte."""
+        if self._descriptor is None:
+            return False
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
+        said: int = _FLOCK.unpack(fcntl.fcntl(self._descriptor, fcntl.F_OFD_GETLK, asked))[0]
+        return said != fcntl.F_UNLCK
 
     def _lock(self, kind: int, byte: int) -> bool:
         if self._descriptor is None:

@@ -1,9 +1,10 @@
 """What becomes of a sandbox, told to whoever keeps its history.
 
     creating -> running -> idle_stopped -> running -> ... -> removed
-    creating -> failed
+    creating -> failed               it did not come up, and nothing of it stays
+    running -> failed -> removed     it died, by itself or by somebody else's hand; the next call has another one
 
-Each process tells what it does itself. A process that dies in between tells nothing; the next one tells what it found.
+Each process tells what it does itself. What nobody did, or did and did not live to tell, is told by who finds it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 State = Literal["creating", "running", "idle_stopped", "failed", "removed"]
+
+# Reasons that several tell.
+UNUSED = "nobody used it"
+ROOM = "it made room for another"
+ASKED = "somebody asked for it"
+STOPPING = "its gateway stops"
+NO_ANSWER = "it did not answer"
+MADE_OTHERWISE = "it was made of another image, runtime, limits or release, or is too old"
 
 
 @dataclass(frozen=True)

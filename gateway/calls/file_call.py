@@ -38,7 +38,7 @@ class FileCall(StandIn):
             return ToolResult(content=(await self._work(path)).encode())
         except (SandboxError, AirlockError) as error:
             self.error = error
-            return ToolResult.error(str(error))
+            return ToolResult.error(error.outside if isinstance(error, SandboxError) else str(error))
 
     async def _work(self, path: str) -> str:
         """Return what the journal is told of it."""

@@ -47,7 +47,7 @@ class _ProgramCall(StandIn):
             return await self._start(context.call_id)
         except (SandboxError, AirlockError) as error:
             self.error = error
-            return ToolResult.error(str(error))
+            return ToolResult.error(error.outside if isinstance(error, SandboxError) else str(error))
 
     def _check_unchanged(self, call: ToolCall, context: ToolContext) -> None:
         """Raise PermissionDenied where a hook asks for what cannot be done to a program or to a stream."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from gateway.errors import OtherEngine
 from gateway.storage.engine_store import EngineStore
 from gateway.storage.entities import Thread
-from sandbox.engine import Engine
+from sandbox.engine import Identity
 from sandbox.errors import EngineUnavailable
 
 # The threads that are known to be on this engine; when there are more, they are asked about again.
@@ -18,7 +18,7 @@ _KNOWN_LIMIT = 100_000
 class ThreadEngines:
     """The threads of this process' engine."""
 
-    def __init__(self, store: EngineStore, engine: Engine) -> None:
+    def __init__(self, store: EngineStore, engine: Identity) -> None:
         self._store = store
         self._engine = engine
         self._known: set[str] = set()

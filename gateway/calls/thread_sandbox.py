@@ -12,12 +12,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
 from agent.filesystem import OnOutput, OutputStream
-from sandbox.engine import Sandbox, SandboxSpec
 from sandbox.errors import Conflict, Exhausted, NotFound, SandboxError
 from sandbox.filesystem import EditResult, EntriesPage, Entry, ExecResult, GrepPage, LinesPage
+from sandbox.keeper import Keeper
 from sandbox.process import Process, ProcessList, ProcessPage, ProgramResult
 from sandbox.process_replies import PROCESSES_LIMIT
-from sandbox.sandbox_keeper import SandboxKeeper
+from sandbox.sandbox import Sandbox, SandboxSpec
 
 Claim = Callable[[], Awaitable[None]]
 
@@ -25,7 +25,7 @@ Claim = Callable[[], Awaitable[None]]
 class ThreadSandbox:
     """Satisfies agent.filesystem.FileSystem and agent.filesystem.Shell; programs and processes are for services."""
 
-    def __init__(self, keeper: SandboxKeeper, spec: SandboxSpec, claim: Claim | None = None) -> None:
+    def __init__(self, keeper: Keeper, spec: SandboxSpec, claim: Claim | None = None) -> None:
         """`claim` is awaited before the first sandbox is used: it has the thread's files on this engine or raises."""
         self._keeper = keeper
         self._spec = spec
@@ -150,7 +150,6 @@ class ThreadSandbox:
         """Run a command line; a sandbox that cannot be had is an outcome, for it is no fault of the command."""
         try:
             async with self._borrow() as sandbox:
-                notice = _said_once(sandbox)
                 done = await sandbox.shell.execute(
                     command,
                     timeout_s=timeout_s,
@@ -160,9 +159,10 @@ class ThreadSandbox:
                     tail_chars=tail_chars,
                     on_output=on_output,
                 )
+                notice = _said_once(sandbox)
                 return replace(done, message="; ".join(filter(None, (done.message, notice)))) if notice else done
         except SandboxError as error:
-            return ExecResult(outcome="failed_to_start", message=str(error))
+            return ExecResult(outcome="failed_to_start", message=error.outside)
 
     async def run_program(
         self,
@@ -193,7 +193,7 @@ class ThreadSandbox:
             # Once borrowed, what is raised comes from the caller's own stdin or on_output.
             if borrowed:
                 raise
-            return ProgramResult("failed_to_start", message=str(error))
+            return ProgramResult("failed_to_start", message=error.outside)
 
     async def start_process(
         self,
@@ -296,10 +296,8 @@ class ThreadSandbox:
 
 
 def _said_once(sandbox: Sandbox) -> str:
-    """Return what the next result says of processes that ended with a stop; "" where none did or it was said."""
-    ended, sandbox.ended_processes = sandbox.ended_processes, 0
+    """Return what this result says of processes that ended with a stop; "" where none did or it was said."""
+    ended = sandbox.take_ended_processes()
     if not ended:
         return ""
-    return (
-        f"the sandbox was stopped for being idle before this: its background processes ({ended}) ended, /tmp is empty"
-    )
+    return f"the sandbox was stopped before this: its background processes ({ended}) ended, and /tmp was empty then"

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from time import perf_counter
 
@@ -39,8 +39,9 @@ from gateway.calls.redacted_workspace import RedactedWorkspace
 from gateway.calls.thread_engines import ThreadEngines
 from gateway.calls.thread_sandbox import Claim, ThreadSandbox
 from gateway.calls.tool_request import REQUEST, ToolRequest
-from gateway.clock import MakeId, make_id
-from gateway.errors import ApprovalPending, InvalidArgument
+from gateway.calls.unrecorded_call import UnrecordedCall
+from gateway.clock import MakeId, make_id, now_us
+from gateway.errors import ApprovalPending, InvalidArgument, Unavailable, Unrecorded
 from gateway.policy import PolicyHook
 from gateway.policy.decision import Facts
 from gateway.quotas import Quotas
@@ -48,13 +49,13 @@ from gateway.redaction import Redactor
 from gateway.redaction.hooks import redaction_hooks, redactor_of
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.approval_writes import APPROVED
-from gateway.storage.audit_store import AuditStore
+from gateway.storage.audit_store import AuditEntry
 from gateway.storage.entities import Thread
 from gateway.storage.store import Store
 from gateway.telemetry.hook import TelemetryHook
 from gateway.telemetry.telemetry import Telemetry
 from gateway.tenants import Tenant
-from sandbox.sandbox_keeper import SandboxKeeper
+from sandbox.keeper import Keeper
 
 _THREAD_LIMIT_CHARS = 256
 _NAME_LIMIT_CHARS = 128
@@ -121,7 +122,7 @@ class ToolCalls:
     def __init__(
         self,
         store: Store,
-        keeper: SandboxKeeper,
+        keeper: Keeper,
         *,
         approvals: ApprovalStore,
         quotas: Quotas,
@@ -296,10 +297,26 @@ class ToolCalls:
         """Return the tools of a tenant's threads; no sandbox is made for it."""
         return self.tool_path(tenant, Thread(id="", tenant=tenant.name, name="")).toolbox.specs()
 
-    @property
-    def audit(self) -> AuditStore:
-        """The audit, for what is done to what judged calls have started."""
-        return self._store.audit
+    async def record(self, *entries: AuditEntry) -> None:
+        """Append to the audit what was done to what judged calls have started, before anybody hears of it.
+
+        Where the database does not take it, it follows once that does, and may be there twice: Unrecorded.
+        """
+        await to_the_end(self._recorded(entries))
+
+    async def _recorded(self, entries: Sequence[AuditEntry]) -> None:
+        try:
+            await self._store.audit.write(*entries)
+        except Unavailable as error:
+            at_us = now_us()
+            told = [replace(entry, at_us=at_us) for entry in entries]
+            unrecorded = UnrecordedCall(self._ids("record"), executed=True, said=str(error))
+            self.late.add(unrecorded, partial(self._store.audit.write, *told))
+            what = ", ".join(entry.kind.replace("_", " ") for entry in entries)
+            raise Unrecorded(
+                f"this was done ({what}) and could not be written down; its record follows as soon as the database "
+                f"takes it: {unrecorded.cause()}"
+            ) from error
 
     async def close(self) -> None:
         """Write what the database did not take, if it does by now; call it when no call is under way any more."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gateway.config import Config
     from gateway.tenants import Tenant
     from sandbox.docker.docker_engine import DockerEngine, EngineFacts
-    from sandbox.engine import Sandbox
+    from sandbox.sandbox import Sandbox
 
 _DISK_WANTED_BYTES = 5 * 1024**3
 _OPEN_FILES_WANTED = 4096
@@ -168,8 +168,8 @@ async def _engine(
 
 async def _trial(engine: DockerEngine, runtime: str) -> AsyncIterator[Finding]:
     """Start a sandbox; the engine refuses one whose posture is weaker than asked, so that coming up is the proof."""
-    from sandbox.engine import SandboxSpec
     from sandbox.errors import SandboxError
+    from sandbox.sandbox import SandboxSpec
 
     what = "sandbox" if runtime == "runc" else f"sandbox {runtime}"
     try:
@@ -208,7 +208,7 @@ async def _limits_outside(engine: DockerEngine, sandbox: Sandbox) -> Finding:
     """Look at the limits of a sandbox whose kernel does not tell of them, as the engine's host has them."""
     spec = sandbox.spec
     what, asked = f"limits {spec.runtime}", spec.limits.memory_bytes
-    live = next((one for one in await engine.live(spec.tenant) if one.id == sandbox.id), None)
+    live = next((one for one in await engine.listed(spec.tenant) if one.id == sandbox.id), None)
     used = None if live is None else await engine.usage(live)
     if used is not None and used.memory_limit_bytes is not None and used.memory_limit_bytes <= asked:
         return Finding(what, "ok", f"{used.memory_limit_bytes // 1024**2} MiB of memory, by the host's control groups")

@@ -5,7 +5,9 @@ The policies are those in force (doctor_policies.py).
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import AsyncIterator, Collection, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.cli.finding import Finding
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from gateway.config import Config
     from gateway.tenants import Tenant
     from sandbox.docker.docker_requests import DockerRequests, EngineFacts
-    from sandbox.engine import SandboxSpec
+    from sandbox.sandbox import SandboxSpec
     from sandbox.spares import SpareKind
 
 _RUNTIME_MEND = "register it with the engine, as docs/deployment.md says, or write `runtime: runc` in its policy"
@@ -23,12 +25,33 @@ _RUNTIME_MEND = "register it with the engine, as docs/deployment.md says, or wri
 async def tenant_findings(
     config: Config, tenants: Mapping[str, Tenant], facts: EngineFacts, requests: DockerRequests
 ) -> AsyncIterator[Finding]:
-    """Yield a finding for each tenant, and one for the pool; raises EngineUnavailable."""
+    """Yield a finding for each tenant, the pool, and where files are kept; raises EngineUnavailable."""
+    from sandbox.docker.engine_disk import EngineDisk
     from sandbox.spares import SpareKind
 
     for name, tenant in tenants.items():
         yield await _tenant(f"tenant {name}", tenant.sandbox_spec("doctor"), config, facts, requests)
     yield _pool(config, {SpareKind.of(tenant.sandbox_spec("doctor")) for tenant in tenants.values()})
+    yield _reserve(await EngineDisk(requests).free_bytes(), config.sandbox.disk_reserve_mib)
+    yield _snapshots(config.resolved_snapshots_dir())
+
+
+def _reserve(free_bytes: int, reserve_mib: int) -> Finding:
+    detail = f"{free_bytes // 1024**2:,} MiB free on the engine's disk, {reserve_mib:,} MiB of reserve"
+    if free_bytes >= reserve_mib * 1024**2:
+        return Finding("reserve", "ok", detail)
+    mend = "make room, or lower sandbox.disk_reserve_mib: until then no file in a sandbox may grow"
+    return Finding("reserve", "failed", detail, mend)
+
+
+def _snapshots(directory: Path) -> Finding:
+    there = next(path for path in (directory, *directory.parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            return Finding("snapshots", "ok", f"kept in {directory}")
+    except OSError as error:
+        mend = f"mend snapshots_dir: {directory}"
+        return Finding("snapshots", "failed", f"nothing can be written in {there}: {error.strerror}", mend)
 
 
 def _pool(config: Config, kinds: Collection[SpareKind]) -> Finding:

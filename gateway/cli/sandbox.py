@@ -154,7 +154,7 @@ def delete(
     if not yes:
         if as_json:
             fail("nobody can be asked with --json: say --yes", EXIT_USAGE, as_json=True)
-        typer.confirm(f"Remove the sandbox of thread {thread!r} with its files?", abort=True)
+        typer.confirm(f"Remove the sandbox of thread {thread!r} with its files?", abort=True, err=True)
 
     async def work() -> Sandbox | None:
         from gateway.client import Client

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway.cli.row_lines import print_rows
-from gateway.cli.terminal import DEFAULT_ADDRESS, Address, Json, Key, out, print_json, run_client
+from gateway.cli.terminal import DEFAULT_ADDRESS, EXIT_USAGE, Address, Json, Key, fail, out, print_json, run_client
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +20,9 @@ def history(
     *,
     thread: Annotated[str | None, typer.Option(help="Only those of this thread.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Tell what comes from now on, until Ctrl-C.")] = False,
+    after: Annotated[
+        int | None, typer.Option(min=0, help="With --follow: from after this one on, by its id in --json.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most this many, the newest ones.")] = 100,
     address: Address = DEFAULT_ADDRESS,
     key: Key = "",
@@ -29,8 +32,10 @@ def history(
 
     With --follow what becomes of them from now on, as it happens; with --json a line for each.
     """
+    if after is not None and not follow:
+        fail("--after is for --follow", EXIT_USAGE, as_json=as_json)
     if follow:
-        run_client(_follow(address, key, thread, as_json=as_json), as_json=as_json)
+        run_client(_follow(address, key, thread, after, as_json=as_json), as_json=as_json)
         return
 
     async def work() -> Sequence[SandboxTransition]:
@@ -51,17 +56,25 @@ def history(
         _show(found)
 
 
-async def _follow(address: str, key: str, thread: str | None, *, as_json: bool) -> None:
+async def _follow(address: str, key: str, thread: str | None, after: int | None, *, as_json: bool) -> None:
     from gateway.cli.printable import printable
     from gateway.client import Client
+    from gateway.errors import Unavailable
 
-    async with Client(address, key) as airlock:
-        async for one in airlock.watch_sandbox_transitions(thread=thread):
-            if as_json:
-                print_json(_as_json(one))
-            else:
-                told = (_at(one), one.thread, one.sandbox_id, one.state, one.reason)
-                out.print(printable("  ".join(told)), markup=False, highlight=False, soft_wrap=True)
+    last = after
+    try:
+        async with Client(address, key) as airlock:
+            async for one in airlock.watch_sandbox_transitions(thread=thread, after_id=after):
+                last = one.id
+                if as_json:
+                    print_json(_as_json(one))
+                else:
+                    told = (_at(one), one.thread, one.sandbox_id, one.state, one.reason)
+                    out.print(printable("  ".join(told)), markup=False, highlight=False, soft_wrap=True)
+    except Unavailable as error:
+        if last is None:
+            raise
+        raise Unavailable(f"{error}; go on with --follow --after {last}", **error.details) from error
 
 
 def _show(found: Sequence[SandboxTransition]) -> None:

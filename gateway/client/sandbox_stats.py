@@ -10,7 +10,7 @@ from gateway.v1 import sandbox_service_pb2 as pb
 
 @dataclass(frozen=True)
 class DiskStats:
-    """What files take by their sizes, in bytes; `partial`: there are more. `limit_bytes` is None where unknown."""
+    """What files take of the disk, in bytes; `partial`: there are more. `limit_bytes` is None where unknown."""
 
     used_bytes: int
     partial: bool

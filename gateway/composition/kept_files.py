@@ -15,7 +15,7 @@ from gateway.storage.fork_store import ForkStore
 from gateway.storage.restore_store import RestoreStore
 from gateway.storage.snapshot_store import SnapshotStore
 from gateway.storage.thread_store import ThreadStore
-from sandbox.engine import Engine
+from sandbox.engine import Removal
 
 
 def make_snapshots(on: Foundation, sandboxes: Sandboxes) -> Snapshots:
@@ -38,7 +38,7 @@ def make_forks(on: Foundation, sandboxes: Sandboxes, snapshots: Snapshots, quota
     return Forks(sandboxes.engine, engines, stores, snapshots, quotas=quotas, ids=make_id)
 
 
-def removing_files(engine: Engine, snapshots: Snapshots) -> RemoveFiles:
+def removing_files(engine: Removal, snapshots: Snapshots) -> RemoveFiles:
     """Return what removes a thread's sandbox and files, and what was kept of them by itself."""
     remove_files = remove_files_of(engine)
 

@@ -1,27 +1,80 @@
-"""The pool: which sandboxes are always ready, and what is told of them."""
+"""The pool: which sandboxes are always ready, by what the policies in force ask for, and what is told of them."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections import Counter
+from collections.abc import AsyncIterator, Collection
 from itertools import islice
 
+import structlog
+
 from gateway.composition.foundation import Foundation
+from gateway.errors import AirlockError
 from gateway.telemetry import attributes as a
+from gateway.tenants import Tenants
 from sandbox.pooled_engine import PooledEngine
 from sandbox.spares import SpareKind
 
+log = structlog.get_logger(__name__)
+
 # So many tenants are asked what their policies say; the others count by what they ask for.
 _TENANTS = 64
+# Policies change seldom, and a pool that is late costs a call some milliseconds.
+_LOOK_S = 30.0
 
 
-async def begin_pool(pool: PooledEngine, on: Foundation) -> None:
-    """Have the pool make what most policies ask for, and then what is asked for; and tell how it does."""
-    specs = [(await on.tenants.named(name)).sandbox_spec("") for name in islice(on.config.tenants, _TENANTS)]
-    asked = Counter(SpareKind.of(spec) for spec in specs if not spec.refused)
-    for kind, _ in asked.most_common(1):
-        pool.keep(kind, on.config.sandbox.pool_min)
+@contextlib.asynccontextmanager
+async def making_spares(pool: PooledEngine, on: Foundation) -> AsyncIterator[None]:
+    """Have the pool make what most policies ask for, and what is asked for; and tell how it does, with the block."""
+    most = MostAsked(pool, on.tenants, list(islice(on.config.tenants, _TENANTS)), on.config.sandbox.pool_min)
+    await most.look()
     if on.telemetry.on:
         read = on.telemetry.instruments.read
         read("airlock.sandbox.pool", lambda: [(n, {a.POOL_STATE: state}) for state, n in pool.spares.items()])
         read("airlock.sandbox.pool.claims", lambda: [(n, {a.POOL_CLAIM: how}) for how, n in pool.claims.items()])
     pool.begin()
+    looking = asyncio.create_task(_look_forever(most), name="what the pool always has")
+    try:
+        yield
+    finally:
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+
+
+class MostAsked:
+    """Has a pool keep `number` spares of the kind that most of some tenants' policies ask for, and of no other."""
+
+    def __init__(self, pool: PooledEngine, tenants: Tenants, names: Collection[str], number: int) -> None:
+        self._pool = pool
+        self._tenants = tenants
+        self._names = names
+        self._number = number
+        self._kind: SpareKind | None = None
+
+    async def look(self) -> None:
+        """Look at what is in force now. A policy that is not to be had says nothing: its tenant's calls are told."""
+        asked: Counter[SpareKind] = Counter()
+        for name in self._names:
+            with contextlib.suppress(AirlockError):
+                spec = (await self._tenants.named(name)).sandbox_spec("")
+                if not spec.refused:
+                    asked[SpareKind.of(spec)] += 1
+        most = max(asked, key=asked.__getitem__, default=None)
+        if most == self._kind:
+            return
+        if self._kind is not None:
+            self._pool.forget(self._kind)
+        if most is not None:
+            self._pool.keep(most, self._number)
+        self._kind = most
+
+
+async def _look_forever(most: MostAsked) -> None:
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        try:
+            await most.look()
+        except Exception:  # the next look may go well
+            log.exception("what the pool always has was not looked at")

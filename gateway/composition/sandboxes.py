@@ -4,29 +4,27 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import cast
 
 import structlog
 
+from gateway.composition.engines_around import engines_around
 from gateway.composition.foundation import Foundation
-from gateway.composition.sandbox_pool import begin_pool
-from gateway.config import SandboxSettings
+from gateway.composition.sandbox_pool import making_spares
 from gateway.policy.document import QuotasSection
 from gateway.quotas import Quotas
-from gateway.sandboxes.counted_creation import counted_creation
 from gateway.sandboxes.history_writer import HistoryWriter
 from gateway.serving.health import Ask
 from gateway.storage.quota_store import QuotaStore
 from gateway.storage.transition_store import TransitionStore
-from gateway.telemetry.observed_sandboxes import observed_engine, observed_keeper
+from gateway.telemetry.observed_sandboxes import observed_keeper
 from gateway.telemetry.sandbox_totals import totalled
 from sandbox.docker.docker_engine import DockerEngine
 from sandbox.docker.docker_requests import DockerRequests
-from sandbox.docker.image_pulls import ImagePulls, pullable, pulling_engine
+from sandbox.docker.image_pulls import ImagePulls, pullable
 from sandbox.engine import Engine
 from sandbox.errors import SandboxError
-from sandbox.fair_creation import fair_creation
 from sandbox.image_gate import image_gate
+from sandbox.keeper import Keeper
 from sandbox.memory.memory_engine import MemoryEngine
 from sandbox.pooled_engine import PooledEngine
 from sandbox.sandbox_keeper import SandboxKeeper
@@ -42,7 +40,7 @@ class Sandboxes:
 
     engine: Engine
     engine_id: str | None
-    keeper: SandboxKeeper
+    keeper: Keeper
     ping: Ask
 
 
@@ -50,14 +48,15 @@ async def open_sandboxes(stack: AsyncExitStack, on: Foundation) -> Sandboxes:
     """Take over the sandboxes that are left from before, and say what would fail the first call."""
     settings = on.config.sandbox
     history = HistoryWriter(TransitionStore(on.database), on.config.tenants)
-    engine, ping, pool = _chosen(on, history)
+    innermost = _innermost(on, history)
+    engine, pool = _around(stack, innermost, on)
     await stack.enter_async_context(history.writing(engine.id))
     keeps = settings.on_stop == "keep"
     stack.push_async_callback(engine.close, keep_sandboxes=keeps)
     left = await engine.reconcile()
     await stack.enter_async_context(history.completing(engine))
     keeper = SandboxKeeper(
-        _counted(observed_engine(_pulling(stack, engine, settings), on.telemetry), on),
+        engine,
         idle_timeout_s=settings.idle_timeout_s,
         max_live=settings.max_live,
         max_live_per_tenant=settings.max_live_per_tenant,
@@ -69,19 +68,19 @@ async def open_sandboxes(stack: AsyncExitStack, on: Foundation) -> Sandboxes:
     await stack.enter_async_context(totalled(on.telemetry, keeper))
     await _say_what_sandboxes_lack(engine)
     if pool is not None:
-        await begin_pool(pool, on)
-    return Sandboxes(engine, await _engine_id(engine), observed_keeper(image_gate(keeper), on.telemetry), ping)
+        await stack.enter_async_context(making_spares(pool, on))
+    outermost = observed_keeper(image_gate(keeper), on.telemetry)
+    return Sandboxes(engine, await _engine_id(engine), outermost, innermost.ping)
 
 
-def _chosen(on: Foundation, history: HistoryWriter) -> tuple[Engine, Ask, PooledEngine | None]:
-    """Return the engine that the configuration asks for, what to ask for whether it answers, and its pool."""
+def _innermost(on: Foundation, history: HistoryWriter) -> DockerEngine | MemoryEngine:
+    """Return the engine that the configuration asks for."""
     config, settings = on.config, on.config.sandbox
     if settings.engine == "memory":
         log.warning("sandbox.engine is memory: every command runs on this machine, unconfined, as the gateway's user")
         root = config.path(config.state_dir) / "memory"
-        memory = MemoryEngine(root=root, lifetime_s=settings.lifetime_s, tell=history.tell)
-        return memory, memory.ping, None
-    docker = DockerEngine(
+        return MemoryEngine(root=root, lifetime_s=settings.lifetime_s, tell=history.tell)
+    return DockerEngine(
         instance=on.instance,
         channel_root=config.resolved_channel_dir(),
         runtime_image=settings.runtime_image,
@@ -90,31 +89,33 @@ def _chosen(on: Foundation, history: HistoryWriter) -> tuple[Engine, Ask, Pooled
         lifetime_s=settings.lifetime_s,
         tell=history.tell,
     )
-    fair = fair_creation(cast(Engine, docker))
-    if not settings.pool_limit:
-        return fair, docker.ping, None
-    pulls = (lambda _: False) if settings.pull == "never" else pullable
-    pool = PooledEngine(fair, docker, limit=settings.pool_limit, pulls=pulls)
-    return cast(Engine, pool), docker.ping, pool
 
 
-def _counted(engine: Engine, on: Foundation) -> Engine:
-    """Return an engine that makes no more sandboxes a minute than a tenant's policy lets it have."""
+def _around(
+    stack: AsyncExitStack, engine: DockerEngine | MemoryEngine, on: Foundation
+) -> tuple[Engine, PooledEngine | None]:
+    """Return the engine with what the configuration wants around it, and its pool."""
+    settings, pulls = on.config.sandbox, None
+    if settings.engine != "memory" and settings.pull != "never":
+        requests = DockerRequests(settings.engine_url, _ENGINE_NAMED_IN)
+        pulls = ImagePulls(requests, wait_s=settings.pull_wait_s, timeout_s=settings.pull_timeout_s)
+        stack.callback(pulls.close)
+
+    def pooled(around: Engine) -> PooledEngine:
+        pulled = pullable if pulls is not None else lambda _: False
+        return PooledEngine(around, engine, limit=settings.pool_limit, pulls=pulled)
 
     async def quotas_of(tenant: str) -> QuotasSection:
         return (await on.tenants.named(tenant)).policy.document.quotas
 
-    return counted_creation(engine, Quotas(QuotaStore(on.database, on.process_id)), quotas_of)
-
-
-def _pulling(stack: AsyncExitStack, engine: Engine, settings: SandboxSettings) -> Engine:
-    """Return an engine that has missing images pulled, where the configuration lets it."""
-    if settings.pull == "never" or settings.engine == "memory":
-        return engine
-    requests = DockerRequests(settings.engine_url, _ENGINE_NAMED_IN)
-    pulls = ImagePulls(requests, wait_s=settings.pull_wait_s, timeout_s=settings.pull_timeout_s)
-    stack.callback(pulls.close)
-    return pulling_engine(engine, pulls)
+    return engines_around(
+        engine,
+        pooled=pooled if settings.engine != "memory" and settings.pool_limit else None,
+        pulls=pulls,
+        telemetry=on.telemetry,
+        quotas=Quotas(QuotaStore(on.database, on.process_id)),
+        quotas_of=quotas_of,
+    )
 
 
 async def _engine_id(engine: Engine) -> str | None:

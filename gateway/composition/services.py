@@ -64,7 +64,7 @@ from gateway.v1 import (
     workspace_service_pb2,
     workspace_service_pb2_grpc,
 )
-from sandbox.engine import Engine
+from sandbox.engine import Removal
 
 
 @dataclass(frozen=True)
@@ -194,14 +194,14 @@ def make_parts(on: Foundation, sandboxes: Sandboxes, work: Work) -> Parts:
     )
 
 
-def _left_of(engine: Engine, snapshots: Snapshots) -> LeftOf:
+def _left_of(engine: Removal, snapshots: Snapshots) -> LeftOf:
     async def left_of(tenant: str) -> Mapping[str, int]:
         return {**await engine.left_of(tenant), **await snapshots.left_of(tenant)}
 
     return left_of
 
 
-def _remove_rest(engine: Engine, snapshots: Snapshots) -> RemoveRest:
+def _remove_rest(engine: Removal, snapshots: Snapshots) -> RemoveRest:
     async def remove(tenant: str) -> int:
         await snapshots.erase(tenant)
         return await engine.remove_all_of(tenant)

@@ -179,7 +179,7 @@ class SandboxSection(Section):
         description="When files are kept: when asked for; also after each run that called tools, or each such step.",
     )
     snapshots_kept: int = Field(
-        default=20, ge=1, le=1000, description="How many of those that nobody asked for are kept of a thread."
+        default=32, ge=1, le=1000, description="How many of those that nobody asked for are kept of a thread."
     )
 
     @property

@@ -16,7 +16,7 @@ from gateway.runs.live_run import LiveRun
 from gateway.runs.run_log import RunLog
 from gateway.runs.waiting_runs import WaitingRuns
 from gateway.storage.entities import Run, Thread
-from gateway.storage.lease_store import INTERRUPTED_REASON
+from gateway.storage.interrupted_calls import INTERRUPTED_REASON
 from gateway.storage.run_writes import Claim
 from gateway.storage.store import Store
 from gateway.storage.waiting_store import ClaimedRun, WaitingRun

@@ -7,34 +7,31 @@ made: to fail at it costs as much.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
 
 from gateway.errors import QuotaExceeded
 from gateway.policy.document import QuotasSection
 from gateway.quotas import Quotas
-from sandbox.engine import Engine, Sandbox, SandboxSpec
+from sandbox.engine import Engine, is_new
+from sandbox.engine_around import EngineAround
 from sandbox.errors import TooManyCreations
+from sandbox.sandbox import Sandbox, SandboxSpec
 
 QuotasOf = Callable[[str], Awaitable[QuotasSection]]
 
 
 def counted_creation(engine: Engine, quotas: Quotas, quotas_of: QuotasOf) -> Engine:
     """Return an engine whose create() raises TooManyCreations for one more than `quotas_of` a tenant lets it have."""
-    return cast(Engine, _CountedCreation(engine, quotas, quotas_of))
+    return _CountedCreation(engine, quotas, quotas_of)
 
 
-class _CountedCreation:
+class _CountedCreation(EngineAround):
     def __init__(self, engine: Engine, quotas: Quotas, quotas_of: QuotasOf) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._quotas = quotas
         self._quotas_of = quotas_of
 
-    def __getattr__(self, name: str) -> Any:
-        """Leave all else to the engine."""
-        return getattr(self._engine, name)
-
     async def create(self, spec: SandboxSpec) -> Sandbox:
-        if not self._engine.has(spec) and self._engine.stopped(spec) is None:
+        if is_new(self.engine, spec):
             try:
                 await self._quotas.take_sandbox(spec.tenant, await self._quotas_of(spec.tenant))
             except QuotaExceeded as refused:
@@ -44,4 +41,4 @@ class _CountedCreation:
                     quota=refused.details["quota"],
                     limit=refused.details["limit"],
                 ) from refused
-        return await self._engine.create(spec)
+        return await self.engine.create(spec)

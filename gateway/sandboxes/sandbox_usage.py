@@ -1,7 +1,7 @@
 """What sandboxes use, as their tenant may watch it: read at most twice a second each, whoever and however many ask.
 
 Where this process has the sandbox at hand its daemon is asked, and else the engine, which may take a second. What files
-take only a walk by the daemon can count, of so many files at most. To look is no use of a sandbox.
+take only the daemon can count. To look is no use of a sandbox.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from sandbox.cgroup_usage import read_usage
-from sandbox.engine import Engine, LiveSandbox, Sandbox
-from sandbox.errors import NotFound, SandboxError, SandboxUnavailable
-from sandbox.filesystem import PRIVATE_DIRECTORY, WORKSPACE
-from sandbox.sandbox_keeper import SandboxKeeper
+from sandbox.engine import Listing
+from sandbox.errors import SandboxError, SandboxUnavailable
+from sandbox.health import DiskCount
+from sandbox.keeper import Keeper
+from sandbox.sandbox import LiveSandbox, Sandbox
 from sandbox.turns import Turns
 from sandbox.usage import Usage
 
@@ -29,19 +30,15 @@ _FRESH_S = 0.4
 _SHORTEST_S, _LONGEST_S = 0.1, 60.0
 _DISK_FRESH_S = 10.0
 _DISK_TIMEOUT_S = 2.0
-_FILES_LIMIT = 4000
-# What a daemon says of its files is bounded one by one, not in all.
-_BYTES_LIMIT = 2**63 - 1
 _TOLD_TIMEOUT_S = 1.0
 # Few of the threads that wait for the engine: an engine 20.10 tells its counts once a second.
 _ENGINE_AT_ONCE, _OF_ONE_TENANT = 3, 2
 _METERS_LIMIT = 4096
-_TMP = "/tmp"  # noqa: S108 - in the sandbox
 
 
 @dataclass(frozen=True)
 class Disk:
-    """What files take by their sizes; `partial` says that there are more. No limit is one that is not known."""
+    """What files take of the disk; `partial` says that there are more. No limit is one that is not known."""
 
     used_bytes: int
     partial: bool
@@ -76,7 +73,7 @@ class _Meter:
 class SandboxUsage:
     """Reads what sandboxes use."""
 
-    def __init__(self, engine: Engine, keeper: SandboxKeeper, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, engine: Listing, keeper: Keeper, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
         self._keeper = keeper
         self._clock = clock
@@ -87,7 +84,7 @@ class SandboxUsage:
 
     async def read(self, tenant: str, thread: str | None = None) -> Sequence[SandboxStats]:
         """Return what a tenant's sandboxes use, by id, or what that of one thread does; none where none lives."""
-        live = await self._engine.live(tenant)
+        live = [one for one in await self._engine.listed(tenant) if one.state == "running"]
         asked = [one for one in live if thread in (None, one.thread)][:SANDBOXES_LIMIT]
         found = await asyncio.gather(*(self._stats(tenant, one) for one in asked))
         return [one for one in found if one is not None]
@@ -172,23 +169,19 @@ def _cpus_limit(sandbox: Sandbox | None) -> float | None:
 
 async def _disks(sandbox: Sandbox) -> tuple[Disk | None, Disk | None]:
     """Return what files in the workspace and in /tmp take; None for what is not known within a moment."""
+    try:
+        async with asyncio.timeout(_DISK_TIMEOUT_S):
+            said = await sandbox.health(count_disk=True)
+    except (SandboxError, TimeoutError):
+        return None, None
     limits = sandbox.spec.limits
     # One that is lent though it was made of another spec has limits of its own.
     known = not sandbox.outdated
-    workspace = await _disk(sandbox, (WORKSPACE, PRIVATE_DIRECTORY), limits.workspace_bytes if known else None)
-    return workspace, await _disk(sandbox, (_TMP,), limits.tmp_bytes if known else None)
+    return (
+        _disk(said.workspace, limits.workspace_bytes if known else None),
+        _disk(said.tmp, limits.tmp_bytes if known else None),
+    )
 
 
-async def _disk(sandbox: Sandbox, tops: Sequence[str], limit_bytes: int | None) -> Disk | None:
-    used_bytes, left, partial = 0, _FILES_LIMIT, False
-    try:
-        async with asyncio.timeout(_DISK_TIMEOUT_S):
-            for top in tops:
-                with contextlib.suppress(NotFound):  # not every workspace has the private one
-                    page = await sandbox.files.glob(top, "**", limit=max(left, 1))
-                    used_bytes += sum(entry.size_bytes for entry in page.entries if entry.type == "file")
-                    left -= len(page.entries)
-                    partial = partial or page.more or page.unsearched > 0
-    except (SandboxError, TimeoutError):
-        return None
-    return Disk(min(used_bytes, _BYTES_LIMIT), partial, limit_bytes)
+def _disk(count: DiskCount | None, limit_bytes: int | None) -> Disk | None:
+    return None if count is None else Disk(count.size_bytes, count.partial, limit_bytes)

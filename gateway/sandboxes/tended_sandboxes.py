@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from typing import Protocol
 
 import structlog
 
@@ -14,16 +15,21 @@ from gateway.identity.principal import actor
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.thread_store import ThreadStore
 from gateway.tenants import Tenant
-from sandbox.engine import Engine, LiveSandbox
-from sandbox.sandbox_keeper import SandboxKeeper
+from sandbox.engine import Listing, Removal
+from sandbox.keeper import Keeper
+from sandbox.sandbox import LiveSandbox
 
 log = structlog.get_logger(__name__)
+
+
+class Tended(Listing, Removal, Protocol):
+    """What it needs of an engine."""
 
 
 class TendedSandboxes:
     """The sandboxes of every tenant, as it looks after them itself. Names of threads are whole: "" is none."""
 
-    def __init__(self, engine: Engine, keeper: SandboxKeeper, tool_calls: ToolCalls, threads: ThreadStore) -> None:
+    def __init__(self, engine: Tended, keeper: Keeper, tool_calls: ToolCalls, threads: ThreadStore) -> None:
         self._engine = engine
         self._keeper = keeper
         self._tool_calls = tool_calls
@@ -71,7 +77,7 @@ class TendedSandboxes:
             if before is None or before.id != sandbox_id:
                 details = {"sandbox": sandbox_id, "image": found.image, "runtime": found.runtime}
                 kind = "sandbox_resumed" if stopped == sandbox_id else "sandbox_created"
-                await self._tell(tenant, kind, thread, **details)
+                await self._tell(_entry(tenant, kind, thread, **details))
             return found
 
         # Whoever goes away has it made all the same, for what is made has its record.
@@ -96,7 +102,7 @@ class TendedSandboxes:
             found = await self._keeper.stop(tenant.name, thread)
             if found is not None and (found.id != before or found.state != "idle_stopped"):
                 kind = "sandbox_stopped" if found.state == "idle_stopped" else "sandbox_removed"
-                await self._tell(tenant, kind, thread, sandbox=found.id)
+                await self._tell(_entry(tenant, kind, thread, sandbox=found.id))
             return found
 
         return await to_the_end(stopped())
@@ -118,11 +124,16 @@ class TendedSandboxes:
 
         async def removed() -> tuple[LiveSandbox | None, bool]:
             was = await self._engine.remove_of(tenant.name, thread)
-            if was is not None:
-                await self._tell(tenant, "sandbox_removed", thread, sandbox=was.id)
-            there = await self._remove_files(tenant.name, thread)
-            if there:
-                await self._tell(tenant, "workspace_removed", thread)
+            done: list[AuditEntry] = []
+            there = False
+            try:
+                if was is not None:
+                    done.append(_entry(tenant, "sandbox_removed", thread, sandbox=was.id))
+                there = await self._remove_files(tenant.name, thread)
+                if there:
+                    done.append(_entry(tenant, "workspace_removed", thread))
+            finally:
+                await self._tell(*done)
             return was, there
 
         was, files = await to_the_end(removed())
@@ -138,10 +149,15 @@ class TendedSandboxes:
         found = await self.find(tenant, thread)
         return found if found is not None and found.state == "running" else None
 
-    async def _tell(self, tenant: Tenant, kind: str, thread: str, **details: str) -> None:
-        log.info(kind, tenant=tenant.name, thread=thread, **details)
-        entry = AuditEntry(tenant=tenant.name, kind=kind, actor=actor(), thread=thread, details=dict(details))
-        await self._tool_calls.audit.write(entry)
+    async def _tell(self, *done: AuditEntry) -> None:
+        for entry in done:
+            log.info(entry.kind, tenant=entry.tenant, thread=entry.thread, **entry.details)
+        if done:
+            await self._tool_calls.record(*done)
+
+
+def _entry(tenant: Tenant, kind: str, thread: str, **details: str) -> AuditEntry:
+    return AuditEntry(tenant=tenant.name, kind=kind, actor=actor(), thread=thread, details=dict(details))
 
 
 def _nothing(thread: str) -> NotFound:

@@ -216,9 +216,7 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
             offset=request.offset if request.HasField("offset") else None,
             request_id=request.request_id,
         )
-        await self._tool_calls.audit.write(
-            process_entry(tenant, request.thread, "write", process_id, len(request.data))
-        )
+        await self._tool_calls.record(process_entry(tenant, request.thread, "write", process_id, len(request.data)))
         return pb.WriteProcessResponse(process=process_message(process))
 
     @unary
@@ -232,7 +230,7 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         sandbox = await self._tool_calls.sandbox(tenant, request.thread)
         await self._tool_calls.take_place(tenant)
         process = await sandbox.resize_process(process_id, rows, columns)
-        await self._tool_calls.audit.write(process_entry(tenant, request.thread, "resize", process_id))
+        await self._tool_calls.record(process_entry(tenant, request.thread, "resize", process_id))
         return pb.ResizeProcessResponse(process=process_message(process))
 
     @unary
@@ -248,7 +246,7 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         await self._tool_calls.take_place(tenant)
         log.debug("process signal", **_whose(tenant, request.thread, process_id), signal=request.signal)
         process = await sandbox.signal_process(process_id, request.signal, tree=request.tree)
-        await self._tool_calls.audit.write(
+        await self._tool_calls.record(
             process_entry(tenant, request.thread, "signal", process_id, signal=request.signal, tree=request.tree)
         )
         return pb.SignalProcessResponse(process=process_message(process))
@@ -264,7 +262,7 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         await self._tool_calls.take_place(tenant)
         found, left = await sandbox.kill_strays()
         if found:  # else nothing was done
-            await self._tool_calls.audit.write(process_entry(tenant, request.thread, "kill_strays", left=left))
+            await self._tool_calls.record(process_entry(tenant, request.thread, "kill_strays", left=left))
         return pb.KillStraysResponse(left=left)
 
     @unary
@@ -287,7 +285,7 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         sandbox = await self._tool_calls.sandbox(tenant, request.thread)
         await self._tool_calls.take_place(tenant)
         process = await sandbox.remove_process(process_id)
-        await self._tool_calls.audit.write(process_entry(tenant, request.thread, "remove", process_id))
+        await self._tool_calls.record(process_entry(tenant, request.thread, "remove", process_id))
         return pb.RemoveProcessResponse(process=process_message(process))
 
 

@@ -7,7 +7,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from gateway.sandboxes.sandbox_usage import Disk, SandboxStats
 from gateway.storage.transition_store import StoredTransition
 from gateway.v1 import sandbox_service_pb2 as pb
-from sandbox.engine import LiveSandbox
+from sandbox.sandbox import LiveSandbox
 
 _STATES = {
     "creating": pb.SANDBOX_STATE_CREATING,

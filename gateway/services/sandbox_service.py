@@ -18,8 +18,9 @@ from gateway.snapshots.forks import Forks
 from gateway.snapshots.snapshots import Snapshots
 from gateway.tenants import Tenant
 from gateway.v1 import sandbox_service_pb2 as pb
-from sandbox.engine import Engine, LiveSandbox
-from sandbox.sandbox_keeper import SandboxKeeper
+from sandbox.engine import Listing
+from sandbox.keeper import Keeper
+from sandbox.sandbox import LiveSandbox
 
 _INTERVAL_MS, _SHORTEST_MS = 2000, 500
 
@@ -32,8 +33,8 @@ class SandboxService(SnapshotCalls):
 
     def __init__(
         self,
-        engine: Engine,
-        keeper: SandboxKeeper,
+        engine: Listing,
+        keeper: Keeper,
         authenticate: Authenticator,
         *,
         tended: TendedSandboxes,

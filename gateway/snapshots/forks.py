@@ -46,7 +46,7 @@ from gateway.storage.snapshot_store import FORK, Snapshot, SnapshotStore
 from gateway.storage.thread_marks import FORKING
 from gateway.storage.thread_store import ThreadRow, ThreadStore
 from gateway.tenants import Tenant
-from sandbox.engine import Engine
+from sandbox.engine import Removal
 from sandbox.errors import SandboxError, WorkspaceIncomplete
 
 log = structlog.get_logger(__name__)
@@ -90,7 +90,7 @@ class Forks:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Removal,
         engines: ThreadEngines,
         stores: ForkStores,
         snapshots: Snapshots,

@@ -17,8 +17,9 @@ from gateway.storage.erasure_store import CallUnderWay, RunUnderWay
 from gateway.storage.restore_store import RestoreStore, ThreadGoing, WorkspaceRequest
 from gateway.storage.snapshot_store import Snapshot
 from gateway.storage.thread_marks import RESTORING
-from sandbox.engine import Engine, SandboxSpec
+from sandbox.engine import Workspaces
 from sandbox.errors import WorkspaceIncomplete
+from sandbox.sandbox import SandboxSpec
 
 # What a file takes of a disk beside what is in it, at most: the rest of its last block.
 _BLOCK_BYTES = 4096
@@ -27,7 +28,7 @@ _BLOCK_BYTES = 4096
 class Restoring:
     """Restores into one engine's workspaces."""
 
-    def __init__(self, engine: Engine, engines: ThreadEngines, store: RestoreStore, ids: MakeId) -> None:
+    def __init__(self, engine: Workspaces, engines: ThreadEngines, store: RestoreStore, ids: MakeId) -> None:
         self._engine = engine
         self._engines = engines
         self._store = store

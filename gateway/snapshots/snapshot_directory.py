@@ -27,12 +27,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
+import structlog
+
 from gateway.errors import InProgress, NoSpace, Unavailable
 from gateway.snapshots import snapshot_files
 from gateway.snapshots.blob_directory import BlobDirectory, on_disk
 from gateway.snapshots.snapshot_files import Limits, Written
 from sandbox.workspace_archive import Contents
 
+log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 _LOCK, _FORKING, _USED = "lock", "forking", "used"
 _NO_FILES = (_LOCK, _FORKING, _USED, f"{_USED}{snapshot_files.HALF}")
@@ -232,4 +235,5 @@ def _told(work: Callable[[], _T]) -> _T:
         if error.errno in _FULL:
             why = "the gateway's disk is full, and keeps no more snapshots; delete some"
             raise NoSpace(why, disk="gateway") from error
+        log.warning("snapshots_dir cannot be used", path=error.filename, error=error.strerror, errno=error.errno)
         raise Unavailable(f"the gateway's snapshots_dir cannot be used: {error.strerror}; see its log") from error

@@ -31,7 +31,7 @@ from gateway.storage.snapshot_store import Snapshot, SnapshotStore
 from gateway.storage.store import Store
 from gateway.storage.thread_store import ThreadRow, ThreadStore
 from gateway.tenants import Tenant
-from sandbox.engine import Engine
+from sandbox.engine import Workspaces
 from sandbox.owner import digest
 
 log = structlog.get_logger(__name__)
@@ -47,7 +47,7 @@ class Snapshots:
     def __init__(
         self,
         directory: Path,
-        engine: Engine,
+        engine: Workspaces,
         engines: ThreadEngines,
         stores: tuple[SnapshotStore, RestoreStore],
         threads: tuple[Store, ThreadStore],
@@ -175,11 +175,12 @@ class Snapshots:
 
     async def sweep(self) -> None:
         """Remove what gateways left that died while they took a snapshot."""
-        whose = {digest(tenant): tenant for tenant in await self._store.tenants()}
         for name in await asyncio.to_thread(_names_in, self._directory):
             directory = SnapshotDirectory(self._directory / name)
             with contextlib.suppress(InProgress):  # who is at it does the same
                 async with directory.alone():
+                    # Asked when nobody else is at it: a tenant's first snapshot may have come just now.
+                    whose = {digest(tenant): tenant for tenant in await self._store.tenants()}
                     if name in whose:
                         await self.taking.sweep(directory, whose[name])
                         gone = await self._store.threadless(whose[name])

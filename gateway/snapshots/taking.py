@@ -25,7 +25,8 @@ from gateway.storage.database import ConstraintViolated
 from gateway.storage.restore_store import ThreadGoing
 from gateway.storage.snapshot_store import ASKED, Snapshot, SnapshotStore
 from gateway.tenants import Tenant
-from sandbox.engine import Engine, SandboxSpec
+from sandbox.engine import Workspaces
+from sandbox.sandbox import SandboxSpec
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +56,7 @@ class _Books:
 class Taking:
     """Takes snapshots of one engine's workspaces."""
 
-    def __init__(self, engine: Engine, store: SnapshotStore, *, clock: NowUs, ids: MakeId) -> None:
+    def __init__(self, engine: Workspaces, store: SnapshotStore, *, clock: NowUs, ids: MakeId) -> None:
         self._engine = engine
         self._store = store
         self._clock = clock

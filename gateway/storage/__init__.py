@@ -11,6 +11,7 @@ Threads and runs:
     entities, stored_message            what queries give
     thread_store, recorded_calls        lists: threads, runs, calls for a replay
     run_writes, run_audit               what only the host of a run may write, and what the audit is told with it
+    interrupted_calls                   calls whose gateway was lost
     waiting_store, lease_store          runs that nobody hosts; the leases of those who serve
     engine_store, request_store         on which engine a thread's files are; request ids
 Tenants:

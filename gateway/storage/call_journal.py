@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
-from gateway.storage.audit_store import AuditEntry, AuditStore
+from gateway.storage.audit_store import AuditEntry
 from gateway.storage.database import ConstraintViolated
-from gateway.storage.lease_store import INTERRUPTED_REASON
+from gateway.storage.interrupted_calls import interrupt_calls
 from gateway.storage.prepared import Prepared
 from gateway.storage.queries import Queries
-from gateway.storage.run_audit import calls_interrupted
 from gateway.storage.run_writes import Claim, check_claim
 from gateway.storage.tables import tool_calls
 
@@ -152,10 +151,3 @@ class CallJournal(Queries):
         query = select(tool_calls).where(tool_calls.c.id == call_id, tool_calls.c.tenant == tenant)
         found = await self._database.rows(query)
         return dict(zip(tool_calls.c.keys(), found[0], strict=True)) if found else None
-
-
-def interrupt_calls(connection: Connection, audit: AuditStore, which: ColumnElement[bool], at_us: int) -> None:
-    """Journal calls as interrupted, and tell the audit."""
-    done = {"state": "interrupted", "outcome": "interrupted", "reason": INTERRUPTED_REASON, "is_error": True}
-    audit.append(connection, entries=calls_interrupted(connection, which))
-    connection.execute(update(tool_calls).where(which).values(**done, finished_us=at_us))

@@ -15,8 +15,8 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, delete, func, s
 
 from gateway.clock import NowUs, now_us
 from gateway.storage.audit_store import OPERATORS, AuditEntry, AuditStore
-from gateway.storage.call_journal import interrupt_calls
 from gateway.storage.database import Database
+from gateway.storage.interrupted_calls import interrupt_calls
 from gateway.storage.tables import (
     RUNS_UNDER_WAY,
     api_keys,

@@ -14,12 +14,9 @@ from sqlalchemy import BindParameter, Connection, Select, bindparam, delete, ins
 from gateway.clock import NowUs, now_us
 from gateway.storage.audit_store import AuditStore
 from gateway.storage.database import Database
+from gateway.storage.interrupted_calls import interrupt_calls
 from gateway.storage.prepared import Prepared
-from gateway.storage.run_audit import calls_interrupted
 from gateway.storage.tables import gateways, holds, tool_calls
-
-INTERRUPTED_REASON = "the gateway stopped while this was under way; what it had done by then is not known"
-
 
 # Every gateway writes the one and asks the other again and again.
 _RENEW = Prepared(
@@ -78,8 +75,6 @@ class LeaseStore:
             connection.execute(delete(holds).where(holds.c.gateway.not_in(live)))
             lost = or_(tool_calls.c.gateway.is_(None), tool_calls.c.gateway.not_in(live))
             executing = (tool_calls.c.state == "executing") & tool_calls.c.run_id.is_(None) & lost
-            self._audit.append(connection, entries=calls_interrupted(connection, executing))
-            done = {"state": "interrupted", "reason": INTERRUPTED_REASON, "finished_us": now}
-            return connection.execute(update(tool_calls).where(executing).values(**done)).rowcount
+            return interrupt_calls(connection, self._audit, executing, now)
 
         return await self._database.transact(work)

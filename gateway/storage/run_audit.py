@@ -1,12 +1,12 @@
-"""What the audit is told of a run's beginning and end, and of calls that were lost, in the transaction of that."""
+"""What the audit is told of a run's beginning and end, in the transaction of that."""
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, Connection, select
+from sqlalchemy import Connection, select
 
 from gateway.identity.principal import actor
 from gateway.storage.audit_store import AuditEntry
-from gateway.storage.tables import runs, threads, tool_calls
+from gateway.storage.tables import runs, threads
 
 
 def run_started(
@@ -63,33 +63,3 @@ def run_changed(
             details={**stop, **(details or {})},
         ),
     )
-
-
-def calls_interrupted(connection: Connection, which: ColumnElement[bool]) -> list[AuditEntry]:
-    """Return the entries of calls that are about to be marked as interrupted; their rows are locked."""
-    columns = tool_calls.c
-    query = (
-        select(tool_calls, threads.c.name.label("thread"), runs.c.started_by)
-        .join(threads, columns.thread_id == threads.c.id)
-        .outerjoin(runs, columns.run_id == runs.c.id)
-        .where(which)
-        .with_for_update(of=tool_calls)
-    )
-    return [
-        AuditEntry(
-            row.tenant,
-            "tool_call",
-            row.started_by or "gateway",
-            thread=row.thread,
-            run_id=row.run_id or "",
-            call_id=row.id,
-            tool=row.name,
-            arguments_digest=row.arguments_digest,
-            # What executed had been let pass; by which rule is not written before its end.
-            verdict=row.verdict or "allow",
-            rule=row.rule or "",
-            policy_version=row.policy_version,
-            outcome="interrupted",
-        )
-        for row in connection.execute(query)
-    ]

@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, Row, String, bindparam, insert, select, update
 
 from gateway.identity.principal import actor, caller_shown
-from gateway.storage.call_journal import interrupt_calls
 from gateway.storage.entities import LoggedEvent, Run, Thread
+from gateway.storage.interrupted_calls import interrupt_calls
 from gateway.storage.prepared import Prepared
 from gateway.storage.queries import Queries
 from gateway.storage.run_audit import run_changed, run_started

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, exists, func, insert, literal, select, true
+from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, insert, literal, or_, select, true
 
 from gateway.storage.database import Database
 from gateway.storage.tables import sandbox_transitions, threads
@@ -14,14 +14,16 @@ from gateway.storage.thread_marks import is_there
 
 _ROWS = sandbox_transitions.c
 REASON_CHARS = 512
-# A sandbox that is gone, and states in which it stays until somebody does something with it.
-_ENDS = ("failed", "removed")
-_STILL = ("idle_stopped", "removed")
+# States in which a sandbox stays until somebody does something with it.
+_STILL = ("idle_stopped", "failed", "removed")
 
 
 @dataclass(frozen=True)
 class NewTransition:
-    """What became of a sandbox, as the engine's side tells it; `at_us` is UTC microseconds since 1970."""
+    """What became of a sandbox, as the engine's side tells it; `at_us` is UTC microseconds since 1970.
+
+    `after` is the id of what was told of it before, by who only found it so: whoever tells more meanwhile knows better.
+    """
 
     tenant: str
     thread: str
@@ -29,6 +31,7 @@ class NewTransition:
     state: str
     reason: str
     at_us: int
+    after: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,8 @@ class TransitionStore:
     async def add(self, engine: str, told: Sequence[NewTransition]) -> None:
         """Write transitions, in their order. Those of a thread that is gone, or is being deleted, are written nowhere.
 
-        One without a thread's name is of the thread that its sandbox was told of before. That a sandbox is removed, or
-        stopped, is written once: who finds it so tells it as well as who did it.
+        One without a thread's name is of the thread that its sandbox was told of before. That a sandbox is removed,
+        stopped or dead is written once: who finds it so tells it as well as who did it.
         The thread's row is held meanwhile: a deletion that begins waits, and finds what was written.
         """
 
@@ -103,13 +106,18 @@ class TransitionStore:
         return await self._read(_told(tenant, thread).where(_ROWS.id > after).order_by(_ROWS.id).limit(limit))
 
     async def unfinished(self, engine: str, *, since: int) -> Sequence[Unfinished]:
-        """Return the last that was told of each sandbox of an engine, where that is no end; those from an id on."""
-        later = sandbox_transitions.alias()
+        """Return the last that was told of each sandbox of an engine, where that is no end; those from an id on.
+
+        One that failed is at its end if it never ran: what had run is there until it is removed.
+        """
+        later, earlier = sandbox_transitions.alias(), sandbox_transitions.alias()
         none_later = ~exists().where(later.c.sandbox == _ROWS.sandbox, later.c.id > _ROWS.id)
+        ran = exists().where(earlier.c.sandbox == _ROWS.sandbox, earlier.c.state == "running")
+        no_end = and_(_ROWS.state != "removed", or_(_ROWS.state != "failed", ran))
         query = (
             select(_ROWS.id, _ROWS.tenant, threads.c.name, _ROWS.sandbox, _ROWS.state)
             .join(threads, threads.c.id == _ROWS.thread_id)
-            .where(_ROWS.id >= since, _ROWS.engine == engine, _ROWS.state.not_in(_ENDS), none_later)
+            .where(_ROWS.id >= since, _ROWS.engine == engine, no_end, none_later)
             .order_by(_ROWS.id)
         )
         found = await self._database.rows(query)
@@ -140,9 +148,11 @@ def _thread_of(one: NewTransition) -> ColumnElement[bool]:
 
 
 def _is_new(one: NewTransition) -> ColumnElement[bool]:
-    """Return the condition that a sandbox was not in a state already in which nothing more can become of it."""
+    """Return the condition that a transition says something new, and is after what it is to be after."""
+    of_it = and_(_ROWS.tenant == one.tenant, _ROWS.sandbox == one.sandbox)
+    if one.after is not None:
+        return select(func.max(_ROWS.id)).where(of_it).scalar_subquery() == one.after
     if one.state not in _STILL:
         return true()
-    last = select(_ROWS.state).where(_ROWS.tenant == one.tenant, _ROWS.sandbox == one.sandbox)
-    newest = last.order_by(_ROWS.id.desc()).limit(1).scalar_subquery()
+    newest = select(_ROWS.state).where(of_it).order_by(_ROWS.id.desc()).limit(1).scalar_subquery()
     return func.coalesce(newest, "") != one.state

@@ -8,22 +8,27 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, cast
+from typing import TypeVar
 
 from opentelemetry.trace import SpanKind
 
 from gateway.telemetry import attributes as a
 from gateway.telemetry.telemetry import Telemetry
-from sandbox.engine import Engine, Sandbox, SandboxSpec
-from sandbox.sandbox_keeper import SandboxKeeper
+from sandbox.engine import Engine
+from sandbox.engine_around import EngineAround
+from sandbox.keeper import Keeper
+from sandbox.keeper_around import KeeperAround
+from sandbox.sandbox import Sandbox, SandboxSpec
+
+_Lent = TypeVar("_Lent", bound=Sandbox | None)
 
 
 def observed_engine(engine: Engine, telemetry: Telemetry) -> Engine:
     """Return an engine whose create() is told of; the engine itself where there is nobody to tell."""
-    return cast(Engine, _ObservedEngine(engine, telemetry)) if telemetry.on else engine
+    return _ObservedEngine(engine, telemetry) if telemetry.on else engine
 
 
-def observed_keeper(keeper: SandboxKeeper, telemetry: Telemetry) -> SandboxKeeper:
+def observed_keeper(keeper: Keeper, telemetry: Telemetry) -> Keeper:
     """Return a keeper whose loans are told of; the keeper itself where there is nobody to tell."""
     if not telemetry.on:
         return keeper
@@ -32,17 +37,13 @@ def observed_keeper(keeper: SandboxKeeper, telemetry: Telemetry) -> SandboxKeepe
         "airlock.sandbox.states",
         lambda: [(number, {a.SANDBOX_STATE: state}) for state, number in keeper.states().items()],
     )
-    return cast(SandboxKeeper, _ObservedKeeper(keeper, telemetry))
+    return _ObservedKeeper(keeper, telemetry)
 
 
-class _ObservedEngine:
+class _ObservedEngine(EngineAround):
     def __init__(self, engine: Engine, telemetry: Telemetry) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._telemetry = telemetry
-
-    def __getattr__(self, name: str) -> Any:
-        """Leave all else to the engine."""
-        return getattr(self._engine, name)
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         telemetry = self._telemetry
@@ -50,7 +51,7 @@ class _ObservedEngine:
         kind: str | None = None
         try:
             with telemetry.within("create_sandbox", {}) as span:
-                sandbox = await self._engine.create(spec)
+                sandbox = await self.engine.create(spec)
                 span.set_attribute(a.SANDBOX_ID, sandbox.id)
                 return sandbox
         except BaseException as error:
@@ -61,27 +62,23 @@ class _ObservedEngine:
             telemetry.instruments.add("airlock.sandbox.start.duration", telemetry.clock() - started_s, labels)
 
 
-class _ObservedKeeper:
-    def __init__(self, keeper: SandboxKeeper, telemetry: Telemetry) -> None:
-        self._keeper = keeper
+class _ObservedKeeper(KeeperAround):
+    def __init__(self, keeper: Keeper, telemetry: Telemetry) -> None:
+        super().__init__(keeper)
         self._telemetry = telemetry
-
-    def __getattr__(self, name: str) -> Any:
-        """Leave all else to the keeper."""
-        return getattr(self._keeper, name)
 
     @asynccontextmanager
     async def acquire(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
-        async with self._lent(self._keeper.acquire(spec)) as sandbox:
+        async with self._lent(self.keeper.acquire(spec)) as sandbox:
             yield sandbox
 
     @asynccontextmanager
     async def acquire_existing(self, spec: SandboxSpec) -> AsyncIterator[Sandbox | None]:
-        async with self._lent(self._keeper.acquire_existing(spec)) as sandbox:
+        async with self._lent(self.keeper.acquire_existing(spec)) as sandbox:
             yield sandbox
 
     @asynccontextmanager
-    async def _lent(self, loan: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
+    async def _lent(self, loan: AbstractAsyncContextManager[_Lent]) -> AsyncIterator[_Lent]:
         telemetry = self._telemetry
         started_s = telemetry.clock()
         with telemetry.within("use_sandbox", {}, SpanKind.CLIENT) as span:

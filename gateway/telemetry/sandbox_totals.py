@@ -15,9 +15,8 @@ import structlog
 
 from gateway.telemetry.telemetry import Telemetry
 from sandbox.cgroup_usage import read_usage
-from sandbox.engine import Sandbox
 from sandbox.errors import SandboxError
-from sandbox.sandbox_keeper import SandboxKeeper
+from sandbox.sandbox import Sandbox
 
 log = structlog.get_logger(__name__)
 
@@ -62,7 +61,7 @@ class SandboxTotals:
 
 
 @contextlib.asynccontextmanager
-async def totalled(telemetry: Telemetry, keeper: SandboxKeeper) -> AsyncIterator[None]:
+async def totalled(telemetry: Telemetry, keeper: Living) -> AsyncIterator[None]:
     """Keep the metrics of what sandboxes use until the block ends, where telemetry.sandbox_usage_s says how often."""
     every_s = telemetry.settings.sandbox_usage_s
     if not every_s or telemetry.settings.metrics_listen is None:

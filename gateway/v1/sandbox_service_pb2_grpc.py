@@ -27,8 +27,8 @@ if _version_not_supported:
 
 class SandboxServiceStub:
     """SandboxService looks after a tenant's sandboxes. It takes a key with the scope `tool`, and with `files` where files are
-    removed. A sandbox is made by the first call of its thread, or ahead of it, and is gone when it was idle for long; the
-    thread's files outlive it.
+    removed. A sandbox is made by the first call of its thread, or ahead of it. When it was idle for long it is stopped, until
+    the thread's next call, and it is removed when it was stopped for long; the thread's files outlive it.
     """
 
     def __init__(self, channel):
@@ -121,8 +121,8 @@ class SandboxServiceStub:
 
 class SandboxServiceServicer:
     """SandboxService looks after a tenant's sandboxes. It takes a key with the scope `tool`, and with `files` where files are
-    removed. A sandbox is made by the first call of its thread, or ahead of it, and is gone when it was idle for long; the
-    thread's files outlive it.
+    removed. A sandbox is made by the first call of its thread, or ahead of it. When it was idle for long it is stopped, until
+    the thread's next call, and it is removed when it was stopped for long; the thread's files outlive it.
     """
 
     def ListSandboxes(self, request, context):
@@ -161,7 +161,8 @@ class SandboxServiceServicer:
     def ResumeSandbox(self, request, context):
         """ResumeSandbox starts the sandbox of a thread that is stopped, as the thread's next call would, and
         returns it; one that lives is returned as it is. One that cannot be started as it was, for the policy asks for another
-        by now, is made anew. NOT_FOUND where the thread has none, stopped or not: nothing is made then. Safe to repeat.
+        by now, is made anew. NOT_FOUND where the thread has none, stopped or not: nothing is made then. Safe to repeat. It
+        counts in tool_calls_per_minute unless one lives.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -196,8 +197,8 @@ class SandboxServiceServicer:
     def ListSandboxTransitions(self, request, context):
         """ListSandboxTransitions tells what became of the tenant's sandboxes, or of one thread's, the newest first: made,
         running, stopped for being idle, resumed, failed, removed, and why. It goes with the thread, and grows old by the
-        operator's retention. What a gateway did in the moment in which it was killed is found and told within a minute.
-        NOT_FOUND where there is no such thread.
+        operator's retention. That one died is told some seconds later. What a gateway did in the moment in which it was killed
+        is found and told within a minute. NOT_FOUND where there is no such thread.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -362,8 +363,8 @@ def add_SandboxServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class SandboxService:
     """SandboxService looks after a tenant's sandboxes. It takes a key with the scope `tool`, and with `files` where files are
-    removed. A sandbox is made by the first call of its thread, or ahead of it, and is gone when it was idle for long; the
-    thread's files outlive it.
+    removed. A sandbox is made by the first call of its thread, or ahead of it. When it was idle for long it is stopped, until
+    the thread's next call, and it is removed when it was stopped for long; the thread's files outlive it.
     """
 
     @staticmethod

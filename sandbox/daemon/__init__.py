@@ -4,6 +4,7 @@ Runs as root; but for __main__ they import nothing but the standard library and 
     __main__, settings          composition: arguments, the listening socket, the fork into init and server
     identity, foreign           becoming the server's user; calls of the C library that Python has no name for
     init, call_tree             pid 1: has tool processes started, reaps everything, finds and kills call trees
+    call_hold                   what calls started held still, while it is counted what they wrote
     nursery, launch             where tool processes are born, and how each becomes the tool user
     standing, tool_filter, tool_probe    what a tool process is worth to the kernel, and what it says of itself
     control_wire                orders and notices between server, init and nursery
@@ -23,5 +24,6 @@ Files, with the tool user's rights and never through a link:
     read_files, write_files, edit_files, tree_files, replacement    the calls; a file is replaced whole or not at all
     search, glob, grep, walk                         finding names and text
     child_work, thread_work                          what may take long, beside the server's loop
-    disk_watch, disk_use                             the workspace kept within its limit of disk
+    disk_watch, disk_ledger, disk_use                the workspace kept within its limit of disk, by what numbers
+    disk_reading                                     what files take, for who asks
 """

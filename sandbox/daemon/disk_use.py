@@ -4,6 +4,10 @@ The tree may change underway, and whoever changes it may want to hide something.
 parents and through no link. One that its owner has no right to read gets it for the while it is looked into. What still
 cannot be seen is told, `hidden`, and which calls have processes that hide something, `hiding`. A file of several names
 counts for each by its share, so it counts once.
+
+What has lost its name keeps the directories above it, which may have lost theirs, and on some disks keep the blocks of
+all names that were ever in them. Nobody can look up from a file or a socket, so which calls hold such ones is told:
+`holding`.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ _TURN = 200
 _DESCRIPTORS_LIMIT = 20_000
 _MAPS_LIMIT_BYTES = 1024 * 1024
 _FDINFO_BYTES = 4096
+_SOCKETS_LIMIT_BYTES = 4 * 1024 * 1024
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OWNER_READS = stat.S_IRUSR | stat.S_IXUSR
 
@@ -37,6 +42,7 @@ class DiskUse:
         self.files = 0
         self.hidden = False
         self.hiding: set[int] = set()
+        self.holding: set[int] = set()
 
     def add(self, state: os.stat_result) -> None:
         """Count one name of a file or a directory."""
@@ -152,8 +158,12 @@ def _give_right(fd: int, state: os.stat_result) -> int:
 
 
 def count_held(top: str, use: DiskUse) -> Iterator[None]:
-    """Count what tool processes hold of files on a directory's disk that have no name any more; yields as well."""
+    """Count what tool processes and this one hold of a directory's disk that has no name any more; yields as well.
+
+    This one: what it sends and takes, and outputs whose files tool code has removed.
+    """
     held = _Held(top, use)
+    held.count_own()
     for name in os.listdir("/proc"):
         if not name.isdecimal():
             continue
@@ -170,8 +180,21 @@ def count_held(top: str, use: DiskUse) -> Iterator[None]:
         yield
 
 
+def is_held_here(wanted: os.stat_result) -> bool:
+    """Return whether this process has a file open."""
+    return any(os.path.samestat(state, wanted) for _, state in _own_descriptors())
+
+
+def _own_descriptors() -> Iterator[tuple[int, os.stat_result]]:
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            yield int(name), os.fstat(int(name))
+        except OSError:
+            pass  # what listed them
+
+
 class _Held:
-    """Looks into processes, for files without a name."""
+    """Looks into processes, for files and directories without a name."""
 
     def __init__(self, top: str, use: DiskUse) -> None:
         self._device = os.stat(top).st_dev
@@ -180,10 +203,16 @@ class _Held:
         self._below = os.fsencode(top.rstrip("/") + "/")
         self._use = use
         self._seen: set[int] = set()
+        self._bound = _bound_sockets()
         self._looked = 0
 
+    def count_own(self) -> None:
+        for fd, state in _own_descriptors():
+            self._add(state, f"/proc/self/fd/{fd}")
+
     def count(self, pid: str, call: int) -> Iterator[None]:
-        # A thread may have descriptors of its own.
+        in_memory = False
+        # A thread may have descriptors and a directory of its own. The first one may have ended, and has nothing then.
         for task in os.listdir(f"/proc/{pid}/task"):
             place = f"/proc/{pid}/task/{task}"
             for fd in os.listdir(f"{place}/fd"):
@@ -194,8 +223,13 @@ class _Held:
                 if self._looked % _TURN == 0:
                     yield
                 self._count_descriptor(place, fd, call)
-        if self._maps_hide(f"/proc/{pid}/maps"):
-            self._use.hiding.add(call)
+            for name in ("cwd", "root"):
+                self._count_link(f"{place}/{name}", call)
+            # Memory they have in common. What runs is held even where nothing of it is mapped any more.
+            if not in_memory:
+                in_memory = self._count_link(f"{place}/exe", call)
+                if self._maps_hide(f"{place}/maps"):
+                    self._use.hiding.add(call)
 
     def _count_descriptor(self, place: str, fd: str, call: int) -> None:
         try:
@@ -206,14 +240,36 @@ class _Held:
                 # Files that are under way between processes are nobody's meanwhile.
                 if said and said[0] != b"0":
                     self._use.hiding.add(call)
+                if self._bound is None or state.st_ino in self._bound:
+                    self._use.holding.add(call)
                 return
         except FileNotFoundError:
             return  # closed since the listing
-        if not stat.S_ISREG(state.st_mode) or state.st_dev != self._device:
+        self._add(state, f"{place}/fd/{fd}", call)
+
+    def _count_link(self, link: str, call: int) -> bool:
+        """Count what a link of /proc leads to; return whether it leads anywhere."""
+        try:
+            self._add(os.stat(link), link, call)
+        except (FileNotFoundError, ProcessLookupError):
+            return False  # a thread that has ended
+        except PermissionError:
+            # gVisor asks for the same real user, which the server is not, and has no rights like those of files here.
+            if not self._gvisor:
+                raise
+            return False
+        return True
+
+    def _add(self, state: os.stat_result, link: str, call: int = 0) -> None:
+        """Count what no name leads to any more, once."""
+        if state.st_dev != self._device:
             return
         # gVisor goes on to count a name that is gone, and its link says so.
-        nameless = not state.st_nlink or (self._gvisor and _leads(f"{place}/fd/{fd}").endswith(b" (deleted)"))
-        if nameless and state.st_ino not in self._seen:
+        if state.st_nlink and not (self._gvisor and _leads(link).endswith(b" (deleted)")):
+            return
+        if call:
+            self._use.holding.add(call)
+        if state.st_ino not in self._seen:
             self._seen.add(state.st_ino)
             self._use.size_bytes += state.st_blocks * BLOCK_BYTES
             self._use.files += 1
@@ -221,17 +277,37 @@ class _Held:
     def _maps_hide(self, path: str) -> bool:
         """Return whether files may be mapped that have no name and are not open: nobody can say how large they are."""
         data = bytearray()
-        with open(path, "rb", buffering=0) as file:
-            while piece := file.read(65_536):
-                data += piece
-                if len(data) > _MAPS_LIMIT_BYTES:
-                    return True
+        try:
+            with open(path, "rb", buffering=0) as file:
+                while piece := file.read(65_536):
+                    data += piece
+                    if len(data) > _MAPS_LIMIT_BYTES:
+                        return True
+        except ProcessLookupError:
+            return False  # a thread that has ended
         for line in data.splitlines():
             if line.endswith(b" (deleted)"):
                 words = line.split(None, 5)
                 if len(words) == 6 and words[5].startswith(self._below) and int(words[4]) not in self._seen:
                     return True
         return False
+
+
+def _bound_sockets() -> set[int] | None:
+    """Return the Unix sockets that have a name, None where they are too many to tell."""
+    try:
+        with open("/proc/net/unix", "rb", buffering=0) as file:
+            data = bytearray()
+            while piece := file.read(65_536):
+                data += piece
+                if len(data) > _SOCKETS_LIMIT_BYTES:
+                    return None
+    except OSError:
+        return set()
+    # The number of a socket is the last word, or there is a space and then its name, of whatever characters.
+    told = (line.split(None, 6) for line in data.split(b"\n"))
+    ends = (words[6].partition(b" ") for words in told if len(words) == 7)
+    return {int(number) for number, named, _ in ends if named and number.isdigit()}
 
 
 def _leads(link: str) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 
 from sandbox.daemon.child_work import Emit, work_in_child
 from sandbox.daemon.disk_watch import DiskWatch
@@ -30,26 +31,31 @@ async def edit(
     with Place(request.path) as place:
         fd, state = place.open_regular(one_name=one_name)
         os.close(fd)
-        if disk is not None:
-            await disk.admit(place.path, state.st_size + len(request.new_text))
-        reply = wire.EditReply()
-        if state.st_size <= _HERE_LIMIT_BYTES and len(request.new_text) <= len(request.old_text) + 1024:
-            _edit(request, reply.CopyFrom, workspace, None, one_name=one_name)
+        async with nullcontext() if disk is None else disk.writing(place.path, _most_bytes(request, state.st_size)):
+            reply = wire.EditReply()
+            if state.st_size <= _HERE_LIMIT_BYTES and len(request.new_text) <= len(request.old_text) + 1024:
+                _edit(request, reply.CopyFrom, workspace, None, one_name=one_name)
+                return wire.Reply(edit=reply)
+            temporary_name = new_temporary_name()
+
+            def work(emit: Emit) -> None:
+                _edit(request, emit, workspace, temporary_name, one_name=one_name)
+
+            try:
+                if not await work_in_child(work, reply, _TIMEOUT_S, place.path):
+                    message = f"{place.path}: the edit took longer than {_TIMEOUT_S:.0f} s"
+                    raise Fault(wire.FAILURE_KIND_INTERNAL, message)
+            finally:
+                # The child may have been killed before it could clean up.
+                remove_temporary(place, workspace, temporary_name)
             return wire.Reply(edit=reply)
-        temporary_name = new_temporary_name()
 
-        def work(emit: Emit) -> None:
-            _edit(request, emit, workspace, temporary_name, one_name=one_name)
 
-        try:
-            if not await work_in_child(work, reply, _TIMEOUT_S, place.path):
-                raise Fault(wire.FAILURE_KIND_INTERNAL, f"{place.path}: the edit took longer than {_TIMEOUT_S:.0f} s")
-        finally:
-            # The child may have been killed before it could clean up.
-            remove_temporary(place, workspace, temporary_name)
-            if disk is not None:
-                disk.wrote(place.path, FILE_LIMIT_BYTES if request.replace_all else 0)
-        return wire.Reply(edit=reply)
+def _most_bytes(request: wire.EditRequest, size_bytes: int) -> int:
+    """Return how large a file can be after the edit."""
+    most = size_bytes // len(request.old_text) if request.replace_all else 1
+    grown_bytes = max(len(request.new_text) - len(request.old_text), 0)
+    return min(size_bytes + most * grown_bytes, FILE_LIMIT_BYTES)
 
 
 def _edit(request: wire.EditRequest, emit: Emit, workspace: str, temporary_name: str | None, *, one_name: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from sandbox.daemon.cgroup import Cgroup
+from sandbox.daemon.disk_use import DiskUse
 from sandbox.v1 import channel_pb2 as wire
 
 
@@ -16,8 +17,8 @@ class Health:
         self._cgroup = cgroup
         self._listening_since_ns = time.monotonic_ns()
 
-    def reply(self, processes: int, workspace_bytes: int = 0, workspace_files: int = 0) -> wire.Reply:
-        """Return the answer; `processes` is how many background processes run, the rest what the workspace takes."""
+    def reply(self, processes: int, workspace: DiskUse | None = None, tmp: DiskUse | None = None) -> wire.Reply:
+        """Return the answer; `processes` is how many background processes run, the rest what files take."""
         return wire.Reply(
             health=wire.HealthReply(
                 uptime_ms=(time.monotonic_ns() - self._listening_since_ns) // 1_000_000,
@@ -27,7 +28,13 @@ class Health:
                 memory_bytes=self._cgroup.memory_bytes(),
                 memory_kills=self._cgroup.memory_kills(),
                 pids_refused=self._cgroup.pids_refused(),
-                workspace_bytes=workspace_bytes,
-                workspace_files=workspace_files,
+                workspace=_told(workspace),
+                tmp=_told(tmp),
             )
         )
+
+
+def _told(use: DiskUse | None) -> wire.DiskCount | None:
+    if use is None:
+        return None
+    return wire.DiskCount(size_bytes=int(use.size_bytes), files=use.files, partial=use.hidden)

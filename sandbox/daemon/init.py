@@ -12,7 +12,8 @@ import socket
 import sys
 from types import FrameType
 
-from sandbox.daemon.call_tree import Hold, hold_everything, kill_call_tree, kill_strays, release, signal_call_tree
+from sandbox.daemon.call_hold import Hold, hold_everything, release
+from sandbox.daemon.call_tree import kill_call_tree, kill_strays, signal_call_tree
 from sandbox.daemon.control_wire import (
     DONE,
     EXITED,

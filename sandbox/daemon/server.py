@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 from sandbox.daemon import edit_files, read_files, search, tree_files, write_files
 from sandbox.daemon.build import BUILD
 from sandbox.daemon.cgroup import Cgroup
+from sandbox.daemon.disk_reading import DiskReading, mounted_use
 from sandbox.daemon.disk_watch import DiskWatch
 from sandbox.daemon.exec import Executor
 from sandbox.daemon.exec_request import tool_environment
@@ -43,6 +44,7 @@ PROTOCOL_VERSION = 1
 # wait for calls to end: the way to learn how the daemon is, and to mend it, stays open.
 CONNECTIONS_LIMIT = 512
 CALLS_LIMIT = 256
+_TMP = "/tmp"  # noqa: S108
 _PEER = struct.Struct("3i")
 
 
@@ -68,6 +70,7 @@ class Server:
         self._cgroup = Cgroup()
         self._environment = tool_environment(dict(os.environb))
         self._disk = DiskWatch(spawner, settings)
+        self._disk_reading = DiskReading((settings.workspace,), self._disk.counting)
         self._executor = Executor(spawner, self._cgroup, settings.workspace, self._environment, self._disk)
         self._processes: Processes | None = None
         self._health = Health(self._cgroup)
@@ -134,7 +137,8 @@ class Server:
         try:
             if call == "health":
                 running = self._processes.running() if self._processes else 0
-                reply: wire.Reply | None = self._health.reply(running, *self._disk.used)
+                disk = (*await self._disk_reading.read(), mounted_use(_TMP)) if request.health.count_disk else ()
+                reply: wire.Reply | None = self._health.reply(running, *disk)
             elif call is not None and call.startswith("process_"):
                 let_owner_in(self._workspace)
                 reply = await self._background().answer(call, request)

@@ -1,10 +1,13 @@
-"""A filter of system calls in which tool code is born, besides the engine's: none that takes disk in no time.
+"""A filter of system calls in which tool code is born, besides the engine's: none takes disk in no time, or hides it.
 
 fallocate() takes as much of a disk as there is within a millisecond, and so does one byte in a file that is to grow by
 a gigabyte at a time, an attribute of XFS. What only watches how much a sandbox uses (disk_watch.py) would always come
 too late, so tool code has to write what it wants to have. Nor may it set the other attributes of files: among them are
 the project whose quota a file counts for, and whether what is made in a directory counts for its project. A program is
 told what file systems that know no such call say, and does without. io_uring would be a way around.
+
+Files without a name are looked for where processes hold them (disk_use.py). A rule of Landlock holds one where nobody
+can look; so does io_uring, and io_setup's kind of requests hold sockets, in which files are under way.
 """
 
 import os
@@ -28,13 +31,18 @@ _GIVING_BACK = 0x02 | 0x08
 _TYPE_AND_NUMBER = 0xFFFF
 _TAKING = (*(0x5800 | number for number in (10, 36, 40, 42, 57, 32)), 0x6602)
 _X32 = 0x40000000
-# Numbers that are the same on all machines. The second sets attributes as FSSETXATTR does, since Linux 6.17.
-_IO_URING_SETUP, _FILE_SETATTR = 425, 469
+# Numbers that are the same on all machines. The second sets attributes as FSSETXATTR does, since Linux 6.17; the others
+# are landlock_create_ruleset, landlock_add_rule and landlock_restrict_self.
+_NUMBERS = (425, 469, 444, 445, 446)
+_UNKNOWN = (*_NUMBERS, *(_X32 | number for number in _NUMBERS))
 
-# Of a machine, the numbers that each kind of program it runs has: architecture, fallocate, ioctl.
+# Of a machine, the numbers that each kind of program it runs has: architecture, io_setup, fallocate, ioctl.
 _CALLS = {
-    "x86_64": ((0xC000003E, (285, _X32 | 285), (16, _X32 | 514)), (0x40000003, (324,), (54,))),
-    "aarch64": ((0xC00000B7, (47,), (29,)), (0x40000028, (352,), (54,))),
+    "x86_64": (
+        (0xC000003E, (206, _X32 | 543), (285, _X32 | 285), (16, _X32 | 514)),
+        (0x40000003, (245,), (324,), (54,)),
+    ),
+    "aarch64": ((0xC00000B7, (0,), (47,), (29,)), (0x40000028, (243,), (352,), (54,))),
 }
 
 Instruction = tuple[int, int, int, int]  # operation, how many to skip if true, and if not, operand
@@ -57,19 +65,18 @@ def filter_tool_code() -> bool:
 def tool_filter(machine: str) -> list[Instruction]:
     """Return the filter's program for a machine, nothing for one that is not known."""
     program: list[Instruction] = []
-    for architecture, fallocate, ioctl in _CALLS.get(machine, ()):
-        part = _of_architecture(fallocate, ioctl)
+    for architecture, io_setup, fallocate, ioctl in _CALLS.get(machine, ()):
+        part = _of_architecture(io_setup, fallocate, ioctl)
         program += [(_LOAD, 0, 0, _ARCHITECTURE_AT), (_IF_EQUAL, 0, len(part), architecture), *part]
     return [*program, (_RETURN, 0, 0, _ALLOW)] if program else []
 
 
-def _of_architecture(fallocate: tuple[int, ...], ioctl: tuple[int, ...]) -> list[Instruction]:
+def _of_architecture(
+    io_setup: tuple[int, ...], fallocate: tuple[int, ...], ioctl: tuple[int, ...]
+) -> list[Instruction]:
     part: list[Instruction] = [
         (_LOAD, 0, 0, _NUMBER_AT),
-        *_refusing(
-            (_IO_URING_SETUP, _X32 | _IO_URING_SETUP, _FILE_SETATTR, _X32 | _FILE_SETATTR),
-            [(_RETURN, 0, 0, _REFUSE | _ENOSYS)],
-        ),
+        *_refusing((*_UNKNOWN, *io_setup), [(_RETURN, 0, 0, _REFUSE | _ENOSYS)]),
         *_refusing(
             fallocate,
             [

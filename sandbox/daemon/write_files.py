@@ -14,7 +14,6 @@ from sandbox.daemon.replacement import Replacement
 from sandbox.daemon.thread_work import work_in_thread
 from sandbox.v1 import channel_pb2 as wire
 
-_PIECE_BYTES = 256 * 1024
 # After so many bytes other calls have their turn: while input keeps coming, nothing else would let them.
 _TURN_BYTES = 1024 * 1024
 
@@ -29,18 +28,18 @@ async def write(
 ) -> wire.Reply:
     """Replace the file with the bytes of the request or of the input that follows it; `disk` says whether they fit.
 
-    What makes a file smaller fits always.
+    What takes no more than the old file gives back fits past the limit, too.
     """
     with Place(request.path, make_parents=disk is None or await disk.admit_parents(request.path)) as place:
         if not place.names:
             raise Fault(wire.FAILURE_KIND_IS_A_DIRECTORY, "/ is a directory; a file was expected", errno.EISDIR)
-        existing = place.stat_or_none()
-        if disk is not None and not (request.inline and existing and existing.st_size >= len(request.data)):
+        if disk is not None and not (request.inline and disk.gives_back(place.stat_or_none(), len(request.data))):
             await disk.admit(place.path, len(request.data))
+        # From here on nobody else has a turn until what was admitted is written: what counts the disk sees all of it.
         replacement = Replacement(place, workspace=workspace, one_name=one_name)
         try:
             if request.inline:
-                await _write_pieces(replacement, request.data)
+                replacement.write(request.data)
             else:
                 written_bytes = 0
                 while (piece := await given.read_piece()) is not None:
@@ -58,11 +57,3 @@ async def write(
                 await work_in_thread(replacement.leave)
             else:
                 replacement.leave()
-
-
-async def _write_pieces(replacement: Replacement, data: bytes) -> None:
-    view = memoryview(data)
-    for start in range(0, len(view), _PIECE_BYTES):
-        replacement.write(view[start : start + _PIECE_BYTES])
-        if start + _PIECE_BYTES < len(view):
-            await asyncio.sleep(0)

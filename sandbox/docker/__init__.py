@@ -4,6 +4,7 @@
     docker_ground, docker_listing, docker_starting   its rooms, each on the one before
     docker_stopping, docker_spares, docker_reconciling  the next ones
     docker_workspaces, engine_disk                   a thread's files as a whole, and the reserve of the engine's disk
+    volume_emptying                                  and their removal, while the engine goes on making volumes
     docker_requests                                  what Docker is asked, in threads; nothing else imports docker
     container_config, lasting_memory                 what a container is made of: every wall
     posture, mount_rules, host_kernel                what the kernel says of it, and whether that is weaker than asked

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sandbox.docker.lasting_memory import POSIX_QUEUES_BYTES, lasting_ipc, lasting_tmpfs
-from sandbox.engine import SandboxSpec
 from sandbox.filesystem import WORKSPACE
-from sandbox.owner import digest, owner_of
+from sandbox.owner import Owner, digest, owner_of
+from sandbox.sandbox import SandboxSpec
 from sandbox.spares import is_spare
 
 KIND_LABEL = "airlock.kind"
@@ -83,6 +83,11 @@ def image_volumes(declared: Iterable[str]) -> tuple[str, ...]:
 def container_name(instance: str, sandbox_id: str) -> str:
     """Return the name of a sandbox's container."""
     return f"airlock-{instance}-{sandbox_id}"
+
+
+def carrier_name(instance: str, owner: Owner) -> str:
+    """Return the name of the one container through which a thread's files are reached while nothing runs there."""
+    return container_name(instance, f"carrier-{owner[1]}")
 
 
 def workspace_volume(instance: str, tenant: str, thread: str) -> str:
@@ -217,15 +222,23 @@ def carrier_config(image: str, spec: SandboxSpec, instance: str, *, quota: bool,
 
     Creating it makes the workspace where there is none, as a sandbox does. `held` as for container_config().
     """
+    return _carrier(image, instance, owner_of(spec), _workspace_mount(spec, instance, held, quota=quota))
+
+
+def emptier_config(image: str, volume: str, instance: str, owner: Owner) -> dict[str, Any]:
+    """Return a carrier's container for a volume that is there, whatever it was made of."""
+    mount = {"Type": "volume", "Source": volume, "Target": WORKSPACE, "VolumeOptions": {"NoCopy": True}}
+    return _carrier(image, instance, owner, mount)
+
+
+def _carrier(image: str, instance: str, owner: Owner, mount: dict[str, Any]) -> dict[str, Any]:
+    tenant, thread = owner
     return {
         "Image": image,
         "Entrypoint": ["/never-started"],
-        "Labels": {**_owner_labels(spec, instance), KIND_LABEL: "carrier"},
+        "Labels": {INSTANCE_LABEL: instance, TENANT_LABEL: tenant, THREAD_LABEL: thread, KIND_LABEL: "carrier"},
         "NetworkDisabled": True,
-        "HostConfig": {
-            "NetworkMode": "none",
-            "Mounts": [_workspace_mount(spec, instance, held, quota=quota)],
-        },
+        "HostConfig": {"NetworkMode": "none", "Mounts": [mount]},
     }
 
 

@@ -22,21 +22,20 @@ from sandbox.docker.docker_ground import Image
 from sandbox.docker.docker_reconciling import DockerReconciling
 from sandbox.docker.docker_requests import EngineFacts
 from sandbox.docker.docker_spares import DockerSpare
-from sandbox.docker.docker_stopping import IDLE, MADE_OTHERWISE
 from sandbox.docker.greeting import introduced, refuse_weak
 from sandbox.docker.runtime_volume import BundleBroken, Ground, release_runtime
 from sandbox.docker.survivor import Survivor
-from sandbox.engine import Sandbox, SandboxSpec
-from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable
+from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable, reason_of
 from sandbox.owner import Owner, owner_by_name, owner_of
+from sandbox.sandbox import Sandbox, SandboxSpec
 from sandbox.thread_lock import Note, ThreadLock
-from sandbox.transition import Tell, nobody
+from sandbox.transition import MADE_OTHERWISE, ROOM, STOPPING, UNUSED, Tell, nobody
 
 __all__ = ["DockerEngine", "EngineFacts"]
 
 log = logging.getLogger(__name__)
 
-_ROOM = "it made room for another"
+_OVERDUE = "calls in it went on for long after its lifetime"
 
 
 class DockerEngine(DockerReconciling):
@@ -108,20 +107,23 @@ class DockerEngine(DockerReconciling):
         """Return whose lock files there are, the longest unused first."""
         return self._locks.owners()
 
-    async def end_calls(self, tenant: str, thread: str) -> bool:
-        """Remove a thread's sandbox if calls are under way in it; return whether there were any."""
+    async def end_calls(self, tenant: str, thread: str, *, overdue: bool = False) -> bool:
+        """Remove a thread's sandbox if calls are under way in it; return whether there were any.
+
+        With `overdue` only one that is past its lifetime.
+        """
         owner = owner_by_name(tenant, thread)
         lock = await self._enter_existing(owner)
         note = lock.read() if lock is not None else None
         if lock is None or note is None:
             return False
         try:
-            if lock.unused():
+            if lock.unused() or (overdue and not self._is_old(note)):
                 return False
             log.warning("sandbox %s is removed with the calls that are under way in it", note.sandbox)
             await self._destroy(note.sandbox)
             lock.retire()
-            self._told(owner, note, "removed", "a gateway that had calls in it is lost")
+            self._told(owner, note, "removed", _OVERDUE if overdue else "a gateway that had calls in it is lost")
             return True
         finally:
             lock.close()
@@ -134,7 +136,7 @@ class DockerEngine(DockerReconciling):
             note = lock.read() if lock is not None else None
             if lock is not None and note is None:
                 lock.close()
-            elif lock is not None and note is not None and not note.unchecked and await end(owner, lock, note, _ROOM):
+            elif lock is not None and note is not None and not note.unchecked and await end(owner, lock, note, ROOM):
                 return True
         return False
 
@@ -153,7 +155,7 @@ class DockerEngine(DockerReconciling):
             note = lock.read()
             if note is None or note.sandbox != sandbox_id or lock.gone or not lock.hold_alone():
                 return False
-            stopped = await self._stop_behind_gate(owner, note, held.channel, IDLE)
+            stopped = await self._stop_behind_gate(owner, note, held.channel, UNUSED)
             if not stopped:
                 await self._destroy(sandbox_id)
                 self._told(owner, note, "removed", "nobody used it, and it could not be stopped")
@@ -163,20 +165,18 @@ class DockerEngine(DockerReconciling):
             held.channel.close()
             lock.close()
 
-    async def remove(self, sandbox_id: str) -> None:
+    async def remove(self, sandbox_id: str, reason: str = UNUSED) -> None:
         """Remove a sandbox, not its workspace; one that another process has is only let go of. None is no error."""
         sandbox = self._sandboxes.pop(sandbox_id, None)
         left = self._left.pop(sandbox_id, None)
-        lock, owner, reason = (
-            None,
-            None,
-            "its gateway stops" if self._closed else "nobody used it, or its gateway stops",
-        )
+        lock, owner = None, None
+        if self._closed:
+            reason = STOPPING
+        elif sandbox is not None and not sandbox.alive:
+            reason = f"it was lost: {sandbox.channel.lost}"
+        elif sandbox is not None and sandbox.outdated:
+            reason = MADE_OTHERWISE
         if sandbox is not None:
-            if not self._closed and not sandbox.alive:
-                reason = f"it was lost: {sandbox.channel.lost}"
-            elif not self._closed and sandbox.outdated:
-                reason = MADE_OTHERWISE
             sandbox.close()
             lock, owner = sandbox.lock, owner_of(sandbox.spec)
         if left is not None:
@@ -254,6 +254,7 @@ class DockerEngine(DockerReconciling):
         """Make a sandbox behind its thread's gate."""
         owner = owner_of(spec)
         sandbox_id = f"{owner[1][:12]}-{self._new_suffix()}"
+        dropped = lock.read()  # what _resumed() found and did not start
         try:
             held = await self._claims.held_by(owner)
             body = self._config(spec, sandbox_id, ground, image, held=held)
@@ -266,6 +267,7 @@ class DockerEngine(DockerReconciling):
                 spec.runtime,
                 created_s=self._clock(),
                 held=held,
+                ended_processes=0 if dropped is None else dropped.ended_processes,
             )
             lock.write(note)
         except BaseException:
@@ -277,11 +279,10 @@ class DockerEngine(DockerReconciling):
                 spec, sandbox_id, body, ground, image, lock=lock, undo=partial(self._destroy, sandbox_id)
             )
         except BaseException as error:
-            self._told(owner, note, "failed", str(error) or "nobody waited for it any more")
+            self._told(owner, note, "failed", reason_of(error))
             raise
         self._told(owner, note, "running", "it came up")
-        is_old = partial(self._is_old, note)
-        return self._keep(ChannelSandbox(sandbox_id, spec, channel, posture, lock=lock, is_old=is_old), lock)
+        return self._keep(self._lent(note, spec, channel, posture, lock), lock)
 
     def _keep(self, sandbox: ChannelSandbox, lock: ThreadLock) -> Sandbox:
         lock.hold()
@@ -334,7 +335,7 @@ class DockerEngine(DockerReconciling):
                 lock.close()
                 raise
             lock.retire()
-            self._told(owner_of(spec), note, "removed", str(error))
+            self._told(owner_of(spec), note, "removed", reason_of(error))
             return None
         except BaseException:  # a caller that gives up here leaves it where it is
             if left is None:
@@ -345,9 +346,7 @@ class DockerEngine(DockerReconciling):
         log.info("sandbox %s, which lives already, is taken", note.sandbox)
         if not note.thread:
             lock.write(dataclasses.replace(note, thread=spec.thread, image=spec.image, runtime=spec.runtime))
-        is_old = partial(self._is_old, note)
-        taken = ChannelSandbox(note.sandbox, spec, channel, posture, lock=lock, outdated=not made, is_old=is_old)
-        return self._keep(taken, lock)
+        return self._keep(self._lent(note, spec, channel, posture, lock, outdated=not made), lock)
 
     def _let_go(self, sandbox_id: str) -> None:
         """Drop what is known of a sandbox, but for the channel of one that was left."""

@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,9 @@ from sandbox.docker.runtime_volume import Ground, prepare
 from sandbox.docker.spare_locks import SpareLocks
 from sandbox.docker.stopped_sandboxes import StoppedSandboxes
 from sandbox.docker.workspace_claims import WorkspaceClaims
-from sandbox.engine import LiveSandbox, SandboxSpec
 from sandbox.errors import SandboxUnavailable
 from sandbox.owner import Owner, digest, owner_by_name
+from sandbox.sandbox import LiveSandbox, SandboxSpec
 from sandbox.spares import is_spare
 from sandbox.thread_lock import Note, ThreadLock
 from sandbox.transition import State, Tell, Transition, nobody
@@ -76,7 +76,7 @@ class DockerGround:
         self._new_suffix = new_suffix
         self._locks = LockDirectory(self._channel_root, instance)
         self._spare_locks = SpareLocks(self._channel_root, instance)
-        self._claims = WorkspaceClaims(self._requests, instance)
+        self._claims = WorkspaceClaims(self._requests, instance, runtime_image)
         self._stopped = StoppedSandboxes(self._channel_root, instance, clock)
         self._standing: ThreadLock | None = None
         # Whether no other process of the instance served when this one was about to go.
@@ -174,10 +174,10 @@ class DockerGround:
         # no tenant's to see. In one of its own, most of what counts as processes are threads of its kernel.
         return Usage() if found.pids_limit is None else dataclasses.replace(found, pids=None, pids_limit=None)
 
-    async def owned(self) -> Sequence[str]:
-        """Return the ids of the sandboxes that this instance owns, alive or not, spares too."""
+    async def owned(self) -> Mapping[str, bool]:
+        """Return whether each sandbox of this instance runs, by its id, spares too."""
         containers = await self._own_containers("sandbox")
-        return [container["Labels"][config.SANDBOX_LABEL] for container in containers]
+        return {one["Labels"][config.SANDBOX_LABEL]: one["State"] == "running" for one in containers}
 
     async def _containers_left(self, tenant: str) -> list[dict[str, Any]]:
         """Return every container of a tenant, also those that were made before they were anybody's."""
@@ -248,8 +248,13 @@ class DockerGround:
         return None if self._lifetime_s is None or not note.created_s else note.created_s + self._lifetime_s
 
     def _is_old(self, note: Note) -> bool:
+        return self._overdue_s(note) is not None
+
+    def _overdue_s(self, note: Note) -> float | None:
+        """Return for how long a sandbox is past its lifetime; None while it is not."""
         old_after_s = self._old_after_s(note)
-        return old_after_s is not None and self._clock() >= old_after_s
+        past_s = -1.0 if old_after_s is None else self._clock() - old_after_s
+        return past_s if past_s >= 0 else None
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Do what is waited for before the engine is let go of."""

@@ -6,20 +6,24 @@ What is noted in the files of locks and of stopped sandboxes is compared with th
 from __future__ import annotations
 
 import dataclasses
+import signal
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sandbox.docker import container_config as config
 from sandbox.docker import docker_requests
 from sandbox.docker.docker_ground import DockerGround
-from sandbox.engine import LiveSandbox, SandboxSpec
+from sandbox.errors import EngineUnavailable, SandboxUnavailable
 from sandbox.owner import Owner, digest, owner_of
+from sandbox.sandbox import LiveSandbox, SandboxSpec
 from sandbox.spares import is_spare
 from sandbox.thread_lock import Note
 from sandbox.transition import State
 
 # A sandbox without a container is being made, unless it was begun so long ago: no creation takes longer.
 _MAKING_S = 60.0
+# The exit codes of what a signal ended.
+_SIGNALS = {128 + one: one.name for one in signal.Signals}
 
 
 class DockerListing(DockerGround):
@@ -34,27 +38,34 @@ class DockerListing(DockerGround):
         """Return how many sandboxes of the instance are stopped, by their files."""
         return len(self._stopped.owners())
 
-    async def live(self, tenant: str) -> Sequence[LiveSandbox]:
-        """Return the running sandboxes of a tenant, by id."""
-        return [one for one in await self.listed(tenant) if one.state == "running"]
-
     async def listed(self, tenant: str) -> Sequence[LiveSandbox]:
         """Return the sandboxes of a tenant that live, are stopped, being made, or dead and not removed yet, by id."""
         mine = digest(tenant)
-        noted = {note.sandbox: (note, idle_s) for note, idle_s in self._locks.looked_at(mine)}
+        noted = {look.note.sandbox: look for look in self._locks.looked_at(mine)}
         resting = {one.id: one for owner in self._stopped.owners() if owner[0] == mine if (one := self._resting(owner))}
         if not noted and not resting:
             return []
         containers = await self._containers_of(mine, {*noted, *resting})
         found = [one for id_, one in resting.items() if id_ not in noted and id_ in containers]
-        for id_, (note, idle_s) in noted.items():
+        for id_, look in noted.items():
             container = containers.get(id_)
-            state = self._state(note, container, resumed=id_ in resting)
-            one = shown(note, state, idle_s if state == "running" else None)
+            state = self._state(look.note, container, resumed=id_ in resting)
+            one = shown(look.note, state, look.idle_s if state == "running" else None)
             if not one.created_s and container is not None:
                 one = dataclasses.replace(one, created_s=float(container["Created"]))
+            if state == "failed" and not look.at_work:
+                one = dataclasses.replace(one, reason=await self._why_failed(id_))
             found.append(one)
         return sorted(found, key=lambda sandbox: sandbox.id)
+
+    async def _why_failed(self, sandbox_id: str) -> str:
+        name = config.container_name(self._instance, sandbox_id)
+        try:
+            return why_ended(await self._requests.ask(docker_requests.container_state, name))
+        except EngineUnavailable:
+            raise
+        except SandboxUnavailable:
+            return "its container is not there any more"
 
     def _resting(self, owner: Owner) -> LiveSandbox | None:
         """Return what is stopped of a thread, by its file."""
@@ -77,6 +88,16 @@ class DockerListing(DockerGround):
         if container["State"] == "running":
             return "running"
         return "creating" if container["State"] == "created" or resumed else "failed"
+
+
+def why_ended(state: Mapping[str, Any]) -> str:
+    """Return why a container does not run, by the State of GET /containers/{name}/json."""
+    if state["Status"] != "exited":
+        return f"its container is {state['Status']}"
+    code = int(state["ExitCode"])
+    killed = f" ({_SIGNALS[code]})" if code in _SIGNALS else ""
+    memory = "; the kernel had killed something in it for memory" if state.get("OOMKilled") else ""
+    return f"its container ended with exit code {code}{killed}{memory}"
 
 
 def shown(note: Note, state: State, since_s: float | None = None) -> LiveSandbox:

@@ -12,8 +12,8 @@ from sandbox.docker import docker_requests
 from sandbox.docker.docker_spares import DockerSpares
 from sandbox.docker.docker_workspaces import DockerWorkspaces
 from sandbox.docker.survivor import Survivor, reach
-from sandbox.engine import LeftSandbox
 from sandbox.owner import Owner
+from sandbox.sandbox import LeftSandbox
 from sandbox.thread_lock import Note
 
 log = logging.getLogger(__name__)

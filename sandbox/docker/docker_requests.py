@@ -14,7 +14,7 @@ import re
 import socket
 import tarfile
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -25,7 +25,7 @@ import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.utils import kwargs_from_env
 
-from sandbox.errors import EngineFull, EngineUnavailable, ImageMissing, SandboxUnavailable
+from sandbox.errors import EngineFull, EngineUnavailable, ImageMissing, RuntimeMissing, SandboxUnavailable
 from sandbox.turns import Turns
 
 _DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
@@ -129,33 +129,34 @@ class DockerRequests:
         """Run other work that blocks in the pool."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    async def remove_volume(self, name: str, *, tenant: str) -> bool:
+    async def remove_volume(self, name: str, *, tenant: str, before: Callable[[], None] | None = None) -> bool:
         """Remove a volume with a tenant's files, however many, in that tenant's turn; raises and returns as `ask`.
 
-        The turn lasts until the engine is done with it, whoever goes away.
+        The turn lasts until the engine is done with it, whoever goes away, and with what is done in a thread `before`.
         """
+
+        def remove(client: Client) -> bool:
+            if before is not None:
+                before()
+            return remove_volume(client, name)
+
         async with self._removals.turn(tenant):
-            removing = asyncio.get_running_loop().run_in_executor(
-                self._removing, self._request, lambda client: remove_volume(client, name)
-            )
-            try:
-                return await asyncio.shield(removing)
-            except asyncio.CancelledError:
-                await asyncio.wait({removing})
-                raise
+            return await to_the_end(asyncio.get_running_loop().run_in_executor(self._removing, self._request, remove))
 
     def begin_stream(self, work: Callable[[], _Value]) -> asyncio.Future[_Value]:
         """Run work that reads or writes a stream, in a turn of `streams`."""
         return asyncio.get_running_loop().run_in_executor(self._streaming, work)
 
-    def archive_of(self, container: str, path: str) -> Iterator[bytes]:
+    def archive_of(self, container: str, path: str) -> Generator[bytes, None, None]:
         """Yield a tar stream of a path in a container, its names beginning with the last part of the path; it blocks.
 
-        EngineUnavailable and SandboxUnavailable as `ask`, and nothing for what is done with the pieces.
+        EngineUnavailable and SandboxUnavailable as `ask`, and nothing for what is done with the pieces. Who does not
+        take all of them closes it: until then the engine waits, and does nothing else with the container.
         """
         pieces, _ = self._request(lambda client: client.get_archive(container, path, chunk_size=_STREAM_PIECE_BYTES))
-        while (piece := self._request(lambda _: next(pieces, b""))) != b"":
-            yield piece
+        with contextlib.closing(pieces):
+            while (piece := self._request(lambda _: next(pieces, b""))) != b"":
+                yield piece
 
     def put_archive(self, container: str, path: str, pieces: Iterable[bytes]) -> None:
         """Unpack a tar stream below a path in a container; it blocks. What making a piece raises is raised here."""
@@ -206,6 +207,17 @@ class DockerRequests:
                 where = {"base_url": self._base_url} if self._base_url else kwargs_from_env()
                 self._client = docker.APIClient(**where, version="auto", timeout=_TIMEOUT_S, max_pool_size=_THREADS)
             return self._client
+
+
+async def to_the_end(work: asyncio.Future[_Value]) -> _Value:
+    """Return what comes of work in a thread; a caller that gives up waits for its end, too."""
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait({work})
+        if not work.cancelled():
+            work.exception()
+        raise
 
 
 def describe(client: Client) -> EngineFacts:
@@ -279,7 +291,7 @@ def start_container(client: Client, body: dict[str, Any], name: str, *, image: s
     except APIError as error:
         reason = str(error.explanation or error)
         if any(said in reason.lower() for said in _UNKNOWN_RUNTIME):
-            raise SandboxUnavailable(
+            raise RuntimeMissing(
                 f"runtime {body['HostConfig']['Runtime']!r} is not known to the engine; "
                 "install it and name it in daemon.json"
             ) from error
@@ -361,6 +373,11 @@ def volume_labels(client: Client, name: str) -> Mapping[str, str] | None:
 def has_volume(client: Client, name: str) -> bool:
     """Return whether there is a volume of this name."""
     return volume_labels(client, name) is not None
+
+
+def is_mounted(client: Client, name: str) -> bool:
+    """Return whether a container has a volume, running or not."""
+    return bool(client.containers(all=True, filters={"volume": [name]}))
 
 
 def make_volume(client: Client, name: str, labels: Mapping[str, str]) -> Mapping[str, str]:

@@ -29,9 +29,9 @@ from sandbox.docker.docker_stopping import DockerStopping
 from sandbox.docker.greeting import introduced, refuse_weak
 from sandbox.docker.runtime_volume import BundleBroken, Ground
 from sandbox.docker.spare_checks import refuse_used, settled
-from sandbox.engine import Sandbox, SandboxSpec
-from sandbox.errors import EngineUnavailable, SandboxError
+from sandbox.errors import EngineUnavailable, SandboxError, reason_of
 from sandbox.owner import Owner, owner_of
+from sandbox.sandbox import Sandbox, SandboxSpec
 from sandbox.spares import SpareKind, SpareRefused, spare_id
 from sandbox.thread_lock import Note, ThreadLock
 from sandbox.v1 import channel_pb2 as pb
@@ -140,7 +140,7 @@ class DockerSpares(DockerStopping):
         except BaseException as error:
             checking.cancel()
             self._told(owner, note, "creating", _FROM_POOL)
-            self._told(owner, note, "failed", str(error) or "nobody waited for it any more")
+            self._told(owner, note, "failed", reason_of(error))
             giving_up = self._in_background(self._give_up(claiming, spare, owner, lock))
             if not isinstance(error, Exception):
                 raise
@@ -156,10 +156,7 @@ class DockerSpares(DockerStopping):
         spare.lock.retire()
         self._told(owner, note, "creating", _FROM_POOL)
         self._told(owner, note, "running", "it was ready")
-        is_old = partial(self._is_old, note)
-        return self._keep(
-            ChannelSandbox(spare.id, spec, spare.sandbox.channel, posture, lock=lock, is_old=is_old), lock
-        )
+        return self._keep(self._lent(note, spec, spare.sandbox.channel, posture, lock), lock)
 
     async def discard(self, spare: DockerSpare) -> None:
         """Remove a spare and all that it has; a caller that gives up does not stop it."""

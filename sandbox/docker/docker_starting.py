@@ -9,15 +9,16 @@ from functools import partial
 from typing import Any
 
 from sandbox.channel import Channel
+from sandbox.channel_sandbox import ChannelSandbox
 from sandbox.docker import container_config as config
 from sandbox.docker import docker_requests
 from sandbox.docker.docker_ground import Image
 from sandbox.docker.docker_listing import DockerListing
 from sandbox.docker.greeting import connected, introduced, refuse_weak
 from sandbox.docker.runtime_volume import BundleBroken, Ground
-from sandbox.engine import SandboxSpec
 from sandbox.errors import SandboxError, SandboxUnavailable
-from sandbox.thread_lock import ThreadLock
+from sandbox.sandbox import SandboxSpec
+from sandbox.thread_lock import Note, ThreadLock
 from sandbox.v1 import channel_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -25,6 +26,28 @@ log = logging.getLogger(__name__)
 
 class DockerStarting(DockerListing):
     """The ground with what comes up on it."""
+
+    def _lent(
+        self,
+        note: Note,
+        spec: SandboxSpec,
+        channel: Channel,
+        posture: pb.Posture,
+        lock: ThreadLock,
+        *,
+        outdated: bool = False,
+    ) -> ChannelSandbox:
+        """Return a sandbox that came up or was found, as its note has it."""
+        return ChannelSandbox(
+            note.sandbox,
+            spec,
+            channel,
+            posture,
+            lock=lock,
+            outdated=outdated,
+            ended_processes=note.ended_processes,
+            overdue_s=partial(self._overdue_s, note),
+        )
 
     async def _started(
         self,

@@ -22,17 +22,15 @@ from sandbox.docker.docker_starting import DockerStarting, over
 from sandbox.docker.greeting import connected
 from sandbox.docker.runtime_volume import Ground
 from sandbox.docker.stopped_sandboxes import Stopped
-from sandbox.engine import LiveSandbox, SandboxSpec
 from sandbox.errors import EngineUnavailable, SandboxBusy, SandboxError, SandboxUnavailable
 from sandbox.owner import Owner, owner_by_name, owner_of
 from sandbox.remote_processes import RemoteProcesses
+from sandbox.sandbox import LiveSandbox, SandboxSpec
 from sandbox.thread_lock import Note, ThreadLock
+from sandbox.transition import ASKED, MADE_OTHERWISE
 
 log = logging.getLogger(__name__)
 
-IDLE = "nobody used it"
-MADE_OTHERWISE = "it was made of another image, runtime, limits or release, or is too old"
-_ASKED = "somebody asked for it"
 # How long a sandbox that is about to be stopped may take to say what runs in it.
 _LAST_LOOK_S = 2.0
 
@@ -47,7 +45,7 @@ class DockerStopping(DockerStarting):
         note = lock.read() if lock is not None else None
         if lock is None or note is None:
             return self._resting(owner)
-        if not await self._stop_unused(owner, lock, note, _ASKED):
+        if not await self._stop_unused(owner, lock, note, ASKED):
             raise SandboxBusy("calls are under way in this sandbox; stop it when they are over, or cancel them")
         return self._resting(owner) or shown(note, "removed")
 
@@ -58,13 +56,13 @@ class DockerStopping(DockerStarting):
         note = lock.read() if lock is not None else None
         if lock is None or note is None:
             was = self._resting(owner)
-            return was if await self._remove_stopped(owner, _ASKED) else None
+            return was if await self._remove_stopped(owner, ASKED) else None
         try:
             was = next((one for one in await self.listed(tenant) if one.id == note.sandbox), None)
         except BaseException:
             lock.close()
             raise
-        if not await self._remove_unused(owner, lock, note, _ASKED):
+        if not await self._remove_unused(owner, lock, note, ASKED):
             raise SandboxBusy("calls are under way in this sandbox; remove it when they are over, or cancel them")
         return was
 
@@ -115,7 +113,7 @@ class DockerStopping(DockerStarting):
             channel.close()
         try:
             # Noted first: after a crash in the midst of it, the next one knows that it is no orphan.
-            self._stopped.write(owner, Stopped(note, processes))
+            self._stopped.write(owner, Stopped(note, note.ended_processes + processes))
         except OSError as error:
             log.warning("sandbox %s is removed, for that it is stopped cannot be noted: %s", note.sandbox, error)
             return False
@@ -144,7 +142,10 @@ class DockerStopping(DockerStarting):
         if stopped is None:
             self._stopped.remove(owner)
             return None
-        note = stopped.note
+        note = dataclasses.replace(stopped.note, ended_processes=stopped.processes)
+        # Before anything else: what ended with it is told, also where it is not started again.
+        noted = dataclasses.replace(note, thread=spec.thread, image=spec.image, runtime=spec.runtime)
+        lock.write(noted)
         made = config.made_digest(self._config(spec, note.sandbox, ground, image, held=note.held))
         if self._is_old(note) or made != note.made:
             log.info("stopped sandbox %s is replaced: %s", note.sandbox, MADE_OTHERWISE)
@@ -153,7 +154,6 @@ class DockerStopping(DockerStarting):
         channel = Channel(self._channel_root / note.sandbox)
         boot: asyncio.Future[None] | None = None
         try:
-            lock.write(dataclasses.replace(note, thread=spec.thread, image=spec.image, runtime=spec.runtime))
             # The socket of the daemon that was: a channel holds on to the first that it sees.
             (self._channel_root / note.sandbox / SOCKET_NAME).unlink(missing_ok=True)
             boot = asyncio.ensure_future(self._start_again(note.sandbox))
@@ -170,16 +170,8 @@ class DockerStopping(DockerStarting):
             return None
         self._stopped.remove(owner)
         log.info("sandbox %s is resumed", note.sandbox)
-        self._told(owner, dataclasses.replace(note, thread=spec.thread), "running", "a call was made in its thread")
-        return ChannelSandbox(
-            note.sandbox,
-            spec,
-            channel,
-            posture,
-            lock=lock,
-            ended_processes=stopped.processes,
-            is_old=partial(self._is_old, note),
-        )
+        self._told(owner, noted, "running", "it was asked for again")
+        return self._lent(note, spec, channel, posture, lock)
 
     async def _drop_stopped(
         self, owner: Owner, note: Note, lock: ThreadLock, reason: str, boot: asyncio.Future[None] | None = None

@@ -8,21 +8,24 @@ says that a carrier is in use: one without a holder was left by a process that d
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from sandbox.docker import container_config as config
 from sandbox.docker import docker_requests
 from sandbox.docker.docker_ground import DockerGround
-from sandbox.engine import SandboxSpec
 from sandbox.errors import SandboxBusy, SandboxError, WorkspaceIncomplete
 from sandbox.filesystem import WORKSPACE
 from sandbox.owner import Owner, owner_by_name, owner_of
+from sandbox.sandbox import SandboxSpec
 from sandbox.thread_lock import ThreadLock
 from sandbox.workspace_archive import ArchiveBroken, Contents, read_tar, write_tar
+
+log = logging.getLogger(__name__)
 
 _ROOT = WORKSPACE.removeprefix("/")
 # How often a workspace is read anew that changes while it is read.
@@ -37,8 +40,9 @@ class DockerWorkspaces(DockerGround):
 
     async def save_workspace(self, spec: SandboxSpec, take: Callable[[Contents], _Value]) -> _Value | None:
         """Return what `take`, in a thread, makes of a thread's files; None where there are none."""
-        async with self._alone(owner_of(spec)), self._requests.streams.turn(spec.tenant):
-            if not await self._claims.has_files(owner_of(spec)):
+        owner = owner_of(spec)
+        async with self._alone(owner), self._requests.streams.turn(owner[0]):
+            if not await self._claims.has_files(owner):
                 return None
             for left in reversed(range(_TRIES)):
                 try:
@@ -53,7 +57,7 @@ class DockerWorkspaces(DockerGround):
         """Have what `give`, called in a thread, yields in the place of a thread's files; its sandbox is removed."""
         owner = owner_of(spec)
         await self._prepared()  # an engine on which nothing can be made must not cost the old files
-        async with self._alone(owner), self._requests.streams.turn(spec.tenant):
+        async with self._alone(owner), self._requests.streams.turn(owner[0]):
             await self._disk.refuse_short(spec.limits.disk_reserve_bytes, size_bytes)
             lock = await self._locks.enter(owner)
             gone = False
@@ -117,9 +121,12 @@ class DockerWorkspaces(DockerGround):
             raise
 
     async def _read(self, carrier: str, take: Callable[[Contents], _Value]) -> _Value:
-        return await self._stream(
-            lambda going: take(read_tar(going(self._requests.archive_of(carrier, WORKSPACE)), _ROOT))
-        )
+        def read(going: _Going) -> _Value:
+            # Whatever ends it, the engine is not to wait for somebody who reads on.
+            with closing(self._requests.archive_of(carrier, WORKSPACE)) as pieces:
+                return take(read_tar(going(pieces), _ROOT))
+
+        return await self._stream(read)
 
     async def _stream(self, work: Callable[[_Going], _Value]) -> _Value:
         """Return what work does in a thread with pieces; a caller that gives up waits until the thread has, too."""
@@ -147,20 +154,32 @@ class DockerWorkspaces(DockerGround):
         """Have a container that mounts the workspace, made if there is none; the caller is alone with it."""
         ground = await self._prepared()
         owner = owner_of(spec)
-        name, held = self._carrier_name(owner), await self._claims.held_by(owner)
+        name, held = config.carrier_name(self._instance, owner), await self._claims.held_by(owner)
         body = config.carrier_config(self._runtime_image, spec, self._instance, quota=ground.workspace_quota, held=held)
         try:
             await self._requests.ask(docker_requests.create_container, body, name)
             yield name
         finally:
-            await asyncio.shield(self._requests.ask(docker_requests.remove_container, name))
+            try:
+                await self._remove_carrier(name)
+            except SandboxError as error:
+                # Who meets it removes it. What counts is how the stream ended.
+                log.warning("a container that carried a workspace is left: %s", error)
+
+    async def _remove_carrier(self, name: str) -> None:
+        """Remove a carrier in a turn of its tenant's streams, which the caller has: an engine may be stuck with it."""
+        removing = self._requests.begin_stream(lambda: self._requests.ask_here(docker_requests.remove_container, name))
+        await docker_requests.to_the_end(removing)
 
     @asynccontextmanager
     async def _alone(self, owner: Owner) -> AsyncIterator[None]:
         """Be the only one who carries a thread's workspace, of all processes; SandboxBusy when another does."""
         lock = self._carrying(owner)
+        name = config.carrier_name(self._instance, owner)
         try:
-            await self._requests.ask(docker_requests.remove_container, self._carrier_name(owner))
+            if await self._requests.ask(docker_requests.named_containers, [name]):
+                async with self._requests.streams.turn(owner[0]):
+                    await self._remove_carrier(name)
             yield
         finally:
             lock.retire()
@@ -169,7 +188,7 @@ class DockerWorkspaces(DockerGround):
 
     def _carrying(self, owner: Owner) -> ThreadLock:
         while True:
-            lock = ThreadLock.open(self._carriers / f"{self._carrier_name(owner)}.lock")
+            lock = ThreadLock.open(self._carriers / f"{config.carrier_name(self._instance, owner)}.lock")
             if not lock.try_gate():
                 lock.close()
                 raise SandboxBusy("the files of this thread are being saved or replaced; wait until that is over")
@@ -180,9 +199,6 @@ class DockerWorkspaces(DockerGround):
     @property
     def _carriers(self) -> Path:
         return self._channel_root / "carriers"
-
-    def _carrier_name(self, owner: Owner) -> str:
-        return config.container_name(self._instance, f"carrier-{owner[1]}")
 
     def _labels_at(self, owner: Owner) -> dict[str, str]:
         return {**self._labels("sandbox"), config.TENANT_LABEL: owner[0], config.THREAD_LABEL: owner[1]}

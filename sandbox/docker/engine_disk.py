@@ -28,11 +28,16 @@ class EngineDisk:
 
     async def refuse_short(self, reserve_bytes: int, coming_bytes: int) -> None:
         """Raise NoSpace where less than a reserve would be free after so many bytes more; 0 is no reserve."""
-        if not reserve_bytes:
-            return
+        if reserve_bytes:
+            await self.free_bytes()  # which finds out where to look
+            self._refuse_short(reserve_bytes, coming_bytes)
+
+    async def free_bytes(self) -> int:
+        """Return how much is free on the disk, as far as it can be seen."""
         if self._data is None:
-            self._data = Path(await self._requests.ask(docker_requests.data_directory))
-        self._refuse_short(reserve_bytes, coming_bytes)
+            said = await self._requests.ask(docker_requests.data_directory)
+            self._data = Path(said) if said else None
+        return self._free()
 
     def watched(self, pieces: Iterable[bytes], reserve_bytes: int) -> Iterator[bytes]:
         """Pass pieces on, to a file of the engine's; NoSpace as soon as less than the reserve is free."""
@@ -47,9 +52,10 @@ class EngineDisk:
     def _refuse_short(self, reserve_bytes: int, coming_bytes: int) -> None:
         free_bytes = self._free()
         if free_bytes - coming_bytes < reserve_bytes:
+            # How much there is of others' disk is not for a tenant to know.
             raise NoSpace(
-                f"the engine's disk is nearly full: {coming_bytes // _MIB:,} MiB are to come, {free_bytes // _MIB:,} "
-                f"MiB are free, and {reserve_bytes // _MIB:,} MiB of that are the operator's reserve; remove files"
+                f"the engine's disk is nearly full, and {coming_bytes // _MIB:,} MiB more would not leave the "
+                "operator's reserve: remove files, or have the operator make room"
             )
 
     def _free(self) -> int:

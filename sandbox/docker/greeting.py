@@ -12,8 +12,8 @@ from sandbox.channel import Channel
 from sandbox.docker.build import own_build
 from sandbox.docker.host_kernel import HostKernel
 from sandbox.docker.posture import own_namespaces, weaknesses
-from sandbox.engine import SandboxSpec
 from sandbox.errors import DaemonLost, PostureTooWeak, SandboxError, SandboxUnavailable
+from sandbox.sandbox import SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
 
 log = logging.getLogger(__name__)

@@ -13,11 +13,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
 
 from sandbox.docker.docker_requests import Client, DockerRequests, inspect_image
-from sandbox.engine import Engine, Sandbox, SandboxSpec
+from sandbox.engine import Engine
+from sandbox.engine_around import EngineAround
 from sandbox.errors import EngineUnavailable, ImageMissing, SandboxError, SandboxUnavailable
+from sandbox.sandbox import Sandbox, SandboxSpec
 
 log = logging.getLogger(__name__)
 
@@ -141,26 +142,22 @@ class ImagePulls:
 
 def pulling_engine(engine: Engine, pulls: ImagePulls) -> Engine:
     """Return an engine whose create() has a missing image pulled."""
-    return cast(Engine, _PullingEngine(engine, pulls))
+    return _PullingEngine(engine, pulls)
 
 
-class _PullingEngine:
+class _PullingEngine(EngineAround):
     def __init__(self, engine: Engine, pulls: ImagePulls) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._pulls = pulls
-
-    def __getattr__(self, name: str) -> Any:
-        """Leave all else to the engine."""
-        return getattr(self._engine, name)
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         try:
-            return await self._engine.create(spec)
+            return await self.engine.create(spec)
         except ImageMissing:
             if not pullable(spec.image) or await self._pulls.has(spec.image):
                 raise  # it is the runtime image that is not there
         await self._pulls.pull(spec.image)
-        return await self._engine.create(spec)
+        return await self.engine.create(spec)
 
 
 def pullable(image: str) -> bool:

@@ -7,7 +7,7 @@ is the daemon's reserve: whatever else fills it belongs to processes, and tool c
 
 from __future__ import annotations
 
-from sandbox.engine import SandboxLimits
+from sandbox.sandbox import SandboxLimits
 
 _MIB = 1024 * 1024
 _SHARED_LIMIT_BYTES = 16 * _MIB  # of /dev/shm, and of System V shared memory

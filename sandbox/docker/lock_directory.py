@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox.owner import Owner
@@ -17,6 +18,18 @@ from sandbox.thread_lock import Note, ThreadLock
 _GATE_LIMIT_S = 60.0
 _SUFFIX = ".lock"
 _GROUND = "ground"
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look at a lock says: whose it is, since when nobody uses it, and whether somebody makes or removes it.
+
+    `idle_s` is in seconds since 1970, None while it is in use.
+    """
+
+    note: Note
+    idle_s: float | None
+    at_work: bool
 
 
 class LockDirectory:
@@ -69,18 +82,17 @@ class LockDirectory:
         """Return whose sandboxes live, are being made or removed, by whichever process; the longest unused first."""
         return [owner for _, owner in sorted(self._files())]
 
-    def looked_at(self, tenant: str) -> Sequence[tuple[Note, float | None]]:
-        """Return what is noted of a tenant's sandboxes, and since when nobody uses it: None while somebody does.
-
-        `tenant` is its digest; times are in seconds since 1970.
-        """
+    def looked_at(self, tenant: str) -> Sequence[Look]:
+        """Return what is to be seen of the locks of a tenant's sandboxes; `tenant` is its digest."""
         found = []
         for used_s, owner in self._files():
             lock = ThreadLock.open_existing(self._path(owner)) if owner[0] == tenant else None
             if lock is not None:
-                found.append((lock.read(), None if lock.in_use() else used_s))
+                note = lock.read()
+                if note is not None:
+                    found.append(Look(note, None if lock.in_use() else used_s, at_work=lock.is_shut()))
                 lock.close()
-        return [(note, idle_s) for note, idle_s in found if note is not None]
+        return found
 
     def noted(self) -> Iterator[tuple[Owner, Note]]:
         """Yield what is noted of each sandbox that lives, is being made or removed, by whichever process."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from sandbox.docker.container_config import CAPABILITIES
 from sandbox.docker.host_kernel import HostKernel
 from sandbox.docker.mount_rules import mount_weaknesses
-from sandbox.engine import SandboxSpec
+from sandbox.sandbox import SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
 
 # The numbers of <linux/capability.h> for what container_config.py may ask for.

@@ -27,7 +27,10 @@ _RECORD_LIMIT_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class Stopped:
-    """A sandbox as it was when it was stopped; `processes` are those that ran in the background and ended with it."""
+    """A sandbox as it was when it was stopped.
+
+    `processes` ran in the background and ended with it, or with an earlier stop, and nobody was told.
+    """
 
     note: Note
     processes: int = 0

@@ -11,10 +11,10 @@ from typing import Any
 from sandbox.channel import Channel
 from sandbox.docker import container_config as config
 from sandbox.docker.greeting import introduced
-from sandbox.engine import LeftSandbox
 from sandbox.errors import SandboxError
 from sandbox.filesystem import WORKSPACE
 from sandbox.owner import Owner
+from sandbox.sandbox import LeftSandbox
 from sandbox.spares import is_spare
 from sandbox.thread_lock import ThreadLock
 

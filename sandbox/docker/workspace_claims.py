@@ -18,15 +18,17 @@ from collections.abc import Mapping
 from sandbox.docker import container_config as config
 from sandbox.docker import docker_requests
 from sandbox.docker.docker_requests import DockerRequests
+from sandbox.docker.volume_emptying import empty_volume
 from sandbox.owner import Owner
 
 
 class WorkspaceClaims:
     """The claims of one gateway instance. Whoever changes a thread's is behind the gate of its ThreadLock."""
 
-    def __init__(self, requests: DockerRequests, instance: str) -> None:
+    def __init__(self, requests: DockerRequests, instance: str, runtime_image: str) -> None:
         self._requests = requests
         self._instance = instance
+        self._runtime_image = runtime_image
 
     async def held_by(self, owner: Owner) -> str:
         """Return the id of the spare whose volume has a thread's files; "" where it is the thread's own."""
@@ -71,8 +73,17 @@ class WorkspaceClaims:
         """Remove a thread's workspace and return whether there was any; SandboxUnavailable while it is in use."""
         held = await self.held_by(owner)
         if held:
-            await self._requests.remove_volume(config.spare_volume(self._instance, held), tenant=owner[0])
-        return await self._requests.remove_volume(self._volume(owner), tenant=owner[0])
+            await self._remove(config.spare_volume(self._instance, held), owner)
+            return await self._requests.remove_volume(self._volume(owner), tenant=owner[0])
+        return await self._remove(self._volume(owner), owner)
+
+    async def _remove(self, volume: str, owner: Owner) -> bool:
+        """Remove a volume, its files before it: nobody waits for these, however many they are."""
+
+        def empty() -> None:
+            empty_volume(self._requests, volume, image=self._runtime_image, instance=self._instance, owner=owner)
+
+        return await self._requests.remove_volume(volume, tenant=owner[0], before=empty)
 
     async def _owners(self, labels: Mapping[str, str]) -> dict[str, Owner]:
         found = await self._requests.ask(

@@ -5,19 +5,29 @@ Every field that is not known is refused: the engine reads names in any case, an
 
 from __future__ import annotations
 
+import posixpath
 import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sandbox.docker.container_config import CAPABILITIES, CHANNEL_DIRECTORY, INSTANCE_LABEL, KIND_LABEL
+from sandbox.docker.container_config import (
+    CAPABILITIES,
+    CHANNEL_DIRECTORY,
+    INSTANCE_LABEL,
+    KIND_LABEL,
+    RUNTIME_DIRECTORY,
+)
+from sandbox.filesystem import WORKSPACE
 
 OWN_NAME = re.compile(r"airlock-[A-Za-z0-9_.-]{1,200}")
 NEVER_STARTED = "/never-started"
 """The entry point of a container that is only there for its volumes."""
+_RUNTIME_VOLUME = re.compile(r"airlock-runtime-[0-9a-f]{12}")
 _SANDBOX_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,100}")
 _SYSCTL = re.compile(r"kernel\.(shm|msg|sem)\w*|fs\.mqueue\.\w+")
+_TMPFS_OPTION = re.compile(r"ro|rw|nosuid|nodev|noexec|exec|(size|nr_inodes|mode)=[0-9]+[kmg]?")
 _ULIMITS = {"nofile", "core", "fsize", "nproc", "msgqueue"}
 
 Check = Callable[[Any], bool]
@@ -78,7 +88,7 @@ _HOST: Mapping[str, Check] = {
     "CapAdd": _within({*CAPABILITIES}),
     "SecurityOpt": _one_of(["no-new-privileges"]),
     "ReadonlyRootfs": _one_of(True),
-    "Tmpfs": _mapping,
+    "Tmpfs": lambda value: _mapping(value) and all(map(_tmpfs, value.items())),
     "Sysctls": lambda value: _mapping(value) and all(_SYSCTL.fullmatch(name) for name in value),
     "Mounts": lambda value: isinstance(value, list),
     "LogConfig": _one_of({"Type": "none", "Config": {}}),
@@ -116,10 +126,19 @@ def check_container(body: Any, channel_root: Path) -> None:
     if not {INSTANCE_LABEL, KIND_LABEL} <= set(body.get("Labels", {})):
         raise Refused(f"Labels: {INSTANCE_LABEL} and {KIND_LABEL} say whose a container is")
     missing = [name for name in _NEEDED if name not in host]
-    if missing and body.get("Entrypoint") != [NEVER_STARTED]:
+    never_started = body.get("Entrypoint") == [NEVER_STARTED]
+    if missing and not never_started:
         raise Refused(f"HostConfig.{missing[0]}: a sandbox has one")
-    for mount in host.get("Mounts", []):
-        _check_mount(mount, channel_root)
+    mounts = host.get("Mounts", [])
+    for mount in mounts:
+        _check_mount(mount, channel_root, never_started=never_started)
+    if never_started:
+        _check_carried([(mount["Type"], mount["Target"]) for mount in mounts])
+
+
+def fills_volume(body: Mapping[str, Any]) -> bool:
+    """Return whether the engine copies files of an image when it creates a container that was checked."""
+    return any(_is_copied(mount) for mount in body["HostConfig"].get("Mounts", []))
 
 
 def check_volume(body: Any) -> None:
@@ -140,6 +159,31 @@ def check_binds(found: Mapping[str, Any], channel_root: Path) -> None:
             _check_source(mount.get("Source"), channel_root)
 
 
+def check_files(found: Mapping[str, Any], *, written: bool) -> None:
+    """Raise Refused for a container, as check_binds() has it, whose files the engine is not to read or write.
+
+    For that it mounts what the container has on the host, by paths: a bind may be a link by now, and so may what lies
+    in another of its volumes, if something that runs has that one too.
+    """
+    mounts = found.get("Mounts") or []
+    if found.get("Path") != NEVER_STARTED or not mounts:
+        raise Refused("archive: only of a container that is never started, and has a volume")
+    _check_carried([(mount.get("Type"), mount.get("Destination")) for mount in mounts])
+    if written and (mounts[0]["Destination"] != WORKSPACE or _RUNTIME_VOLUME.fullmatch(str(mounts[0].get("Name")))):
+        raise Refused("archive: the runtime's volume is not written to")
+
+
+def _check_carried(mounts: Sequence[tuple[Any, Any]]) -> None:
+    if any(mount not in (("volume", WORKSPACE), ("volume", RUNTIME_DIRECTORY)) for mount in mounts) or len(mounts) > 1:
+        raise Refused(
+            f"Mounts: what is never started has one volume, at {WORKSPACE} or {RUNTIME_DIRECTORY}, and no channel"
+        )
+
+
+def _is_copied(mount: Mapping[str, Any]) -> bool:
+    return mount["Type"] == "volume" and mount.get("VolumeOptions", {}).get("NoCopy") is not True
+
+
 def _check_source(source: Any, channel_root: Path) -> None:
     name = PurePosixPath(source).name if isinstance(source, str) else ""
     plain = _SANDBOX_ID.fullmatch(name) and source == f"{channel_root}/{name}"
@@ -147,7 +191,7 @@ def _check_source(source: Any, channel_root: Path) -> None:
         raise Refused(f"Mounts: of the host only a directory in {channel_root} may be mounted")
 
 
-def _check_mount(mount: Any, channel_root: Path) -> None:
+def _check_mount(mount: Any, channel_root: Path, *, never_started: bool) -> None:
     if isinstance(mount, dict) and mount.get("Type") == "bind":
         source = mount.get("Source")
         _check_source(source, channel_root)
@@ -160,9 +204,15 @@ def _check_mount(mount: Any, channel_root: Path) -> None:
             raise Refused(f"Mounts: a channel is mounted at {CHANNEL_DIRECTORY}, and in no special way")
         return
     _check("Mounts", mount, _VOLUME_MOUNT)
-    if "Source" not in mount or "Type" not in mount:
+    if not {"Type", "Source", "Target"} <= set(mount):
         raise Refused("Mounts: a mount is a volume of a name, or a channel")
     _check("Mounts.VolumeOptions", mount.get("VolumeOptions", {}), _VOLUME_OPTIONS)
+    runtime = _RUNTIME_VOLUME.fullmatch(mount["Source"]) is not None
+    if runtime != (mount["Target"] == RUNTIME_DIRECTORY):
+        raise Refused(f"Mounts: a runtime's volume, and no other one, is mounted at {RUNTIME_DIRECTORY}")
+    # The engine copies by paths, as root: whoever made links there meanwhile would lead it anywhere on the host.
+    if not (runtime and never_started) and (_is_copied(mount) or (runtime and mount.get("ReadOnly") is not True)):
+        raise Refused("Mounts: no volume is filled from an image but a runtime's, which nothing that runs may change")
 
 
 def _directory(path: Path) -> bool:
@@ -178,6 +228,12 @@ def _volume_driver(value: Any, name: str = "Driver", options: str = "DriverOpts"
         return False
     given = value.get(options, {})
     return value.get(name, "local") == "local" and _mapping(given) and set(given) <= {"size"}
+
+
+def _tmpfs(item: tuple[str, str]) -> bool:
+    """Return whether it is a tmpfs of its own: `remount`, at a channel by another name, would change the host's."""
+    target, options = item
+    return posixpath.normpath(target) == target and all(map(_TMPFS_OPTION.fullmatch, options.split(",")))
 
 
 def _ulimit(value: Any) -> bool:

@@ -20,7 +20,15 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from sandbox.docker.container_config import INSTANCE_LABEL
-from sandbox.engine_proxy.container_body import NEVER_STARTED, Refused, check_binds, check_container, check_volume
+from sandbox.engine_proxy.container_body import (
+    NEVER_STARTED,
+    Refused,
+    check_binds,
+    check_container,
+    check_files,
+    check_volume,
+    fills_volume,
+)
 from sandbox.engine_proxy.request_head import LIMIT_BYTES, BadRequest, Head, read_head
 from sandbox.engine_proxy.routes import Route, route_of
 
@@ -60,6 +68,7 @@ class EngineProxy:
     engine: Path
     channel_root: Path
     _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONNECTIONS))
+    _filling: asyncio.Lock = field(default_factory=asyncio.Lock)
     # The loop holds its tasks weakly, and asyncio lets go of a connection's once its client has closed.
     _serving: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -112,10 +121,17 @@ class EngineProxy:
             if route.starts:
                 # What a channel was made of may have been exchanged since, and is mounted now.
                 check_binds(found, self.channel_root)
+            if route.files:
+                check_files(found, written=head.method == "PUT")
             # By its id, for in the meantime its name may be another's.
             path = f"/containers/{found['Id']}{path.removeprefix(f'/containers/{container}')}"
         body = await self._body(reader, head, route)
-        await self._forward(reader, writer, head, path, body)
+        if route.body == "container" and body is not None and fills_volume(json.loads(body)):
+            # The engine copies by paths, as root: two images in one volume could lead each other out of it.
+            async with self._filling:
+                await self._forward(reader, writer, head, path, body, to_the_end=True)
+        else:
+            await self._forward(reader, writer, head, path, body)
 
     async def _container(self, head: Head, name: str) -> dict[str, Any] | None:
         """Return what the engine says of a container; None where there is none, Refused for one of nobody's."""
@@ -156,8 +172,16 @@ class EngineProxy:
         return json.dumps(body).encode()
 
     async def _forward(
-        self, reader: StreamReader, writer: StreamWriter, head: Head, path: str, body: bytes | None
+        self,
+        reader: StreamReader,
+        writer: StreamWriter,
+        head: Head,
+        path: str,
+        body: bytes | None,
+        *,
+        to_the_end: bool = False,
     ) -> None:
+        """Send a request on and its answer back; `to_the_end` waits for the answer though the client is gone."""
         fields = {"host": "docker", "connection": "close"}
         fields |= {name: head.fields[name] for name in _KEPT_FIELDS if name in head.fields}
         if body is not None:
@@ -171,7 +195,10 @@ class EngineProxy:
         async with _connected(self.engine) as (answer, engine):
             engine.write("\r\n".join(lines).encode("latin-1") + (body or b""))
             # Beside the answer: the rest of the body, or an eye on a client that gives up, which ends a pull, say.
-            beside = asyncio.create_task(_send_body(reader, engine, head) if body is None else _gone(reader, engine))
+            if body is None:
+                beside = asyncio.create_task(_send_body(reader, engine, head))
+            else:
+                beside = asyncio.create_task(asyncio.sleep(0) if to_the_end else _gone(reader, engine))
             begun = False
             try:
                 while piece := await answer.read(_PIECE_BYTES):

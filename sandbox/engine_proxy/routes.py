@@ -20,7 +20,8 @@ _IMAGE = r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,510}"
 class Route:
     """A kind of request: the parameters it may have, and which body, if any.
 
-    `body`: "container" and "volume" are read and checked, "stream" goes through as it is, "none" is left out.
+    `body`: "container" and "volume" are read and checked, "stream" goes through as it is, "none" is left out. `files`
+    says that the engine reads or writes files of the container.
     """
 
     method: str
@@ -28,6 +29,7 @@ class Route:
     parameters: frozenset[str] = frozenset()
     body: Literal["none", "container", "volume", "stream"] = "none"
     starts: bool = False
+    files: bool = False
 
 
 def _route(
@@ -36,8 +38,9 @@ def _route(
     *parameters: str,
     body: Literal["none", "container", "volume", "stream"] = "none",
     starts: bool = False,
+    files: bool = False,
 ) -> Route:
-    return Route(method, re.compile(path), frozenset(parameters), body, starts)
+    return Route(method, re.compile(path), frozenset(parameters), body, starts, files)
 
 
 ROUTES = (
@@ -57,8 +60,8 @@ ROUTES = (
     _route("POST", f"{_CONTAINER}/kill", "signal"),
     _route("POST", f"{_CONTAINER}/wait", "condition"),
     _route("GET", f"{_CONTAINER}/stats", "stream", "one-shot"),
-    _route("GET", f"{_CONTAINER}/archive", "path"),
-    _route("PUT", f"{_CONTAINER}/archive", "path", body="stream"),
+    _route("GET", f"{_CONTAINER}/archive", "path", files=True),
+    _route("PUT", f"{_CONTAINER}/archive", "path", body="stream", files=True),
     _route("DELETE", _CONTAINER, "v", "force", "link"),
     _route("GET", "/volumes", "filters"),
     _route("POST", "/volumes/create", body="volume"),

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from sandbox.channel import Channel
 from sandbox.connection import Connection
 from sandbox.daemon.cgroup import Cgroup
+from sandbox.daemon.disk_reading import DiskReading
 from sandbox.daemon.exec import Executor
 from sandbox.daemon.exec_request import tool_environment
 from sandbox.daemon.failures import Fault, fault_of, invalid_argument
@@ -53,6 +54,8 @@ class LocalDaemon:
         self._executor = Executor(as_daemons, cgroup, str(workspace), environment)
         self._processes = _LocalProcesses(as_daemons, cgroup, str(workspace), environment)
         self._health = Health(cgroup)
+        # What processes of this machine hold is not looked at: they are not of this sandbox alone.
+        self._disk_reading = DiskReading((str(workspace), str(temporary)), asyncio.Lock(), held=False)
         self._serving: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -115,7 +118,8 @@ class LocalDaemon:
             await self._executor.execute(request.exec, frames, given)
             return None
         if call == "health":
-            return self._health.reply(self._processes.running())
+            disk = await self._disk_reading.read() if request.health.count_disk else ()
+            return self._health.reply(self._processes.running(), *disk)
         if call.startswith("process_"):
             return await self._processes.answer(call, request)
         raise invalid_argument(f"an in-memory sandbox has no answer to {call}")

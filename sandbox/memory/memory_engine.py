@@ -32,24 +32,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from sandbox.engine import LeftSandbox, LiveSandbox, Sandbox, SandboxSpec
 from sandbox.errors import SandboxBusy, SandboxError, SandboxUnavailable
 from sandbox.memory.local_spawner import kill_left
 from sandbox.memory.local_workspaces import LocalWorkspaces
 from sandbox.memory.memory_sandbox import MemoryPlace, MemorySandbox, MemorySpare, made_alike
 from sandbox.owner import Owner, digest, owner_by_name, owner_of
+from sandbox.sandbox import LeftSandbox, LiveSandbox, Sandbox, SandboxSpec
 from sandbox.spares import SpareKind, spare_id
-from sandbox.transition import State, Tell, Transition, nobody
+from sandbox.transition import ASKED, MADE_OTHERWISE, ROOM, STOPPING, UNUSED, State, Tell, Transition, nobody
 from sandbox.usage import Usage
 from sandbox.workspace_archive import Contents
 
-_ASKED = "somebody asked for it"
-_ROOM = "it made room for another"
-_REPLACED = "it was made of another image, runtime or limits, or is too old"
+_OVERDUE = "calls in it went on for long after its lifetime"
 _RESTORED = "its files were replaced"
 _DELETED = "the tenant is deleted"
-_UNUSED = "nobody used it, or its gateway stops"
-_STOPPING = "its gateway stops"
 _Saved = TypeVar("_Saved")
 
 
@@ -73,7 +69,7 @@ class _Stopped:
 class MemoryEngine:
     """Satisfies sandbox.engine.Engine. `tell` hears what becomes of sandboxes. `clock` is in seconds since 1970.
 
-    A sandbox is replaced once nobody uses it when it was made `lifetime_s` ago; None sets no end.
+    One that was made `lifetime_s` ago is replaced when nobody uses it; its keeper sees to that. None sets no end.
     """
 
     def __init__(
@@ -146,7 +142,7 @@ class MemoryEngine:
         while True:
             place = self._places.get(mine)
             if place is not None and not self._keeps(place, spec):
-                self._begin_to_end(place, "it was lost" if not place.alive else _REPLACED)
+                self._begin_to_end(place, "it was lost" if not place.alive else MADE_OTHERWISE)
             elif place is not None:
                 return self._lent(place, spec)
             if mine not in self._ending:
@@ -154,14 +150,15 @@ class MemoryEngine:
             await asyncio.wait({self._ending[mine]})  # what runs still may write to the same files
         # From here on nothing waits, so nobody makes another meanwhile and a caller that gives up leaves nothing.
         stopped = self._stopped.pop(mine, None)
+        ended_processes = 0 if stopped is None else stopped.processes
         if stopped is not None and made_alike(stopped.spec, spec) and not self._is_old(stopped.created_s):
-            sandbox_id, created_s, ended_processes = stopped.id, stopped.created_s, stopped.processes
+            sandbox_id, created_s = stopped.id, stopped.created_s
         else:
             if stopped is not None:
-                self._told(stopped.spec, stopped.id, "removed", _REPLACED)
+                self._told(stopped.spec, stopped.id, "removed", MADE_OTHERWISE)
             stopped = None
             sandbox_id = spare or f"{digest(spec.tenant, spec.thread)[:12]}-{self._new_suffix()}"
-            created_s, ended_processes = self._clock(), 0
+            created_s = self._clock()
             self._told(spec, sandbox_id, "creating", f"image {spec.image}, runtime {spec.runtime}")
         try:
             workspace, temporary = self._workspaces.make(mine, sandbox_id)
@@ -179,7 +176,7 @@ class MemoryEngine:
             ended_processes=ended_processes,
         )
         self._places[mine] = place
-        self._told(spec, sandbox_id, "running", "it came up" if stopped is None else "a call was made in its thread")
+        self._told(spec, sandbox_id, "running", "it came up" if stopped is None else "it was asked for again")
         return self._lent(place, spec)
 
     async def find(self, spec: SandboxSpec) -> Sandbox | None:
@@ -204,10 +201,6 @@ class MemoryEngine:
         """Return whose sandboxes there are, the longest unused first."""
         return list(self._places)
 
-    async def live(self, tenant: str) -> Sequence[LiveSandbox]:
-        """Return a tenant's sandboxes that live, by id."""
-        return [one for one in await self.listed(tenant) if one.state == "running"]
-
     async def listed(self, tenant: str) -> Sequence[LiveSandbox]:
         """Return a tenant's sandboxes that live, are stopped, or are dead and not removed yet, by id."""
         mine = digest(tenant)
@@ -223,7 +216,7 @@ class MemoryEngine:
         """Stop a thread's sandbox unless it is in use; what is dead is removed."""
         mine = owner_by_name(tenant, thread)
         place = self._places.get(mine)
-        if place is not None and not await self._stop(place, _ASKED):
+        if place is not None and not await self._stop(place, ASKED):
             if self._places.get(mine) is place:
                 raise SandboxBusy("calls are under way in this sandbox; stop it when they are over, or cancel them")
             return replace(place.shown(), state="removed")
@@ -238,19 +231,22 @@ class MemoryEngine:
             raise SandboxBusy("calls are under way in this sandbox; remove it when they are over, or cancel them")
         if place is not None:
             was = place.shown()
-            await self._end(place, _ASKED)
+            await self._end(place, ASKED)
             return was
         if stopped is not None:
-            self._forget_stopped(mine, _ASKED)
+            self._forget_stopped(mine, ASKED)
             return stopped.shown()
         return None
 
-    async def end_calls(self, tenant: str, thread: str) -> bool:
-        """Remove a thread's sandbox if calls are under way in it; return whether there were any."""
+    async def end_calls(self, tenant: str, thread: str, *, overdue: bool = False) -> bool:
+        """Remove a thread's sandbox if calls are under way in it; return whether there were any.
+
+        With `overdue` only one that is past its lifetime.
+        """
         place = self._places.get(owner_by_name(tenant, thread))
-        if place is None or not place.users:
+        if place is None or not place.users or (overdue and not self._is_old(place.created_s)):
             return False
-        await self._end(place, "a gateway that had calls in it is lost")
+        await self._end(place, _OVERDUE if overdue else "a gateway that had calls in it is lost")
         return True
 
     async def remove_idle(self, tenant: str | None, *, stop: bool = False) -> bool:
@@ -259,9 +255,9 @@ class MemoryEngine:
             if place.users or self._places.get(place.owner) is not place:
                 continue
             if not stop:
-                await self._end(place, _ROOM)
+                await self._end(place, ROOM)
                 return True
-            if await self._stop(place, _ROOM) or self._places.get(place.owner) is not place:
+            if await self._stop(place, ROOM) or self._places.get(place.owner) is not place:
                 return True
         return False
 
@@ -283,7 +279,8 @@ class MemoryEngine:
         if not place.alive:
             await self._end(place, f"{reason}, and it could not be stopped")
             return False
-        self._stopped[place.owner] = _Stopped(place.id, place.spec, place.created_s, processes, self._clock())
+        unsaid = place.ended_processes + processes
+        self._stopped[place.owner] = _Stopped(place.id, place.spec, place.created_s, unsaid, self._clock())
         ended = f"; its background processes ({processes}) ended" if processes else ""
         self._told(place.spec, place.id, "idle_stopped", f"{reason}{ended}")
         await self._end(place)
@@ -302,15 +299,15 @@ class MemoryEngine:
             self._forget_stopped(mine, "it was stopped for too long, or too many were")
         return len(surplus)
 
-    async def remove(self, sandbox_id: str) -> None:
+    async def remove(self, sandbox_id: str, reason: str = UNUSED) -> None:
         """Remove a sandbox, running or stopped, not its workspace. None is no error."""
         for mine, stopped in self._stopped.items():
             if stopped.id == sandbox_id:
-                self._forget_stopped(mine, _UNUSED)
+                self._forget_stopped(mine, reason)
                 return
         place = self._find(sandbox_id)
         if place is not None:
-            await self._end(place, _UNUSED if place.alive else "it was lost")
+            await self._end(place, reason if place.alive else "it was lost")
 
     async def save_workspace(self, spec: SandboxSpec, take: Callable[[Contents], _Saved]) -> _Saved | None:
         """Return what `take`, in a thread, makes of a thread's files; None where there are none."""
@@ -372,7 +369,7 @@ class MemoryEngine:
     async def remove_workspaces(self) -> None:
         """Remove the files of every thread for good; of those with a sandbox this is refused, when others are gone."""
         for mine in list(self._stopped):
-            self._forget_stopped(mine, _STOPPING)
+            self._forget_stopped(mine, STOPPING)
         busy = {*self._places, *self._ending}
         for mine in self._workspaces.owners():
             if mine not in busy:
@@ -380,9 +377,10 @@ class MemoryEngine:
         if busy:
             raise SandboxUnavailable(f"the files of {len(busy)} threads are in use by their sandboxes")
 
-    async def owned(self) -> Sequence[str]:
-        """Return the ids of the sandboxes that there are, running or stopped."""
-        return [*(place.id for place in self._places.values()), *(stopped.id for stopped in self._stopped.values())]
+    async def owned(self) -> Mapping[str, bool]:
+        """Return whether each sandbox that there is runs, by its id."""
+        resting = {stopped.id: False for stopped in self._stopped.values()}
+        return {**{place.id: place.alive for place in self._places.values()}, **resting}
 
     async def close(self, *, keep_sandboxes: bool = False) -> None:  # noqa: ARG002 - they end with this process
         """End every sandbox, busy ones too; workspaces stay in a root that was given. Closing again is no error."""
@@ -390,8 +388,8 @@ class MemoryEngine:
             return
         self._closed = True
         for mine in list(self._stopped):
-            self._forget_stopped(mine, _STOPPING)
-        await self._end_all(list(self._places.values()), _STOPPING)
+            self._forget_stopped(mine, STOPPING)
+        await self._end_all(list(self._places.values()), STOPPING)
         if self._temporary:
             await asyncio.to_thread(shutil.rmtree, self._root, ignore_errors=True)
 
@@ -400,10 +398,14 @@ class MemoryEngine:
         return place.alive and (fits or place.users > 0)
 
     def _is_old(self, created_s: float) -> bool:
-        return self._lifetime_s is not None and self._clock() >= created_s + self._lifetime_s
+        return self._overdue_s(created_s) is not None
+
+    def _overdue_s(self, created_s: float) -> float | None:
+        past_s = -1.0 if self._lifetime_s is None else self._clock() - (created_s + self._lifetime_s)
+        return past_s if past_s >= 0 else None
 
     def _lent(self, place: MemoryPlace, spec: SandboxSpec) -> Sandbox:
-        return MemorySandbox(place, spec, used=self._note_use, is_old=lambda: self._is_old(place.created_s))
+        return MemorySandbox(place, spec, used=self._note_use, overdue_s=lambda: self._overdue_s(place.created_s))
 
     def _note_use(self, place: MemoryPlace) -> None:
         place.used_s = self._clock()

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox.channel_sandbox import ChannelSandbox
-from sandbox.engine import LiveSandbox, SandboxSpec
 from sandbox.errors import DaemonLost
 from sandbox.local_fs import LocalFS
 from sandbox.memory.local_daemon import LocalChannel, LocalDaemon
 from sandbox.owner import owner_of
 from sandbox.remote_processes import RemoteProcesses
+from sandbox.sandbox import LiveSandbox, SandboxSpec
 from sandbox.spares import SpareKind
 from sandbox.v1 import channel_pb2 as pb
 
@@ -74,7 +74,7 @@ class MemoryPlace:
         """Return it as lists show it."""
         made = (self.id, self.spec.thread, self.spec.image, self.spec.runtime, self.created_s)
         if not self.alive:
-            return LiveSandbox(*made, "failed")
+            return LiveSandbox(*made, "failed", reason=f"it was lost: {self.channel.lost}")
         return LiveSandbox(*made, "running", None if self.users else self.used_s)
 
     async def running(self) -> int:
@@ -93,7 +93,7 @@ class MemoryPlace:
 
 
 class MemorySandbox(ChannelSandbox):
-    """A place, lent by a spec. `used` is told of each end of a use, `is_old` tells whether it is past its lifetime."""
+    """A place, lent by a spec. `used` is told of each end of a use, `overdue_s` as ChannelSandbox has it."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class MemorySandbox(ChannelSandbox):
         spec: SandboxSpec,
         *,
         used: Callable[[MemoryPlace], None],
-        is_old: Callable[[], bool],
+        overdue_s: Callable[[], float | None],
     ) -> None:
         # The kernel was asked for nothing, so it says nothing but whose rights programs have: this process' own.
         posture = pb.Posture(tool_uid=os.geteuid(), daemon_uid=os.geteuid(), kernel=os.uname().release)
@@ -111,12 +111,21 @@ class MemorySandbox(ChannelSandbox):
             place.channel,
             posture,
             outdated=not made_alike(place.spec, spec),
-            ended_processes=place.ended_processes,
-            is_old=is_old,
+            overdue_s=overdue_s,
         )
         self.files = _PlaceFS(place, refuse_hard_links=spec.refuse_hard_links)
         self._place = place
         self._used = used
+
+    @property
+    def busy(self) -> bool:
+        """Whether calls are under way in it."""
+        return self._place.users > 0
+
+    def take_ended_processes(self) -> int:
+        """Return how many processes ended with stops that nobody was told of."""
+        ended, self._place.ended_processes = self._place.ended_processes, 0
+        return ended
 
     def borrow(self) -> bool:
         """Begin a use; False when the sandbox was removed."""

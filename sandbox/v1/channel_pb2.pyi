@@ -192,11 +192,13 @@ class HelloReply(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., posture: _Optional[_Union[Posture, _Mapping]] = ..., build: _Optional[str] = ...) -> None: ...
 
 class HealthRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("count_disk",)
+    COUNT_DISK_FIELD_NUMBER: _ClassVar[int]
+    count_disk: bool
+    def __init__(self, count_disk: _Optional[bool] = ...) -> None: ...
 
 class HealthReply(_message.Message):
-    __slots__ = ("uptime_ms", "calls", "processes", "pids", "memory_bytes", "memory_kills", "pids_refused", "workspace_bytes", "workspace_files")
+    __slots__ = ("uptime_ms", "calls", "processes", "pids", "memory_bytes", "memory_kills", "pids_refused", "workspace", "tmp")
     UPTIME_MS_FIELD_NUMBER: _ClassVar[int]
     CALLS_FIELD_NUMBER: _ClassVar[int]
     PROCESSES_FIELD_NUMBER: _ClassVar[int]
@@ -204,8 +206,8 @@ class HealthReply(_message.Message):
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     MEMORY_KILLS_FIELD_NUMBER: _ClassVar[int]
     PIDS_REFUSED_FIELD_NUMBER: _ClassVar[int]
-    WORKSPACE_BYTES_FIELD_NUMBER: _ClassVar[int]
-    WORKSPACE_FILES_FIELD_NUMBER: _ClassVar[int]
+    WORKSPACE_FIELD_NUMBER: _ClassVar[int]
+    TMP_FIELD_NUMBER: _ClassVar[int]
     uptime_ms: int
     calls: int
     processes: int
@@ -213,9 +215,19 @@ class HealthReply(_message.Message):
     memory_bytes: int
     memory_kills: int
     pids_refused: int
-    workspace_bytes: int
-    workspace_files: int
-    def __init__(self, uptime_ms: _Optional[int] = ..., calls: _Optional[int] = ..., processes: _Optional[int] = ..., pids: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., memory_kills: _Optional[int] = ..., pids_refused: _Optional[int] = ..., workspace_bytes: _Optional[int] = ..., workspace_files: _Optional[int] = ...) -> None: ...
+    workspace: DiskCount
+    tmp: DiskCount
+    def __init__(self, uptime_ms: _Optional[int] = ..., calls: _Optional[int] = ..., processes: _Optional[int] = ..., pids: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., memory_kills: _Optional[int] = ..., pids_refused: _Optional[int] = ..., workspace: _Optional[_Union[DiskCount, _Mapping]] = ..., tmp: _Optional[_Union[DiskCount, _Mapping]] = ...) -> None: ...
+
+class DiskCount(_message.Message):
+    __slots__ = ("size_bytes", "files", "partial")
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_FIELD_NUMBER: _ClassVar[int]
+    size_bytes: int
+    files: int
+    partial: bool
+    def __init__(self, size_bytes: _Optional[int] = ..., files: _Optional[int] = ..., partial: _Optional[bool] = ...) -> None: ...
 
 class Posture(_message.Message):
     __slots__ = ("tool_uid", "daemon_uid", "capabilities_bounding", "tool_capabilities_effective", "no_new_privileges", "seccomp_mode", "root_read_only", "memory_limit_bytes", "pids_limit", "network_interfaces", "kernel", "memory_swap_limit_bytes", "cpu_limit_millis", "namespaces", "mounts", "runtime", "tool_groups", "tool_oom_score_adj_min", "daemon_oom_score_adj", "socket_closed_to_tools")

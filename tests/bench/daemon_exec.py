@@ -29,8 +29,8 @@ from rich.table import Table
 
 from sandbox.channel import SOCKET_NAME, Channel
 from sandbox.docker.docker_engine import DockerEngine
-from sandbox.engine import Sandbox, SandboxLimits, SandboxSpec
 from sandbox.filesystem import OutputStream
+from sandbox.sandbox import Sandbox, SandboxLimits, SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
 from tests.bench.side_by_side import PeakMemory, Sample, medians_s
 from tests.docker_state import containers_of

@@ -24,8 +24,8 @@ from rich.table import Table
 
 from gateway.client import Client
 from sandbox.docker.docker_engine import DockerEngine
-from sandbox.engine import Sandbox, SandboxLimits, SandboxSpec
 from sandbox.errors import NotFound
+from sandbox.sandbox import Sandbox, SandboxLimits, SandboxSpec
 from tests.bench.side_by_side import PeakMemory, Sample, seconds
 from tests.docker_state import containers_of
 from tests.gateway_process import make_home, served

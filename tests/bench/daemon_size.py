@@ -32,7 +32,7 @@ from rich.table import Table
 
 from sandbox.docker.container_config import COMMAND_LABEL, KIND_LABEL, RUNTIME_DIRECTORY
 from sandbox.docker.docker_engine import DockerEngine
-from sandbox.engine import Sandbox, SandboxSpec
+from sandbox.sandbox import Sandbox, SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
 from tests.bench.side_by_side import medians_s
 from tests.docker_state import containers_of

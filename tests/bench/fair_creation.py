@@ -10,13 +10,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from rich.table import Table
 
 from sandbox.docker.docker_engine import DockerEngine
-from sandbox.engine import Engine, SandboxLimits, SandboxSpec
+from sandbox.engine import Engine
 from sandbox.fair_creation import fair_creation
+from sandbox.sandbox import SandboxLimits, SandboxSpec
 
 _BURST = 50
 _SAMPLES = 10
@@ -81,7 +81,7 @@ async def _docker() -> AsyncIterator[Engine]:
         made = DockerEngine(instance=f"bench-{secrets.token_hex(4)}", channel_root=Path(directory) / "channels")
         try:
             await made.prepare()
-            yield cast(Engine, made)
+            yield made
         finally:
             for sandbox_id in await made.owned():
                 await made.remove(sandbox_id)

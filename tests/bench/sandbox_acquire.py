@@ -1,6 +1,8 @@
 """How soon a thread has its sandbox: `python -m tests.bench.sandbox_acquire`, with a Docker engine.
 
     warm     from asking for a sandbox to the end of its first command, with one ready in the pool
+    steady   the same, a new thread every quarter of a second, while the pool makes what lacks in the background, as a
+             gateway's does: with the time it takes to make one, and with those that had to wait for that
     burst    the same, fifty threads of fifty tenants at once, with fifty ready
     cold     the same without a pool, in turns with `containers.run(detach=True)` and `exec_run` of the docker package:
              a container of the same image and size, without its walls, its own user ids, daemon and workspace
@@ -17,15 +19,14 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import cast
 
 import docker
 from rich.console import Console
 from rich.table import Table
 
 from sandbox.docker.docker_engine import DockerEngine
-from sandbox.engine import Engine, SandboxLimits, SandboxSpec
 from sandbox.pooled_engine import PooledEngine
+from sandbox.sandbox import SandboxLimits, SandboxSpec
 from sandbox.sandbox_keeper import SandboxKeeper
 from sandbox.spares import SpareKind
 from tests.sandbox_keeper import make_keeper
@@ -36,6 +37,9 @@ _LIMITS = SandboxLimits(memory_bytes=256 * 1024 * 1024, workspace_bytes=64 * 102
 _WARM = 40
 _BURST = 50
 _COLD = 25
+_STEADY = 40
+_EVERY_S = 0.25
+_POOL_LIMIT = 8
 _WARMUP = 3
 
 
@@ -57,11 +61,13 @@ async def _engine() -> AsyncIterator[DockerEngine]:
 
 
 @contextlib.asynccontextmanager
-async def _keeping(engine: DockerEngine, ready: int) -> AsyncIterator[tuple[SandboxKeeper, PooledEngine]]:
-    """Have a keeper around a pool that makes so many when it is told to tend, and nothing of itself."""
-    pool = PooledEngine(cast(Engine, engine), engine, limit=ready)
+async def _keeping(
+    engine: DockerEngine, ready: int, *, limit: int | None = None
+) -> AsyncIterator[tuple[SandboxKeeper, PooledEngine]]:
+    """Have a keeper around a pool that makes so many when it is told to tend, and nothing more before it begins."""
+    pool = PooledEngine(engine, engine, limit=ready if limit is None else limit)
     pool.keep(SpareKind.of(_spec("", "")), ready)
-    keeper = make_keeper(cast(Engine, pool), max_live=4 * _BURST, max_live_per_tenant=4 * _BURST)
+    keeper = make_keeper(pool, max_live=4 * _BURST, max_live_per_tenant=4 * _BURST)
     try:
         yield keeper, pool
     finally:
@@ -89,6 +95,19 @@ async def _warm() -> list[float]:
             took.append(await _acquired(keeper, _spec("tenant", str(number))))
         assert pool.claims == {"hit": _WARMUP + _WARM}
     return took[_WARMUP:]
+
+
+async def _steady(tenants: int = 4) -> tuple[list[float], int]:
+    """Return what each waited, and how many had one that was ready."""
+    async with _engine() as engine, _keeping(engine, 1, limit=_POOL_LIMIT) as (keeper, pool):
+        await pool.tend()
+        pool.begin()
+        asked = []
+        for number in range(_STEADY):
+            spec = _spec(f"tenant-{number % tenants}", str(number))
+            asked.append(asyncio.create_task(_acquired(keeper, spec)))
+            await asyncio.sleep(_EVERY_S)
+        return await asyncio.gather(*asked), pool.claims["hit"]
 
 
 async def _burst() -> list[float]:
@@ -138,6 +157,8 @@ async def tables() -> list[Table]:
     """Return the table."""
     table = Table("from asking to the first command's end", "times", "p50 ms", "p95 ms", "beside", title="sandboxes")
     _row(table, "warm, one after another", await _warm())
+    took, ready = await _steady()
+    _row(table, f"warm, one every {_EVERY_S} s", took, f"{ready} of {_STEADY} were ready; others are made meanwhile")
     _row(table, f"warm, {_BURST} tenants at once", await _burst())
     ours, theirs = await _cold()
     ratio = statistics.median(one / other for one, other in zip(ours, theirs, strict=True))

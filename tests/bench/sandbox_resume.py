@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sandbox.docker.docker_engine import DockerEngine
-from sandbox.engine import SandboxLimits, SandboxSpec
+from sandbox.sandbox import SandboxLimits, SandboxSpec
 
 _IMAGE = "airlock-sandbox"
 _INSTANCE = f"bench-resume-{secrets.token_hex(3)}"

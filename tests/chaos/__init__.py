@@ -2,5 +2,6 @@
 
 `own_engine.py` is a Docker engine that a test may kill, `engine_holder.py` what holds it; `supervised.py` are gateways
 that are started again. `thread_load.py` calls tools in a thread and knows by `ledger.py` what must be there after it;
-`killer.py` kills by a seed; `leftovers.py` says what is left that should not be.
+`killer.py` kills by a seed; `seen.py` says what a run has not come to yet, and `leftovers.py` what is left that should
+not be.
 """

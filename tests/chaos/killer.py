@@ -8,8 +8,9 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeVar
 
 from tests.chaos.own_engine import EngineRefused, OwnEngine, kill_all
@@ -31,6 +32,11 @@ KINDS = (
 # Longer than a lease: a gateway that stalls may be taken for one that is lost.
 _STALLS_S = 4.0
 _PROGRESS_S = 120.0
+# How many calls of each thread are served between two deaths, so that there is something to lose.
+_SERVED = 3
+# The init, the server and the nursery: a container with more has a call, or what one left in the background.
+_DAEMON_PROCESSES = 3
+_AT_MOST = 3
 _Thing = TypeVar("_Thing")
 
 
@@ -48,16 +54,12 @@ class Kill:
     overlaps: bool
 
 
-def plan(seed: int, rounds: int) -> list[Kill]:
-    """Return what a seed kills: each kind in turn, in an order of its own."""
+def plan(seed: int) -> Iterator[Kill]:
+    """Give what a seed kills, without an end: each kind in turn, in an order of its own."""
     chance = random.Random(seed)
-    kinds: list[str] = []
-    while len(kinds) < rounds:
-        kinds += chance.sample(KINDS, len(KINDS))
-    return [
-        Kill(kind, chance.uniform(0, 1.5), chance.uniform(0, 2), chance.random(), chance.random() < 0.3)
-        for kind in kinds[:rounds]
-    ]
+    while True:
+        for kind in chance.sample(KINDS, len(KINDS)):
+            yield Kill(kind, chance.uniform(0, 1.5), chance.uniform(0, 2), chance.random(), chance.random() < 0.3)
 
 
 class Killer:
@@ -73,10 +75,13 @@ class Killer:
         self._coming: list[asyncio.Future[None]] = []
         self._gone = threading.Event()
 
-    async def run(self, kills: Sequence[Kill]) -> None:
-        """Kill all of these, one after the other, the next one when each thread was served again, or before that."""
-        for kill in kills:
-            if self._report.faults:
+    async def run(self, kills: Iterator[Kill], rounds: int, lacking: Callable[[], Awaitable[object]]) -> None:
+        """Kill so many, one after the other, the next one when each thread was served again, or before that.
+
+        It goes on while something is `lacking`, for _AT_MOST times as many.
+        """
+        for number, kill in enumerate(islice(kills, _AT_MOST * rounds)):
+            if self._report.faults or (number >= rounds and not await lacking()):
                 break
             await asyncio.sleep(kill.wait_s)
             before = [thread.successes for thread in self._threads]
@@ -110,7 +115,8 @@ class Killer:
         elif kill.kind == "a daemon's process":
             kill_all(_one(self._engine.daemons(), kill.pick))
         elif kill.kind == "a container":
-            kill_all([pids[0] for pids in _one(list(containers.values()), kill.pick)])
+            busy = [pids for pids in containers.values() if len(pids) > _DAEMON_PROCESSES]
+            kill_all([pids[0] for pids in _one(busy or list(containers.values()), kill.pick)])
         else:
             for name in _one(list(containers), kill.pick):
                 try:
@@ -137,11 +143,16 @@ class Killer:
     async def _served_again(self, kill: Kill, before: Sequence[int]) -> None:
         try:
             async with asyncio.timeout(_PROGRESS_S):
-                while any(one.successes == was for one, was in zip(self._threads, before, strict=True)):
+                while self._waiting(before):
                     await asyncio.sleep(0.02)
         except TimeoutError:
-            silent = [one.name for one, was in zip(self._threads, before, strict=True) if one.successes == was]
-            self._report.faults.append(f"after the death of {kill.kind} nothing was served in {silent}")
+            silent = self._waiting(before)
+            self._report.faults.append(f"after the death of {kill.kind} hardly anything was served in {silent}")
+
+    def _waiting(self, before: Sequence[int]) -> list[str]:
+        """Return the threads that were not served often enough since."""
+        since = zip(self._threads, before, strict=True)
+        return [thread.name for thread, was in since if thread.successes < was + _SERVED]
 
 
 async def _signalled(pids: Sequence[int], number: signal.Signals, after_s: float) -> None:

@@ -26,9 +26,10 @@ _LEGAL = {
     # Found, running or as a half of one, for the process that made it died before it had told.
     "": {"creating", "running", "removed"},
     "creating": {"running", "failed", "removed"},
-    "running": {"running", "idle_stopped", "removed"},
+    "running": {"running", "idle_stopped", "failed", "removed"},
     "idle_stopped": {"running", "idle_stopped", "removed"},
-    "failed": {"removed"},
+    # Alive after all: it could not be removed when it failed, for the engine was away.
+    "failed": {"running", "idle_stopped", "removed"},
     "removed": set(),
 }
 
@@ -73,12 +74,14 @@ def _both(one: str, these: set[str], other: str, those: set[str]) -> list[str]:
 
 
 def unfinished(home: Home) -> list[str]:
-    """Return what the database says is under way."""
+    """Return what the database says is under way, and the calls that are over and do not say how they ended."""
     calls = home.rows("SELECT id, name, gateway FROM tool_calls WHERE state = 'executing'")
+    silent = home.rows("SELECT id, name, state FROM tool_calls WHERE finished_us IS NOT NULL AND outcome IS NULL")
     marked = home.rows("SELECT name, deletion FROM threads WHERE deletion IS NOT NULL")
     held = home.rows("SELECT tenant, name, gateway FROM holds")
     return [
         *(f"call {call} is executing" for call in calls),
+        *(f"call {call} is over and has no outcome" for call in silent),
         *(f"thread {thread} is marked" for thread in marked),
         *(f"a hold {hold}" for hold in held),
     ]
@@ -97,7 +100,9 @@ def wrong_histories(home: Home, states: Mapping[str, str]) -> list[str]:
                 wrong.append(f"sandbox {sandbox}: {' -> '.join(history)}")
                 break
             before = state
-        ends = {states[sandbox]} if sandbox in states else {"removed", "failed"}
+        # Nothing stays of what did not come up; what ran and died is removed by whoever comes next.
+        gone = {"removed"} if "running" in history else {"removed", "failed"}
+        ends = {states[sandbox]} if sandbox in states else gone
         if history[-1] not in ends:
             wrong.append(f"sandbox {sandbox} is {states.get(sandbox, 'gone')}: {' -> '.join(history)}")
     return wrong

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -198,7 +198,7 @@ def own_engine(*images: str, live_restore: bool = False) -> Iterator[OwnEngine]:
         engine.close()
 
 
-def kill_all(pids: list[int]) -> None:
+def kill_all(pids: Sequence[int]) -> None:
     """Kill processes that may be gone already."""
     for pid in pids:
         _kill(pid)

@@ -14,9 +14,9 @@ import yaml
 from gateway.client import Client
 from gateway.errors import Unavailable
 from sandbox.docker.docker_engine import DockerEngine
-from sandbox.engine import Sandbox, SandboxSpec
 from sandbox.errors import DaemonLost, EngineUnavailable
 from sandbox.owner import owner_of
+from sandbox.sandbox import Sandbox, SandboxSpec
 from sandbox.thread_lock import Note
 from tests.chaos.own_engine import EngineRefused, OwnEngine, kill_all, own_engine
 from tests.gateway_process import make_home, served

@@ -1,4 +1,5 @@
-"""A thread whose service calls all the time: it writes, reads, appends, runs things in the background, goes idle.
+"""A thread whose service calls all the time: it writes, reads, appends, runs things in the background, goes idle, has
+its sandbox made, stopped and resumed, and itself saved, restored and forked.
 
 Whatever dies, each call ends in time with a result whose outcome the pages list or an error whose reason they list;
 what was acknowledged is kept in the thread's ledger and looked at again.
@@ -10,7 +11,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -25,6 +26,8 @@ _PATH = "/workspace/file-{}"
 _LOG, _OTHER_LOG = "/workspace/log", "/workspace/log-beside"
 _PACE_S = 0.2
 _FILES = 4
+# How often a call is asked for again, _AGAIN_S apart, by a service that wants to know what became of it.
+_UNTIL_TOLD = 240
 # What may be said to a call that meets a gateway, an engine or a sandbox that is gone or busy. All else is a fault.
 _REASONS = frozenset({"UNAVAILABLE", "OVERLOADED", "IN_PROGRESS", "SANDBOX_BUSY", "THREAD_BUSY"})
 # The pages' words for how a command ends: it ran to its end; it did not run; nobody knows.
@@ -52,8 +55,17 @@ class ThreadLoad:
     """One thread of one tenant. `clients` are of every gateway; any may be asked for any call."""
 
     def __init__(
-        self, name: str, clients: Sequence[Client], seed: str, report: Report, *, tenant: str, idle_s: float
+        self,
+        name: str,
+        clients: Sequence[Client],
+        seed: str,
+        report: Report,
+        *,
+        tenant: str,
+        idle_s: float,
+        break_stopped: Callable[[str], Awaitable[bool]],
     ) -> None:
+        """`break_stopped` sees to it that a sandbox that is stopped cannot be started, and says whether it did."""
         self.name = name
         self.tenant = tenant
         self.names = [name]
@@ -61,25 +73,32 @@ class ThreadLoad:
         self.ledger = Ledger()
         self.beside = Ledger()
         self.snapshots: list[tuple[str, dict[str, FileEntry]]] = []
+        self._half_restored: list[tuple[str, str, dict[str, FileEntry]]] = []
         self._clients = clients
         self._random = random.Random(seed)
         self._report = report
         self._idle_s = idle_s
+        self._break_stopped = break_stopped
         self._count = 0
         self._over = asyncio.Event()
-        self._awake = asyncio.Event()
-        self._awake.set()
-        self._asked: list[tuple[float, Callable[[], Awaitable[None]]]] = [
-            (4, self._write),
-            (4, self._read),
-            (5, self._append_one),
-            (2, self._process),
-            (1, self._look),
-            (0.5, self._stop),
-            (0.5, self._snapshot),
-            (0.5, self._rest),
-            (0.5, self._short_life),
-        ]
+        # Held by a call beside the others, and by whoever wants that none is under way.
+        self._quiet = asyncio.Lock()
+        self._steps: dict[Callable[[], Awaitable[None]], int] = {
+            self._write: 4,
+            self._read: 4,
+            self._append_one: 4,
+            self._append_everywhere: 1,
+            self._process: 2,
+            self._look: 1,
+            self._stop: 1,
+            self._stop_and_resume: 1,
+            self._stop_and_break: 1,
+            self._snapshot: 1,
+            self._restore: 1,
+            self._fork: 1,
+            self._rest: 1,
+            self._short_life: 1,
+        }
 
     async def run(self, over: asyncio.Event) -> None:
         """Call until it is over: one call after the other, and some beside them."""
@@ -87,15 +106,17 @@ class ThreadLoad:
         await asyncio.gather(self._one_by_one(), self._beside_them())
 
     async def _one_by_one(self) -> None:
-        weights = [weight for weight, _ in self._asked]
+        cards: list[Callable[[], Awaitable[None]]] = []
         while not self._over.is_set():
-            (step,) = self._random.choices([step for _, step in self._asked], weights)
-            await step()
+            if not cards:  # so that each step is taken as often as it is to be, also in a short run
+                cards = [step for step, times in self._steps.items() for _ in range(times)]
+                self._random.shuffle(cards)
+            await cards.pop()()
 
     async def _beside_them(self) -> None:
         while not self._over.is_set():
-            await self._awake.wait()
-            await self._append(_OTHER_LOG, self.beside)
+            async with self._quiet:
+                await self._append(_OTHER_LOG, self.beside)
             await asyncio.sleep(_PACE_S)
 
     async def check(self) -> None:
@@ -108,17 +129,13 @@ class ThreadLoad:
                 self._wrong(*ledger.wrong_lines((log or b"").decode().split(), in_order=path == _LOG))
 
     async def check_snapshots(self) -> None:
-        """See that what was saved last can be had, and is what there was."""
-        if not self.snapshots:
-            return
-        snapshot, files = self.snapshots[-1]
-        target = f"{self.name}-restored"
-        self.names.append(target)
-        await self._patiently("restore", lambda client: client.restore_snapshot(snapshot, thread=target))
-        for path, entry in files.items():
-            found = await self._content(path, thread=target, patient=True)
-            if not isinstance(found, Failed) and not entry.seen(found):
-                self._wrong(f"snapshot {snapshot} has {_shown(found)} at {path} instead of {_shown(entry.known)}")
+        """See that what was saved last can be had, and that a thread whose restore was cut short is whole by another.
+
+        Such a thread is shut until then.
+        """
+        last = [(self._other_name(), *self.snapshots[-1])] if self.snapshots else []
+        for name, snapshot, files in (*self._half_restored, *last):
+            await self._checked_restore(name, snapshot, files, patient=True)
 
     # --- what it does ---
 
@@ -139,17 +156,10 @@ class ThreadLoad:
 
     async def _append(self, log: str, ledger: Ledger) -> None:
         """Append a line, asking again under the same request id as a service does that was told nothing."""
-        self._count += 1
-        line = f"line-{self._count}"
-        request_id = f"{self.name}-{line}"
-        pause_s = self._random.choice((0, 0, 0.1, 0.5))
-        command = {"command": f"sleep {pause_s}; echo {line} >> {log}; sleep {pause_s}", "timeout_s": 60}
-        ledger.lines[line] = "maybe"
-        for _ in range(self._random.choice((1, 3))):
-            result = await self._ask(
-                "execute",
-                lambda one: one.call_tool("execute", command, thread=self.name, request_id=request_id),
-            )
+        line, call = self._appending(log, ledger)
+        tries = self._random.choice((1, 3, _UNTIL_TOLD, _UNTIL_TOLD))
+        for _ in range(tries):
+            result = await self._ask("execute", call)
             if not isinstance(result, Failed):
                 self._note(ledger, line, result)
                 return
@@ -157,6 +167,31 @@ class ThreadLoad:
                 ledger.lines[line] = "never"
             else:
                 ledger.lines[line] = "maybe"
+            if tries == _UNTIL_TOLD:
+                await asyncio.sleep(_AGAIN_S)
+        if tries == _UNTIL_TOLD:
+            self._wrong(f"nobody says what became of {line}")
+
+    async def _append_everywhere(self) -> None:
+        """Ask all gateways at once for the same call, as a service does that was told nothing and asks too soon."""
+        line, call = self._appending(_LOG, self.ledger)
+        states = set()
+        for result in await asyncio.gather(*(self._ask("execute", call, at=client) for client in self._clients)):
+            self.ledger.lines[line] = "maybe"
+            if not isinstance(result, Failed):
+                self._note(self.ledger, line, result)
+            states.add(self.ledger.lines[line])
+        self.ledger.lines[line] = "sure" if "sure" in states else "never" if states == {"never"} else "maybe"
+
+    def _appending(self, log: str, ledger: Ledger) -> tuple[str, Callable[[Client], Awaitable[ToolResult]]]:
+        """Return a line and the call that appends it: however often it is made, once."""
+        self._count += 1
+        line = f"line-{self._count}"
+        before_s, after_s = self._random.choice((0, 0, 0.1, 0.5)), self._random.choice((0, 0.1, 0.5, 1))
+        command = {"command": f"sleep {before_s}; echo {line} >> {log}; sleep {after_s}", "timeout_s": 60}
+        ledger.lines[line] = "maybe"
+        id_ = f"{self.name}-{line}"
+        return line, lambda one: one.call_tool("execute", command, thread=self.name, request_id=id_)
 
     def _note(self, ledger: Ledger, line: str, result: ToolResult) -> None:
         if result.outcome in _RAN:
@@ -186,31 +221,84 @@ class ThreadLoad:
     async def _stop(self) -> None:
         await self._ask("stop_sandbox", lambda one: one.stop_sandbox(self.name), _GONE)
 
+    async def _stop_and_resume(self) -> None:
+        async with self._quiet:
+            await self._ask("stop_sandbox", lambda one: one.stop_sandbox(self.name), _GONE)
+        await self._ask("resume_sandbox", lambda one: one.resume_sandbox(self.name), _GONE)
+
+    async def _stop_and_break(self) -> None:
+        """Have what is stopped not start again: another takes its place, with the files."""
+        async with self._quiet:
+            stopped = await self._ask("stop_sandbox", lambda one: one.stop_sandbox(self.name), _GONE)
+            if not isinstance(stopped, Failed) and stopped.state == "idle_stopped":
+                await self._break_stopped(stopped.id)
+        for path in list(self.ledger.files):
+            await self._check_file(path)
+
     async def _snapshot(self) -> None:
-        files = {path: entry.copy() for path, entry in self.ledger.files.items()}
+        files = self._files_now()
         saved = await self._ask("create_snapshot", lambda one: one.create_snapshot(self.name), _NOT_SAVED)
         if not isinstance(saved, Failed):
             self.snapshots.append((saved.id, files))
 
+    async def _restore(self) -> None:
+        """Have what was saved last in another thread."""
+        if self.snapshots:
+            await self._checked_restore(self._other_name(), *self.snapshots[-1])
+
+    async def _checked_restore(
+        self, name: str, snapshot: str, files: dict[str, FileEntry], *, patient: bool = False
+    ) -> None:
+        asked = self._patiently if patient else self._ask
+        made = await asked("restore_snapshot", lambda one: one.restore_snapshot(snapshot, thread=name))
+        if isinstance(made, Failed):
+            self._half_restored.append((name, snapshot, files))
+        else:
+            await self._check_copy(name, files, patient=patient)
+
+    async def _fork(self) -> None:
+        async with self._quiet:
+            name, files = self._other_name(), self._files_now()
+            forked = await self._ask("fork_thread", lambda one: one.fork_thread(self.name, name), _NOT_SAVED)
+        if not isinstance(forked, Failed):
+            await self._check_copy(name, files)
+
+    async def _check_copy(self, name: str, files: Mapping[str, FileEntry], *, patient: bool = False) -> None:
+        """See that another thread has these files, and delete it."""
+        for path, entry in files.items():
+            found = await self._content(path, thread=name, patient=patient)
+            if not isinstance(found, Failed) and not entry.copy().seen(found):
+                self._wrong(f"{name}, a copy, has {_shown(found)} at {path} instead of {_shown(entry.known)}")
+        await self._delete(name)
+
     async def _rest(self) -> None:
         """Call nothing until the sandbox is stopped for being idle, and was for a while."""
-        self._awake.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._idle_s * self._random.uniform(0.8, 2.5)):
-                await self._over.wait()
-        self._awake.set()
+        async with self._quiet:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._idle_s * self._random.uniform(0.8, 2.5)):
+                    await self._over.wait()
 
     async def _short_life(self) -> None:
         """Have another thread, with a file, and delete it: what was acknowledged as deleted is gone."""
-        self._count += 1
-        name = f"{self.name}-{self._count}"
-        self.names.append(name)
-        if isinstance(await self._ask("write_file", lambda one: one.write_file(name, _LOG, b"short")), Failed):
-            return
+        name = self._other_name()
+        await self._ask("create_sandbox", lambda one: one.create_sandbox(name))
+        if not isinstance(await self._ask("write_file", lambda one: one.write_file(name, _LOG, b"short")), Failed):
+            await self._delete(name)
+
+    async def _delete(self, name: str) -> None:
         gone = await self._ask("delete_sandbox", lambda one: one.delete_sandbox(name), frozenset({"NOT_FOUND"}))
         # Not found is what is gone already, by an attempt whose answer was lost.
         if not isinstance(gone, Failed) or (gone.error is not None and gone.error.reason == "NOT_FOUND"):
             self.names.remove(name)
+
+    def _other_name(self) -> str:
+        """Return the name of a thread that there is from now on, for all that anybody knows."""
+        self._count += 1
+        self.names.append(f"{self.name}-{self._count}")
+        return self.names[-1]
+
+    def _files_now(self) -> dict[str, FileEntry]:
+        return {path: entry.copy() for path, entry in self.ledger.files.items()}
 
     # --- how it asks ---
 
@@ -243,12 +331,17 @@ class ThreadLoad:
             return Failed(None)
 
     async def _ask(
-        self, what: str, call: Callable[[Client], Awaitable[_Value]], reasons: frozenset[str] = frozenset()
+        self,
+        what: str,
+        call: Callable[[Client], Awaitable[_Value]],
+        reasons: frozenset[str] = frozenset(),
+        *,
+        at: Client | None = None,
     ) -> _Value | Failed:
         """Make a call at one of the gateways; `reasons` are those that it may be refused for besides the usual ones."""
         try:
             async with asyncio.timeout(_HANG_S):
-                found = await call(self._random.choice(self._clients))
+                found = await call(at or self._random.choice(self._clients))
         except AirlockError as error:
             self._report.counts[f"{what}: {error.reason}"] += 1
             if error.reason not in _REASONS | reasons:

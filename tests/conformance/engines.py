@@ -15,18 +15,17 @@ from typing import cast
 import pytest
 import pytest_asyncio
 
+from gateway.composition.engines_around import engines_around
 from gateway.policy.document import QuotasSection
 from gateway.quotas import Quotas
-from gateway.sandboxes.counted_creation import counted_creation
 from gateway.storage.quota_store import Hold, QuotaStore, Take
-from gateway.telemetry.observed_sandboxes import observed_engine
 from sandbox.docker.docker_engine import DockerEngine
 from sandbox.docker.docker_requests import DockerRequests
-from sandbox.docker.image_pulls import ImagePulls, pulling_engine
-from sandbox.engine import Engine, Sandbox, SandboxSpec
-from sandbox.fair_creation import fair_creation
+from sandbox.docker.image_pulls import ImagePulls
+from sandbox.engine import Engine, is_new
 from sandbox.memory.memory_engine import MemoryEngine
 from sandbox.pooled_engine import PooledEngine
+from sandbox.sandbox import Sandbox, SandboxSpec
 from sandbox.spares import SpareKind, Spares
 from sandbox.transition import Transition
 from tests.docker_state import containers_of, volumes_of
@@ -40,10 +39,13 @@ def only(kind: str, reason: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("kind", [kind], indirect=True)
 
 
+Innermost = DockerEngine | MemoryEngine
+
+
 class Ground(ABC):
     """Where the engines of one gateway stand: each that is made is another process of it."""
 
-    def __init__(self, directory: Path, around: Callable[[Engine], Engine] = lambda engine: engine) -> None:
+    def __init__(self, directory: Path, around: Callable[[Innermost], Engine] = lambda engine: engine) -> None:
         self.directory = directory
         self._around = around
         self._made: list[Engine] = []
@@ -71,14 +73,14 @@ class Ground(ABC):
         assert self.left() == []
 
     @abstractmethod
-    def _engine(self) -> Engine: ...
+    def _engine(self) -> Innermost: ...
     @abstractmethod
     def left(self) -> list[str]:
         """Return what there is of sandboxes, workspaces and channels, seen from outside."""
 
 
 class DockerGround(Ground):
-    def __init__(self, directory: Path, around: Callable[[Engine], Engine] = lambda engine: engine) -> None:
+    def __init__(self, directory: Path, around: Callable[[Innermost], Engine] = lambda engine: engine) -> None:
         super().__init__(directory, around)
         self.instance = instance_id()
 
@@ -104,11 +106,18 @@ class MemoryGround(Ground):
         return [str(path.relative_to(self.directory)) for path in places]
 
 
-def _around(engine: Engine) -> Engine:
-    """Return every engine around an engine that there is, in the order of gateway/composition/sandboxes.py."""
-    pulls = ImagePulls(DockerRequests("unix:///nonexistent/docker.sock"))
-    observed = observed_engine(pulling_engine(_pooled(engine), pulls), watching().telemetry)
-    return counted_creation(observed, Quotas(cast(QuotaStore, _NeverFull())), _quotas_of)
+def _around(engine: Innermost) -> Engine:
+    """Return an engine with all that a gateway has around it; its new sandboxes are all from the pool."""
+    around, pool = engines_around(
+        engine,
+        pooled=lambda inner: _AlwaysReady(inner, engine),
+        pulls=ImagePulls(DockerRequests("unix:///nonexistent/docker.sock")),
+        telemetry=watching().telemetry,
+        quotas=Quotas(cast(QuotaStore, _NeverFull())),
+        quotas_of=_quotas_of,
+    )
+    assert isinstance(pool, _AlwaysReady)
+    return around
 
 
 class _NeverFull:
@@ -128,18 +137,15 @@ async def _quotas_of(tenant: str) -> QuotasSection:
     return QuotasSection(sandboxes_per_minute=1_000)
 
 
-def _pooled(engine: Engine) -> Engine:
-    """Return an engine whose new sandboxes are all from the pool, made for each right before it is asked for."""
-    return cast(Engine, _AlwaysReady(fair_creation(engine), cast(Spares, engine)))
-
-
 class _AlwaysReady(PooledEngine):
+    """A pool whose spares are made right before they are asked for."""
+
     def __init__(self, engine: Engine, spares: Spares) -> None:
         super().__init__(engine, spares, limit=1)
         self._turn = asyncio.Lock()
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
-        if self.has(spec) or self.stopped(spec) is not None:
+        if not is_new(self, spec):
             return await super().create(spec)
         async with self._turn:
             kind = SpareKind.of(spec)
@@ -155,8 +161,8 @@ class _AlwaysReady(PooledEngine):
 _GROUNDS: dict[str, Callable[[Path], Ground]] = {
     "docker": DockerGround,
     "memory": MemoryGround,
-    "around": lambda directory: MemoryGround(directory, _around),
-    "docker-pooled": lambda directory: DockerGround(directory, _pooled),
+    "docker-around": lambda directory: DockerGround(directory, _around),
+    "memory-around": lambda directory: MemoryGround(directory, _around),
 }
 
 

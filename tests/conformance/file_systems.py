@@ -16,9 +16,9 @@ import pytest_asyncio
 
 from agent.filesystem import FileSystem
 from sandbox.docker.docker_engine import DockerEngine
-from sandbox.engine import Sandbox
 from sandbox.filesystem import WORKSPACE
 from sandbox.local_fs import LocalFS
+from sandbox.sandbox import Sandbox
 from tests.integration.sandbox.live_engine import LIMITS, run, spec, text
 
 HOME = f"{WORKSPACE}/case"

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from agent.filesystem import FileSystem
-from sandbox.engine import Sandbox
 from sandbox.errors import (
     Conflict,
     FileError,
@@ -21,6 +20,7 @@ from sandbox.errors import (
 )
 from sandbox.filesystem import WORKSPACE
 from sandbox.local_fs import LocalFS
+from sandbox.sandbox import Sandbox
 from tests.conformance.file_systems import HOME, content, names
 from tests.integration.sandbox.live_engine import run
 

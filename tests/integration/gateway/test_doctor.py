@@ -41,6 +41,23 @@ def test_doctor_loads_the_configuration_it_is_given(tmp_path: Path) -> None:
     assert "default.yaml" in findings["configuration"]["mend"]
 
 
+def test_doctor_looks_at_where_files_are_kept(tmp_path: Path) -> None:
+    home = make_home(tmp_path / "home")
+    looked = airlock("doctor", "--config", str(home.config), "--json", check=False)
+    findings = {one["what"]: one for one in json.loads(looked.stdout)["findings"]}
+    assert (findings["reserve"]["state"], findings["snapshots"]["state"]) == ("ok", "ok")
+    written = home.config.read_text(encoding="utf-8")
+    written += "snapshots_dir: /proc/snapshots\n"
+    assert "\nsandbox:" in written
+    home.config.write_text(
+        written.replace("\nsandbox:", "\nsandbox:\n  disk_reserve_mib: 100000000", 1), encoding="utf-8"
+    )
+    looked = airlock("doctor", "--config", str(home.config), "--json", check=False)
+    findings = {one["what"]: one for one in json.loads(looked.stdout)["findings"]}
+    assert (findings["reserve"]["state"], findings["snapshots"]["state"]) == ("failed", "failed")
+    assert "snapshots_dir" in findings["snapshots"]["mend"]
+
+
 def test_doctor_tries_each_runtime_that_a_policy_asks_for(tmp_path: Path) -> None:
     home = make_home(tmp_path / "home")
     policy = "version: 1\ndescription: x\nsandbox: {image: airlock-sandbox, runtime: runsc}\n"

@@ -15,6 +15,7 @@ import pytest
 from gateway.client import Client
 from gateway.config import Config
 from gateway.errors import NotFound, SandboxBusy
+from sandbox.docker.container_config import container_name
 from tests.docker_state import containers_of, volumes_of
 from tests.gateway_process import AIRLOCK, airlock, make_home, served
 from tests.integration.gateway.conftest import Pair
@@ -72,12 +73,11 @@ async def test_what_a_sandbox_uses_is_what_was_done_in_it(client: Client) -> Non
     assert limits == (1024 * MIB, 512, 1.0)
     assert idle.workspace is not None
     assert idle.tmp is not None
-    assert (idle.workspace.used_bytes, idle.workspace.partial, idle.workspace.limit_bytes) == (
-        3_001_000,
-        False,
-        2048 * MIB,
-    )
-    assert (idle.tmp.used_bytes, idle.tmp.partial, idle.tmp.limit_bytes) == (500_000, False, 256 * MIB)
+    # By blocks of the disk, of directories as well.
+    assert 3_001_000 <= idle.workspace.used_bytes < 3_001_000 + 64 * 1024
+    assert (idle.workspace.partial, idle.workspace.limit_bytes) == (False, 2048 * MIB)
+    assert 500_000 <= idle.tmp.used_bytes < 500_000 + 64 * 1024
+    assert (idle.tmp.partial, idle.tmp.limit_bytes) == (False, 256 * MIB)
     assert idle.cpu_s is not None
     assert idle.memory_bytes is not None
     assert idle.pids is not None
@@ -148,12 +148,34 @@ async def test_a_history_comes_to_its_end_though_whoever_made_it_was_killed(tmp_
     assert containers_of(home.instance) == volumes_of(home.instance) == []
 
 
-async def test_files_that_nobody_may_read_are_told_as_a_part(client: Client) -> None:
-    hide = "mkdir hidden && echo x > hidden/y && chmod 000 hidden"
+async def test_one_that_dies_while_nobody_uses_it_is_told_to_have_failed_and_why_and_then_to_be_removed(
+    pair: Pair, client: Client
+) -> None:
+    await client.write_file("dies", "/workspace/x", b"kept")
+    was = await client.get_sandbox("dies")
+    watching = client.watch_sandbox_transitions(thread="dies", after_id=0)
+    told = [await anext(watching), await anext(watching)]
+    await asyncio.to_thread(
+        subprocess.run, ["docker", "kill", container_name(pair.home.instance, was.id)], check=True, capture_output=True
+    )
+    told.append(await anext(watching))
+    assert [one.state for one in told] == ["creating", "running", "failed"]
+    assert told[-1].reason == "its container ended with exit code 137 (SIGKILL)"
+    assert (await client.get_sandbox("dies")).state == "failed"
+    assert await client.read_file("dies", "/workspace/x") == b"kept"
+    told += [await anext(watching) for _ in range(3)]
+    assert [one.state for one in told if one.sandbox_id == was.id][3:] == ["removed"]
+    assert [one.state for one in told if one.sandbox_id != was.id] == ["creating", "running"]
+    await client.delete_sandbox("dies")
+
+
+async def test_files_that_nobody_may_read_and_more_than_anybody_reads_are_counted_all_the_same(client: Client) -> None:
+    hide = "mkdir hidden && cd hidden && head -c 3000000 /dev/zero > y && seq 5000 | xargs touch && chmod 000 ."
     await client.call_tool("execute", {"command": hide}, thread="hidden")
     found = await client.get_sandbox_stats("hidden")
     assert found.workspace is not None
-    assert found.workspace.partial
+    assert found.workspace.used_bytes >= 3_000_000
+    assert not found.workspace.partial
     await client.delete_sandbox("hidden")
 
 
@@ -191,6 +213,11 @@ def test_the_command_line_shows_states_and_follows_what_becomes_of_them(pair: Pa
     first = json.loads(told[0])
     assert (first["sandbox_id"], first["thread"]) == (made["id"], "followed")
     assert first["state"] in ("idle_stopped", "running")
+    again = [*follow, "--after", str(first["id"] - 1)]
+    with subprocess.Popen(again, env={**os.environ, **env}, stdout=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        assert json.loads(following.stdout.readline()) == first
+        following.terminate()
     stopped = json.loads(airlock("sandbox", "stop", "followed", "--json", env=env).stdout)
     assert (stopped["state"], stopped["stops_at"]) == ("idle_stopped", None)
     assert stopped["removes_at"] > stopped["stopped_since"]

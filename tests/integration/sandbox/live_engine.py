@@ -13,9 +13,9 @@ import pytest
 import pytest_asyncio
 
 from sandbox.docker.docker_engine import DockerEngine
-from sandbox.engine import SandboxLimits, SandboxSpec
 from sandbox.filesystem import ExecResult
 from sandbox.protocols import Shell
+from sandbox.sandbox import SandboxLimits, SandboxSpec
 from tests.docker_state import containers_of, volumes_of
 
 IMAGE = "airlock-sandbox"

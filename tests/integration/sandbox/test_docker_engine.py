@@ -133,7 +133,7 @@ async def test_a_runtime_image_of_another_release_is_refused_before_anything_of_
         for ask in (engine.prepare(), engine.create(spec())):
             with pytest.raises(SandboxUnavailable, match=r"another release.*build is 000000000000.*make setup"):
                 await ask
-        assert await engine.owned() == []
+        assert await engine.owned() == {}
         await engine.close()
     assert list(tmp_path.iterdir()) == []
 

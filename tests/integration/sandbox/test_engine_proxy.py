@@ -52,7 +52,7 @@ async def test_a_sandbox_s_whole_life_goes_through_the_proxy(engine: DockerEngin
     await engine.describe()
     sandbox = await engine.create(spec("proxied"))
     assert text(await run(sandbox.shell, "echo here > /workspace/a; cat /workspace/a")) == "here\n"
-    (live,) = await engine.live("tenant-a")
+    (live,) = await engine.listed("tenant-a")
     assert live.id == sandbox.id
     used = await engine.usage(live)
     assert used is not None
@@ -80,7 +80,7 @@ async def test_what_the_pool_asks_for_goes_through_the_proxy(engine: DockerEngin
     sandbox = await engine.claim(spare, spec("pooled"))
     assert sandbox is not None
     assert text(await run(sandbox.shell, "echo here > a; cat a")) == "here\n"
-    assert [one.id for one in await engine.live("tenant-a")] == [sandbox.id]
+    assert [one.id for one in await engine.listed("tenant-a")] == [sandbox.id]
     assert await engine.reconcile() == []
     assert await engine.save_workspace(spec("pooled"), tree_of)
     assert await engine.remove_all_of("tenant-a") == 1
@@ -134,3 +134,32 @@ def test_a_workspace_s_files_go_through_as_a_stream_and_what_is_never_started_is
         client.remove_container(carrier, force=True)
         client.remove_volume(workspace_volume("i", asked.tenant, asked.thread))
         client.close()
+
+
+def test_no_file_of_the_host_is_reached_through_a_container_s_files(proxy: str, tmp_path: Path) -> None:
+    """Engine 20.10 mounts the container's mounts on the host for an archive, and follows what is a link by then."""
+    client = docker.APIClient(base_url=proxy, version="auto")
+    direct = docker.APIClient(version="auto")
+    channel, secret = tmp_path / "channels" / "abc", tmp_path / "secret"
+    channel.mkdir(parents=True)
+    secret.mkdir()
+    (secret / "shadow").write_text("root")
+    labels = {"airlock.kind": "carrier", "airlock.instance": instance_id()}
+    mounts = [{"Type": "bind", "Source": str(channel), "Target": "/run/airlock"}]
+    host = {"NetworkMode": "none", "Mounts": mounts}
+    body = {"Image": IMAGE, "Entrypoint": ["/never-started"], "Labels": labels, "HostConfig": host}
+    with pytest.raises(APIError, match="what is never started has one volume"):
+        client.create_container_from_config(body, f"airlock-{instance_id()}")
+    # One that an earlier release let through.
+    made = direct.create_container_from_config(body, f"airlock-{instance_id()}")["Id"]
+    try:
+        channel.rmdir()
+        channel.symlink_to(secret)
+        with pytest.raises(APIError, match="403"):
+            client.get_archive(made, "/run/airlock/shadow")
+        with pytest.raises(APIError, match="403"):
+            client.put_archive(made, "/run/airlock", b"")
+    finally:
+        direct.remove_container(made, force=True)
+        client.close()
+        direct.close()

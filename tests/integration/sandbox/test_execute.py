@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from sandbox.docker.docker_engine import DockerEngine
-from sandbox.engine import Sandbox
+from sandbox.sandbox import Sandbox
 from tests.integration.sandbox.live_engine import LIMITS, run, spec, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -48,3 +48,27 @@ async def test_an_idle_sandbox_is_stopped_and_resumed_and_the_next_result_says_w
             assert "nobody used it; its background processes (1) ended" in reasons
             assert "idle_stopped" in airlock("sandbox", "history", env=env).stdout
     assert containers_of(home.instance) == [], "with the last gateway goes what is stopped, too"
+
+
+async def test_what_ended_is_said_to_the_first_command_also_after_another_stop_a_file_call_and_a_restart(
+    tmp_path: Path,
+) -> None:
+    home = make_home(tmp_path / "home")
+    home.configure(sandbox={"idle_timeout_s": 1, "on_stop": "keep", "keep_workspaces": True})
+    with served(home) as gateway:
+        async with Client(gateway.address, home.key) as client:
+            await client.start_process(["sleep", "1000"], thread="t", process_id="server")
+            assert (await states(client, 3))[-1] == "idle_stopped"
+            await client.write_file("t", "/workspace/a", b"kept\n")
+            assert (await states(client, 5))[3:] == ["running", "idle_stopped"]
+            await client.write_file("t", "/workspace/b", b"")
+    home.configure(sandbox={"idle_timeout_s": 600, "on_stop": "remove", "keep_workspaces": False})
+    with served(home) as gateway:
+        async with Client(gateway.address, home.key) as client:
+            first, second = [await client.call_tool("execute", {"command": "cat a"}, thread="t") for _ in range(2)]
+            assert first.content == second.content == "kept\n"
+            assert first.note == (
+                "[the sandbox was stopped before this: its background processes (1) ended, and /tmp was empty then]"
+            )
+            assert second.note == ""
+    assert containers_of(home.instance) == []

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 import pytest
 
 from sandbox.docker.docker_engine import DockerEngine
-from sandbox.engine import Sandbox
 from sandbox.errors import NotFound, SandboxUnavailable
+from sandbox.sandbox import Sandbox
 from tests.docker_state import volumes_of
 from tests.integration.sandbox.live_engine import IMAGE, instance_id, run, spec, text
 from tests.integration.sandbox.made_images import busybox, image

@@ -20,9 +20,9 @@ from sandbox.docker import docker_spares
 from sandbox.docker.container_config import container_name
 from sandbox.docker.docker_engine import DockerEngine
 from sandbox.docker.greeting import introduced
-from sandbox.engine import Engine, Sandbox, SandboxSpec
 from sandbox.owner import owner_of
 from sandbox.pooled_engine import PooledEngine
+from sandbox.sandbox import Sandbox, SandboxSpec
 from sandbox.spares import SpareKind, SpareRefused
 from sandbox.v1.channel_pb2 import Posture
 from tests.docker_state import containers_of, volumes_of
@@ -109,14 +109,14 @@ async def test_a_spare_is_nobodys_until_it_is_claimed_and_then_one_threads_for_g
     engine = processes.engine()
     spare = await engine.make_spare(KIND)
     assert not engine.owners()
-    assert await engine.live("tenant-a") == []
+    assert await engine.listed("tenant-a") == []
     assert set(inspected(processes, spare.id)["Config"]["Labels"]) & {"airlock.tenant", "airlock.thread"} == set()
     asked = dataclasses.replace(spec("first"), env={"SECRET": "s3cret"})
     sandbox = await engine.claim(spare, asked)
     assert sandbox is not None
     assert (sandbox.id, sandbox.spec, sandbox.alive) == (spare.id, asked, True)
     assert engine.owners() == [owner_of(asked)]
-    assert [one.id for one in await engine.live("tenant-a")] == [spare.id]
+    assert [one.id for one in await engine.listed("tenant-a")] == [spare.id]
     assert text(await run(sandbox.shell, 'echo "$SECRET"; echo mine > file')) == "s3cret\n"
     assert "s3cret" not in json.dumps(inspected(processes, spare.id))
     with pytest.raises(SpareRefused):
@@ -219,7 +219,7 @@ async def test_a_spare_that_is_held_by_less_than_its_thread_asks_is_refused(
 
 async def test_a_dead_spare_is_refused_and_the_pool_makes_another(processes: Processes) -> None:
     engine = processes.engine()
-    pool = PooledEngine(cast(Engine, engine), engine, limit=1)
+    pool = PooledEngine(engine, engine, limit=1)
     pool.keep(KIND, 1)
     await pool.tend()
     (spare,) = engine._spares

@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from gateway.client import Client
 from sandbox.docker.docker_engine import DockerEngine
-from sandbox.engine import Sandbox
+from sandbox.sandbox import Sandbox
 from tests.docker_state import containers_of, volumes_of
 from tests.gateway_process import make_home, served
 from tests.integration.sandbox.live_engine import (
@@ -166,7 +166,7 @@ async def test_a_sandbox_made_for_other_limits_is_replaced_with_the_same_files(
     await engine.reconcile()
     sandbox = await engine.create(dataclasses.replace(spec("left"), **changes))
     assert sandbox.id != left.id
-    assert await engine.owned() == [sandbox.id]
+    assert [*await engine.owned()] == [sandbox.id]
     assert (await sandbox.processes.list()).processes == ()
     assert (await sandbox.files.stat("/workspace/a")).size_bytes == 1
 
@@ -225,7 +225,7 @@ async def test_of_two_sandboxes_of_one_thread_the_newer_one_stays(restarts: Rest
     assert older.id != newer.id
     engine = restarts.engine()
     assert [left.id for left in await engine.reconcile()] == [newer.id]
-    assert await engine.owned() == [newer.id]
+    assert [*await engine.owned()] == [newer.id]
 
 
 async def test_a_caller_that_gives_up_while_it_is_taken_over_loses_nothing(restarts: Restarts) -> None:

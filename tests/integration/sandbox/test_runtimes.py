@@ -14,7 +14,7 @@ import pytest
 
 from sandbox.docker.docker_engine import DockerEngine
 from sandbox.docker.posture import weaknesses
-from sandbox.engine import Sandbox
+from sandbox.sandbox import Sandbox
 from tests.integration.sandbox.live_engine import LIMITS, RUNTIME_IMAGE, instance_id, removed, run, spec, text
 
 # Every way by which tool code could get at the daemon; each line that it prints is a door that was open.
@@ -100,11 +100,15 @@ async def test_a_sandbox_of_runsc_does_what_others_do_and_comes_back_after_a_sto
     await sandbox.files.mkdir("/workspace/d/e")
     await sandbox.files.rename("/workspace/a", "/workspace/d/e/b")
 
+    disk = (await sandbox.health(count_disk=True)).workspace
+    assert disk is not None
+    assert (disk.files >= 4, disk.partial) == (True, False)
+
     await _start(sandbox, "counting", b"echo begun; sleep 4711")
     await _start(sandbox, "short", b"exit 5")
     assert (await sandbox.processes.wait("short", wait_s=20)).exit_code == 5
     assert [one.running for one in (await sandbox.processes.list()).processes] == [True, False]
-    (live,) = await gvisor.live(asked.tenant)
+    (live,) = await gvisor.listed(asked.tenant)
     used = await gvisor.usage(live)
     assert used is not None
     assert (used.memory_limit_bytes, used.pids) == (LIMITS.memory_bytes, None)
@@ -113,7 +117,7 @@ async def test_a_sandbox_of_runsc_does_what_others_do_and_comes_back_after_a_sto
     assert await gvisor.stop_idle(sandbox.id)
     assert gvisor.stopped(asked) == sandbox.id
     again = await gvisor.create(asked)
-    assert (again.id, again.ended_processes) == (sandbox.id, 1)
+    assert (again.id, again.take_ended_processes()) == (sandbox.id, 1)
     assert (await again.files.stat("/workspace/d/e/b")).size_bytes == len(b"one\nthree\n")
 
 

@@ -16,6 +16,7 @@ import pytest_asyncio
 
 from sandbox.docker.docker_engine import DockerEngine
 from sandbox.errors import SandboxBusy, SandboxUnavailable
+from sandbox.owner import owner_by_name
 from sandbox.sandbox_keeper import SandboxKeeper
 from tests.docker_state import containers_of, volumes_of
 from tests.integration.sandbox.live_engine import LIMITS, RUNTIME_IMAGE, instance_id, kill, run, spec, text
@@ -126,13 +127,13 @@ async def test_a_sandbox_is_stopped_for_all_processes_when_no_call_is_under_way_
         with pytest.raises(SandboxBusy):
             await engine.stop("tenant-a", "t")
         assert text(await run(busy.shell, "echo on")) == "on\n"
-    (live,) = await engine.live("tenant-a")
-    assert await engine.live("tenant-b") == []
+    (live,) = await engine.listed("tenant-a")
+    assert await engine.listed("tenant-b") == []
     stopped = await engine.stop("tenant-a", "t")
     assert stopped is not None
     assert (stopped.id, stopped.thread, stopped.state) == (live.id, "t", "idle_stopped")
     assert await engine.stop("tenant-a", "t") == stopped
-    assert (engine.owners(), await engine.live("tenant-a")) == ([], [])
+    assert (engine.owners(), await engine.listed("tenant-a")) == ([], [stopped])
     # Both had connections to it a moment ago: neither has an error.
     for keeper in (one, other):
         assert await said(keeper, "ls /workspace /tmp") == "/tmp:\n\n/workspace:\nkept\n"
@@ -151,11 +152,18 @@ async def test_another_spec_replaces_a_sandbox_once_no_process_has_calls_in_it(s
     assert len(containers_of(shared.instance)) == 1
 
 
-async def test_a_dead_sandbox_is_replaced_once_for_all_processes(shared: Shared) -> None:
-    (_, one), (_, other) = shared.process(), shared.process()
+async def test_a_dead_sandbox_is_listed_with_its_reason_and_replaced_once_for_all_processes(shared: Shared) -> None:
+    (engine, one), (_, other) = shared.process(), shared.process()
     for keeper in (one, other):
         await said(keeper, "true")
     subprocess.run(["docker", "kill", *containers_of(shared.instance)], check=True, capture_output=True)
+    (dead,) = await engine.listed("tenant-a")
+    assert (dead.state, dead.reason) == ("failed", "its container ended with exit code 137 (SIGKILL)")
+    remover = await engine._enter_existing(owner_by_name("tenant-a", "t"))
+    assert remover is not None
+    (dead,) = await engine.listed("tenant-a")
+    assert (dead.state, dead.reason) == ("failed", ""), "who is at work on it may just remove it"
+    remover.close()
     shared.now_s = 10.0
     assert list(await asyncio.gather(said(one, "echo 1"), said(other, "echo 2"))) == ["1\n", "2\n"]
     assert len(containers_of(shared.instance)) == 1

@@ -15,8 +15,10 @@ import pytest_asyncio
 
 from sandbox.docker import docker_requests
 from sandbox.docker.docker_engine import DockerEngine
-from sandbox.engine import Sandbox
 from sandbox.errors import EngineUnavailable
+from sandbox.filesystem import ExecResult
+from sandbox.sandbox import Sandbox
+from sandbox.sandbox_keeper import GRACE_S, SandboxKeeper
 from sandbox.thread_lock import ThreadLock
 from sandbox.transition import Transition
 from tests.docker_state import containers_of, volumes_of
@@ -33,6 +35,11 @@ from tests.integration.sandbox.live_engine import (
 from tests.sandbox_keeper import make_keeper
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+# A background process, but for what it is called and runs.
+BACKGROUND: dict[str, Any] = dict.fromkeys(("terminal", "stdin", "merge_stderr"), False)
+BACKGROUND |= {"env": {}, "cwd": "", "timeout_s": None}
 
 
 class Processes:
@@ -122,14 +129,15 @@ async def test_a_stopped_sandbox_uses_no_memory_is_not_live_and_is_started_with_
     assert await engine.stop_idle(sandbox.id)
     assert (processes.running(), processes.stopped) == (0, 1)
     assert (sandbox.alive, engine.has(spec("t")), engine.owners()) == (False, False, [])
-    assert (await engine.find(spec("t")), await engine.live("tenant-a")) == (None, [])
+    assert await engine.find(spec("t")) is None
+    assert [(one.id, one.state) for one in await engine.listed("tenant-a")] == [(sandbox.id, "idle_stopped")]
     assert (await run(sandbox.shell, "true")).outcome == "daemon_lost"
     again = await resumed(engine, sandbox)
-    assert (again.ended_processes, (await again.processes.list()).processes) == (1, ())
+    assert (again.take_ended_processes(), (await again.processes.list()).processes) == (1, ())
     assert (processes.running(), processes.stopped) == (1, 0)
-    assert [one.id for one in await engine.live("tenant-a")] == [again.id]
+    assert [(one.id, one.state) for one in await engine.listed("tenant-a")] == [(again.id, "running")]
     assert await engine.stop_idle(again.id)
-    assert (await resumed(engine, again)).ended_processes == 0
+    assert (await resumed(engine, again)).take_ended_processes() == 0
 
 
 async def test_what_no_call_uses_is_stopped_by_its_keeper_and_lent_again(processes: Processes) -> None:
@@ -169,7 +177,7 @@ async def test_what_is_not_fit_to_be_started_is_replaced_and_its_files_are_found
         (processes.channels / was.id / "daemon.sock").unlink()
         (processes.channels / was.id / "daemon.sock").mkdir()
     sandbox = await engine.create(asked)
-    assert (sandbox.id == was.id, sandbox.ended_processes) == (False, 0)
+    assert (sandbox.id == was.id, sandbox.take_ended_processes()) == (False, 0)
     assert text(await run(sandbox.shell, "cat /workspace/a")) == "kept\n"
     assert len(containers_of(processes.instance)) == 1
 
@@ -321,11 +329,10 @@ async def test_a_sandbox_past_its_lifetime_is_replaced_once_nobody_uses_it(proce
     now_s = 0.0
     keeper = make_keeper(engine, stopped_timeout_s=3600, clock=lambda: now_s)
     async with keeper.acquire(spec("t")) as first:
+        await first.processes.start("p", [b"/bin/sleep", b"1000"], **BACKGROUND)
         processes.now_s += 100
-        async with keeper.acquire(spec("t")) as same:
-            assert same.id == first.id
     async with keeper.acquire(spec("t")) as second:
-        assert second.id != first.id
+        assert (second.id != first.id, second.take_ended_processes()) == (True, 1)
     now_s += 300
     keeper.sweep()
     await keeper.settled()
@@ -333,3 +340,46 @@ async def test_a_sandbox_past_its_lifetime_is_replaced_once_nobody_uses_it(proce
     async with keeper.acquire(spec("t")) as third:
         assert third.id != second.id, "its life goes on while it is stopped"
     await keeper.close()
+
+
+async def test_past_the_lifetime_no_call_begins_whichever_process_has_calls_and_those_that_stay_are_ended(
+    processes: Processes,
+) -> None:
+    one, other = (make_keeper(processes.engine(lifetime_s=100), stopped_timeout_s=3600) for _ in range(2))
+
+    async def call(keeper: SandboxKeeper, command: str) -> tuple[str, ExecResult]:
+        async with keeper.acquire(spec("t")) as sandbox:
+            return sandbox.id, await run(sandbox.shell, command)
+
+    first, _ = await call(other, "true")  # it has it at hand, and so the other one has calls in what it has
+    staying = asyncio.create_task(call(one, "touch /workspace/begun; exec sleep 1000"))
+    while (await call(other, "cat /workspace/begun"))[1].exit_code:
+        await asyncio.sleep(0.05)
+    processes.now_s += 100
+    nexts = [asyncio.create_task(call(keeper, "true")) for keeper in (one, other)]
+    _, waiting = await asyncio.wait(nexts, timeout=1)
+    assert len(waiting) == 2, "they wait for the call that stays"
+    processes.now_s += GRACE_S
+    (second, ended), (same, done) = [await each for each in nexts]
+    assert (second == same != first, ended.exit_code, done.exit_code) == (True, 0, 0)
+    assert (await staying)[1].outcome == "daemon_lost"
+    assert [one.reason for one in processes.told if one.sandbox == first][-1] == (
+        "calls in it went on for long after its lifetime"
+    )
+    for keeper in (one, other):
+        await keeper.close()
+
+
+async def test_what_ended_is_told_by_the_process_after_the_one_that_started_it_again(processes: Processes) -> None:
+    before = processes.engine()
+    sandbox = await before.create(spec("t"))
+    await sandbox.processes.start("p", [b"/bin/sleep", b"1000"], **BACKGROUND)
+    assert await before.stop_idle(sandbox.id)
+    started = await before.create(spec("t"))
+    await started.files.write("/workspace/a", b"no command, and so nobody is told")
+    kill(before)
+    engine = processes.engine()
+    await engine.reconcile()
+    found = await engine.create(spec("t"))
+    assert (found.id, found.take_ended_processes()) == (sandbox.id, 1)
+    assert (await processes.engine().create(spec("t"))).take_ended_processes() == 0

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def test_the_engine_and_the_daemon_tell_the_same(engine: DockerEngine) -> None:
     sandbox = await engine.create(spec("counted", "tenant-counted"))
     await run(sandbox.shell, "head -c 20000000 /dev/zero > /tmp/held")
-    (live,) = await engine.live("tenant-counted")
+    (live,) = await engine.listed("tenant-counted")
     before, told, after = await read_usage(sandbox), await engine.usage(live), await read_usage(sandbox)
     assert before is not None
     assert told is not None

@@ -9,9 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
+from sandbox.docker import docker_requests
 from sandbox.docker.docker_engine import DockerEngine
-from sandbox.errors import NoSpace, SandboxBusy, WorkspaceIncomplete
-from sandbox.workspace_archive import Contents, WorkspaceEntry
+from sandbox.errors import NoSpace, SandboxBusy, SandboxUnavailable, TooLarge, WorkspaceIncomplete
+from sandbox.workspace_archive import ArchiveBroken, Contents, WorkspaceEntry
 from tests.docker_state import volumes_of
 from tests.integration.sandbox.live_engine import LIMITS, run, spec, text
 
@@ -131,6 +132,96 @@ async def test_what_breaks_off_leaves_no_half_of_it(engine: DockerEngine) -> Non
     await engine.remove(again.id)
 
 
+async def test_a_save_that_ends_early_says_why_at_once_and_holds_nobody_up(engine: DockerEngine) -> None:
+    """An engine that writes to nobody keeps the container that it reads, whoever asks for that to be removed."""
+    mib = 1024 * 1024
+    large = dataclasses.replace(spec("large"), limits=dataclasses.replace(LIMITS, workspace_bytes=256 * mib))
+    sandbox = await engine.create(large)
+    # More than any socket holds.
+    assert (await run(sandbox.shell, f"head -c {100 * mib} /dev/zero > big")).exit_code == 0
+
+    def refused(contents: Contents) -> None:
+        for entry, content in contents:
+            if entry.kind == "file":
+                next(content)
+                raise TooLarge("too much")
+
+    async with asyncio.timeout(50):
+        for _ in range(2):
+            with pytest.raises(TooLarge, match="too much"):
+                await engine.save_workspace(large, refused)
+        sizes = await engine.save_workspace(large, lambda contents: [sum(map(len, piece)) for _, piece in contents])
+    assert sizes == [0, 100 * mib]
+    assert await _carriers(engine) == 0
+    await engine.remove(sandbox.id)
+
+
+async def test_what_clears_up_after_a_stream_does_not_replace_what_it_ended_with(
+    engine: DockerEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = await engine.create(spec("unclear"))
+    await engine.remove(sandbox.id)
+    removed: list[str] = []
+
+    def refused(client: docker_requests.Client, name: str) -> None:
+        removed.append(threading.current_thread().name)
+        raise SandboxUnavailable("it is stuck")
+
+    def broken(_: Contents) -> None:
+        raise LookupError("gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(docker_requests, "remove_container", refused)
+        with pytest.raises(LookupError, match="gone"):
+            await engine.save_workspace(spec("unclear"), broken)
+    assert await _carriers(engine) == 1
+    # In the threads of streams, of which no tenant has all: nobody else waits where an engine is stuck with one.
+    assert all("stream" in name for name in removed)
+    assert await engine.save_workspace(spec("unclear"), tree_of)
+    assert await _carriers(engine) == 0
+
+
+async def test_a_restore_that_breaks_off_says_why_at_once(engine: DockerEngine) -> None:
+    mib = 1024 * 1024
+
+    def broken() -> Contents:
+        yield WorkspaceEntry("half", "file", 0o600, 0, 200 * mib), (bytes(mib) for _ in range(100))
+        raise AssertionError("unreachable")
+
+    large = dataclasses.replace(spec("ends"), limits=dataclasses.replace(LIMITS, workspace_bytes=256 * mib))
+    async with asyncio.timeout(50):
+        with pytest.raises(ArchiveBroken, match="came with"):
+            await engine.replace_workspace(large, broken)
+        await engine.replace_workspace(large, giving({WorkspaceEntry("x", "file", 0o600, 0, 1): b"x"}))
+        assert await engine.save_workspace(large, tree_of)
+
+
+async def test_files_are_gone_before_their_volume_is_removed_but_not_those_that_are_in_use(
+    engine: DockerEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine makes no volume for anybody while it removes one with files in it."""
+    sandbox = await engine.create(spec("full"))
+    await run(sandbox.shell, "mkdir -p d/e && touch a d/e/b .c && ln -s / link")
+    with pytest.raises(SandboxUnavailable, match="in use"):
+        await engine.remove_workspace("tenant-a", "full")
+    assert text(await run(sandbox.shell, "ls -A | wc -l")) == "4\n"
+    await engine.remove(sandbox.id)
+
+    def refused(client: docker_requests.Client, name: str) -> bool:
+        raise SandboxUnavailable(f"{name} stays")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(docker_requests, "remove_volume", refused)
+        with pytest.raises(SandboxUnavailable, match="stays"):
+            await engine.remove_workspace("tenant-a", "full")
+    assert await _carriers(engine) == 0
+    emptied = await engine.save_workspace(spec("full"), tree_of)
+    assert emptied is not None
+    assert [entry.path for entry in emptied] == [""]
+    assert await engine.remove_workspace("tenant-a", "full")
+    assert not await engine.remove_workspace("tenant-a", "full")
+
+
 async def test_one_saves_at_a_time_and_who_gives_up_leaves_nothing(engine: DockerEngine) -> None:
     sandbox = await engine.create(spec("slow"))
     await run(sandbox.shell, "head -c 20000000 /dev/zero > big")
@@ -178,7 +269,7 @@ async def test_an_idle_stopped_sandbox_is_gone_when_its_files_are_replaced(engin
     await engine.replace_workspace(spec("asleep"), giving({WorkspaceEntry("new", "file", 0o600, 0, 0): b""}))
     assert engine.stopped(spec("asleep")) is None
     again = await engine.create(spec("asleep"))
-    assert (again.id != sandbox.id, again.ended_processes) == (True, 0)
+    assert (again.id != sandbox.id, again.take_ended_processes()) == (True, 0)
     assert text(await run(again.shell, "ls")) == "new\n"
     await engine.remove(again.id)
 

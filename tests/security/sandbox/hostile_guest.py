@@ -8,8 +8,8 @@ import subprocess
 import time
 
 from sandbox.docker.container_config import container_name
-from sandbox.engine import Sandbox
 from sandbox.filesystem import ExecResult
+from sandbox.sandbox import Sandbox
 from tests.integration.sandbox.live_engine import run, text
 
 # What an attack prints when it is at its worst.

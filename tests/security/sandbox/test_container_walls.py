@@ -12,8 +12,8 @@ import pytest_asyncio
 
 from sandbox.docker.container_config import CAPABILITIES, RUNTIME_DIRECTORY
 from sandbox.docker.docker_engine import DockerEngine
-from sandbox.engine import Sandbox
 from sandbox.errors import FileError, PostureTooWeak
+from sandbox.sandbox import Sandbox
 from tests.docker_state import containers_of
 from tests.integration.sandbox.live_engine import IMAGE, RUNTIME_IMAGE, instance_id, removed, run, spec, text
 

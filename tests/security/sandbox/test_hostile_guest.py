@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 
 from sandbox.docker.docker_engine import DockerEngine
-from sandbox.engine import SandboxLimits
 from sandbox.errors import NoSpace
+from sandbox.sandbox import SandboxLimits
 from tests.integration.sandbox.live_engine import run, spec
 from tests.security.sandbox.hostile_guest import Guest
 

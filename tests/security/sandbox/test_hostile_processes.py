@@ -12,12 +12,12 @@ import pytest
 
 from sandbox.channel import Channel
 from sandbox.channel_sandbox import ChannelSandbox
-from sandbox.engine import SandboxSpec
 from sandbox.errors import Conflict, DaemonLost, Exhausted, InputNotTaken, NotFound, SandboxError
 from sandbox.process import ProgramResult
 from sandbox.process_replies import PROCESSES_LIMIT
 from sandbox.remote_processes import RemoteProcesses
 from sandbox.remote_shell import RemoteShell
+from sandbox.sandbox import SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
 from tests.unit.sandbox.fake_daemon import Answer, Peer, always, fake_daemon
 
@@ -447,10 +447,25 @@ def sandbox_of(channel: Channel) -> ChannelSandbox:
         {"health": pb.HealthReply(calls=1, memory_bytes=HUGE)},
         {"health": pb.HealthReply(calls=1, memory_kills=HUGE)},
         {"health": pb.HealthReply(calls=1, pids_refused=HUGE)},
+        {"health": pb.HealthReply(calls=1, workspace=pb.DiskCount(size_bytes=HUGE))},
+        {"health": pb.HealthReply(calls=1, tmp=pb.DiskCount(files=HUGE))},
         {"entry": pb.Entry(name=b"a", type=pb.ENTRY_TYPE_FILE)},
         {"failure": pb.Failure(kind=pb.FAILURE_KIND_INTERNAL, message="not well\x1b[2J")},
     ],
-    ids=["no call", "calls", "processes", "pids", "uptime", "memory", "kills", "refused", "entry", "failure"],
+    ids=[
+        "no call",
+        "calls",
+        "processes",
+        "pids",
+        "uptime",
+        "memory",
+        "kills",
+        "refused",
+        "disk",
+        "files",
+        "entry",
+        "failure",
+    ],
 )
 async def test_health_that_none_can_have_ends_the_channel(tmp_path: Path, member: dict[str, object]) -> None:
     async with fake_daemon(tmp_path, always(**member)) as daemon:

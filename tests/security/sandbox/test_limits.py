@@ -14,7 +14,7 @@ import pytest_asyncio
 from sandbox.cgroup_usage import read_usage
 from sandbox.docker.container_config import container_name
 from sandbox.docker.docker_engine import DockerEngine
-from sandbox.engine import Sandbox, SandboxLimits
+from sandbox.sandbox import Sandbox, SandboxLimits
 from tests.integration.sandbox.live_engine import run, spec, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -15,8 +15,8 @@ import pytest
 import pytest_asyncio
 
 from sandbox.docker.docker_engine import DockerEngine
-from sandbox.engine import Sandbox
 from sandbox.errors import DaemonLost
+from sandbox.sandbox import Sandbox
 from tests.docker_state import containers_of, volumes_of
 from tests.integration.sandbox.live_engine import RUNTIME_IMAGE, instance_id, removed, run, spec
 

@@ -18,9 +18,9 @@ from gateway.storage.database import Database
 from gateway.storage.policy_store import OPERATOR, PolicyStore
 from gateway.tenant_agents import agents_of_all
 from gateway.tenants import Tenants, load_tenants
-from sandbox.engine import SandboxSpec
 from sandbox.errors import ImageRefused
 from sandbox.image_gate import image_gate
+from sandbox.sandbox import SandboxSpec
 from sandbox.sandbox_keeper import SandboxKeeper
 
 

@@ -3,11 +3,16 @@
 from agent.filesystem import FileSystem, Shell
 from sandbox.channel_sandbox import ChannelSandbox
 from sandbox.docker.docker_engine import DockerEngine
-from sandbox.engine import Engine, Sandbox
+from sandbox.engine import Engine
+from sandbox.engine_around import EngineAround
+from sandbox.keeper import Keeper
+from sandbox.keeper_around import KeeperAround
 from sandbox.local_fs import LocalFS
 from sandbox.memory.memory_engine import MemoryEngine
 from sandbox.remote_fs import RemoteFS
 from sandbox.remote_shell import RemoteShell
+from sandbox.sandbox import Sandbox
+from sandbox.sandbox_keeper import SandboxKeeper
 from sandbox.spares import Spares
 
 
@@ -33,6 +38,18 @@ def engine(docker: DockerEngine) -> Engine:
 
 def memory(engine: MemoryEngine) -> Engine:
     return engine
+
+
+def around(engine: EngineAround) -> Engine:
+    return engine
+
+
+def keeper(lends: SandboxKeeper) -> Keeper:
+    return lends
+
+
+def keeper_around(keeper: KeeperAround) -> Keeper:
+    return keeper
 
 
 def docker_spares(docker: DockerEngine) -> Spares:

@@ -10,8 +10,8 @@ import pytest
 
 from sandbox.cgroup_usage import read_usage
 from sandbox.daemon.cgroup import Cgroup
-from sandbox.engine import Sandbox
 from sandbox.errors import NotFound
+from sandbox.sandbox import Sandbox
 from sandbox.usage import Usage
 
 MIB = 1024 * 1024

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections import Counter
 from typing import Any, cast
 
 import pytest
 
-from sandbox.engine import Engine, Sandbox, SandboxSpec
+from sandbox.engine import Engine
 from sandbox.errors import SandboxUnavailable, TooManyCreations
 from sandbox.fair_creation import fair_creation
+from sandbox.sandbox import Sandbox, SandboxSpec
 
 
 class SlowEngine:
@@ -85,6 +87,18 @@ async def test_no_more_are_made_at_once_than_there_are_places() -> None:
         await asked.engine.end()
     assert [task.result() for task in tasks] == ["made"] * 20
     assert asked.engine.most_at_once == 3
+
+
+async def test_two_for_each_processor_are_made_at_once_where_nothing_is_said() -> None:
+    engine = SlowEngine()
+    fair = fair_creation(cast(Engine, engine))
+    places = 2 * len(os.sched_getaffinity(0))
+    tasks = [asyncio.create_task(cast(Any, fair.create(spec("a", str(one))))) for one in range(places + 5)]
+    await settle()
+    assert len(engine.begun) == places
+    for _ in tasks:
+        await engine.end()
+    await asyncio.gather(*tasks)
 
 
 @pytest.mark.parametrize("burst", [1, 5, 50])

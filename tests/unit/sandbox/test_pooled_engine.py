@@ -9,10 +9,11 @@ from typing import Any, cast
 import pytest
 import pytest_asyncio
 
-from sandbox.engine import Engine, Sandbox, SandboxSpec
+from sandbox.engine import Engine
 from sandbox.errors import EngineFull, ImageMissing, SandboxUnavailable
 from sandbox.pool_demand import MEMORY_S
 from sandbox.pooled_engine import PooledEngine
+from sandbox.sandbox import Sandbox, SandboxSpec
 from sandbox.spares import SpareKind, SpareRefused
 
 pytestmark = pytest.mark.asyncio
@@ -167,6 +168,69 @@ async def test_a_spare_of_another_kind_is_no_use(engine: FakeEngine, pool: Pool)
     assert [thread for _, thread in engine.claimed] == ["b"]
 
 
+async def test_the_last_of_several_is_for_a_tenant_that_has_just_taken_none(engine: FakeEngine, pool: Pool) -> None:
+    pooled = pool(always=3)
+    await pooled.tend()
+    await asyncio.gather(*(pooled.create(spec(str(number), tenant="burst")) for number in range(4)))
+    assert (len(engine.claimed), len(engine.created), pooled.spares["ready"]) == (2, 2, 1)
+    await pooled.create(spec("first", tenant="other"))
+    assert [thread for _, thread in engine.claimed][2:] == ["first"]
+
+
+async def test_a_tenant_that_is_alone_finds_as_many_as_it_asked_for_before(engine: FakeEngine, pool: Pool) -> None:
+    pooled = pool()
+    for hits in (0, 4):
+        await asyncio.gather(*(pooled.create(spec(f"{hits}-{number}")) for number in range(4)))
+        assert len(engine.claimed) == hits
+        await pooled.tend()
+
+
+async def test_a_tenant_that_took_one_gets_a_last_one_later(engine: FakeEngine, pool: Pool) -> None:
+    pooled = pool(always=2)
+    await pooled.tend()
+    for thread in ("a", "b"):
+        await pooled.create(spec(thread))
+    assert (engine.claimed, engine.created) == ([("pool-0", "a")], ["b"])
+    engine.now_s += 10
+    await pooled.create(spec("c"))
+    assert engine.claimed[1:] == [("pool-1", "c")]
+
+
+async def test_where_one_is_all_that_is_wanted_it_is_for_whoever_asks(engine: FakeEngine, pool: Pool) -> None:
+    pooled = pool(always=1)
+    for thread in ("a", "b", "c"):
+        await pooled.tend()
+        await pooled.create(spec(thread))
+    assert [thread for _, thread in engine.claimed] == ["a", "b", "c"]
+
+
+async def test_the_kind_that_lacks_most_of_its_share_is_made_first(engine: FakeEngine, pool: Pool) -> None:
+    pooled = pool(always=4)
+    pooled.keep(SpareKind.of(spec("", image="other")), 2)
+    await pooled.tend()
+    assert [one.kind.image for one in engine.made] == ["image", "other", "image", "image", "other", "image"]
+
+
+@pytest.mark.parametrize("end", ["the pool's", "its kind's"])
+async def test_a_spare_whose_claim_outlasts_the_pool_or_its_kind_does_not_stay(
+    engine: FakeEngine, pool: Pool, end: str
+) -> None:
+    pooled = pool(always=1)
+    await pooled.tend()
+    engine.with_files.add("old")
+    engine.open.clear()
+    asking = asyncio.create_task(pooled.create(spec("old")))
+    await asyncio.sleep(0)
+    if end == "the pool's":
+        await pooled.drain()
+    else:
+        pooled.forget(KIND)
+        await pooled.tend()
+    engine.open.set()
+    await asking
+    assert (engine.gone, engine.created) == (["pool-0"], ["old"])
+
+
 async def test_one_that_is_unfit_is_gone_and_the_thread_gets_another(engine: FakeEngine, pool: Pool) -> None:
     pooled = pool(always=1)
     await pooled.tend()
@@ -215,24 +279,29 @@ async def test_there_are_never_more_than_the_limit_nor_many_made_at_once(engine:
     assert pooled.spares == {"ready": 3, "making": 0}
 
 
-async def test_none_is_begun_while_somebody_waits_for_a_sandbox(engine: FakeEngine, pool: Pool) -> None:
-    pooled = pool()
+async def test_they_are_made_one_by_one_while_somebody_waits_for_a_sandbox(engine: FakeEngine, pool: Pool) -> None:
+    pooled = pool(always=3)
     engine.creating_open.clear()
     waiting = asyncio.create_task(pooled.create(spec("a")))
     await asyncio.sleep(0)
-    await pooled.tend()
-    assert engine.tries == 0
+    engine.open.clear()
+    tending = asyncio.create_task(pooled.tend())
+    while not engine.tries:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert pooled.spares == {"ready": 0, "making": 1}
     engine.creating_open.set()
     await waiting
-    await pooled.tend()
-    assert engine.tries == 1
+    engine.open.set()
+    await tending
+    assert pooled.spares == {"ready": 3, "making": 0}
 
 
 async def test_demand_makes_spares_and_they_go_when_it_does(engine: FakeEngine, pool: Pool) -> None:
     pooled = pool()
     await asyncio.gather(*(pooled.create(spec(str(number))) for number in range(4)))
     await pooled.tend()
-    assert pooled.spares["ready"] == 4
+    assert pooled.spares["ready"] == 4 + 1
     engine.now_s += MEMORY_S / 2
     await pooled.tend()
     assert 1 <= pooled.spares["ready"] < 4

@@ -11,11 +11,11 @@ import pytest
 
 from sandbox.channel import Channel
 from sandbox.channel_sandbox import ChannelSandbox
-from sandbox.engine import SandboxSpec
 from sandbox.errors import DaemonLost, FileError, InputGap, InvalidArgument, InvalidPath, TooLarge
 from sandbox.health import Health
 from sandbox.process import Process, ProcessOutput, ProcessPage
 from sandbox.remote_processes import RemoteProcesses
+from sandbox.sandbox import SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
 from tests.unit.sandbox.fake_daemon import Peer, always, fake_daemon
 

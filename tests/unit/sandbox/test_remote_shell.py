@@ -10,9 +10,9 @@ import pytest
 
 from sandbox.channel import Channel
 from sandbox.channel_sandbox import ChannelSandbox
-from sandbox.engine import SandboxLimits, SandboxSpec
 from sandbox.filesystem import ExecResult, OutputPiece
 from sandbox.remote_shell import RemoteShell
+from sandbox.sandbox import SandboxLimits, SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
 from tests.unit.sandbox.fake_daemon import Peer, always, fake_daemon
 

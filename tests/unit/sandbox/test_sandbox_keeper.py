@@ -10,10 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from sandbox.engine import Engine, LeftSandbox, LiveSandbox, Sandbox, SandboxSpec
+from sandbox.engine import Engine
 from sandbox.errors import SandboxUnavailable
 from sandbox.owner import owner_of
-from sandbox.sandbox_keeper import SandboxKeeper
+from sandbox.sandbox import LeftSandbox, LiveSandbox, Sandbox, SandboxSpec
+from sandbox.sandbox_keeper import GRACE_S, SandboxKeeper
+from sandbox.transition import MADE_OTHERWISE, NO_ANSWER, UNUSED
 from tests.sandbox_keeper import make_keeper
 
 
@@ -24,9 +26,18 @@ class FakeSandbox:
         self.alive = True
         self.answers = True
         self.outdated = False
+        self.overdue_s: float | None = None
         self.users = 0
+        self.others_use = False
         # Whether another process removed it: known by whoever begins a use, and not before.
         self.removed = False
+
+    def grow_old(self, overdue_s: float) -> None:
+        self.overdue_s, self.outdated = overdue_s, True
+
+    @property
+    def busy(self) -> bool:
+        return self.users > 0 or self.others_use
 
     async def ping(self) -> bool:
         return self.answers
@@ -45,12 +56,17 @@ class FakeEngine:
         self.made: list[FakeSandbox] = []
         self.live: set[str] = set()
         self.failure: Exception | None = None
+        # How many of those that create() returns next are another process', past their lifetime and in use.
+        self.overdue_for = 0
+        # How often calls were ended in a sandbox past its lifetime.
+        self.ended = 0
         self.may_create = asyncio.Event()
         self.may_create.set()
         self.may_remove = asyncio.Event()
         self.may_remove.set()
         self.workspaces_removed = False
         self.stopped: list[str] = []
+        self.reasons: list[str] = []
         self.trimmed: list[tuple[float, int]] = []
         self.left: dict[tuple[str, str], str] = {}
         # What other processes have: whose, and whether it is in use.
@@ -88,14 +104,27 @@ class FakeEngine:
         if self.failure is not None:
             raise self.failure
         sandbox = FakeSandbox(self.left.pop(owner_of(spec), f"s{len(self.made)}"), spec)
+        if self.overdue_for:
+            self.overdue_for -= 1
+            sandbox.grow_old(0.0)
+            sandbox.others_use = True
         self.made.append(sandbox)
         self.live.add(sandbox.id)
         return sandbox
 
-    async def remove(self, sandbox_id: str) -> None:
+    async def remove(self, sandbox_id: str, reason: str = UNUSED) -> None:
+        self.reasons.append(reason)
         self.left = {key: other for key, other in self.left.items() if other != sandbox_id}
         await self.may_remove.wait()
         self.live.discard(sandbox_id)
+
+    async def end_calls(self, tenant: str, thread: str, *, overdue: bool = False) -> bool:
+        assert (tenant, thread, overdue) == ("tenant", "t", True)
+        self.ended += 1
+        last = self.made[-1]
+        last.alive = last.others_use = False
+        self.live.discard(last.id)
+        return True
 
     async def stop_idle(self, sandbox_id: str) -> bool:
         await self.remove(sandbox_id)
@@ -189,7 +218,9 @@ async def test_a_dead_sandbox_is_removed_before_its_replacement_is_made(
         assert engine.live == {second.id}
 
 
-async def test_a_sandbox_left_alone_is_asked_whether_it_lives(keeper: SandboxKeeper, clock: Clock) -> None:
+async def test_a_sandbox_left_alone_is_asked_whether_it_lives(
+    keeper: SandboxKeeper, engine: FakeEngine, clock: Clock
+) -> None:
     async with borrowed(keeper) as first:
         first.answers = False
     async with borrowed(keeper) as second:
@@ -197,6 +228,7 @@ async def test_a_sandbox_left_alone_is_asked_whether_it_lives(keeper: SandboxKee
     clock.now_s += 10
     async with borrowed(keeper) as third:
         assert third is not first
+        assert engine.reasons == [NO_ANSWER]
 
 
 async def test_a_busy_sandbox_is_not_replaced_for_answering_late(keeper: SandboxKeeper, clock: Clock) -> None:
@@ -215,6 +247,104 @@ async def test_another_spec_gets_another_sandbox_once_nobody_uses_the_old_one(
     async with borrowed(keeper, runtime="runsc") as third:
         assert third.spec.runtime == "runsc"
         assert engine.live == {third.id}
+        assert engine.reasons == [MADE_OTHERWISE]
+
+
+async def test_past_its_lifetime_no_call_begins_in_a_sandbox_and_the_next_has_a_new_one_when_those_in_it_are_over(
+    keeper: SandboxKeeper, engine: FakeEngine
+) -> None:
+    first_may_end = asyncio.Event()
+    begun: list[str] = []
+
+    async def call(until: asyncio.Event | None = None) -> None:
+        async with borrowed(keeper) as sandbox:
+            begun.append(sandbox.id)
+            if until is not None:
+                await until.wait()
+
+    async with asyncio.TaskGroup() as calls:
+        calls.create_task(call(first_may_end))
+        while not begun:
+            await asyncio.sleep(0)
+        engine.made[0].grow_old(0.0)
+        for _ in range(3):
+            calls.create_task(call())
+        async with asyncio.timeout(5):
+            while not cast(Any, keeper)._places[owner_of(spec())].lock.locked():
+                await asyncio.sleep(0)
+        assert begun == ["s0"]
+        first_may_end.set()
+    assert begun == ["s0", "s1", "s1", "s1"]
+    assert (engine.live, engine.ended) == ({"s1"}, 0)
+
+
+@pytest.mark.parametrize("whose", ["mine", "another process'"])
+async def test_calls_that_go_on_for_long_after_the_lifetime_of_their_sandbox_are_ended_by_the_next(
+    keeper: SandboxKeeper, engine: FakeEngine, whose: str
+) -> None:
+    async with borrowed(keeper) as old:
+        pass
+    old.grow_old(GRACE_S)
+    if whose == "mine":
+        old.users += 1
+    else:
+        old.others_use = True
+    async with asyncio.timeout(5), borrowed(keeper) as new:  # it is no look of the keeper that ends them
+        assert (old.alive, new.id, engine.ended) == (False, "s1", 1)
+
+
+async def test_what_another_process_has_past_its_lifetime_is_waited_for(
+    keeper: SandboxKeeper, engine: FakeEngine
+) -> None:
+    engine.overdue_for = 1
+    async with asyncio.TaskGroup() as calls:
+
+        async def call() -> None:
+            async with borrowed(keeper) as sandbox:
+                assert sandbox is engine.made[1]
+
+        calls.create_task(call())
+        async with asyncio.timeout(5):
+            while not engine.made:
+                await asyncio.sleep(0)
+        engine.made[0].others_use = False
+
+
+async def test_a_look_ends_what_is_long_past_its_lifetime_and_stops_what_is_idle_then(
+    engine: FakeEngine, clock: Clock
+) -> None:
+    keeper = make_keeper(cast(Engine, engine), stopped_timeout_s=60, clock=clock)
+    async with borrowed(keeper) as old:
+        old.grow_old(GRACE_S - 1)
+        keeper.sweep()
+        await keeper.settled()
+        assert engine.ended == 0
+        old.grow_old(GRACE_S)
+        keeper.sweep()
+        await keeper.settled()
+        assert engine.ended == 1
+    await keeper.settled()
+    async with borrowed(keeper) as idle:
+        pass
+    keeper.sweep()
+    idle.grow_old(0.0)
+    assert engine.stopped == []
+    keeper.sweep()
+    await keeper.settled()
+    assert engine.stopped == [idle.id]
+    await keeper.close()
+
+
+async def test_what_is_past_its_lifetime_is_stopped_before_it_is_replaced_so_that_what_ended_is_told(
+    engine: FakeEngine,
+) -> None:
+    keeper = make_keeper(cast(Engine, engine), stopped_timeout_s=60)
+    async with borrowed(keeper) as old:
+        pass
+    old.grow_old(0.0)
+    async with borrowed(keeper) as new:
+        assert (new.id, engine.stopped) == ("s1", ["s0"])
+    await keeper.close()
 
 
 async def test_an_idle_sandbox_is_removed_in_the_background(

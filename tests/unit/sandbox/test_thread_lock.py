@@ -6,11 +6,12 @@ import asyncio
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sandbox.docker.lock_directory import LockDirectory
+from sandbox.docker.lock_directory import LockDirectory, Look
 from sandbox.errors import SandboxUnavailable
 from sandbox.thread_lock import Note, ThreadLock
 
@@ -53,6 +54,10 @@ async def test_whoever_waits_for_the_gate_has_it_as_soon_as_it_opens_or_is_told_
     one.leave()
     await waiting
     assert not one.try_gate()
+    assert one.is_shut()
+    assert not other.is_shut(), "nobody but itself is behind it"
+    other.leave()
+    assert not one.is_shut()
 
 
 def test_a_refused_change_to_exclusive_loses_nothing(path: Path) -> None:
@@ -102,6 +107,21 @@ def test_a_note_is_read_back_and_what_is_none_is_none(path: Path) -> None:
     assert lock.read() is None
 
 
+def test_what_nobody_was_told_of_is_told_once_and_by_nobody_while_another_is_behind_the_gate(path: Path) -> None:
+    one, other = pair(path)
+    assert one.take_ended_processes() == 0
+    one.write(replace(NOTE, ended_processes=12))
+    assert other.try_gate()
+    assert one.take_ended_processes() is None
+    other.leave()
+    assert one.begin_use()
+    assert [lock.take_ended_processes() for lock in (one, other)] == [12, 0]
+    assert one.read() == NOTE
+    assert (other.try_gate(), other.in_use()) == (True, True), "the gate is open, and the use goes on"
+    one.retire()
+    assert other.take_ended_processes() is None
+
+
 def test_the_kernel_takes_the_locks_of_a_process_that_is_killed(path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from sandbox.thread_lock import ThreadLock\n"
@@ -128,7 +148,7 @@ async def test_the_directory_tells_owners_by_their_last_use_and_a_tenant_s_notes
     stranger = await LockDirectory(Path(lock._path).parent.parent, "gw_2").enter(OWNER)
     os.utime(locks._path(OWNER), (2_000_000_000, 2_000_000_000))
     assert locks.owners() == [other, OWNER]
-    assert locks.looked_at(OWNER[0]) == [(NOTE, 2_000_000_000)]
+    assert locks.looked_at(OWNER[0]) == [Look(NOTE, 2_000_000_000, at_work=False)]
     assert locks.has(OWNER)
     stranger.retire()
 
@@ -139,11 +159,12 @@ async def test_a_look_tells_whether_somebody_uses_a_sandbox_and_takes_nothing(lo
     lock.hold()
     lock.leave()
     assert lock.begin_use()
-    assert locks.looked_at(OWNER[0]) == [(NOTE, None)]
+    assert locks.looked_at(OWNER[0]) == [Look(NOTE, None, at_work=False)]
     lock.end_use()
-    ((_, idle_s),) = locks.looked_at(OWNER[0])
-    assert idle_s is not None
+    (look,) = locks.looked_at(OWNER[0])
+    assert look.idle_s is not None
     assert (lock.try_gate(), lock.unused()) == (True, True), "the look left it as it was"
+    assert [look.at_work for look in locks.looked_at(OWNER[0])] == [True]
     lock.retire()
 
 

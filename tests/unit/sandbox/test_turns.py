@@ -87,6 +87,20 @@ async def test_no_place_is_lost_or_free_while_somebody_may_have_it() -> None:
         assert (desk.turns.waiting, desk.turns._free) == (0, 3)
 
 
+async def test_who_gave_up_counts_no_more_among_those_that_wait() -> None:
+    desk = Desk(Turns(1, 2))
+    _, waits, _ = await desk.ask("a", 3)
+    waits.cancel()
+    await settle()
+    assert desk.turns.waiting == 1
+    (later,) = await desk.ask("a")
+    assert not later.done()
+    for _ in range(3):
+        await desk.end("a")
+    await asyncio.gather(*desk.tasks, return_exceptions=True)
+    assert not desk.turns._waiting
+
+
 async def test_what_waits_is_named_to_whoever_may_not_even_wait() -> None:
     desk = Desk(Turns(1, 2, what="snapshots wait to be taken"))
     await desk.ask("a", 3)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sandbox.docker.docker_engine import DockerEngine
-from sandbox.engine import LiveSandbox
+from sandbox.sandbox import LiveSandbox
 from sandbox.usage import Usage, usage_of
 
 MIB = 1024 * 1024

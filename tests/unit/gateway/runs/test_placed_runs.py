@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -24,7 +24,6 @@ from gateway.storage.request_store import RequestStore
 from gateway.storage.tables import audit_records
 from gateway.storage.tables import runs as runs_table
 from gateway.storage.waiting_store import WaitingStore
-from sandbox.engine import Engine
 from tests.unit.agent.fakes import says
 from tests.unit.gateway.made_parts import made_tool_calls
 from tests.unit.gateway.runs.test_taking_over import LONG_US, Gateway, Held, world
@@ -41,7 +40,7 @@ class OnEngine(Gateway):
         super().__init__(world, name)
         self.before = [self._first, self.runs]
         self.engine = engine
-        self.engines = ThreadEngines(EngineStore(world.database), cast(Engine, FakeEngine(engine)))
+        self.engines = ThreadEngines(EngineStore(world.database), FakeEngine(engine))
         store = WaitingStore(world.database, gateway=name, engine=engine)
         self.waiting = WaitingRuns(store, self.asked, world, poll_s=0.01, others_after_s=0.05, takes_over=True)
         self.tool_calls = made_tool_calls(

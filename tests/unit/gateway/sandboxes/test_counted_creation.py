@@ -15,8 +15,9 @@ from gateway.sandboxes.counted_creation import counted_creation
 from gateway.serving.edge import status_of
 from gateway.storage.database import Database
 from gateway.storage.quota_store import QuotaStore
-from sandbox.engine import Engine, SandboxSpec
+from sandbox.engine import Engine
 from sandbox.errors import SandboxUnavailable, TooManyCreations
+from sandbox.sandbox import SandboxSpec
 
 _MINUTE_US = 60_000_000
 _START_US = 1_795_262_400_000_000 + _MINUTE_US // 4

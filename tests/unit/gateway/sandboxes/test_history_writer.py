@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import pytest
@@ -11,9 +12,10 @@ import pytest
 from gateway.errors import Unavailable
 from gateway.sandboxes.history_writer import HistoryWriter
 from gateway.storage.transition_store import NewTransition, TransitionStore, Unfinished
-from sandbox.engine import Engine, LiveSandbox, SandboxSpec
+from sandbox.engine import Engine
 from sandbox.errors import EngineUnavailable
 from sandbox.owner import digest
+from sandbox.sandbox import LiveSandbox, SandboxSpec
 from sandbox.transition import State, Transition
 
 
@@ -86,18 +88,24 @@ class FakeEngine:
 
     def __init__(self, **states: State) -> None:
         self.states = states
+        self.reason = ""
+        self.looks = 0
 
     async def id(self) -> str:
         return "E"
 
-    async def owned(self) -> Sequence[str]:
-        return list(self.states)
+    async def owned(self) -> Mapping[str, bool]:
+        self.looks += 1
+        return {one: state == "running" for one, state in self.states.items()}
 
     def stopped(self, spec: SandboxSpec) -> str | None:
         return next((one for one, state in self.states.items() if state == "idle_stopped"), None)
 
     async def listed(self, tenant: str) -> Sequence[LiveSandbox]:
-        return [LiveSandbox(one, "t", "image", "runc", 1.0, state) for one, state in self.states.items()]
+        return [
+            LiveSandbox(one, "t", "image", "runc", 1.0, state, reason=self.reason if state == "failed" else "")
+            for one, state in self.states.items()
+        ]
 
 
 async def test_what_a_killed_gateway_told_nobody_is_found_by_two_looks_and_told_once() -> None:
@@ -121,6 +129,43 @@ async def test_what_a_killed_gateway_told_nobody_is_found_by_two_looks_and_told_
         ("made", "running"),
     ]
     assert store.asked_since == [0, 3]
+    assert [one.after for _, one in store.written] == [3, 4, 6]
+
+
+async def test_one_that_died_is_told_with_the_engine_s_reason_unless_somebody_is_at_work_on_it() -> None:
+    store = FakeStore()
+    store.known = [Unfinished(3, "a", "t", "dead", "running")]
+    kept, engine = history(store), FakeEngine(dead="failed")
+    assert [await kept.complete(cast(Engine, engine)) for _ in range(3)] == [0, 0, 0], "it may just be removed"
+    engine.reason = "it was killed"
+    assert [await kept.complete(cast(Engine, engine)) for _ in range(2)] == [0, 1]
+    store.known = [Unfinished(4, "a", "t", "dead", "failed")]
+    assert [await kept.complete(cast(Engine, engine)) for _ in range(2)] == [0, 0]
+    assert [await kept.complete(cast(Engine, FakeEngine())) for _ in range(2)] == [0, 1]
+    async with kept.writing(engine.id):
+        pass
+    assert [(one.state, one.after) for _, one in store.written] == [("failed", 3), ("removed", 4)]
+    assert store.written[0][1].reason == "it was killed"
+
+
+async def test_the_database_is_asked_soon_after_something_ended_and_else_seldom(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gateway.sandboxes.history_writer._LOOK_S", 0.0)
+    monkeypatch.setattr("gateway.sandboxes.history_writer._LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr("gateway.sandboxes.history_writer._COMPLETE_LOOKS", sys.maxsize)
+    store, engine = FakeStore(), FakeEngine(one="running")
+    store.known = [Unfinished(3, "a", "t", "one", "running")]
+    engine.reason = "it was killed"
+    kept = history(store)
+    async with asyncio.timeout(30), kept.completing(cast(Engine, engine)):
+        while engine.looks < 10:
+            await asyncio.sleep(0)
+        assert len(store.asked_since) == 1
+        engine.states = {"one": "failed"}
+        async with kept.writing(engine.id):
+            await store.wrote.wait()
+    assert [one.state for _, one in store.written] == ["failed"]
 
 
 async def test_what_was_so_for_a_moment_only_is_told_by_who_did_it() -> None:

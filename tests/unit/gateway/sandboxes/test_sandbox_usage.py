@@ -11,9 +11,9 @@ import pytest
 
 from gateway.sandboxes import sandbox_usage
 from gateway.sandboxes.sandbox_usage import Disk, SandboxUsage
-from sandbox.engine import LiveSandbox, SandboxSpec
-from sandbox.errors import DaemonLost, EngineUnavailable, NotFound, SandboxUnavailable
-from sandbox.filesystem import EntriesPage, Entry
+from sandbox.errors import DaemonLost, EngineUnavailable, SandboxUnavailable
+from sandbox.health import DiskCount, Health
+from sandbox.sandbox import LiveSandbox, SandboxSpec
 from sandbox.usage import Usage
 
 
@@ -25,7 +25,7 @@ class Clock:
 
 
 class FakeEngine:
-    """Two sandboxes that use half a processor."""
+    """Two sandboxes that use half a processor, and one that is stopped."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -34,9 +34,10 @@ class FakeEngine:
         self.asked: list[str] = []
         self.began_s = clock.now_s - 10
 
-    async def live(self, tenant: str) -> Sequence[LiveSandbox]:
+    async def listed(self, tenant: str) -> Sequence[LiveSandbox]:
         assert tenant == "t"
-        return [LiveSandbox(f"s{name}", name, "image", "runc", 1.0) for name in ("a", "b")]
+        running = [LiveSandbox(f"s{name}", name, "image", "runc", 1.0) for name in ("a", "b")]
+        return [*running, LiveSandbox("sc", "c", "image", "runc", 1.0, "idle_stopped", 2.0)]
 
     async def usage(self, sandbox: LiveSandbox) -> Usage | None:
         self.asked.append(sandbox.id)
@@ -46,32 +47,24 @@ class FakeEngine:
 
 
 class FakeSandbox:
-    """One of thread a, with files of 10 and 5 bytes and a link."""
+    """One of thread a, whose files take 8 KiB, and those in /tmp 4 KiB."""
 
     id = "sa"
-    outdated = False
     spec = SandboxSpec("t", "a", "image")
     posture = SimpleNamespace(cpu_limit_millis=1500, memory_limit_bytes=0, pids_limit=0)
 
     def __init__(self) -> None:
-        self.files = self
-        self.walks: list[str] = []
+        self.outdated = False
+        self.counts = 0
         self.error: Exception | None = None
-        self.more = False
+        self.workspace: DiskCount | None = DiskCount(8192, 5000, partial=False)
 
-    async def glob(self, path: str, pattern: str, *, limit: int) -> EntriesPage:
-        self.walks.append(path)
+    async def health(self, *, count_disk: bool = False) -> Health:
+        assert count_disk
+        self.counts += 1
         if self.error is not None:
             raise self.error
-        if path == "/workspace/.airlock":
-            raise NotFound("none")
-        entries = (
-            Entry(f"{path}/d", "directory", 4096, 0o755, 0),
-            Entry(f"{path}/d/x", "file", 10, 0o644, 0),
-            Entry(f"{path}/d/y", "file", 5, 0o644, 0),
-            Entry(f"{path}/l", "symlink", 77, 0o777, 0),
-        )
-        return EntriesPage(entries, total=4, more=self.more)
+        return Health(1.0, 1, 0, 0, 0, 0, 0, self.workspace, DiskCount(4096, 1, partial=False))
 
 
 class FakeKeeper:
@@ -133,14 +126,13 @@ async def test_those_who_ask_at_the_same_time_share_a_reading(
 ) -> None:
     await asyncio.gather(*(usage.read("t") for _ in range(20)))
     assert sorted(engine.asked) == ["sa", "sb"]
-    walks = len(sandbox.walks)
     clock.now_s += 1
     await usage.read("t")
     assert len(engine.asked) == 4
-    assert len(sandbox.walks) == walks
+    assert sandbox.counts == 1
     clock.now_s += 10
     await usage.read("t")
-    assert len(sandbox.walks) == 2 * walks
+    assert sandbox.counts == 2
 
 
 async def test_one_tenant_s_readings_leave_the_engine_to_another_s(
@@ -148,7 +140,7 @@ async def test_one_tenant_s_readings_leave_the_engine_to_another_s(
 ) -> None:
     going_on, read = asyncio.Event(), engine.usage
 
-    async def live(tenant: str) -> Sequence[LiveSandbox]:
+    async def listed(tenant: str) -> Sequence[LiveSandbox]:
         number = 6 if tenant == "many" else 1
         return [LiveSandbox(f"{tenant}{one}", f"x{one}", "image", "runc", 1.0) for one in range(number)]
 
@@ -157,7 +149,7 @@ async def test_one_tenant_s_readings_leave_the_engine_to_another_s(
             await going_on.wait()
         return await read(sandbox)
 
-    monkeypatch.setattr(engine, "live", live)
+    monkeypatch.setattr(engine, "listed", listed)
     monkeypatch.setattr(engine, "usage", slow)
     reading = asyncio.create_task(usage.read("many"))
     for _ in range(10):
@@ -169,27 +161,33 @@ async def test_one_tenant_s_readings_leave_the_engine_to_another_s(
     assert len(await reading) == 6
 
 
-async def test_files_are_counted_by_their_sizes_where_the_sandbox_is_at_hand(
+async def test_files_take_what_the_daemon_counts_where_the_sandbox_is_at_hand(
     usage: SandboxUsage, sandbox: FakeSandbox
 ) -> None:
     here, elsewhere = await usage.read("t")
     limits = sandbox.spec.limits
-    assert here.workspace == Disk(15, partial=False, limit_bytes=limits.workspace_bytes)
-    assert here.tmp == Disk(15, partial=False, limit_bytes=limits.tmp_bytes)
+    assert here.workspace == Disk(8192, partial=False, limit_bytes=limits.workspace_bytes)
+    assert here.tmp == Disk(4096, partial=False, limit_bytes=limits.tmp_bytes)
     assert (here.cpus_limit, here.calls) == (1.5, 2)
     assert (elsewhere.workspace, elsewhere.tmp, elsewhere.cpus_limit) == (None, None, None)
     assert elsewhere.usage.pids == 3
 
 
-async def test_more_files_than_are_counted_are_told_as_a_part(usage: SandboxUsage, sandbox: FakeSandbox) -> None:
-    sandbox.more = True
+@pytest.mark.parametrize(
+    "count, told", [(None, None), (DiskCount(10, 1, partial=True), Disk(10, partial=True, limit_bytes=None))]
+)
+async def test_what_could_not_be_counted_is_told_as_unknown_or_a_part_and_limits_of_another_make_not_at_all(
+    usage: SandboxUsage, sandbox: FakeSandbox, count: DiskCount | None, told: Disk | None
+) -> None:
+    sandbox.workspace, sandbox.outdated = count, True
     (found,) = await usage.read("t", "a")
-    assert found.workspace is not None
-    assert found.workspace.partial
+    assert (found.workspace, found.tmp) == (told, Disk(4096, partial=False, limit_bytes=None))
 
 
 @pytest.mark.parametrize("error", [DaemonLost("gone"), TimeoutError()])
-async def test_what_no_walk_could_tell_is_unknown(usage: SandboxUsage, sandbox: FakeSandbox, error: Exception) -> None:
+async def test_what_the_daemon_does_not_tell_is_unknown(
+    usage: SandboxUsage, sandbox: FakeSandbox, error: Exception
+) -> None:
     sandbox.error = error
     (found,) = await usage.read("t", "a")
     assert (found.workspace, found.tmp) == (None, None)

@@ -13,18 +13,19 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import insert, select
 
-from gateway.errors import NotFound, QuotaExceeded, ThreadBusy, Unavailable
+from gateway.errors import NotFound, QuotaExceeded, ThreadBusy, Unavailable, Unrecorded
 from gateway.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument, QuotasSection
 from gateway.policy.judge import Policy
 from gateway.sandboxes.tended_sandboxes import TendedSandboxes
+from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database
 from gateway.storage.store import Store
 from gateway.storage.tables import audit_records, runs, threads
 from gateway.storage.thread_store import ThreadStore
 from gateway.tenants import Tenant
-from sandbox.engine import LiveSandbox, SandboxSpec
 from sandbox.errors import EngineUnavailable, SandboxBusy
+from sandbox.sandbox import LiveSandbox, SandboxSpec
 from tests.unit.gateway.made_parts import made_tool_calls
 
 TENANT = Tenant("t", Policy(PolicyDocument(version=1)), ModelSettings(), {})
@@ -251,3 +252,32 @@ async def test_one_that_is_gone_as_soon_as_it_is_made_is_an_error_and_not_a_lie(
     monkeypatch.setattr(engine, "listed", nothing)
     with pytest.raises(Unavailable, match="gone again"):
         await tended.create(TENANT, "a")
+
+
+async def test_what_is_done_while_the_database_refuses_is_no_failure_to_ask_again_for_and_is_told_later(
+    database: Database, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lent = cast(Any, engine)
+    tool_calls = made_tool_calls(database, engine)
+    tended = TendedSandboxes(lent, lent, tool_calls, ThreadStore(database))
+    await tended.create(TENANT, "a")
+    refusing = True
+    write = AuditStore.write
+
+    async def refused(store: AuditStore, *entries: AuditEntry) -> None:
+        if refusing:
+            raise Unavailable("the disk is full")
+        await write(store, *entries)
+
+    monkeypatch.setattr(AuditStore, "write", refused)
+    with pytest.raises(Unrecorded, match=r"sandbox removed, workspace removed.*the disk is full"):
+        await tended.delete(TENANT, "a")
+    assert not issubclass(Unrecorded, Unavailable)  # which clients ask again for
+    assert (engine.sandboxes, engine.workspaces) == ({}, set())
+    refusing = False
+    await tool_calls.late.written()
+    assert [kind for kind, _, _ in await records(database)] == [
+        "sandbox_created",
+        "sandbox_removed",
+        "workspace_removed",
+    ]

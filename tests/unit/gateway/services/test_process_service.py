@@ -67,8 +67,6 @@ def process(process_id: str = "p") -> Process:
 class FakeSandbox:
     """A sandbox and its shell and its processes in one."""
 
-    ended_processes = 0
-
     def __init__(self) -> None:
         self.asked: list[tuple[str, Any]] = []
         self.work: Callable[[dict[str, Any]], Any] = self.nothing
@@ -76,6 +74,9 @@ class FakeSandbox:
         self.kept: tuple[Process, ...] = ()
         self.strays = 3
         self.shell = self.processes = self
+
+    def take_ended_processes(self) -> int:
+        return 0
 
     async def nothing(self, given: dict[str, Any]) -> ProgramResult:
         return ProgramResult("exited", exit_code=0)

@@ -23,7 +23,7 @@ from gateway.storage.transition_store import StoredTransition
 from gateway.tenants import Tenant
 from gateway.v1 import sandbox_service_pb2 as pb
 from gateway.v1 import sandbox_service_pb2_grpc
-from sandbox.engine import LiveSandbox
+from sandbox.sandbox import LiveSandbox
 from sandbox.usage import Usage
 
 TENANT = Tenant("t", Policy(PolicyDocument(version=1)), ModelSettings(), {})
@@ -31,9 +31,6 @@ TENANT = Tenant("t", Policy(PolicyDocument(version=1)), ModelSettings(), {})
 
 class FakeEngine:
     """Seven sandboxes, every second one of another image, every third one of another runtime; one more is stopped."""
-
-    async def live(self, tenant: str) -> Sequence[LiveSandbox]:
-        return [one for one in await self.listed(tenant) if one.state == "running"]
 
     async def listed(self, tenant: str) -> Sequence[LiveSandbox]:
         assert tenant == "t"

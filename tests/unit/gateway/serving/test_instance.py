@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -19,7 +18,6 @@ from gateway.storage.database import Database
 from gateway.storage.engine_store import EngineStore
 from gateway.storage.key_store import KeyStore
 from gateway.storage.store import Store
-from sandbox.engine import Engine
 from sandbox.errors import EngineUnavailable
 
 
@@ -76,7 +74,7 @@ async def test_a_damaged_file_is_told_and_not_written_over(database: Database, t
 
 async def test_a_thread_is_on_the_engine_of_its_first_sandbox_for_good(database: Database) -> None:
     thread = await Store(database).thread("t", "mine")
-    one, other = (ThreadEngines(EngineStore(database), cast(Engine, FakeEngine(name))) for name in ("E1", "E2"))
+    one, other = (ThreadEngines(EngineStore(database), FakeEngine(name)) for name in ("E1", "E2"))
     for engines in (one, other):
         await engines.refuse_other(thread)  # on none yet
     await one.claim(thread)
@@ -90,8 +88,8 @@ async def test_a_thread_is_on_the_engine_of_its_first_sandbox_for_good(database:
 
 async def test_an_engine_that_does_not_answer_refuses_no_thread_and_gets_none(database: Database) -> None:
     thread = await Store(database).thread("t", "mine")
-    await ThreadEngines(EngineStore(database), cast(Engine, FakeEngine("E1"))).claim(thread)
-    away = ThreadEngines(EngineStore(database), cast(Engine, FakeEngine("")))
+    await ThreadEngines(EngineStore(database), FakeEngine("E1")).claim(thread)
+    away = ThreadEngines(EngineStore(database), FakeEngine(""))
     await away.refuse_other(thread)
     with pytest.raises(EngineUnavailable):
         await away.claim(thread)

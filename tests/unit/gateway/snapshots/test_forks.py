@@ -20,6 +20,7 @@ from gateway.errors import (
     ThreadBusy,
     WorkspaceNotSaved,
 )
+from gateway.policy.document import PolicyDocument
 from gateway.quotas import Quotas
 from gateway.snapshots.forks import ForkAt, Forks, ForkStores
 from gateway.storage.engine_store import EngineStore
@@ -252,6 +253,11 @@ async def test_what_was_kept_for_forks_goes_with_the_thread_and_what_was_asked_f
         await forks_of(desk).fork(ACME, "a", "b", ForkAt(snapshot_id=asked.id))
     await desk.snapshots.restore(ACME, asked.id, "b")
     assert await desk.files(ACME, "b") == {"f1": b"1", "f2": b"2"}
+
+
+def test_a_run_of_as_many_steps_as_runs_have_by_default_can_be_forked_at_each() -> None:
+    policy = PolicyDocument(version=1)
+    assert policy.sandbox.snapshots_kept > policy.limits.steps
 
 
 async def test_what_nobody_asked_for_makes_room_for_what_is_new_and_never_the_other_way_round(desk: Desk) -> None:

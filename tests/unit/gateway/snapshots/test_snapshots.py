@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -27,9 +28,9 @@ from gateway.storage.store import Store
 from gateway.storage.tables import audit_records, threads, tool_calls
 from gateway.storage.thread_store import ThreadStore
 from gateway.tenants import Tenant
-from sandbox.engine import SandboxSpec
 from sandbox.errors import WorkspaceIncomplete
 from sandbox.memory.memory_engine import MemoryEngine
+from sandbox.sandbox import SandboxSpec
 from sandbox.workspace_archive import Contents
 
 
@@ -45,8 +46,10 @@ class BreakingEngine(MemoryEngine):
 
     broken = False
     coming_bytes = 0
+    asked = 0
 
     async def replace_workspace(self, spec: SandboxSpec, give: Callable[[], Contents], *, size_bytes: int = 0) -> None:
+        self.asked += 1
         if self.broken:
             raise WorkspaceIncomplete("the disk broke")
         self.coming_bytes = size_bytes
@@ -199,6 +202,24 @@ async def test_a_process_that_dies_half_way_leaves_nothing_for_long(desk: Desk) 
     assert await desk.files(ACME, "a") == {"x": b"one"}
 
 
+async def test_a_tenants_first_snapshot_that_is_taken_while_a_gateway_sweeps_stays(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await desk.write(ACME, "a", x=b"one")
+    loop = asyncio.get_running_loop()
+    made: list[Snapshot] = []
+
+    def meanwhile(directory: Path) -> list[str]:
+        taking = asyncio.run_coroutine_threadsafe(desk.snapshots.create(ACME, "a", comment=""), loop)
+        made.append(taking.result(timeout=30))
+        return [path.name for path in directory.iterdir()]
+
+    monkeypatch.setattr("gateway.snapshots.snapshots._names_in", meanwhile)
+    await desk.snapshots.sweep()
+    await desk.snapshots.restore(ACME, made[0].id, "b")
+    assert await desk.files(ACME, "b") == {"x": b"one"}
+
+
 async def test_a_thread_is_not_restored_while_a_call_is_under_way_and_no_call_begins_meanwhile(desk: Desk) -> None:
     await desk.write(ACME, "a", x=b"one")
     first = await desk.snapshots.create(ACME, "a", comment="")
@@ -268,6 +289,7 @@ async def test_a_snapshot_whose_pieces_are_gone_replaces_nothing(desk: Desk) -> 
             path.unlink()
     with pytest.raises(Internal):
         await desk.snapshots.restore(ACME, first.id, "")
+    assert desk.engine.asked == 0  # another engine may have removed the old files by then
     assert await desk.files(ACME, "a") == {"x": b"one"}
     assert await _mark(desk) is None
 

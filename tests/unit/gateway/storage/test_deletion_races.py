@@ -46,8 +46,6 @@ TENANT = Tenant(
 class Sandboxes:
     """A keeper whose one sandbox is made only once it may be, and counts how often it was lent."""
 
-    ended_processes = 0
-
     def __init__(self) -> None:
         self.lent = 0
         self.asked = asyncio.Event()
@@ -65,6 +63,9 @@ class Sandboxes:
     @property
     def shell(self) -> Sandboxes:
         return self
+
+    def take_ended_processes(self) -> int:
+        return 0
 
     async def execute(self, command: str, **given: Any) -> ExecResult:
         del command, given

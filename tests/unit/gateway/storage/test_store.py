@@ -210,7 +210,7 @@ async def test_services_calls_of_a_process_without_a_lease_are_interrupted(store
         assert left["state"] == "executing"
     journaled = await store.tool_call("t", "call_1")
     assert journaled is not None
-    assert journaled["state"] == "interrupted"
+    assert [journaled[name] for name in ("state", "outcome", "is_error")] == ["interrupted", "interrupted", True]
     assert await store.tool_call("other", "call_1") is None
 
 

@@ -62,15 +62,29 @@ async def test_one_whose_thread_nobody_knew_any_more_is_of_the_thread_that_its_s
     assert [(one.thread, one.sandbox, one.state) for one in found] == [("2", "s-1", "removed"), ("2", "s-1", "running")]
 
 
-async def test_that_one_is_removed_or_stopped_is_written_once_whoever_tells_it(database: Database) -> None:
+async def test_that_one_is_removed_stopped_or_dead_is_written_once_whoever_tells_it(database: Database) -> None:
     store = TransitionStore(database)
-    states = ["running", "idle_stopped", "idle_stopped", "running", "running", "idle_stopped", "removed", "removed"]
-    for state in states:
+    states = ["running", "idle_stopped", "idle_stopped", "running", "running"]
+    for state in (*states, "failed", "failed", "removed", "removed"):
         await store.add("E", [told("a", "1", state)])
     found = await store.page("a", thread="1", before=None, limit=9)
     assert [one.state for one in reversed(found)] == [
-        *("running", "idle_stopped", "running", "running", "idle_stopped", "removed")
+        *("running", "idle_stopped", "running", "running", "failed", "removed")
     ]
+
+
+async def test_what_was_only_found_is_not_written_after_what_its_maker_told_meanwhile(database: Database) -> None:
+    store = TransitionStore(database)
+    await store.add("E", [told("a", "1", "running")])
+    (seen,) = await store.unfinished("E", since=0)
+    found = NewTransition("a", "1", "s-1", "failed", "it is dead", 2, after=seen.id)
+    await store.add("E", [told("a", "1", "removed"), found])
+    assert [one.state for one in await store.page("a", thread="1", before=None, limit=9)] == ["removed", "running"]
+    await store.add("E", [told("a", "2", "running")])
+    (seen, *_) = await store.page("a", thread="2", before=None, limit=1)
+    found = NewTransition("a", "2", "s-1", "failed", "it is dead", 2, after=seen.id)
+    await store.add("E", [found, found])
+    assert [one.state for one in await store.page("a", thread="2", before=None, limit=9)] == ["failed", "running"]
 
 
 async def test_what_came_to_no_end_is_known_by_its_last_word(database: Database) -> None:
@@ -81,15 +95,17 @@ async def test_what_came_to_no_end_is_known_by_its_last_word(database: Database)
 
     await tell("gone", "creating", "running", "removed")
     await tell("failed", "creating", "failed")
+    await tell("died", "creating", "running", "failed")
     await tell("lives", "creating", "running")
     await tell("sleeps", "creating", "running", "idle_stopped")
     await store.add("other", [NewTransition("a", "1", "elsewhere", "running", "because", 1)])
     found = await store.unfinished("E", since=0)
     assert [(one.tenant, one.thread, one.sandbox, one.state) for one in found] == [
+        ("a", "1", "died", "failed"),
         ("a", "1", "lives", "running"),
         ("a", "1", "sleeps", "idle_stopped"),
     ]
-    assert await store.unfinished("E", since=found[1].id) == [found[1]]
+    assert await store.unfinished("E", since=found[2].id) == [found[2]]
 
 
 async def test_what_is_told_of_a_thread_that_goes_or_is_gone_is_written_nowhere(database: Database) -> None:

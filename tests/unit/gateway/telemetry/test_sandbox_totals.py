@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from gateway.telemetry.sandbox_totals import SandboxTotals
-from sandbox.engine import Sandbox
 from sandbox.errors import DaemonLost
+from sandbox.sandbox import Sandbox
 from sandbox.usage import Usage
 
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sandbox.daemon import disk_use
-from sandbox.daemon.disk_use import DiskUse, count_held, count_tree
+from sandbox.daemon.disk_use import DiskUse, count_held, count_tree, is_held_here
 
 MIB = 1024 * 1024
+really_list = os.listdir
 
 
 def counted(top: Path) -> DiskUse:
@@ -99,11 +105,94 @@ def test_what_is_not_there_is_nothing(tmp_path: Path) -> None:
     assert (use.files, use.size_bytes, use.hidden) == (0, 0, False)
 
 
-def test_processes_that_are_no_tool_code_are_not_looked_into(tmp_path: Path) -> None:
-    fd = os.open(tmp_path, os.O_RDWR | os.O_TMPFILE)
-    os.write(fd, bytes(MIB))
+@pytest.fixture
+def apart() -> Iterator[Path]:
+    """A directory of a disk on which nobody else in this process has anything."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as top:
+        yield Path(top)
+
+
+def held(top: Path) -> tuple[int, float, set[int]]:
     use = DiskUse()
-    for _ in count_held(str(tmp_path), use):
+    for _ in count_held(str(top), use):
         pass
-    os.close(fd)
-    assert (use.files, use.size_bytes, use.hiding) == (0, 0, set())
+    return use.files, use.size_bytes, use.hiding
+
+
+def test_what_this_process_holds_without_a_name_counts_once(apart: Path) -> None:
+    fd = os.open(apart, os.O_RDWR | os.O_TMPFILE)
+    os.write(fd, bytes(MIB))
+    other = os.dup(fd)
+    (apart / "directory").mkdir()
+    directory = os.open(apart / "directory", os.O_PATH)
+    (apart / "named").write_bytes(bytes(MIB))
+    named = os.open(apart / "named", os.O_RDONLY)
+    assert held(apart) == (1, MIB, set())
+    (apart / "directory").rmdir()
+    assert held(apart) == (2, MIB, set())
+    for opened in (fd, other, directory, named):
+        os.close(opened)
+    assert held(apart) == (0, 0, set())
+
+
+def test_processes_that_are_no_tool_code_are_not_looked_into(apart: Path) -> None:
+    program = """
+import os, sys
+os.write(os.open(sys.argv[1], os.O_RDWR | os.O_TMPFILE), b"x")
+print(flush=True)
+input()
+"""
+    with subprocess.Popen([sys.executable, "-c", program, apart], stdin=-1, stdout=-1) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        use = held(apart)
+        process.communicate(b"\n")
+    assert use == (0, 0, set())
+
+
+@pytest.mark.parametrize(
+    "holds, is_told",
+    [
+        ("kept = os.open(top, os.O_RDWR | os.O_TMPFILE)", True),
+        ("os.mkfifo('f'); kept = os.open('f', os.O_RDWR); os.unlink('f')", True),
+        ("kept = socket.socket(socket.AF_UNIX); kept.bind('s\\n'); os.unlink('s\\n')", True),
+        ("os.mkdir('d'); os.chdir('d'); os.rmdir('../d')", True),
+        ("kept = socket.socketpair()", False),
+        ("kept = open('named', 'w')", False),
+    ],
+)
+def test_who_holds_what_may_keep_more_than_can_be_seen_is_told(apart: Path, holds: str, is_told: bool) -> None:
+    program = f"import os, socket\ntop = os.getcwd()\nkept = []\n{holds}\nprint(flush=True)\ninput()"
+    use = DiskUse()
+    with subprocess.Popen([sys.executable, "-c", program], cwd=apart, stdin=-1, stdout=-1) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        for _ in disk_use._Held(str(apart), use).count(str(process.pid), 7):
+            pass
+        process.communicate(b"\n")
+    assert (use.holding, use.hiding) == ({7} if is_told else set(), set())
+
+
+@pytest.mark.parametrize("gvisor", [True, False])
+def test_what_gvisor_lets_nobody_look_at_hides_nothing_and_elsewhere_it_does(
+    apart: Path, monkeypatch: pytest.MonkeyPatch, gvisor: bool
+) -> None:
+    really_stat = os.stat
+
+    def stat(path: object, **named: object) -> os.stat_result:
+        if str(path).endswith(("/cwd", "/exe")):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return really_stat(path, **named)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(disk_use, "is_gvisor", lambda *_: gvisor)
+    monkeypatch.setattr(disk_use, "call_of", lambda _: 7)
+    monkeypatch.setattr(os, "listdir", lambda path: [str(os.getpid())] if path == "/proc" else really_list(path))
+    monkeypatch.setattr(os, "stat", stat)
+    assert held(apart) == (0, 0, set() if gvisor else {7})
+
+
+def test_a_file_is_held_here_for_as_long_as_it_is_open(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    with (tmp_path / "file").open("rb"):
+        assert is_held_here((tmp_path / "file").stat())
+    assert not is_held_here((tmp_path / "file").stat())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -28,6 +29,8 @@ class PlayedSpawner:
         # What comes of holding everything: it cannot be done, or some went on while it was counted.
         self.holds = True
         self.gone_on = 0
+        # What goes with those that are killed.
+        self.leaves: Callable[[], None] = lambda: None
 
     def live(self) -> bool:
         return self.lives
@@ -48,27 +51,43 @@ class PlayedSpawner:
     async def kill_everything(self) -> int:
         self.done.append("killed")
         self.lives = False
+        self.leaves()
+        return 0
+
+    async def kill_call(self, call: int) -> int:
+        self.done.append(f"killed {call}")
         return 0
 
 
 class Watched:
     """A watch of a directory, on a disk of which `free` is free."""
 
-    def __init__(self, top: Path, *, reserve_bytes: int = 0, files: int = 100) -> None:
+    def __init__(self, top: Path, *, size_bytes: int = 8 * MIB, files: int = 100, reserve_bytes: int = 0) -> None:
         self.top = top
         self.free = [1000 * MIB, 1_000_000]
         self.spawner = PlayedSpawner()
         settings = Settings(
-            "/s", str(top), 1, 1, 2, workspace_bytes=8 * MIB, workspace_files=files, disk_reserve_bytes=reserve_bytes
+            "/s", str(top), 1, 1, 2, workspace_bytes=size_bytes, workspace_files=files, disk_reserve_bytes=reserve_bytes
         )
         self.watch = DiskWatch(cast(Spawner, self.spawner), settings)
         self.watch._disk = lambda: (self.free[0], self.free[1])  # type: ignore[method-assign]
+        self.later_s = 0.0
+        self.watch._ledger._clock = lambda: time.monotonic() + self.later_s
 
     def write(self, name: str, size_bytes: int) -> None:
         """Write as tool code does, past everything but the disk."""
         (self.top / name).write_bytes(b"x" * size_bytes)
         self.free[0] -= size_bytes
         self.free[1] -= 1
+
+    def empty(self) -> None:
+        for file in self.top.iterdir():
+            file.unlink()
+
+    async def look(self) -> None:
+        """Look once, when the pause after the last count is over."""
+        self.later_s += 60
+        await self.watch._look()
 
     async def until(self, reached: Callable[[], bool]) -> None:
         async with asyncio.timeout(20):
@@ -122,18 +141,21 @@ async def test_more_files_than_there_may_be_are_refused(watched: Watched) -> Non
 
 async def test_past_the_limit_everything_is_held_counted_and_killed(watched: Watched) -> None:
     watched.begin()
-    await watched.until(lambda: watched.watch._used is not None)
+    await watched.until(lambda: watched.watch._ledger.counted)
     watched.write("large", 20 * MIB)
     await watched.until(lambda: "released" in watched.spawner.done)
     assert watched.spawner.done == ["held", "marked", "killed", "released"]
     assert watched.watch.used[0] >= 20 * MIB
     assert await watched.watch.refuse_start() == ""
+    watched.write("little", 100)
+    await watched.look()
+    assert watched.spawner.done.count("killed") == 1
 
 
 async def test_past_the_limit_what_was_there_may_stay_and_nothing_come(watched: Watched) -> None:
     watched.write("large", 20 * MIB)
     watched.begin()
-    await watched.until(lambda: watched.watch._used is not None)
+    await watched.until(lambda: watched.watch._ledger.counted)
     watched.write("little", 100)
     await asyncio.sleep(0)
     assert "killed" not in watched.spawner.done
@@ -143,7 +165,7 @@ async def test_past_the_limit_what_was_there_may_stay_and_nothing_come(watched: 
 
 async def test_what_others_take_of_the_disk_holds_for_a_moment_and_ends_nothing(watched: Watched) -> None:
     watched.begin()
-    await watched.until(lambda: watched.watch._used is not None)
+    await watched.until(lambda: watched.watch._ledger.counted)
     watched.free[0] -= 500 * MIB
     await watched.until(lambda: "released" in watched.spawner.done)
     await watched.end()
@@ -152,7 +174,7 @@ async def test_what_others_take_of_the_disk_holds_for_a_moment_and_ends_nothing(
 
 async def test_what_was_written_in_a_last_moment_is_known_afterwards_and_may_be_removed(watched: Watched) -> None:
     watched.begin()
-    await watched.until(lambda: watched.watch._used is not None)
+    await watched.until(lambda: watched.watch._ledger.counted)
     watched.spawner.lives = False
     watched.write("large", 20 * MIB)
     await watched.until(lambda: watched.watch._task is None)
@@ -182,10 +204,10 @@ async def test_a_daemon_that_is_new_counts_before_it_starts_anything(watched: Wa
 
 
 async def test_a_first_count_goes_on_when_who_waited_for_it_has_gone(watched: Watched) -> None:
-    async with watched.watch._counting:
+    async with watched.watch.counting:
         with pytest.raises(TimeoutError):
             await watched.watch.refuse_start(limit_s=0.01)
-    await watched.until(lambda: watched.watch._used is not None)
+    await watched.until(lambda: watched.watch._ledger.counted)
     assert await watched.watch.refuse_start(limit_s=0.01) == ""
 
 
@@ -205,18 +227,17 @@ async def test_what_does_not_stay_stopped_while_it_is_counted_is_ended(
 ) -> None:
     watched.spawner.holds, watched.spawner.gone_on = holds, gone_on
     watched.begin()
-    await watched.until(lambda: watched.watch._used is not None)
+    await watched.until(lambda: watched.watch._ledger.counted)
     watched.free[0] -= 500 * MIB
     await watched.until(lambda: watched.watch._task is None)
     assert watched.spawner.done == ["held", *done]
 
 
 async def test_who_grew_while_the_disk_is_short_starts_nothing_before_it_made_room(tmp_path: Path) -> None:
-    watched = Watched(tmp_path, reserve_bytes=1500 * MIB)
-    watched.watch._limit_bytes = watched.watch._allowed_bytes = 1000 * MIB
+    watched = Watched(tmp_path, reserve_bytes=1500 * MIB, size_bytes=1000 * MIB)
     assert await watched.watch.refuse_start() == ""
     watched.begin()
-    await watched.until(lambda: watched.watch._short is not None)
+    await watched.until(lambda: watched.watch._ledger._short is not None)
     watched.write("large", 30 * MIB)
     await watched.until(lambda: watched.watch._task is None)
     assert "killed" in watched.spawner.done
@@ -231,16 +252,66 @@ async def test_who_grew_while_the_disk_is_short_starts_nothing_before_it_made_ro
 
 
 async def test_while_the_disk_is_short_for_all_who_grows_is_ended_and_nobody_else(tmp_path: Path) -> None:
-    watched = Watched(tmp_path, reserve_bytes=1500 * MIB)
-    watched.watch._limit_bytes = watched.watch._allowed_bytes = 1000 * MIB
+    watched = Watched(tmp_path, reserve_bytes=1500 * MIB, size_bytes=1000 * MIB)
     with pytest.raises(Fault, match="reserve"):
         await watched.watch.admit(f"{tmp_path}/file", 1)
     watched.begin()
     watched.free[0] -= 100 * MIB
-    await watched.until(lambda: watched.watch._short is not None)
+    await watched.until(lambda: watched.watch._ledger._short is not None)
     assert "killed" not in watched.spawner.done
     watched.write("large", 30 * MIB)
     await watched.until(lambda: "killed" in watched.spawner.done)
+
+
+async def test_who_was_ended_while_the_disk_is_short_may_not_have_again_what_it_lost(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, reserve_bytes=1500 * MIB, size_bytes=1000 * MIB)
+    watched.write("before", 30 * MIB)
+    await watched.look()
+    watched.spawner.leaves = watched.empty
+    watched.write("large", 30 * MIB)
+    await watched.look()
+    assert watched.spawner.done.count("killed") == 1
+    watched.write("again", 30 * MIB)
+    await watched.look()
+    assert watched.spawner.done.count("killed") == 2
+
+
+async def test_who_grew_while_the_disk_was_not_short_has_grown_by_right(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, reserve_bytes=1500 * MIB, size_bytes=1000 * MIB)
+    await watched.look()
+    watched.free[0] = 5000 * MIB
+    await watched.look()
+    watched.write("large", 30 * MIB)
+    await watched.look()
+    watched.free[0] = 1000 * MIB
+    await watched.look()
+    assert "killed" not in watched.spawner.done
+
+
+async def test_what_a_program_moves_while_it_is_counted_is_not_taken_to_be_gone(watched: Watched) -> None:
+    watched.write("file", 7 * MIB)
+    await watched.look()
+    (watched.top / "file").unlink()
+    watched.write("little", 100)
+    await watched.look()
+    assert "held" not in watched.spawner.done
+    assert watched.watch.used[0] >= 7 * MIB
+    await watched.watch._count()
+    assert watched.watch.used[0] < MIB
+
+
+@pytest.mark.parametrize(
+    "shrunk_mib, looks, done", [(0, [{3, 4}, {4, 5}], []), (500, [{3, 4}, {4, 5}], ["marked 4", "killed 4"])]
+)
+async def test_who_hides_something_for_more_than_a_moment_is_ended_once_the_disk_has_shrunk(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, shrunk_mib: int, looks: list[set[int]], done: list[str]
+) -> None:
+    await watched.look()
+    left = iter(looks)
+    monkeypatch.setattr(disk_watch, "count_held", lambda _, use: iter([use.hiding.update(next(left))]))
+    watched.free[0] -= shrunk_mib * MIB + 1
+    await watched.look()
+    assert [what for what in watched.spawner.done if what not in ("held", "released")] == done
 
 
 @pytest.mark.parametrize("free", [[600 * MIB, 1_000_000], [9000 * MIB, 20_000]], ids=["bytes", "files"])
@@ -260,10 +331,86 @@ async def test_a_disk_that_is_short_of_files_is_short(tmp_path: Path) -> None:
     with pytest.raises(Fault, match="reserve"):
         await watched.watch.admit(f"{tmp_path}/file", 1)
     watched.begin()
-    await watched.until(lambda: watched.watch._short is not None)
+    await watched.until(lambda: watched.watch._ledger._short is not None)
     for number in range(1_200):
         watched.write(str(number), 1)
     await watched.until(lambda: "killed" in watched.spawner.done)
+
+
+async def test_a_file_call_that_finds_no_room_has_what_runs_held_while_it_is_counted(watched: Watched) -> None:
+    watched.begin()
+    await watched.until(lambda: watched.watch._ledger.counted)
+    watched.free[0] -= 7 * MIB
+    await watched.until(lambda: not watched.watch._ledger.fits(2 * MIB, 1))
+    await watched.watch.admit(f"{watched.top}/file", 2 * MIB)
+    assert watched.spawner.done == ["held", "released"]
+    watched.free[0] -= 5 * MIB
+    await watched.until(lambda: not watched.watch._ledger.fits(2 * MIB, 1))
+    watched.spawner.holds = False
+    with pytest.raises(Fault, match="its limit"):
+        await watched.watch.admit(f"{watched.top}/file", 2 * MIB)
+    watched.spawner.holds, watched.spawner.gone_on = True, 1
+    with pytest.raises(Fault, match="its limit"):
+        await watched.watch.admit(f"{watched.top}/file", 9 * MIB)
+    assert "killed" in watched.spawner.done
+
+
+async def test_what_is_hidden_by_who_is_let_be_is_not_taken_to_be_others(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await watched.look()
+    monkeypatch.setattr(disk_watch, "count_held", lambda _, use: iter([use.hiding.add(3)]))
+    watched.free[0] -= 7 * MIB
+    watched.watch._ledger.look((watched.free[0], watched.free[1]))
+    with pytest.raises(Fault, match="its limit"):
+        await watched.watch.admit(f"{watched.top}/file", 2 * MIB)
+
+
+async def test_below_half_of_the_reserve_who_holds_what_has_no_name_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(tmp_path, size_bytes=1000 * MIB, reserve_bytes=1500 * MIB)
+    monkeypatch.setattr(disk_watch, "count_held", lambda _, use: iter([use.holding.add(3)]))
+    await watched.look()
+    watched.free[0] = 800 * MIB
+    await watched.look()
+    assert "killed 3" not in watched.spawner.done
+    watched.free[0] = 700 * MIB
+    await watched.look()
+    assert "killed 3" in watched.spawner.done
+
+
+async def test_what_a_child_writes_stays_counted_in_until_a_count_can_see_it(watched: Watched) -> None:
+    path = f"{watched.top}/file"
+    async with watched.watch.writing(path, 5 * MIB):
+        with pytest.raises(Fault, match="its limit"):
+            await watched.watch.admit(path, 5 * MIB)
+    await watched.watch.admit(path, 5 * MIB)
+    async with watched.watch.writing("/somewhere/else", 50 * MIB):
+        assert watched.watch._ledger._unseen_bytes == 0
+
+
+def test_a_file_gives_back_what_it_takes_when_nobody_else_has_it(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, reserve_bytes=1500 * MIB)
+    watched.free[0] = 1000 * MIB
+    file = tmp_path / "file"
+    file.write_bytes(b"x" * MIB)
+
+    def gives_back() -> bool:
+        return watched.watch.gives_back(file.stat(), MIB)
+
+    assert (gives_back(), watched.watch.gives_back(None, 0)) == (True, False)
+    with file.open("rb"):
+        assert not gives_back()
+    watched.free[0] = 700 * MIB
+    assert not gives_back()
+    watched.free[0] = 1000 * MIB
+    (tmp_path / "other").hardlink_to(file)
+    assert not gives_back()
+    file.unlink()
+    with file.open("wb") as opened:
+        opened.truncate(MIB)
+    assert not gives_back()
 
 
 async def test_without_limits_nothing_is_looked_at(tmp_path: Path) -> None:

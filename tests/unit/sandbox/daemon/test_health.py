@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 from sandbox.daemon.cgroup import Cgroup
+from sandbox.daemon.disk_use import DiskUse
 from sandbox.daemon.health import Health
+from sandbox.v1 import channel_pb2 as wire
 
 REPOSITORY = Path(__file__).parents[4]
 
@@ -26,6 +28,14 @@ def test_health_tells_the_control_groups_figures(tmp_path: Path) -> None:
     reply = health.reply(5).health
     assert (reply.calls, reply.processes, reply.pids, reply.memory_bytes) == (4, 5, 7, 1000)
     assert (reply.memory_kills, reply.pids_refused) == (2, 3)
+
+
+def test_health_tells_what_files_take_as_far_as_that_is_known(tmp_path: Path) -> None:
+    use = DiskUse()
+    use.size_bytes, use.files, use.hidden = 1000.75, 3, True
+    reply = Health(Cgroup(str(tmp_path))).reply(0, use, None).health
+    assert reply.workspace == wire.DiskCount(size_bytes=1000, files=3, partial=True)
+    assert not reply.HasField("tmp")
 
 
 def test_health_is_told_where_there_is_no_control_group(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from sandbox.docker.container_config import (
     user_ids,
     workspace_volume,
 )
-from sandbox.engine import SandboxLimits, SandboxSpec
 from sandbox.owner import digest
+from sandbox.sandbox import SandboxLimits, SandboxSpec
 
 
 def config(spec: SandboxSpec, *, quota: bool = False, volumes: Sequence[str] = ()) -> dict[str, Any]:

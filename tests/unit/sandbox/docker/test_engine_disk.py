@@ -16,13 +16,14 @@ MIB = 1024 * 1024
 
 
 class Disks:
-    """What is free by path; the engine's data are at /data."""
+    """What is free by path; the engine's data are at /data, as far as it says."""
 
-    def __init__(self, free_mib: Mapping[str, int]) -> None:
+    def __init__(self, free_mib: Mapping[str, int], *, said: bool = True) -> None:
         self.free_mib = {Path(path): free for path, free in free_mib.items()}
+        self.said = {"DockerRootDir": "/data"} if said else {}
 
     async def ask(self, request: Any) -> str:
-        return str(request(SimpleNamespace(info=lambda: {"DockerRootDir": "/data"})))
+        return str(request(SimpleNamespace(info=lambda: self.said)))
 
     def free_bytes(self, path: Path) -> int:
         if path not in self.free_mib:
@@ -36,7 +37,7 @@ class Disks:
 async def test_what_would_not_leave_the_reserve_is_refused_before_anything_is_removed() -> None:
     disk = Disks({"/data": 1000}).disk()
     await disk.refuse_short(600 * MIB, 400 * MIB)
-    with pytest.raises(NoSpace, match=r"401 MiB are to come, 1,000 MiB are free, and 600 MiB"):
+    with pytest.raises(NoSpace, match=r"401 MiB more would not leave the operator's reserve"):
         await disk.refuse_short(600 * MIB, 401 * MIB)
     await disk.refuse_short(0, 10**15)
 
@@ -49,6 +50,12 @@ async def test_what_would_not_leave_the_reserve_is_refused_before_anything_is_re
 async def test_the_disk_is_where_the_volumes_are_as_far_as_the_gateway_sees_it(disks: Disks) -> None:
     disk = disks.disk()
     await disk.refuse_short(MIB, 4 * MIB)
+    with pytest.raises(NoSpace):
+        await disk.refuse_short(MIB, 5 * MIB)
+
+
+async def test_where_the_engine_does_not_say_where_its_data_are_the_root_of_the_machine_counts() -> None:
+    disk = Disks({"volumes": 99, ".": 99, "/": 5}, said=False).disk()
     with pytest.raises(NoSpace):
         await disk.refuse_short(MIB, 5 * MIB)
 

@@ -11,8 +11,9 @@ import pytest
 
 from sandbox.docker.docker_requests import DockerRequests
 from sandbox.docker.image_pulls import ImagePulls, pulling_engine
-from sandbox.engine import Engine, Sandbox, SandboxSpec
+from sandbox.engine import Engine
 from sandbox.errors import EngineUnavailable, ImageMissing, SandboxUnavailable
+from sandbox.sandbox import Sandbox, SandboxSpec
 
 
 class FakeRequests:
@@ -163,4 +164,16 @@ async def test_airlock_s_own_images_and_ids_are_looked_for_in_no_registry(reques
     requests.let_go.set()
     with pytest.raises(ImageMissing):
         await engine(requests).create(spec(image))
+    assert requests.pulled == []
+
+
+async def test_an_image_that_is_there_is_not_pulled_for_the_runtime_s_that_is_not(requests: FakeRequests) -> None:
+    class WithoutRuntime(FakeEngine):
+        async def create(self, spec: SandboxSpec) -> Sandbox:
+            raise ImageMissing("the runtime image is not on the engine", "airlock-runtime")
+
+    requests.here.add("x:1")
+    requests.let_go.set()
+    with pytest.raises(ImageMissing, match="runtime image"):
+        await pulling_engine(cast(Engine, WithoutRuntime(requests)), pulls(requests)).create(spec("x:1"))
     assert requests.pulled == []

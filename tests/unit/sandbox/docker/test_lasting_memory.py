@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox.docker.lasting_memory import lasting_ipc, lasting_tmpfs
-from sandbox.engine import SandboxLimits
+from sandbox.sandbox import SandboxLimits
 
 MIB = 1024 * 1024
 

@@ -9,7 +9,7 @@ import pytest
 from sandbox.docker.container_config import CAPABILITIES
 from sandbox.docker.host_kernel import HostKernel
 from sandbox.docker.posture import own_namespaces, weaknesses
-from sandbox.engine import SandboxLimits, SandboxSpec
+from sandbox.sandbox import SandboxLimits, SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
 
 LIMITS = SandboxLimits(memory_bytes=1000, cpus=0.5, pids=20)

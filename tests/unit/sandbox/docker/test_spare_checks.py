@@ -10,8 +10,8 @@ import pytest
 from sandbox.channel import Channel
 from sandbox.channel_sandbox import ChannelSandbox
 from sandbox.docker.spare_checks import refuse_used, settled
-from sandbox.engine import SandboxSpec
 from sandbox.errors import DaemonLost, SandboxError
+from sandbox.sandbox import SandboxSpec
 from sandbox.spares import SpareRefused
 from sandbox.v1 import channel_pb2 as pb
 from tests.unit.sandbox.fake_daemon import Answer, Peer, fake_daemon

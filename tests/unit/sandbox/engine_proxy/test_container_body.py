@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from sandbox.docker.container_config import Runtime, carrier_config, container_config, filler_config
-from sandbox.engine import SandboxSpec
-from sandbox.engine_proxy.container_body import Refused, check_container, check_volume
+from sandbox.engine_proxy.container_body import Refused, check_container, check_files, check_volume
+from sandbox.sandbox import SandboxSpec
 
+RUNTIME_VOLUME = "airlock-runtime-0123456789ab"
 SPEC = SandboxSpec("tenant", "thread", "airlock-sandbox")
 
 
@@ -21,7 +22,7 @@ def body(root: Path, runtime: str = "runc", *, quota: bool = False) -> dict[str,
         SandboxSpec("tenant", "thread", "airlock-sandbox", runtime=runtime),
         instance="i",
         sandbox_id="sandbox-1",
-        runtime=Runtime("airlock-runtime-1", ("/opt/airlock/lib/ld.so",)),
+        runtime=Runtime(RUNTIME_VOLUME, ("/opt/airlock/lib/ld.so",)),
         channel_directory=str(root / "sandbox-1"),
         gateway_gid=10000,
         workspace_quota=quota,
@@ -33,13 +34,18 @@ def body(root: Path, runtime: str = "runc", *, quota: bool = False) -> dict[str,
 @pytest.mark.parametrize("quota", [True, False])
 def test_what_a_gateway_makes_passes(tmp_path: Path, runtime: str, quota: bool) -> None:
     check_container(body(tmp_path, runtime, quota=quota), tmp_path)
-    check_container(filler_config("airlock-runtime", "airlock-runtime-1", "i"), tmp_path)
+    check_container(filler_config("airlock-runtime", RUNTIME_VOLUME, "i"), tmp_path)
     check_container(carrier_config("airlock-sandbox", SPEC, "i", quota=quota), tmp_path)
     check_volume({"Name": "airlock-i-quota-probe", "Driver": "local", "DriverOpts": {"size": "1m"}})
 
 
 def mount(**changes: Any) -> list[dict[str, Any]]:
-    return [{"Type": "volume", "Source": "airlock-x", "Target": "/workspace", **changes}]
+    kept = {"Source": "airlock-x", "Target": "/workspace", "VolumeOptions": {"NoCopy": True}}
+    return [{"Type": "volume", **kept, **changes}]
+
+
+def runtime_mount(**changes: Any) -> list[dict[str, Any]]:
+    return mount(**{"Source": RUNTIME_VOLUME, "Target": "/opt/airlock", "ReadOnly": True, **changes})
 
 
 ATTACKS: dict[str, dict[str, Any]] = {
@@ -50,9 +56,21 @@ ATTACKS: dict[str, dict[str, Any]] = {
     "the engine's socket": {"Mounts": [{"Type": "bind", "Source": "/var/run/docker.sock", "Target": "/run/airlock"}]},
     "a volume by its name alone": {"Mounts": mount(Source="state")},
     "a volume on the host's root": {
-        "Mounts": mount(VolumeOptions={"DriverConfig": {"Name": "local", "Options": {"o": "bind", "device": "/"}}})
+        "Mounts": mount(
+            VolumeOptions={"NoCopy": True, "DriverConfig": {"Name": "local", "Options": {"o": "bind", "device": "/"}}}
+        )
     },
-    "a volume of another driver": {"Mounts": mount(VolumeOptions={"DriverConfig": {"Name": "evil"}})},
+    "a volume of another driver": {"Mounts": mount(VolumeOptions={"NoCopy": True, "DriverConfig": {"Name": "evil"}})},
+    # The engine would follow what another container with the volume has put there meanwhile.
+    "files of an image in a volume": {"Mounts": mount(VolumeOptions={})},
+    "files of an image in a volume, unsaid": {"Mounts": [{**mount()[0], "VolumeOptions": {"Labels": {}}}]},
+    "files of an image in the runtime": {"Mounts": runtime_mount(VolumeOptions={})},
+    "a runtime that can be written to": {"Mounts": runtime_mount(ReadOnly=False)},
+    "a runtime by another name": {"Mounts": mount(Source=RUNTIME_VOLUME)},
+    "another volume for a runtime": {"Mounts": mount(Target="/opt/airlock")},
+    "a volume without a place": {"Mounts": [{"Type": "volume", "Source": "airlock-x"}]},
+    "the file system of a channel with other options": {"Tmpfs": {"/run/airlock/.": "remount,size=1k"}},
+    "a channel by another name": {"Tmpfs": {"/run//airlock": "size=1k"}},
     "a mount of another type": {"Mounts": mount(Type="npipe")},
     "capabilities": {"CapAdd": ["SYS_ADMIN"]},
     "no capability dropped": {"CapDrop": []},
@@ -106,6 +124,41 @@ def test_what_is_no_container_is_refused(tmp_path: Path, value: Any) -> None:
         check_container(value, tmp_path)
     with pytest.raises(Refused):
         check_volume(value)
+
+
+def test_what_is_never_started_has_one_volume_of_the_engine_s_and_no_channel(tmp_path: Path) -> None:
+    carrier = carrier_config("airlock-sandbox", SPEC, "i", quota=False)
+    (channel,) = [one for one in body(tmp_path)["HostConfig"]["Mounts"] if one["Type"] == "bind"]
+    check_container(carrier, tmp_path)
+    for mounts in ([channel], mount() + runtime_mount(), mount() + mount(), mount(Target="/etc")):
+        carrier["HostConfig"]["Mounts"] = mounts
+        with pytest.raises(Refused, match="what is never started has one volume"):
+            check_container(carrier, tmp_path)
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_files_are_only_reached_in_what_is_never_started_and_mounts_no_link(written: bool) -> None:
+    workspace = {"Type": "volume", "Name": "airlock-i-workspace-1", "Destination": "/workspace"}
+    runtime = {"Type": "volume", "Name": RUNTIME_VOLUME, "Destination": "/opt/airlock"}
+    channel = {"Type": "bind", "Source": "/run/airlock/x", "Destination": "/run/airlock"}
+    check_files({"Path": "/never-started", "Mounts": [workspace]}, written=written)
+    for path, mounts in [
+        ("/opt/airlock/lib/ld.so", [workspace]),
+        ("/never-started", [channel]),
+        ("/never-started", [workspace, channel]),
+        ("/never-started", [workspace, {**workspace, "Destination": "/workspace/a"}]),
+        ("/never-started", [{**workspace, "Destination": "/etc"}]),
+        ("/never-started", []),
+        ("/never-started", None),
+    ]:
+        with pytest.raises(Refused):
+            check_files({"Path": path, "Mounts": mounts}, written=written)
+    for mounts in ([runtime], [{**runtime, "Destination": "/workspace"}]):
+        found = {"Path": "/never-started", "Mounts": mounts}
+        if written:
+            with pytest.raises(Refused, match="not written to"):
+                check_files(found, written=True)
+    check_files({"Path": "/never-started", "Mounts": [runtime]}, written=False)
 
 
 def test_a_channel_is_a_directory_of_its_own_and_no_way_out(tmp_path: Path) -> None:

@@ -20,6 +20,12 @@ OWN = {"Id": "a" * 64, "Path": "/opt/airlock/lib/ld.so", "Config": {"Labels": {"
 CONTAINERS: dict[str, Any] = {
     "airlock-own": OWN,
     "airlock-filler": OWN | {"Id": "b" * 64, "Path": "/never-started"},
+    "airlock-carrier": OWN
+    | {
+        "Id": "d" * 64,
+        "Path": "/never-started",
+        "Mounts": [{"Type": "volume", "Name": "airlock-i-workspace-1", "Destination": "/workspace"}],
+    },
     "postgres": {"Id": "c" * 64, "Path": "postgres", "Config": {"Labels": None}},
 }
 
@@ -86,7 +92,7 @@ async def test_a_second_request_behind_the_first_is_not_sent(engine: Engine, tmp
     hidden = request("POST /v1.41/containers/postgres/exec")
     with contextlib.suppress(IndexError):  # it may be cut off in the midst of its answer
         await ask(tmp_path, request("GET /v1.41/info") + hidden)
-    chunked = b"PUT /v1.41/containers/airlock-own/archive?path=/w HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunked = b"PUT /v1.41/containers/airlock-carrier/archive?path=/w HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
     status, _ = await ask(tmp_path, chunked + b"3\r\nabc\r\n0\r\n\r\n" + hidden)
     assert status == 200
     assert not any(b"exec" in data for data in engine.sent)
@@ -132,6 +138,63 @@ async def test_what_a_container_mounts_of_the_host_is_looked_at_each_time_it_sta
     assert len(engine.sent) == 2
 
 
+async def test_the_engine_reads_and_writes_files_of_what_it_never_starts_and_of_nothing_else(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For an archive an engine mounts what the container has, on the host, and follows what has become a link."""
+    channel = {"Type": "bind", "Source": str(tmp_path / "abc"), "Destination": "/run/airlock"}
+    monkeypatch.setitem(CONTAINERS, "airlock-filler", CONTAINERS["airlock-filler"] | {"Mounts": [channel]})
+    runtime = {"Type": "volume", "Name": "airlock-runtime-0123456789ab", "Destination": "/opt/airlock"}
+    monkeypatch.setitem(CONTAINERS, "airlock-runtime", CONTAINERS["airlock-filler"] | {"Mounts": [runtime]})
+    for name, statuses in [
+        ("own", (403, 403)),
+        ("filler", (403, 403)),
+        ("runtime", (200, 403)),
+        ("carrier", (200,) * 2),
+    ]:
+        for method, status in zip(("GET", "PUT"), statuses, strict=True):
+            found, _ = await ask(tmp_path, request(f"{method} /v1.41/containers/airlock-{name}/archive?path=/w"))
+            assert found == status, (method, name)
+    assert [data.split(b"/")[3][:1] for data in engine.sent] == [b"b", b"d", b"d"]
+
+
+async def test_volumes_are_filled_one_after_the_other_and_to_the_end(tmp_path: Path) -> None:
+    """Two images that are copied into one volume at a time could lead the engine out of it, by links."""
+    asked: asyncio.Queue[str] = asyncio.Queue()
+    may_end = asyncio.Semaphore(0)
+
+    async def slow(reader: StreamReader, writer: StreamWriter) -> None:
+        asked.put_nowait((await reader.readuntil(b"\r\n\r\n")).split(b"name=")[1].split()[0].decode())
+        await may_end.acquire()
+        writer.write(b"HTTP/1.1 201 Created\r\nConnection: close\r\n\r\n{}")
+        writer.close()
+
+    filler = json.dumps(filler_config("airlock-runtime", "airlock-runtime-0123456789ab", "i")).encode()
+    async with await asyncio.start_unix_server(slow, tmp_path / "engine"):
+        proxy = await EngineProxy(tmp_path / "engine", tmp_path).serve(listening_socket(tmp_path / "proxy"))
+        async with proxy, asyncio.timeout(30):
+            _, writer = await asyncio.open_unix_connection(tmp_path / "proxy")
+            writer.write(request("POST /v1.41/containers/create?name=airlock-1", filler))
+            assert await asked.get() == "airlock-1"
+            writer.close()
+            second = asyncio.create_task(ask(tmp_path, request("POST /v1.41/containers/create?name=airlock-2", filler)))
+            carrier = filler.replace(b"airlock-runtime-0123456789ab", b"airlock-i-workspace-1").replace(
+                b"/opt/airlock", b"/workspace"
+            )
+            kept = json.loads(carrier)
+            kept["HostConfig"]["Mounts"][0]["VolumeOptions"] = {"NoCopy": True}
+            other = asyncio.create_task(
+                ask(tmp_path, request("POST /v1.41/containers/create?name=airlock-3", json.dumps(kept).encode()))
+            )
+            assert await asked.get() == "airlock-3"  # which fills nothing, and waits for nobody
+            assert asked.empty()
+            may_end.release()
+            may_end.release()
+            assert await asked.get() == "airlock-2"
+            may_end.release()
+            assert [(await one)[0] for one in (second, other)] == [201, 201]
+
+
 # Collecting in the midst of it all finds sockets that the loop was about to close.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_request_whose_client_has_gone_is_served_to_its_end(tmp_path: Path) -> None:
@@ -144,7 +207,7 @@ async def test_a_request_whose_client_has_gone_is_served_to_its_end(tmp_path: Pa
         if b"/json" not in await reader.readuntil(b"\r\n\r\n"):
             asked.set()
             await answer.wait()
-        writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps(OWN).encode())
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps(CONTAINERS["airlock-carrier"]).encode())
         writer.close()
         await writer.wait_closed()
 
@@ -155,7 +218,7 @@ async def test_a_request_whose_client_has_gone_is_served_to_its_end(tmp_path: Pa
         proxy = await EngineProxy(tmp_path / "engine", tmp_path).serve(listening_socket(tmp_path / "proxy"))
         async with proxy:
             _, writer = await asyncio.open_unix_connection(tmp_path / "proxy")
-            writer.write(request("PUT /v1.41/containers/airlock-own/archive?path=/w", b"abc"))
+            writer.write(request("PUT /v1.41/containers/airlock-carrier/archive?path=/w", b"abc"))
             await asyncio.wait_for(asked.wait(), 30)
             writer.close()
             for _ in range(10):
@@ -171,7 +234,7 @@ async def test_a_request_whose_client_has_gone_is_served_to_its_end(tmp_path: Pa
 
 async def test_what_is_created_is_what_was_looked_at(engine: Engine, tmp_path: Path) -> None:
     line = "POST /v1.41/containers/create?name=airlock-x"
-    good = json.dumps(filler_config("airlock-runtime", "airlock-runtime-1", "i"))
+    good = json.dumps(filler_config("airlock-runtime", "airlock-runtime-0123456789ab", "i"))
     assert (await ask(tmp_path, request(line, good.encode())))[0] == 200
     assert json.loads(engine.sent[-1].partition(b"\r\n\r\n")[2]) == json.loads(good)
     twice = good.removesuffix("}") + ', "HostConfig": {"Privileged": true}}'

@@ -13,13 +13,15 @@ from pathlib import Path
 import pytest
 
 from sandbox.daemon.call_tree import is_dead, read_status
-from sandbox.engine import SandboxSpec
 from sandbox.errors import DaemonLost, NotFound, PermissionDenied, SandboxUnavailable
 from sandbox.filesystem import ExecResult
 from sandbox.memory.local_spawner import LocalSpawner
 from sandbox.memory.local_workspace import fill_directory, read_directory
 from sandbox.memory.memory_engine import MemoryEngine
+from sandbox.memory.memory_sandbox import MemorySandbox
 from sandbox.protocols import Shell
+from sandbox.sandbox import SandboxSpec
+from sandbox.transition import Transition
 from sandbox.workspace_archive import ArchiveBroken, Kind, WorkspaceEntry
 
 SPEC = SandboxSpec("tenant", "thread", "any-image")
@@ -44,6 +46,21 @@ async def test_a_command_gets_nothing_of_the_gateway_s_environment_but_the_way_t
     sandbox = await engine.create(SPEC)
     names = {line.partition("=")[0] for line in text(await run(sandbox.shell, "env")).splitlines()}
     assert names - {"_", "SHLVL", "OLDPWD"} == {"AIRLOCK_CALL", "HOME", "LANG", "PATH", "PWD", "TMPDIR"}
+    await engine.close()
+
+
+async def test_one_that_is_lost_has_failed_until_it_is_replaced_and_then_it_is_removed(tmp_path: Path) -> None:
+    told: list[Transition] = []
+    engine = MemoryEngine(root=tmp_path, tell=told.append)
+    lost = await engine.create(SPEC)
+    assert isinstance(lost, MemorySandbox)
+    lost.channel.mark_lost(DaemonLost("it broke the protocol"))
+    (shown,) = await engine.listed(SPEC.tenant)
+    assert (shown.state, shown.reason) == ("failed", "it was lost: it broke the protocol")
+    assert await engine.owned() == {lost.id: False}
+    again = await engine.create(SPEC)
+    assert await engine.owned() == {again.id: True}
+    assert [one.state for one in told if one.sandbox == lost.id] == ["creating", "running", "removed"]
     await engine.close()
 
 
@@ -82,7 +99,7 @@ async def test_a_process_that_is_killed_leaves_programs_that_the_next_one_ends_a
     script = """
         import asyncio, sys
         from pathlib import Path
-        from sandbox.engine import SandboxSpec
+        from sandbox.sandbox import SandboxSpec
         from sandbox.memory.memory_engine import MemoryEngine
 
         async def main():
@@ -158,7 +175,27 @@ async def test_one_past_its_lifetime_is_replaced_once_nobody_uses_it(tmp_path: P
     assert await engine.stop_idle(second.id)
     now_s = 120.0
     third = await engine.create(SPEC)
-    assert (third.id != second.id, third.ended_processes) == (True, 0)
+    assert (third.id != second.id, third.take_ended_processes()) == (True, 0)
+    await engine.close()
+
+
+async def test_calls_that_go_on_in_one_past_its_lifetime_are_ended_as_lost(tmp_path: Path) -> None:
+    now_s = 0.0
+    told: list[Transition] = []
+    engine = MemoryEngine(root=tmp_path, lifetime_s=60, clock=lambda: now_s, tell=told.append)
+    sandbox = await engine.create(SPEC)
+    assert sandbox.borrow()
+    calling = asyncio.create_task(run(sandbox.shell, "echo begun > begun; exec sleep 1000"))
+    async with asyncio.timeout(10):
+        while not list(tmp_path.rglob("begun")):
+            await asyncio.sleep(0.01)
+    now_s = 59.0
+    assert (sandbox.overdue_s, await engine.end_calls("tenant", "thread", overdue=True)) == (None, False)
+    now_s = 70.0
+    assert (sandbox.overdue_s, sandbox.busy) == (10.0, True)
+    assert await engine.end_calls(SPEC.tenant, SPEC.thread, overdue=True)
+    assert (await calling).outcome == "daemon_lost"
+    assert (told[-1].state, told[-1].reason) == ("removed", "calls in it went on for long after its lifetime")
     await engine.close()
 
 

@@ -1,0 +1,50 @@
+"""What is in a volume, removed before the volume is.
+
+An engine that removes a volume makes no other one until it is through with all files in it, a second or more for each
+50,000. It holds nobody up while it unpacks an archive into a container, and for a file that is to be where a directory
+is it first removes that with all that is in it. So an archive of one file is unpacked in the place of the workspace, in
+a container that is never started. That a volume is mounted there the engine sees when all is gone from it, and refuses.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import posixpath
+import tarfile
+
+from sandbox.docker import container_config as config
+from sandbox.docker import docker_requests
+from sandbox.docker.docker_requests import DockerRequests
+from sandbox.errors import SandboxError
+from sandbox.filesystem import WORKSPACE
+from sandbox.owner import Owner
+
+log = logging.getLogger(__name__)
+
+
+def empty_volume(requests: DockerRequests, volume: str, *, image: str, instance: str, owner: Owner) -> None:
+    """Remove what is in a thread's volume, if no container has that; it blocks.
+
+    Where an engine does not do as above, files are left, which go with the volume.
+    """
+    name = config.carrier_name(instance, owner)
+    try:
+        if not requests.ask_here(docker_requests.has_volume, volume):
+            return
+        if requests.ask_here(docker_requests.is_mounted, volume):
+            return
+        requests.ask_here(docker_requests.create_container, config.emptier_config(image, volume, instance, owner), name)
+        try:
+            requests.put_archive(name, posixpath.dirname(WORKSPACE), [_file_in_its_place()])
+        finally:
+            requests.ask_here(docker_requests.remove_container, name)
+    except SandboxError as error:
+        log.debug("emptied volume %s: %s", volume, error)
+
+
+def _file_in_its_place() -> bytes:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo(posixpath.basename(WORKSPACE)))
+    return archive.getvalue()

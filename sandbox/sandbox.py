@@ -1,0 +1,145 @@
+"""What a sandbox is: what it may use, what it is made of, what it offers, and how lists show it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sandbox.health import Health
+from sandbox.protocols import FileSystem, Processes, Shell
+from sandbox.transition import State
+from sandbox.v1.channel_pb2 import Posture
+
+
+@dataclass(frozen=True)
+class SandboxLimits:
+    """What a sandbox may use; all enforced by the kernel unless said otherwise.
+
+    The kernel holds `workspace_bytes` where the engine's disk has project quotas, and for each file. Elsewhere the
+    daemon does, as it does `workspace_files` (sandbox/daemon/disk_watch.py); 0 is no limit of files. While less than
+    `disk_reserve_bytes` is free on the engine's disk nothing in the sandbox may grow; that is the operator's, the same
+    for all.
+    """
+
+    memory_bytes: int = 1024 * 1024 * 1024
+    cpus: float = 1.0
+    pids: int = 512
+    workspace_bytes: int = 2 * 1024 * 1024 * 1024
+    workspace_files: int = 500_000
+    disk_reserve_bytes: int = 0
+    tmp_bytes: int = 256 * 1024 * 1024
+    open_files: int = 4096
+
+
+@dataclass(frozen=True)
+class SandboxSpec:
+    """What to make. `tenant` and `thread` own it; names in Docker are made from their hash, never from their text."""
+
+    tenant: str
+    thread: str
+    image: str
+    runtime: str = "runc"
+    limits: SandboxLimits = field(default_factory=SandboxLimits)
+    env: Mapping[str, str] = field(default_factory=dict)
+    # Whether the file calls refuse a file that has more than one name: where a policy tells paths apart, they must.
+    refuse_hard_links: bool = False
+    # How long it may be idle before it is stopped, None for as long as any; no two specs differ by it.
+    idle_timeout_s: float | None = field(default=None, compare=False)
+    # Why there may be no sandbox of this image, in words for who asked; image_gate.py refuses it.
+    refused: str = ""
+
+
+class Sandbox(Protocol):
+    """A running sandbox."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def spec(self) -> SandboxSpec: ...
+    @property
+    def posture(self) -> Posture:
+        """What the kernel said of it when it came up."""
+        ...
+
+    @property
+    def outdated(self) -> bool:
+        """Whether it was made in another way than its spec says, or is past its lifetime: others have calls in it."""
+        ...
+
+    @property
+    def overdue_s(self) -> float | None:
+        """For how long it is past its lifetime, None while it is not: no call is to begin in it, then."""
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether calls are under way in it, by a look that takes nothing; those of other processes count."""
+        ...
+
+    def take_ended_processes(self) -> int:
+        """Return how many background processes ended when it was stopped, and nobody was told of: who asks tells it.
+
+        0 for the next who asks, whichever process it is of.
+        """
+        ...
+
+    @property
+    def files(self) -> FileSystem: ...
+    @property
+    def shell(self) -> Shell: ...
+    @property
+    def processes(self) -> Processes:
+        """Its background processes."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Whether its daemon has kept the protocol so far; a sandbox that is not alive must be replaced."""
+        ...
+
+    def borrow(self) -> bool:
+        """Begin a use; False when another process removed the sandbox, which is not alive then."""
+        ...
+
+    def give_back(self) -> None:
+        """End a use."""
+        ...
+
+    async def health(self, *, count_disk: bool = False) -> Health:
+        """Return what its daemon says of itself, `count_disk` with what files take; raises DaemonLost."""
+        ...
+
+    async def ping(self) -> bool:
+        """Return whether the daemon answers within a second."""
+        ...
+
+
+@dataclass(frozen=True)
+class LeftSandbox:
+    """A sandbox that an earlier process of the same gateway left running, until it is asked for or goes idle.
+
+    Whose it is, in the digests of owner_of(): the engine is told no more, so no more is known.
+    """
+
+    id: str
+    tenant: str
+    thread: str
+
+
+@dataclass(frozen=True)
+class LiveSandbox:
+    """A sandbox as lists show it, whichever process made it; times are in seconds since 1970.
+
+    `since_s` is when nobody used it any more, or when it was stopped; None while calls are in it, or it is being made.
+    `reason` is why one that failed did; "" for any other, and while somebody is at work on it, who may just remove it.
+    """
+
+    id: str
+    thread: str
+    image: str
+    runtime: str
+    created_s: float
+    state: State = "running"
+    since_s: float | None = None
+    reason: str = ""
