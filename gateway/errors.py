@@ -379,8 +379,8 @@ def from_sandbox(error: sandbox_errors.SandboxError) -> AirlockError:
     if isinstance(error, sandbox_errors.InputGap):
         return InputGap(str(error), stdin_taken_bytes=str(error.stdin_taken_bytes))
     if isinstance(error, sandbox_errors.TooManyCreations):
-        if error.quota:
-            return QuotaExceeded(str(error), error.retry_after_s, quota=error.quota, limit=error.limit)
+        return QuotaExceeded(str(error), error.retry_after_s, quota=error.quota, limit=error.limit)
+    if isinstance(error, sandbox_errors.TooManyWaiting):
         return Overloaded(str(error), error.retry_after_s)
     if isinstance(error, sandbox_errors.Conflict) and error.errno in _ENDED:
         return ProcessEnded(str(error))

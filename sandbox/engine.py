@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from sandbox.sandbox import LeftSandbox, LiveSandbox, Sandbox, SandboxSpec
+from sandbox.sandbox import LeftSandbox, ListedSandbox, Sandbox, SandboxSpec
 from sandbox.transition import UNUSED
 from sandbox.usage import Usage
 from sandbox.workspace_archive import Contents
@@ -76,7 +76,7 @@ class Register(Protocol):
 class Ending(Protocol):
     """Ends a thread's sandbox, whichever process has it; its files stay."""
 
-    async def stop(self, tenant: str, thread: str) -> LiveSandbox | None:
+    async def stop(self, tenant: str, thread: str) -> ListedSandbox | None:
         """Stop the sandbox of a thread, whichever process has it, and return it as it is then; None for none.
 
         As stop_idle() does it, and so it comes back. One that is stopped already is returned as it is, one that cannot
@@ -84,7 +84,7 @@ class Ending(Protocol):
         """
         ...
 
-    async def remove_of(self, tenant: str, thread: str) -> LiveSandbox | None:
+    async def remove_of(self, tenant: str, thread: str) -> ListedSandbox | None:
         """Remove the sandbox of a thread, whichever process has it, and return it as it was; None where there is none.
 
         One that is stopped or dead goes, too. SandboxBusy while calls are under way in it.
@@ -163,11 +163,11 @@ class Lending(Register, Ending, Protocol):
 class Listing(Identity, Register, Protocol):
     """For lists: what a tenant, or the gateway itself, is shown."""
 
-    async def listed(self, tenant: str) -> Sequence[LiveSandbox]:
+    async def listed(self, tenant: str) -> Sequence[ListedSandbox]:
         """Return a tenant's sandboxes that live, are stopped, being made, or dead and not removed yet, by id."""
         ...
 
-    async def usage(self, sandbox: LiveSandbox) -> Usage | None:
+    async def usage(self, sandbox: ListedSandbox) -> Usage | None:
         """Return what a sandbox uses now, whichever process made it; None where it is gone."""
         ...
 
@@ -183,7 +183,7 @@ class Workspaces(Protocol):
         """Return what `take`, in a thread, makes of a thread's files, a sandbox or none living; None for no files.
 
         What is written meanwhile is in it as it was at some moment. ArchiveBroken where that cannot be had,
-        SandboxBusy while the workspace is saved or replaced already, TooManyCreations where too many wait for that.
+        SandboxBusy while the workspace is saved or replaced already, TooManyWaiting where too many wait for that.
         """
         ...
 
@@ -192,7 +192,7 @@ class Workspaces(Protocol):
 
         With nothing changed NoSpace where so many bytes would leave less than the reserve of the engine's disk, and
         SandboxBusy while calls are under way in it; WorkspaceIncomplete when it went wrong after the old files were
-        removed. What `give` raises is raised, as the cause of that. TooManyCreations where too many wait already.
+        removed. What `give` raises is raised, as the cause of that. TooManyWaiting where too many wait already.
         """
         ...
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from sandbox.engine import Engine, Saved
-from sandbox.sandbox import LeftSandbox, LiveSandbox, Sandbox, SandboxSpec
+from sandbox.sandbox import LeftSandbox, ListedSandbox, Sandbox, SandboxSpec
 from sandbox.transition import UNUSED
 from sandbox.usage import Usage
 from sandbox.workspace_archive import Contents
@@ -40,10 +40,10 @@ class EngineAround:
     def owners(self) -> Sequence[tuple[str, str]]:
         return self.engine.owners()
 
-    async def stop(self, tenant: str, thread: str) -> LiveSandbox | None:
+    async def stop(self, tenant: str, thread: str) -> ListedSandbox | None:
         return await self.engine.stop(tenant, thread)
 
-    async def remove_of(self, tenant: str, thread: str) -> LiveSandbox | None:
+    async def remove_of(self, tenant: str, thread: str) -> ListedSandbox | None:
         return await self.engine.remove_of(tenant, thread)
 
     async def end_calls(self, tenant: str, thread: str, *, overdue: bool = False) -> bool:
@@ -73,10 +73,10 @@ class EngineAround:
     async def remove_workspaces(self) -> None:
         await self.engine.remove_workspaces()
 
-    async def listed(self, tenant: str) -> Sequence[LiveSandbox]:
+    async def listed(self, tenant: str) -> Sequence[ListedSandbox]:
         return await self.engine.listed(tenant)
 
-    async def usage(self, sandbox: LiveSandbox) -> Usage | None:
+    async def usage(self, sandbox: ListedSandbox) -> Usage | None:
         return await self.engine.usage(sandbox)
 
     async def owned(self) -> Mapping[str, bool]:

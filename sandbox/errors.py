@@ -9,7 +9,8 @@
     |   +-- EngineFull           the engine has no memory, disk or processes left for one more
     |   +-- PostureTooWeak       it came up weaker than its policy asks; it was removed
     |   +-- WorkspaceIncomplete  a workspace was being replaced, and is neither the old one nor the new one
-    +-- TooManyCreations         the tenant's sandboxes are made too often, or too many wait to be made
+    +-- TooManyCreations         the tenant has had too many sandboxes made, by a quota
+    +-- TooManyWaiting           too many of the tenant wait already: for a sandbox to be made, a workspace to be saved
     +-- SandboxBusy              calls are under way in a sandbox that was to be stopped
     +-- DaemonLost               the daemon went away or broke the protocol during a call
     +-- Exhausted                the sandbox has no process or memory left for it
@@ -91,14 +92,22 @@ class WorkspaceIncomplete(SandboxUnavailable):
 class TooManyCreations(SandboxError):
     """No sandbox may be made for its tenant now, but `retry_after_s` from now, None for nobody knows when.
 
-    `quota` is the one that is used up, and `limit` what it is; empty where too many wait already.
+    `quota` is the one that is used up, and `limit` what it is.
     """
 
-    def __init__(self, message: str, *, retry_after_s: float | None = None, quota: str = "", limit: str = "") -> None:
+    def __init__(self, message: str, *, retry_after_s: float | None, quota: str, limit: str) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.quota = quota
         self.limit = limit
+
+
+class TooManyWaiting(SandboxError):
+    """Too many of the tenant wait already; in `retry_after_s` some of them are over."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class SandboxBusy(SandboxError):

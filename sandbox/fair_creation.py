@@ -20,7 +20,7 @@ _WAITING_LIMIT = 64
 
 
 def fair_creation(engine: Engine, *, at_once: int | None = None, waiting_limit: int = _WAITING_LIMIT) -> Engine:
-    """Return an engine whose create() waits for its turn; TooManyCreations where `waiting_limit` of its tenant do."""
+    """Return an engine whose create() waits for its turn; TooManyWaiting where `waiting_limit` of its tenant do."""
     places = _PER_PROCESSOR * len(os.sched_getaffinity(0)) if at_once is None else at_once
     return _FairCreation(engine, Turns(places, waiting_limit))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from sandbox.sandbox import LiveSandbox, Sandbox, SandboxSpec
+from sandbox.sandbox import ListedSandbox, Sandbox, SandboxSpec
 from sandbox.transition import State
 
 
@@ -47,11 +47,11 @@ class Keeper(Protocol):
         """Return how many calls of this process are under way in a thread's sandbox."""
         ...
 
-    async def stop(self, tenant: str, thread: str) -> LiveSandbox | None:
+    async def stop(self, tenant: str, thread: str) -> ListedSandbox | None:
         """Stop a thread's sandbox as Engine.stop() does; where none is to stay stopped it is removed."""
         ...
 
-    def ends_s(self, one: LiveSandbox, spec: SandboxSpec) -> float | None:
+    def ends_s(self, one: ListedSandbox, spec: SandboxSpec) -> float | None:
         """Return when an idle sandbox is stopped, or a stopped one removed, if nobody asks for it.
 
         In seconds since 1970, and a moment early: whoever looks after them looks now and then. None for never.

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 
 from sandbox.keeper import Keeper
-from sandbox.sandbox import LiveSandbox, Sandbox, SandboxSpec
+from sandbox.sandbox import ListedSandbox, Sandbox, SandboxSpec
 from sandbox.transition import State
 
 
@@ -38,8 +38,8 @@ class KeeperAround:
     def users(self, tenant: str, thread: str) -> int:
         return self.keeper.users(tenant, thread)
 
-    async def stop(self, tenant: str, thread: str) -> LiveSandbox | None:
+    async def stop(self, tenant: str, thread: str) -> ListedSandbox | None:
         return await self.keeper.stop(tenant, thread)
 
-    def ends_s(self, one: LiveSandbox, spec: SandboxSpec) -> float | None:
+    def ends_s(self, one: ListedSandbox, spec: SandboxSpec) -> float | None:
         return self.keeper.ends_s(one, spec)

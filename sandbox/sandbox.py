@@ -128,7 +128,7 @@ class LeftSandbox:
 
 
 @dataclass(frozen=True)
-class LiveSandbox:
+class ListedSandbox:
     """A sandbox as lists show it, whichever process made it; times are in seconds since 1970.
 
     `since_s` is when nobody used it any more, or when it was stopped; None while calls are in it, or it is being made.

@@ -27,9 +27,9 @@ from dataclasses import replace
 from typing import Any
 
 from sandbox.engine import Lending
-from sandbox.errors import SandboxError, SandboxUnavailable
+from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable
 from sandbox.owner import Owner, owner_by_name, owner_of
-from sandbox.sandbox import LeftSandbox, LiveSandbox, Sandbox, SandboxSpec
+from sandbox.sandbox import LeftSandbox, ListedSandbox, Sandbox, SandboxSpec
 from sandbox.transition import MADE_OTHERWISE, NO_ANSWER, STOPPING, UNUSED, State
 
 log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class SandboxKeeper:
         found = [place.sandbox for place in self._places.values()]
         return [sandbox for sandbox in found if sandbox is not None and sandbox.alive]
 
-    async def stop(self, tenant: str, thread: str) -> LiveSandbox | None:
+    async def stop(self, tenant: str, thread: str) -> ListedSandbox | None:
         """Stop a thread's sandbox as Engine.stop() does; where none is to stay stopped it is removed."""
         if self._stopped_timeout_s <= 0:
             was = await self._engine.remove_of(tenant, thread)
@@ -126,7 +126,7 @@ class SandboxKeeper:
         self._begin(self._trim_behind())
         return stopped
 
-    def ends_s(self, one: LiveSandbox, spec: SandboxSpec) -> float | None:
+    def ends_s(self, one: ListedSandbox, spec: SandboxSpec) -> float | None:
         """Return when an idle sandbox is stopped, or a stopped one removed, if nobody asks for it.
 
         In seconds since 1970, and a moment early: whoever looks after them looks now and then. None for never.
@@ -228,6 +228,8 @@ class SandboxKeeper:
         place.users -= 1
         place.used_s = self._clock()
         if place.sandbox is not None and not place.sandbox.alive:
+            spec = place.sandbox.spec
+            log.warning("sandbox %s (tenant %s, thread %r) was lost", place.sandbox.id, spec.tenant, spec.thread)
             # At once, not at the next call: what its calls had started runs until the container is gone.
             place.leaving = self._begin(self._remove(key, place.sandbox.id))
             place.sandbox = None
@@ -308,7 +310,11 @@ class SandboxKeeper:
             else:
                 # One that is lost says so itself.
                 await self._engine.remove(sandbox.id, NO_ANSWER if fits and not overdue else MADE_OTHERWISE)
-        made = await self._engine.create(spec)
+        try:
+            made = await self._engine.create(spec)
+        except (EngineUnavailable, SandboxUnavailable) as error:
+            log.warning("no sandbox for thread %r of tenant %s: %s", spec.thread, spec.tenant, error)
+            raise
         place.left = None
         if self._closed:
             if not self._keeps:

@@ -1,7 +1,7 @@
 """What becomes of a sandbox, told to whoever keeps its history.
 
     creating -> running -> idle_stopped -> running -> ... -> removed
-    creating -> failed               it did not come up, and nothing of it stays
+    creating -> failed               it did not come up; nothing of it stays, if the engine is there to remove it
     running -> failed -> removed     it died, by itself or by somebody else's hand; the next call has another one
 
 Each process tells what it does itself. What nobody did, or did and did not live to tell, is told by who finds it.

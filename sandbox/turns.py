@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from sandbox.errors import TooManyCreations
+from sandbox.errors import TooManyWaiting
 
 # Of what cannot even wait: some of those before it are over then.
 _RETRY_S = 2.0
@@ -48,7 +48,7 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, tenant: str) -> AsyncIterator[None]:
-        """Have a place for as long as the block takes; TooManyCreations where too many of the tenant wait already."""
+        """Have a place for as long as the block takes; TooManyWaiting where too many of the tenant wait already."""
         await self._take(tenant)
         try:
             yield
@@ -63,9 +63,7 @@ class Turns:
             return
         queue = self._waiting.setdefault(tenant, deque())
         if self._waiting_limit is not None and len(queue) >= self._waiting_limit:
-            raise TooManyCreations(
-                f"{len(queue)} {self._what}, which is the most; try again in {_RETRY_S:g} s", retry_after_s=_RETRY_S
-            )
+            raise TooManyWaiting(f"{len(queue)} {self._what}, which is the most; try again in {_RETRY_S:g} s", _RETRY_S)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue.append(turn)
         try:

@@ -22,7 +22,7 @@ from gateway.storage.transition_store import NewTransition, TransitionStore, Unf
 from sandbox.engine import Listing
 from sandbox.errors import SandboxError
 from sandbox.owner import digest
-from sandbox.sandbox import LiveSandbox, SandboxSpec
+from sandbox.sandbox import ListedSandbox, SandboxSpec
 from sandbox.transition import State, Transition
 
 log = structlog.get_logger(__name__)
@@ -76,7 +76,7 @@ class HistoryWriter:
         told = await self._store.unfinished(await engine.id(), since=self._since)
         owned = await self._owned(engine)
         doubtful = [one for one in told if _is_doubtful(one, engine, owned)]
-        there: dict[str, LiveSandbox] = {}
+        there: dict[str, ListedSandbox] = {}
         for tenant in {one.tenant for one in doubtful}:
             there |= {one.id: one for one in await engine.listed(tenant)}
         looked = ((one, *_state_of(there.get(one.sandbox))) for one in doubtful)
@@ -172,7 +172,7 @@ async def _under_way(work: Coroutine[Any, Any, None], name: str) -> AsyncIterato
             await task
 
 
-def _state_of(found: LiveSandbox | None) -> tuple[State, str]:
+def _state_of(found: ListedSandbox | None) -> tuple[State, str]:
     """Return what a sandbox is, and the words for that it was found so; "" where that is nothing to tell."""
     if found is None:
         return "removed", _FOUND["removed"]

@@ -18,7 +18,7 @@ from sandbox.engine import Listing
 from sandbox.errors import SandboxError, SandboxUnavailable
 from sandbox.health import DiskCount
 from sandbox.keeper import Keeper
-from sandbox.sandbox import LiveSandbox, Sandbox
+from sandbox.sandbox import ListedSandbox, Sandbox
 from sandbox.turns import Turns
 from sandbox.usage import Usage
 
@@ -49,7 +49,7 @@ class Disk:
 class SandboxStats:
     """A reading. `cpus` are those used since the reading before; None is unknown."""
 
-    sandbox: LiveSandbox
+    sandbox: ListedSandbox
     calls: int
     usage: Usage
     cpus: float | None = None
@@ -107,7 +107,7 @@ class SandboxUsage:
         """End those who watch."""
         self._closing.set()
 
-    async def _stats(self, tenant: str, one: LiveSandbox) -> SandboxStats | None:
+    async def _stats(self, tenant: str, one: ListedSandbox) -> SandboxStats | None:
         meter = self._meters.pop(one.id, None) or _Meter()
         self._meters[one.id] = meter
         if len(self._meters) > _METERS_LIMIT:
@@ -128,7 +128,7 @@ class SandboxUsage:
             calls, limit = self._keeper.users(tenant, one.thread), _cpus_limit(at_hand)
             return SandboxStats(one, calls, meter.usage, meter.cpus, limit, workspace, tmp)
 
-    async def _count(self, tenant: str, meter: _Meter, one: LiveSandbox, at_hand: Sandbox | None) -> None:
+    async def _count(self, tenant: str, meter: _Meter, one: ListedSandbox, at_hand: Sandbox | None) -> None:
         """Read the kernel's counts: none where the sandbox is gone, unknown where the engine does not tell them."""
         usage = None if at_hand is None else await _told(at_hand)
         if usage is None:

@@ -17,7 +17,7 @@ from gateway.storage.thread_store import ThreadStore
 from gateway.tenants import Tenant
 from sandbox.engine import Listing, Removal
 from sandbox.keeper import Keeper
-from sandbox.sandbox import LiveSandbox
+from sandbox.sandbox import ListedSandbox
 
 log = structlog.get_logger(__name__)
 
@@ -36,11 +36,11 @@ class TendedSandboxes:
         self._threads = threads
         self._remove_files = remove_files_of(engine)
 
-    async def find(self, tenant: Tenant, thread: str) -> LiveSandbox | None:
+    async def find(self, tenant: Tenant, thread: str) -> ListedSandbox | None:
         """Return the sandbox of a thread in whatever state, whichever gateway of the engine has it; None for none."""
         return next((one for one in await self._engine.listed(tenant.name) if one.thread == thread), None)
 
-    async def get(self, tenant: Tenant, thread: str) -> LiveSandbox:
+    async def get(self, tenant: Tenant, thread: str) -> ListedSandbox:
         """Return the sandbox of a thread, in whatever state; NotFound where there is none."""
         found = await self.find(tenant, thread)
         if found is None:
@@ -59,7 +59,7 @@ class TendedSandboxes:
             return NotFound(f"no thread {thread[:64]!r}: `airlock thread list` shows their names")
         return NotFound(f"thread {thread!r} has no sandbox now; its next call makes one, with the files as they were")
 
-    async def create(self, tenant: Tenant, thread: str) -> LiveSandbox:
+    async def create(self, tenant: Tenant, thread: str) -> ListedSandbox:
         """Return the sandbox of a thread, made or started again as for a call where none lives.
 
         Raises QuotaExceeded, OtherEngine, and SandboxError where there can be none.
@@ -69,7 +69,7 @@ class TendedSandboxes:
         before = await self._living(tenant, thread)
         stopped = None if before is not None else self._engine.stopped(tenant.sandbox_spec(thread))
 
-        async def made() -> LiveSandbox:
+        async def made() -> ListedSandbox:
             sandbox_id = await sandbox.prepare()
             found = await self._living(tenant, thread)
             if found is None:
@@ -83,12 +83,12 @@ class TendedSandboxes:
         # Whoever goes away has it made all the same, for what is made has its record.
         return await to_the_end(made())
 
-    async def resume(self, tenant: Tenant, thread: str) -> LiveSandbox:
+    async def resume(self, tenant: Tenant, thread: str) -> ListedSandbox:
         """Return the sandbox of a thread, started where it was stopped; NotFound where there is none."""
         found = await self.get(tenant, thread)
         return found if found.state == "running" else await self.create(tenant, thread)
 
-    async def stop(self, tenant: Tenant, thread: str) -> LiveSandbox | None:
+    async def stop(self, tenant: Tenant, thread: str) -> ListedSandbox | None:
         """Stop the sandbox of a thread, whichever gateway has it, and return it as it is then; None for none.
 
         Its next call starts it again. One that is stopped already stays so; one that cannot be stopped, or is not to
@@ -97,7 +97,7 @@ class TendedSandboxes:
         """
         await self._tool_calls.take_place(tenant)
 
-        async def stopped() -> LiveSandbox | None:
+        async def stopped() -> ListedSandbox | None:
             before = self._engine.stopped(tenant.sandbox_spec(thread))
             found = await self._keeper.stop(tenant.name, thread)
             if found is not None and (found.id != before or found.state != "idle_stopped"):
@@ -107,7 +107,7 @@ class TendedSandboxes:
 
         return await to_the_end(stopped())
 
-    async def delete(self, tenant: Tenant, thread: str) -> tuple[LiveSandbox | None, bool]:
+    async def delete(self, tenant: Tenant, thread: str) -> tuple[ListedSandbox | None, bool]:
         """Remove the sandbox of a thread and its files for good; return it as it was, and whether there were files.
 
         Raises ThreadBusy while a run is under way in the thread, SandboxBusy while a call is, NotFound, QuotaExceeded.
@@ -122,7 +122,7 @@ class TendedSandboxes:
         await self._tool_calls.thread(tenant, thread)  # OtherEngine, where its files are on one
         await self._tool_calls.take_place(tenant)
 
-        async def removed() -> tuple[LiveSandbox | None, bool]:
+        async def removed() -> tuple[ListedSandbox | None, bool]:
             was = await self._engine.remove_of(tenant.name, thread)
             done: list[AuditEntry] = []
             there = False
@@ -141,11 +141,11 @@ class TendedSandboxes:
             raise _nothing(thread)
         return was, files
 
-    def ends_s(self, tenant: Tenant, one: LiveSandbox) -> float | None:
+    def ends_s(self, tenant: Tenant, one: ListedSandbox) -> float | None:
         """Return when an idle sandbox is stopped, or a stopped one removed, in seconds since 1970; None for never."""
         return self._keeper.ends_s(one, tenant.sandbox_spec(one.thread))
 
-    async def _living(self, tenant: Tenant, thread: str) -> LiveSandbox | None:
+    async def _living(self, tenant: Tenant, thread: str) -> ListedSandbox | None:
         found = await self.find(tenant, thread)
         return found if found is not None and found.state == "running" else None
 

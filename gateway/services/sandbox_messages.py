@@ -7,7 +7,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from gateway.sandboxes.sandbox_usage import Disk, SandboxStats
 from gateway.storage.transition_store import StoredTransition
 from gateway.v1 import sandbox_service_pb2 as pb
-from sandbox.sandbox import LiveSandbox
+from sandbox.sandbox import ListedSandbox
 
 _STATES = {
     "creating": pb.SANDBOX_STATE_CREATING,
@@ -19,7 +19,7 @@ _STATES = {
 _NAMES = {int(number): name for name, number in _STATES.items()}
 
 
-def sandbox_message(one: LiveSandbox, calls: int, ends_s: float | None) -> pb.Sandbox:
+def sandbox_message(one: ListedSandbox, calls: int, ends_s: float | None) -> pb.Sandbox:
     """Return a sandbox; `calls` are under way in it here, and `ends_s` is when it is stopped, or a stopped one goes."""
     stopped = one.state == "idle_stopped"
     since, ends = _moment(one.since_s), _moment(ends_s)

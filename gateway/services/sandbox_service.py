@@ -20,7 +20,7 @@ from gateway.tenants import Tenant
 from gateway.v1 import sandbox_service_pb2 as pb
 from sandbox.engine import Listing
 from sandbox.keeper import Keeper
-from sandbox.sandbox import LiveSandbox
+from sandbox.sandbox import ListedSandbox
 
 _INTERVAL_MS, _SHORTEST_MS = 2000, 500
 
@@ -183,7 +183,7 @@ class SandboxService(SnapshotCalls):
             yield pb.WatchSandboxTransitionsResponse(transition=told)
         raise Unavailable("the gateway is stopping; watch again, after the id that came last, when it is back")
 
-    def _message(self, tenant: Tenant, one: LiveSandbox) -> pb.Sandbox:
+    def _message(self, tenant: Tenant, one: ListedSandbox) -> pb.Sandbox:
         calls = self._keeper.users(tenant.name, one.thread)
         return sandbox_message(one, calls, self._tended.ends_s(tenant, one))
 

@@ -7,9 +7,10 @@ tenant where a quota is reached, and the oldest of the thread past `sandbox.snap
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import ParamSpec, TypeVar
 
 import structlog
 from pydantic import JsonValue
@@ -29,6 +30,8 @@ from sandbox.engine import Workspaces
 from sandbox.sandbox import SandboxSpec
 
 log = structlog.get_logger(__name__)
+_Asked = ParamSpec("_Asked")
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
@@ -91,13 +94,13 @@ class Taking:
     async def remove(self, tenant: str, directory: SnapshotDirectory, gone: Collection[Snapshot]) -> None:
         """Remove snapshots. The caller is alone with the directory."""
         books = await self._without(tenant, directory, await self._opened(tenant, directory), gone)
-        await asyncio.to_thread(directory.end, books.ids, books.used_bytes)
+        await _in_thread(directory.end, books.ids, books.used_bytes)
 
     async def sweep(self, directory: SnapshotDirectory, tenant: str) -> None:
         """Sweep, though the caller went away; what cannot be removed now is with the next."""
 
         async def work() -> None:
-            await asyncio.to_thread(directory.sweep, await self._store.ids(tenant))
+            await _in_thread(directory.sweep, await self._store.ids(tenant))
 
         try:
             await to_the_end(work())
@@ -106,7 +109,7 @@ class Taking:
 
     async def _opened(self, tenant: str, directory: SnapshotDirectory) -> _Books:
         ids = await self._store.ids(tenant)
-        return _Books(ids, await asyncio.to_thread(directory.begin, ids))
+        return _Books(ids, await _in_thread(directory.begin, ids))
 
     async def _taken(
         self, tenant: Tenant, directory: SnapshotDirectory, what: Taken, request: tuple[str, str], books: _Books
@@ -121,13 +124,13 @@ class Taking:
         snapshot = self._snapshot(tenant.name, id_, what, written)
         replaced = await self._store.add(snapshot, request, told("snapshot_created", snapshot, what.thread))
         books = _Books((books.ids | {id_}) - replaced, books.used_bytes + written.stored_bytes)
-        freed_bytes = await asyncio.to_thread(directory.remove, replaced, books.ids)
+        freed_bytes = await _in_thread(directory.remove, replaced, books.ids)
         books = replace(books, used_bytes=books.used_bytes - freed_bytes)
         if snapshot.automatic:
             kept = tenant.policy.document.sandbox.snapshots_kept
             automatic = [one for one in await self._store.of_thread(what.thread_id) if one.automatic]
             books = await self._without(tenant.name, directory, books, automatic[:-kept], "snapshots_kept")
-        await asyncio.to_thread(directory.end, books.ids, books.used_bytes)
+        await _in_thread(directory.end, books.ids, books.used_bytes)
         return snapshot
 
     async def _written(
@@ -137,7 +140,7 @@ class Taking:
             spec, lambda contents: directory.write(id_, contents, limits, metadata)
         )
         if written is None:  # no call has made files yet
-            written = await asyncio.to_thread(directory.write, id_, iter(()), limits, metadata)
+            written = await _in_thread(directory.write, id_, iter(()), limits, metadata)
         return written
 
     async def _with_a_place(self, tenant: Tenant, directory: SnapshotDirectory, books: _Books) -> _Books:
@@ -172,7 +175,7 @@ class Taking:
         for one in gone:
             await self._store.remove(tenant, one.id, told("snapshot_deleted", one, one.thread, because=because))
         ids = books.ids - {one.id for one in gone}
-        freed_bytes = await asyncio.to_thread(directory.remove, [one.id for one in gone], ids)
+        freed_bytes = await _in_thread(directory.remove, [one.id for one in gone], ids)
         return _Books(ids, books.used_bytes - freed_bytes)
 
     def _snapshot(self, tenant: str, id_: str, what: Taken, written: Written) -> Snapshot:
@@ -213,3 +216,8 @@ def going(name: str) -> ThreadBusy:
         f"thread {name[:64]!r} is being deleted or restored, or was just now: take another, or restore it again where "
         "that was cut short"
     )
+
+
+async def _in_thread(work: Callable[_Asked, _Value], *args: _Asked.args, **kwargs: _Asked.kwargs) -> _Value:
+    """Work in a thread, and to its end: whoever goes away frees the lock of the directory that this works in."""
+    return await to_the_end(asyncio.to_thread(work, *args, **kwargs))

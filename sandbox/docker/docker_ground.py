@@ -27,7 +27,7 @@ from sandbox.docker.stopped_sandboxes import StoppedSandboxes
 from sandbox.docker.workspace_claims import WorkspaceClaims
 from sandbox.errors import SandboxUnavailable
 from sandbox.owner import Owner, digest, owner_by_name
-from sandbox.sandbox import LiveSandbox, SandboxSpec
+from sandbox.sandbox import ListedSandbox, SandboxSpec
 from sandbox.spares import is_spare
 from sandbox.thread_lock import Note, ThreadLock
 from sandbox.transition import State, Tell, Transition, nobody
@@ -161,7 +161,7 @@ class DockerGround:
         if left:
             raise SandboxUnavailable("; ".join(left))
 
-    async def usage(self, sandbox: LiveSandbox) -> Usage | None:
+    async def usage(self, sandbox: ListedSandbox) -> Usage | None:
         """Return what a sandbox uses now; None where it is gone."""
         name = config.container_name(self._instance, sandbox.id)
         stats = await self._requests.ask(docker_requests.container_stats, name)

@@ -15,7 +15,7 @@ from sandbox.docker import docker_requests
 from sandbox.docker.docker_ground import DockerGround
 from sandbox.errors import EngineUnavailable, SandboxUnavailable
 from sandbox.owner import Owner, digest, owner_of
-from sandbox.sandbox import LiveSandbox, SandboxSpec
+from sandbox.sandbox import ListedSandbox, SandboxSpec
 from sandbox.spares import is_spare
 from sandbox.thread_lock import Note
 from sandbox.transition import State
@@ -38,7 +38,7 @@ class DockerListing(DockerGround):
         """Return how many sandboxes of the instance are stopped, by their files."""
         return len(self._stopped.owners())
 
-    async def listed(self, tenant: str) -> Sequence[LiveSandbox]:
+    async def listed(self, tenant: str) -> Sequence[ListedSandbox]:
         """Return the sandboxes of a tenant that live, are stopped, being made, or dead and not removed yet, by id."""
         mine = digest(tenant)
         noted = {look.note.sandbox: look for look in self._locks.looked_at(mine)}
@@ -67,7 +67,7 @@ class DockerListing(DockerGround):
         except SandboxUnavailable:
             return "its container is not there any more"
 
-    def _resting(self, owner: Owner) -> LiveSandbox | None:
+    def _resting(self, owner: Owner) -> ListedSandbox | None:
         """Return what is stopped of a thread, by its file."""
         stopped, since_s = self._stopped.read(owner), self._stopped.since_s(owner)
         return None if stopped is None else shown(stopped.note, "idle_stopped", since_s)
@@ -100,6 +100,6 @@ def why_ended(state: Mapping[str, Any]) -> str:
     return f"its container ended with exit code {code}{killed}{memory}"
 
 
-def shown(note: Note, state: State, since_s: float | None = None) -> LiveSandbox:
+def shown(note: Note, state: State, since_s: float | None = None) -> ListedSandbox:
     """Return a sandbox as lists show it."""
-    return LiveSandbox(note.sandbox, note.thread, note.image, note.runtime, note.created_s, state, since_s)
+    return ListedSandbox(note.sandbox, note.thread, note.image, note.runtime, note.created_s, state, since_s)

@@ -25,7 +25,7 @@ from sandbox.docker.stopped_sandboxes import Stopped
 from sandbox.errors import EngineUnavailable, SandboxBusy, SandboxError, SandboxUnavailable
 from sandbox.owner import Owner, owner_by_name, owner_of
 from sandbox.remote_processes import RemoteProcesses
-from sandbox.sandbox import LiveSandbox, SandboxSpec
+from sandbox.sandbox import ListedSandbox, SandboxSpec
 from sandbox.thread_lock import Note, ThreadLock
 from sandbox.transition import ASKED, MADE_OTHERWISE
 
@@ -38,7 +38,7 @@ _LAST_LOOK_S = 2.0
 class DockerStopping(DockerStarting):
     """The ground with what is stopped on it."""
 
-    async def stop(self, tenant: str, thread: str) -> LiveSandbox | None:
+    async def stop(self, tenant: str, thread: str) -> ListedSandbox | None:
         """Stop a thread's sandbox unless it is in use; what is dead, or cannot be stopped, is removed."""
         owner = owner_by_name(tenant, thread)
         lock = await self._enter_existing(owner)
@@ -49,7 +49,7 @@ class DockerStopping(DockerStarting):
             raise SandboxBusy("calls are under way in this sandbox; stop it when they are over, or cancel them")
         return self._resting(owner) or shown(note, "removed")
 
-    async def remove_of(self, tenant: str, thread: str) -> LiveSandbox | None:
+    async def remove_of(self, tenant: str, thread: str) -> ListedSandbox | None:
         """Remove a thread's sandbox, running, stopped or dead, unless it is in use."""
         owner = owner_by_name(tenant, thread)
         lock = await self._enter_existing(owner)

@@ -37,7 +37,7 @@ from sandbox.memory.local_spawner import kill_left
 from sandbox.memory.local_workspaces import LocalWorkspaces
 from sandbox.memory.memory_sandbox import MemoryPlace, MemorySandbox, MemorySpare, made_alike
 from sandbox.owner import Owner, digest, owner_by_name, owner_of
-from sandbox.sandbox import LeftSandbox, LiveSandbox, Sandbox, SandboxSpec
+from sandbox.sandbox import LeftSandbox, ListedSandbox, Sandbox, SandboxSpec
 from sandbox.spares import SpareKind, spare_id
 from sandbox.transition import ASKED, MADE_OTHERWISE, ROOM, STOPPING, UNUSED, State, Tell, Transition, nobody
 from sandbox.usage import Usage
@@ -59,11 +59,11 @@ class _Stopped:
     processes: int
     since_s: float
 
-    def shown(self) -> LiveSandbox:
+    def shown(self) -> ListedSandbox:
         """Return it as lists show it."""
         spec = self.spec
         made = (self.id, spec.thread, spec.image, spec.runtime, self.created_s)
-        return LiveSandbox(*made, "idle_stopped", self.since_s)
+        return ListedSandbox(*made, "idle_stopped", self.since_s)
 
 
 class MemoryEngine:
@@ -201,18 +201,18 @@ class MemoryEngine:
         """Return whose sandboxes there are, the longest unused first."""
         return list(self._places)
 
-    async def listed(self, tenant: str) -> Sequence[LiveSandbox]:
+    async def listed(self, tenant: str) -> Sequence[ListedSandbox]:
         """Return a tenant's sandboxes that live, are stopped, or are dead and not removed yet, by id."""
         mine = digest(tenant)
         there = [place.shown() for (theirs, _), place in self._places.items() if theirs == mine]
         there += [stopped.shown() for (theirs, _), stopped in self._stopped.items() if theirs == mine]
         return sorted(there, key=lambda sandbox: sandbox.id)
 
-    async def usage(self, sandbox: LiveSandbox) -> Usage | None:
+    async def usage(self, sandbox: ListedSandbox) -> Usage | None:
         """Return that nobody knows: its programs are in no control group of their own. None where it is gone."""
         return None if self._find(sandbox.id) is None else Usage()
 
-    async def stop(self, tenant: str, thread: str) -> LiveSandbox | None:
+    async def stop(self, tenant: str, thread: str) -> ListedSandbox | None:
         """Stop a thread's sandbox unless it is in use; what is dead is removed."""
         mine = owner_by_name(tenant, thread)
         place = self._places.get(mine)
@@ -223,7 +223,7 @@ class MemoryEngine:
         stopped = self._stopped.get(mine)
         return None if stopped is None else stopped.shown()
 
-    async def remove_of(self, tenant: str, thread: str) -> LiveSandbox | None:
+    async def remove_of(self, tenant: str, thread: str) -> ListedSandbox | None:
         """Remove a thread's sandbox, running, stopped or dead, unless it is in use."""
         mine = owner_by_name(tenant, thread)
         place, stopped = self._places.get(mine), self._stopped.get(mine)

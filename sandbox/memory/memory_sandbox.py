@@ -15,7 +15,7 @@ from sandbox.local_fs import LocalFS
 from sandbox.memory.local_daemon import LocalChannel, LocalDaemon
 from sandbox.owner import owner_of
 from sandbox.remote_processes import RemoteProcesses
-from sandbox.sandbox import LiveSandbox, SandboxSpec
+from sandbox.sandbox import ListedSandbox, SandboxSpec
 from sandbox.spares import SpareKind
 from sandbox.v1 import channel_pb2 as pb
 
@@ -70,12 +70,12 @@ class MemoryPlace:
         """Whether it may be used on."""
         return self.channel.lost is None
 
-    def shown(self) -> LiveSandbox:
+    def shown(self) -> ListedSandbox:
         """Return it as lists show it."""
         made = (self.id, self.spec.thread, self.spec.image, self.spec.runtime, self.created_s)
         if not self.alive:
-            return LiveSandbox(*made, "failed", reason=f"it was lost: {self.channel.lost}")
-        return LiveSandbox(*made, "running", None if self.users else self.used_s)
+            return ListedSandbox(*made, "failed", reason=f"it was lost: {self.channel.lost}")
+        return ListedSandbox(*made, "running", None if self.users else self.used_s)
 
     async def running(self) -> int:
         """Return how many background processes run, and what commands left behind."""

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from sandbox.engine import Engine
-from sandbox.errors import SandboxUnavailable, TooManyCreations
+from sandbox.errors import SandboxUnavailable, TooManyWaiting
 from sandbox.fair_creation import fair_creation
 from sandbox.sandbox import Sandbox, SandboxSpec
 
@@ -158,7 +158,7 @@ async def test_the_bound_holds_whatever_ends_fails_or_is_given_up_in_between() -
 async def test_one_tenant_s_queue_is_bounded_and_no_other_s() -> None:
     asked = Asked(at_once=1, waiting_limit=4)
     tasks = await asked.ask("a", 6)
-    with pytest.raises(TooManyCreations, match="4 sandboxes of this tenant wait") as refused:
+    with pytest.raises(TooManyWaiting, match="4 sandboxes of this tenant wait") as refused:
         await tasks[5]
     assert refused.value.retry_after_s
     assert not any(task.done() for task in tasks[:5])

@@ -13,7 +13,7 @@ import pytest
 from sandbox.engine import Engine
 from sandbox.errors import SandboxUnavailable
 from sandbox.owner import owner_of
-from sandbox.sandbox import LeftSandbox, LiveSandbox, Sandbox, SandboxSpec
+from sandbox.sandbox import LeftSandbox, ListedSandbox, Sandbox, SandboxSpec
 from sandbox.sandbox_keeper import GRACE_S, SandboxKeeper
 from sandbox.transition import MADE_OTHERWISE, NO_ANSWER, UNUSED
 from tests.sandbox_keeper import make_keeper
@@ -134,11 +134,11 @@ class FakeEngine:
     def stopped_count(self) -> int:
         return 7
 
-    async def stop(self, tenant: str, thread: str) -> LiveSandbox | None:
-        return LiveSandbox("s", thread, "image", "runc", 1.0, "idle_stopped", 2.0)
+    async def stop(self, tenant: str, thread: str) -> ListedSandbox | None:
+        return ListedSandbox("s", thread, "image", "runc", 1.0, "idle_stopped", 2.0)
 
-    async def remove_of(self, tenant: str, thread: str) -> LiveSandbox | None:
-        return LiveSandbox("s", thread, "image", "runc", 1.0)
+    async def remove_of(self, tenant: str, thread: str) -> ListedSandbox | None:
+        return ListedSandbox("s", thread, "image", "runc", 1.0)
 
     async def trim_stopped(self, *, timeout_s: float, limit: int) -> int:
         self.trimmed.append((timeout_s, limit))
@@ -785,7 +785,7 @@ async def test_states_are_counted_and_the_end_of_an_idle_one_is_known_ahead(
     await asking
     assert stopping.states() == {"creating": 0, "running": 1, "idle_stopped": 7}
     assert [sandbox.id for sandbox in stopping.living()] == ["s0"]
-    idle = LiveSandbox("s", "t", "image", "runc", 1.0, since_s=100.0)
+    idle = ListedSandbox("s", "t", "image", "runc", 1.0, since_s=100.0)
     assert stopping.ends_s(idle, spec()) == 160.0
     assert stopping.ends_s(idle, spec(idle_timeout_s=5.0)) == 105.0
     assert stopping.ends_s(replace(idle, since_s=None), spec()) is None

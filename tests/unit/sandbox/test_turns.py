@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from sandbox.errors import TooManyCreations
+from sandbox.errors import TooManyWaiting
 from sandbox.turns import Turns
 
 
@@ -104,7 +104,7 @@ async def test_who_gave_up_counts_no_more_among_those_that_wait() -> None:
 async def test_what_waits_is_named_to_whoever_may_not_even_wait() -> None:
     desk = Desk(Turns(1, 2, what="snapshots wait to be taken"))
     await desk.ask("a", 3)
-    with pytest.raises(TooManyCreations, match="2 snapshots wait to be taken"):
+    with pytest.raises(TooManyWaiting, match="2 snapshots wait to be taken"):
         await desk._have("a")
     for _ in range(3):
         await desk.end("a")

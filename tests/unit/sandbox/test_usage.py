@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sandbox.docker.docker_engine import DockerEngine
-from sandbox.sandbox import LiveSandbox
+from sandbox.sandbox import ListedSandbox
 from sandbox.usage import Usage, usage_of
 
 MIB = 1024 * 1024
@@ -61,5 +61,5 @@ async def test_of_a_gvisor_in_no_control_group_of_its_own_nothing_is_told(
             return stats
 
         monkeypatch.setattr(engine._requests, "ask", answer)
-        assert await engine.usage(LiveSandbox("s1", "t", "image", "runsc", 0.0)) == told
+        assert await engine.usage(ListedSandbox("s1", "t", "image", "runsc", 0.0)) == told
     await engine.close()

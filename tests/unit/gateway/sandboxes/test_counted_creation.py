@@ -16,7 +16,7 @@ from gateway.serving.edge import status_of
 from gateway.storage.database import Database
 from gateway.storage.quota_store import QuotaStore
 from sandbox.engine import Engine
-from sandbox.errors import SandboxUnavailable, TooManyCreations
+from sandbox.errors import SandboxUnavailable, TooManyCreations, TooManyWaiting
 from sandbox.sandbox import SandboxSpec
 
 _MINUTE_US = 60_000_000
@@ -105,7 +105,7 @@ async def test_the_client_is_told_which_quota_it_is_and_when_to_come_back(gatewa
 
 
 def test_too_many_that_wait_are_an_overload_and_no_quota() -> None:
-    error = from_sandbox(TooManyCreations("wait", retry_after_s=2.0))
+    error = from_sandbox(TooManyWaiting("wait", 2.0))
     assert (type(error), error.retry_after_s if isinstance(error, Overloaded) else None) == (Overloaded, 2.0)
 
 

@@ -15,7 +15,7 @@ from gateway.storage.transition_store import NewTransition, TransitionStore, Unf
 from sandbox.engine import Engine
 from sandbox.errors import EngineUnavailable
 from sandbox.owner import digest
-from sandbox.sandbox import LiveSandbox, SandboxSpec
+from sandbox.sandbox import ListedSandbox, SandboxSpec
 from sandbox.transition import State, Transition
 
 
@@ -101,9 +101,9 @@ class FakeEngine:
     def stopped(self, spec: SandboxSpec) -> str | None:
         return next((one for one, state in self.states.items() if state == "idle_stopped"), None)
 
-    async def listed(self, tenant: str) -> Sequence[LiveSandbox]:
+    async def listed(self, tenant: str) -> Sequence[ListedSandbox]:
         return [
-            LiveSandbox(one, "t", "image", "runc", 1.0, state, reason=self.reason if state == "failed" else "")
+            ListedSandbox(one, "t", "image", "runc", 1.0, state, reason=self.reason if state == "failed" else "")
             for one, state in self.states.items()
         ]
 

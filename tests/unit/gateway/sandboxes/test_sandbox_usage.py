@@ -13,7 +13,7 @@ from gateway.sandboxes import sandbox_usage
 from gateway.sandboxes.sandbox_usage import Disk, SandboxUsage
 from sandbox.errors import DaemonLost, EngineUnavailable, SandboxUnavailable
 from sandbox.health import DiskCount, Health
-from sandbox.sandbox import LiveSandbox, SandboxSpec
+from sandbox.sandbox import ListedSandbox, SandboxSpec
 from sandbox.usage import Usage
 
 
@@ -34,12 +34,12 @@ class FakeEngine:
         self.asked: list[str] = []
         self.began_s = clock.now_s - 10
 
-    async def listed(self, tenant: str) -> Sequence[LiveSandbox]:
+    async def listed(self, tenant: str) -> Sequence[ListedSandbox]:
         assert tenant == "t"
-        running = [LiveSandbox(f"s{name}", name, "image", "runc", 1.0) for name in ("a", "b")]
-        return [*running, LiveSandbox("sc", "c", "image", "runc", 1.0, "idle_stopped", 2.0)]
+        running = [ListedSandbox(f"s{name}", name, "image", "runc", 1.0) for name in ("a", "b")]
+        return [*running, ListedSandbox("sc", "c", "image", "runc", 1.0, "idle_stopped", 2.0)]
 
-    async def usage(self, sandbox: LiveSandbox) -> Usage | None:
+    async def usage(self, sandbox: ListedSandbox) -> Usage | None:
         self.asked.append(sandbox.id)
         if self.error is not None:
             raise self.error
@@ -140,11 +140,11 @@ async def test_one_tenant_s_readings_leave_the_engine_to_another_s(
 ) -> None:
     going_on, read = asyncio.Event(), engine.usage
 
-    async def listed(tenant: str) -> Sequence[LiveSandbox]:
+    async def listed(tenant: str) -> Sequence[ListedSandbox]:
         number = 6 if tenant == "many" else 1
-        return [LiveSandbox(f"{tenant}{one}", f"x{one}", "image", "runc", 1.0) for one in range(number)]
+        return [ListedSandbox(f"{tenant}{one}", f"x{one}", "image", "runc", 1.0) for one in range(number)]
 
-    async def slow(sandbox: LiveSandbox) -> Usage | None:
+    async def slow(sandbox: ListedSandbox) -> Usage | None:
         if sandbox.id.startswith("many"):
             await going_on.wait()
         return await read(sandbox)

@@ -25,7 +25,7 @@ from gateway.storage.tables import audit_records, runs, threads
 from gateway.storage.thread_store import ThreadStore
 from gateway.tenants import Tenant
 from sandbox.errors import EngineUnavailable, SandboxBusy
-from sandbox.sandbox import LiveSandbox, SandboxSpec
+from sandbox.sandbox import ListedSandbox, SandboxSpec
 from tests.unit.gateway.made_parts import made_tool_calls
 
 TENANT = Tenant("t", Policy(PolicyDocument(version=1)), ModelSettings(), {})
@@ -35,7 +35,7 @@ class FakeEngine:
     """Its sandboxes and workspaces by thread; it makes one where a call asks for it."""
 
     def __init__(self) -> None:
-        self.sandboxes: dict[str, LiveSandbox] = {}
+        self.sandboxes: dict[str, ListedSandbox] = {}
         self.workspaces: set[str] = set()
         self.idle: dict[str, str] = {}
         self.busy = False
@@ -45,9 +45,9 @@ class FakeEngine:
         self.making = asyncio.Event()
         self.failure: Exception | None = None
 
-    async def listed(self, tenant: str) -> Sequence[LiveSandbox]:
+    async def listed(self, tenant: str) -> Sequence[ListedSandbox]:
         idle = [
-            LiveSandbox(id_, thread, "airlock-sandbox", "runc", 1.0, "idle_stopped")
+            ListedSandbox(id_, thread, "airlock-sandbox", "runc", 1.0, "idle_stopped")
             for thread, id_ in self.idle.items()
         ]
         return [*self.sandboxes.values(), *idle] if tenant == "t" else []
@@ -55,14 +55,14 @@ class FakeEngine:
     def stopped(self, spec: SandboxSpec) -> str | None:
         return self.idle.get(spec.thread)
 
-    async def stop(self, tenant: str, thread: str) -> LiveSandbox | None:
+    async def stop(self, tenant: str, thread: str) -> ListedSandbox | None:
         was = await self.remove_of(tenant, thread)
         if was is None:
             return None
         self.idle[thread] = was.id
         return replace(was, state="idle_stopped")
 
-    async def remove_of(self, tenant: str, thread: str) -> LiveSandbox | None:
+    async def remove_of(self, tenant: str, thread: str) -> ListedSandbox | None:
         if self.busy:
             raise SandboxBusy("calls are under way")
         was = next((one for one in await self.listed(tenant) if one.thread == thread), None)
@@ -84,7 +84,7 @@ class FakeEngine:
         if spec.thread not in self.sandboxes:
             self.made += spec.thread not in self.idle
             id_ = self.idle.pop(spec.thread, f"s{self.made}")
-            self.sandboxes[spec.thread] = LiveSandbox(id_, spec.thread, spec.image, spec.runtime, 1.0)
+            self.sandboxes[spec.thread] = ListedSandbox(id_, spec.thread, spec.image, spec.runtime, 1.0)
             self.workspaces.add(spec.thread)
         yield SimpleNamespace(id=self.sandboxes[spec.thread].id)
 
@@ -246,7 +246,7 @@ async def test_what_was_stopped_is_told_also_where_the_files_could_not_be_remove
 async def test_one_that_is_gone_as_soon_as_it_is_made_is_an_error_and_not_a_lie(
     engine: FakeEngine, tended: TendedSandboxes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nothing(tenant: str) -> Sequence[LiveSandbox]:
+    async def nothing(tenant: str) -> Sequence[ListedSandbox]:
         return []
 
     monkeypatch.setattr(engine, "listed", nothing)

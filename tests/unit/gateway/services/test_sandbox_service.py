@@ -23,7 +23,7 @@ from gateway.storage.transition_store import StoredTransition
 from gateway.tenants import Tenant
 from gateway.v1 import sandbox_service_pb2 as pb
 from gateway.v1 import sandbox_service_pb2_grpc
-from sandbox.sandbox import LiveSandbox
+from sandbox.sandbox import ListedSandbox
 from sandbox.usage import Usage
 
 TENANT = Tenant("t", Policy(PolicyDocument(version=1)), ModelSettings(), {})
@@ -32,14 +32,14 @@ TENANT = Tenant("t", Policy(PolicyDocument(version=1)), ModelSettings(), {})
 class FakeEngine:
     """Seven sandboxes, every second one of another image, every third one of another runtime; one more is stopped."""
 
-    async def listed(self, tenant: str) -> Sequence[LiveSandbox]:
+    async def listed(self, tenant: str) -> Sequence[ListedSandbox]:
         assert tenant == "t"
-        stopped = LiveSandbox("s7", "thread-7", "c", "runc", 1.0, "idle_stopped", 100.5)
+        stopped = ListedSandbox("s7", "thread-7", "c", "runc", 1.0, "idle_stopped", 100.5)
         return [*self._running(), stopped]
 
-    def _running(self) -> list[LiveSandbox]:
+    def _running(self) -> list[ListedSandbox]:
         return [
-            LiveSandbox(
+            ListedSandbox(
                 id=f"s{number}",
                 thread=f"thread-{number}",
                 image="a" if number % 2 else "b",
@@ -50,7 +50,7 @@ class FakeEngine:
             for number in range(7)
         ]
 
-    async def usage(self, sandbox: LiveSandbox) -> Usage:
+    async def usage(self, sandbox: ListedSandbox) -> Usage:
         return Usage() if sandbox.runtime == "runsc" else Usage(cpu_s=2.5, memory_bytes=4096, pids=7)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from gateway.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument, QuotasSection
 from gateway.policy.judge import Policy
 from gateway.quotas import Quotas
+from gateway.snapshots.snapshot_directory import SnapshotDirectory
 from gateway.snapshots.snapshots import Snapshots
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.database import Database
@@ -218,6 +220,29 @@ async def test_a_tenants_first_snapshot_that_is_taken_while_a_gateway_sweeps_sta
     await desk.snapshots.sweep()
     await desk.snapshots.restore(ACME, made[0].id, "b")
     assert await desk.files(ACME, "b") == {"x": b"one"}
+
+
+async def test_who_goes_away_leaves_no_other_alone_with_a_directory_that_is_still_worked_in(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await desk.write(ACME, "a", x=b"one")
+    working, may_end = threading.Event(), threading.Event()
+    begin = SnapshotDirectory.begin
+
+    def slowly(directory: SnapshotDirectory, ids: Collection[str]) -> int:
+        working.set()
+        assert may_end.wait(30)
+        return begin(directory, ids)
+
+    monkeypatch.setattr(SnapshotDirectory, "begin", slowly)
+    asking = asyncio.create_task(desk.snapshots.create(ACME, "a", comment=""))
+    assert await asyncio.to_thread(working.wait, 30)
+    asking.cancel()
+    await asyncio.wait({asking}, timeout=0.2)
+    assert not asking.done()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
 
 
 async def test_a_thread_is_not_restored_while_a_call_is_under_way_and_no_call_begins_meanwhile(desk: Desk) -> None:
