@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sandbox.docker.docker_stopping import IDLE
+from sandbox.transition import UNUSED
 from tests.chaos.killer import KINDS
 from tests.chaos.thread_load import Report
 from tests.gateway_process import Home
@@ -17,7 +17,7 @@ _SERVED = (
 _OUTCOMES = ("execute: exited", "execute: interrupted", "execute: daemon_lost", "execute: UNAVAILABLE")
 _OF_TWO_GATEWAYS = ("execute: IN_PROGRESS",)
 _TRANSITIONS = {
-    "sandbox stopped for being idle": ("idle_stopped", f"{IDLE}%"),
+    "sandbox stopped for being idle": ("idle_stopped", f"{UNUSED}%"),
     "sandbox that could not be started again": ("removed", "%No such container%"),
 }
 
