@@ -35,7 +35,7 @@
     +-- WorkspaceNotSaved    FAILED_PRECONDITION  the files of that moment are not kept; details: nearest
     +-- Unavailable          UNAVAILABLE          the engine, a sandbox or the gateway does not answer; of a call that
     |                                             the database took no record of details: call_id, outcome
-    +-- Unrecorded           UNAVAILABLE          it was done, and its record follows: not to be asked for again
+    +-- Unrecorded           INTERNAL             it was done, and its record follows: not to be asked for again
     +-- DeadlineExceeded     DEADLINE_EXCEEDED    the caller's own time limit passed first
     +-- Cancelled            CANCELLED            the caller took the call back
     +-- Misconfigured        FAILED_PRECONDITION  the operator has to mend the configuration
@@ -309,7 +309,8 @@ class Unavailable(AirlockError):
 class Unrecorded(AirlockError):
     """It was done, and the database took no record of it yet, which follows: not to be asked for again."""
 
-    code = grpc.StatusCode.UNAVAILABLE
+    # Not UNAVAILABLE, which is asked for again.
+    code = grpc.StatusCode.INTERNAL
     reason = "UNRECORDED"
 
 

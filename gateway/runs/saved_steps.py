@@ -68,7 +68,9 @@ class SavedSteps:
         try:
             async with asyncio.timeout(_LIMIT_S):
                 kept = await self._keep_files(self._tenant, self._run_id, number, step, kind)
-        except (AirlockError, SandboxError) as error:
+        except SandboxError as error:
+            self._tell(number, error.outside)
+        except AirlockError as error:
             self._tell(number, str(error))
         except TimeoutError:
             self._tell(number, f"it took more than {_LIMIT_S:g} s")

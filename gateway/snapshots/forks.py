@@ -242,6 +242,9 @@ class Forks:
         """Remove a thread that nobody saw, files first; what cannot be removed now is with the next."""
 
         async def work() -> None:
+            half_made = await self._stores.forks.half_made(thread.tenant)
+            if all(one.id != thread.id for one in half_made):
+                return  # it is made, and nobody was told of that: the database's answer was lost
             await self._engines.refuse_other(thread)
             await self._engine.remove_of(thread.tenant, thread.name)
             await self._engine.remove_workspace(thread.tenant, thread.name)

@@ -23,7 +23,7 @@ from gateway.errors import InProgress, NotFound, RequestIdReused
 from gateway.paging import page_size, paged, place_of
 from gateway.snapshots.restoring import Restoring
 from gateway.snapshots.snapshot_directory import PATIENCE_S, SnapshotDirectory
-from gateway.snapshots.taking import Taken, Taking
+from gateway.snapshots.taking import Taken, Taking, in_thread
 from gateway.storage.entities import Thread
 from gateway.storage.restore_store import RestoreStore, WorkspaceRequest
 from gateway.storage.run_writes import KeptStep
@@ -161,13 +161,13 @@ class Snapshots:
         directory = self.of(tenant)
         async with directory.alone():
             await self.taking.remove(tenant, directory, [one for one in kept if one.automatic])
-            await asyncio.to_thread(directory.forget_metadata, [one.id for one in kept])
+            await in_thread(directory.forget_metadata, [one.id for one in kept])
 
     async def erase(self, tenant: str) -> None:
         """Remove all files of a tenant's snapshots, for it is deleted; InProgress while one is taken."""
         directory = self.of(tenant)
         async with directory.alone():
-            await asyncio.to_thread(directory.erase)
+            await in_thread(directory.erase)
 
     async def left_of(self, tenant: str) -> Mapping[str, int]:
         """Return how many `snapshot_files` there are of a tenant."""
@@ -184,9 +184,9 @@ class Snapshots:
                     if name in whose:
                         await self.taking.sweep(directory, whose[name])
                         gone = await self._store.threadless(whose[name])
-                        await asyncio.to_thread(directory.forget_metadata, gone)
+                        await in_thread(directory.forget_metadata, gone)
                     else:
-                        await asyncio.to_thread(directory.sweep, ())
+                        await in_thread(directory.sweep, ())
 
     async def _answer(self, request: WorkspaceRequest) -> Any | None:
         """Return what a restore was answered that was asked for before, None where it is not done."""

@@ -94,13 +94,13 @@ class Taking:
     async def remove(self, tenant: str, directory: SnapshotDirectory, gone: Collection[Snapshot]) -> None:
         """Remove snapshots. The caller is alone with the directory."""
         books = await self._without(tenant, directory, await self._opened(tenant, directory), gone)
-        await _in_thread(directory.end, books.ids, books.used_bytes)
+        await in_thread(directory.end, books.ids, books.used_bytes)
 
     async def sweep(self, directory: SnapshotDirectory, tenant: str) -> None:
         """Sweep, though the caller went away; what cannot be removed now is with the next."""
 
         async def work() -> None:
-            await _in_thread(directory.sweep, await self._store.ids(tenant))
+            await in_thread(directory.sweep, await self._store.ids(tenant))
 
         try:
             await to_the_end(work())
@@ -109,7 +109,7 @@ class Taking:
 
     async def _opened(self, tenant: str, directory: SnapshotDirectory) -> _Books:
         ids = await self._store.ids(tenant)
-        return _Books(ids, await _in_thread(directory.begin, ids))
+        return _Books(ids, await in_thread(directory.begin, ids))
 
     async def _taken(
         self, tenant: Tenant, directory: SnapshotDirectory, what: Taken, request: tuple[str, str], books: _Books
@@ -122,15 +122,16 @@ class Taking:
         id_ = self._ids("snap")
         written = await self._written(spec, directory, id_, limits, what.metadata)
         snapshot = self._snapshot(tenant.name, id_, what, written)
-        replaced = await self._store.add(snapshot, request, told("snapshot_created", snapshot, what.thread))
+        # Whoever goes away has it committed all the same, and its files must not be swept before.
+        replaced = await to_the_end(self._store.add(snapshot, request, told("snapshot_created", snapshot, what.thread)))
         books = _Books((books.ids | {id_}) - replaced, books.used_bytes + written.stored_bytes)
-        freed_bytes = await _in_thread(directory.remove, replaced, books.ids)
+        freed_bytes = await in_thread(directory.remove, replaced, books.ids)
         books = replace(books, used_bytes=books.used_bytes - freed_bytes)
         if snapshot.automatic:
             kept = tenant.policy.document.sandbox.snapshots_kept
             automatic = [one for one in await self._store.of_thread(what.thread_id) if one.automatic]
             books = await self._without(tenant.name, directory, books, automatic[:-kept], "snapshots_kept")
-        await _in_thread(directory.end, books.ids, books.used_bytes)
+        await in_thread(directory.end, books.ids, books.used_bytes)
         return snapshot
 
     async def _written(
@@ -140,7 +141,7 @@ class Taking:
             spec, lambda contents: directory.write(id_, contents, limits, metadata)
         )
         if written is None:  # no call has made files yet
-            written = await _in_thread(directory.write, id_, iter(()), limits, metadata)
+            written = await in_thread(directory.write, id_, iter(()), limits, metadata)
         return written
 
     async def _with_a_place(self, tenant: Tenant, directory: SnapshotDirectory, books: _Books) -> _Books:
@@ -175,7 +176,7 @@ class Taking:
         for one in gone:
             await self._store.remove(tenant, one.id, told("snapshot_deleted", one, one.thread, because=because))
         ids = books.ids - {one.id for one in gone}
-        freed_bytes = await _in_thread(directory.remove, [one.id for one in gone], ids)
+        freed_bytes = await in_thread(directory.remove, [one.id for one in gone], ids)
         return _Books(ids, books.used_bytes - freed_bytes)
 
     def _snapshot(self, tenant: str, id_: str, what: Taken, written: Written) -> Snapshot:
@@ -218,6 +219,6 @@ def going(name: str) -> ThreadBusy:
     )
 
 
-async def _in_thread(work: Callable[_Asked, _Value], *args: _Asked.args, **kwargs: _Asked.kwargs) -> _Value:
-    """Work in a thread, and to its end: whoever goes away frees the lock of the directory that this works in."""
+async def in_thread(work: Callable[_Asked, _Value], *args: _Asked.args, **kwargs: _Asked.kwargs) -> _Value:
+    """Return what `work` does in a thread, to its end: whoever goes away frees the lock of what it works in."""
     return await to_the_end(asyncio.to_thread(work, *args, **kwargs))

@@ -101,7 +101,10 @@ def _switches(status: bytes) -> int:
 
 def release(hold: Hold) -> int:
     """Have what hold_everything() stopped go on, children before their parents; return how many did so before."""
-    gone_on = _gone_on(hold)
+    try:
+        gone_on = _gone_on(hold)
+    except OSError:  # no memory to look with, say; whoever was stopped goes on all the same
+        gone_on = len(hold.sent)
     for pid in reversed(hold.sent):
         try:
             os.kill(pid, signal.SIGCONT)

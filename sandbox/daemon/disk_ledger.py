@@ -74,6 +74,13 @@ class DiskLedger:
         self._short: tuple[float, int] | None = None
         self._counted_s = clock()
         self._took_s = 0.0
+        self.counted_from_s = float("-inf")
+        """When the last count began, as clock_s tells the time."""
+
+    @property
+    def clock_s(self) -> float:
+        """The clock."""
+        return self._clock()
 
     @property
     def used(self) -> tuple[int, int]:
@@ -151,7 +158,7 @@ class DiskLedger:
         # What was past the limit may go back, and not come again.
         self._allowed_bytes = max(self._limit_bytes, min(self._allowed_bytes, use.size_bytes))
         self._allowed_files = max(self._limit_files, min(self._allowed_files, use.files))
-        self._counted_s = self._clock()
+        self._counted_s, self.counted_from_s = self._clock(), shrunk.began_s
         self._took_s = self._counted_s - shrunk.began_s
 
     def allow_what_there_is(self) -> None:

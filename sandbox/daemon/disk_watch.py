@@ -57,6 +57,11 @@ class DiskWatch:
         self._holding = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._first: asyncio.Task[None] | None = None
+        self._at_ease: asyncio.Task[None] | None = None
+        # Whether a program was to start since the last look at whether any lives.
+        self._begun = False
+        # Held while what the last program left is counted: it is allowed, and nobody is to add to it meanwhile.
+        self._closing = asyncio.Lock()
 
     @property
     def used(self) -> tuple[int, int]:
@@ -65,6 +70,7 @@ class DiskWatch:
 
     def begin(self) -> None:
         """Look from now on, for as long as anything of the tool user lives. Called before a program is started."""
+        self._begun = True
         if self._on and self._task is None:
             self._ledger.look(self._disk())
             self._task = asyncio.get_running_loop().create_task(self._watch())
@@ -77,6 +83,8 @@ class DiskWatch:
         """
         if not self._on:
             return ""
+        async with asyncio.timeout(limit_s), self._closing:
+            pass
         if not self._ledger.counted:
             await self._count_first(limit_s)
         if self._ledger.is_far():
@@ -114,6 +122,8 @@ class DiskWatch:
         """Return whether a file that is replaced gives back what so many bytes take: they fit past the limit, too."""
         if not self._on:
             return False
+        if self._ledger.counted and self._ledger.fits(size_bytes, 1) and not self._ledger.is_short(self._disk()):
+            return False  # there is room for it all the same, which is found out sooner
         return (
             old is not None
             and old.st_nlink == 1
@@ -156,14 +166,20 @@ class DiskWatch:
 
     async def _watch(self) -> None:
         try:
-            while await self._anybody_lives():
-                await self._look()
-                await asyncio.sleep(self._ledger.interval_s())
-            # What the last one wrote is known now; what the disk shrinks by from here on is others'.
-            self._ledger.look(self._disk())
-            if self._ledger.may_be_past():
-                self._ledger.allow_what_there_is()
-                await self._count()
+            while self._begun:
+                self._begun = False
+                while await self._anybody_lives():
+                    try:
+                        await self._look()
+                    except OSError:
+                        pass  # the next look may find what it needs
+                    await asyncio.sleep(self._ledger.interval_s())
+                # What the last one wrote is known now; what the disk shrinks by from here on is others'.
+                self._ledger.look(self._disk())
+                if not self._begun and self._ledger.may_be_past():
+                    async with self._closing:
+                        self._ledger.allow_what_there_is()
+                        await self._count()
         finally:
             self._task = None
             self._ledger.look_away()
@@ -180,26 +196,35 @@ class DiskWatch:
         free = self._disk()
         self._ledger.look(free)
         self._ledger.forget_short(free)
-        if not self._ledger.is_to_be_counted(free):
-            pass
-        elif self._ledger.may_be_past():
-            # Held meanwhile, or it would write on for as long as the counting takes.
-            ended = False
-            async with self._holding:
-                try:
-                    if not await self._holds() or await self._counts_past(free):
-                        ended = True
-                        await self._end_everything()
-                finally:
-                    gone_on = await self._spawner.release()
-            # What ran while it was counted may have moved what it has to where that was counted already.
-            if gone_on and not ended:
-                await self._end_everything()
-            return
-        else:
-            await self._count(running=True)
-        if self._ledger.is_past(free):
+        if self._ledger.is_to_be_counted(free) and (self._ledger.may_be_past() or not await self._counts_at_ease()):
+            await self._look_still(free)
+        elif self._ledger.is_past(self._disk()):
             await self._end_everything()
+
+    async def _look_still(self, free: Free) -> None:
+        """Count while everything is held, or it would write on for as long as that takes; end what is past."""
+        ended = False
+        async with self._holding:
+            try:
+                if not await self._holds() or await self._counts_past(free):
+                    ended = True
+                    await self._end_everything()
+            finally:
+                gone_on = await self._spawner.release()
+        # What ran while it was counted may have moved what it has to where that was counted already.
+        if gone_on and not ended:
+            await self._end_everything()
+
+    async def _counts_at_ease(self) -> bool:
+        """Count while tool code goes on, and look meanwhile; return False as soon as it might be past what it may."""
+        count = self._at_ease = asyncio.get_running_loop().create_task(self._count(running=True))
+        while not (await asyncio.wait([count], timeout=self._ledger.interval_s()))[0]:
+            self._ledger.look(self._disk())
+            if self._ledger.may_be_past():
+                count.add_done_callback(lambda done: done.cancelled() or done.exception())
+                return False
+        count.result()
+        return True
 
     async def _holds(self) -> bool:
         """Stop everything of the tool user; return whether it is."""
@@ -214,7 +239,10 @@ class DiskWatch:
         if self._task is None:
             await self._count()
             return
+        asked_s = self._ledger.clock_s
         async with self._holding:
+            if self._ledger.counted_from_s >= asked_s:
+                return  # by who held it before, and began later
             try:
                 await self._count(running=not await self._holds())
             finally:

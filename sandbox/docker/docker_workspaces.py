@@ -18,7 +18,7 @@ from typing import TypeVar
 from sandbox.docker import container_config as config
 from sandbox.docker import docker_requests
 from sandbox.docker.docker_ground import DockerGround
-from sandbox.errors import SandboxBusy, SandboxError, WorkspaceIncomplete
+from sandbox.errors import SandboxBusy, SandboxError, WorkspaceIncomplete, reason_of
 from sandbox.filesystem import WORKSPACE
 from sandbox.owner import Owner, owner_by_name, owner_of
 from sandbox.sandbox import SandboxSpec
@@ -117,7 +117,8 @@ class DockerWorkspaces(DockerGround):
             with suppress(SandboxError):
                 await asyncio.shield(self._claims.remove_files(owner))
             if removed and isinstance(error, Exception):
-                raise WorkspaceIncomplete(f"the old files are gone, and the new ones did not come: {error}") from error
+                said = f"the old files are gone, and the new ones did not come: {reason_of(error)}"
+                raise WorkspaceIncomplete(said) from error
             raise
 
     async def _read(self, carrier: str, take: Callable[[Contents], _Value]) -> _Value:

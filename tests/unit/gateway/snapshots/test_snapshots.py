@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,7 @@ from gateway.storage.quota_store import QuotaStore
 from gateway.storage.restore_store import RestoreStore
 from gateway.storage.snapshot_store import Snapshot, SnapshotStore
 from gateway.storage.store import Store
-from gateway.storage.tables import audit_records, threads, tool_calls
+from gateway.storage.tables import audit_records, snapshots, threads, tool_calls
 from gateway.storage.thread_store import ThreadStore
 from gateway.tenants import Tenant
 from sandbox.errors import WorkspaceIncomplete
@@ -36,11 +36,15 @@ from sandbox.sandbox import SandboxSpec
 from sandbox.workspace_archive import Contents
 
 
+class Killed(BaseException):
+    """What no code here expects."""
+
+
 class LosingStore(SnapshotStore):
     """Loses the process, as it were, before the row is written."""
 
     async def add(self, snapshot: Snapshot, request: tuple[str, str], told: AuditEntry) -> frozenset[str]:
-        raise KeyboardInterrupt
+        raise Killed
 
 
 class BreakingEngine(MemoryEngine):
@@ -195,7 +199,7 @@ async def test_a_process_that_dies_half_way_leaves_nothing_for_long(desk: Desk) 
     await desk.write(ACME, "a", y=b"two")
     dying = desk.with_store(LosingStore(desk.database))
     dying.taking.sweep = _nobody  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Killed):
         await dying.create(ACME, "a", comment="")
     assert len(desk.kept()) > len(kept)
     await desk.snapshots.sweep()
@@ -348,3 +352,36 @@ async def _mark(desk: Desk) -> str | None:
 
 async def _nobody(*_: object) -> None:
     """What a process does that is dead."""
+
+
+async def test_a_snapshot_whose_row_is_written_after_its_caller_went_away_has_its_files(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await desk.write(ACME, "a", x=b"one")
+    adding, may_add = asyncio.Event(), asyncio.Event()
+    add = SnapshotStore.add
+
+    async def late(
+        store: SnapshotStore, snapshot: Snapshot, request: tuple[str, str], told: AuditEntry
+    ) -> frozenset[str]:
+        adding.set()
+        # As the writer does: what is queued is committed, whoever waits for it.
+        writing = asyncio.ensure_future(_after(may_add, add(store, snapshot, request, told)))
+        return await asyncio.shield(writing)
+
+    monkeypatch.setattr(SnapshotStore, "add", late)
+    asking = asyncio.create_task(desk.snapshots.create(ACME, "a", comment=""))
+    await adding.wait()
+    asking.cancel()
+    await asyncio.wait({asking}, timeout=0.2)
+    may_add.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    (kept,) = await desk.database.rows(select(snapshots))
+    await desk.snapshots.restore(ACME, kept.id, "b")
+    assert await desk.files(ACME, "b") == {"x": b"one"}
+
+
+async def _after(event: asyncio.Event, work: Awaitable[frozenset[str]]) -> frozenset[str]:
+    await event.wait()
+    return await work

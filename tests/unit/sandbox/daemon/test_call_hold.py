@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Callable, Iterable
@@ -69,3 +70,15 @@ def test_who_ran_while_it_was_held_is_told_even_when_it_stopped_again(monkeypatc
     played.switches[11] += 10
     played.state[12] = "S"
     assert call_hold.release(hold) == 2
+
+
+def test_who_is_held_goes_on_also_where_nobody_can_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    played, hold = PlayedProcesses(monkeypatch, (11, 12)), call_hold.Hold()
+    call_hold.hold_everything(hold)
+
+    def no_memory() -> Iterable[int]:
+        raise OSError(errno.ENOMEM, "no memory")
+
+    monkeypatch.setattr(call_hold, "list_pids", no_memory)
+    assert call_hold.release(hold) == 2  # for all that is known
+    assert set(played.state.values()) == {"R"}

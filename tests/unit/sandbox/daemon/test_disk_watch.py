@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from sandbox.daemon import disk_watch
+from sandbox.daemon.disk_use import DiskUse
 from sandbox.daemon.disk_watch import DiskWatch
 from sandbox.daemon.failures import Fault
 from sandbox.daemon.settings import Settings
@@ -420,3 +422,100 @@ async def test_without_limits_nothing_is_looked_at(tmp_path: Path) -> None:
     watch.begin()
     await watch.admit(f"{tmp_path}/file", 2**50)
     assert (await watch.refuse_start(), watch.used, watch._task) == ("", (0, 0), None)
+
+
+def _slow_count(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Have each count of a tree wait until the event is set."""
+    may_end, real = asyncio.Event(), disk_watch.count_tree
+
+    def slowly(top: str, use: DiskUse) -> Iterator[None]:
+        while not may_end.is_set():
+            yield
+        yield from real(top, use)
+
+    monkeypatch.setattr(disk_watch, "count_tree", slowly)
+    return may_end
+
+
+async def test_a_program_that_starts_while_what_the_last_one_left_is_counted_waits_for_that_and_is_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(tmp_path)
+    assert await watched.watch.refuse_start() == ""
+    watched.begin()
+    await watched.until(lambda: watched.watch._ledger.free is not None)
+    may_end = _slow_count(monkeypatch)
+    watched.write("first", 11 * MIB)
+    watched.spawner.lives = False
+    await watched.until(watched.watch._closing.locked)
+    starting = asyncio.create_task(watched.watch.refuse_start())
+    watched.begin()
+    await asyncio.wait([starting], timeout=0.1)
+    assert not starting.done()
+    with pytest.raises(TimeoutError):
+        await watched.watch.refuse_start(0.01)
+    may_end.set()
+    assert await starting == ""
+    watched.write("second", 30 * MIB)
+    await watched.until(lambda: "killed" in watched.spawner.done)
+    await watched.end()
+
+
+async def test_what_is_written_while_it_is_counted_at_ease_is_stopped_before_the_count_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(tmp_path)
+    assert await watched.watch.refuse_start() == ""
+    watched.begin()
+    watched.write("little", 1024)
+    may_end = _slow_count(monkeypatch)
+    watched.later_s += 60
+    await watched.until(watched.watch.counting.locked)
+    assert "held" not in watched.spawner.done
+    watched.write("large", 30 * MIB)
+    await watched.until(lambda: "held" in watched.spawner.done)
+    may_end.set()
+    await watched.until(lambda: "killed" in watched.spawner.done)
+    await watched.end()
+
+
+async def test_refused_writes_that_come_at_once_have_it_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(tmp_path)
+    assert await watched.watch.refuse_start() == ""
+    watched.begin()
+    watched.write("large", 7 * MIB)
+    await watched.watch._look_still(watched.watch._disk())
+    watched.spawner.done.clear()
+    may_end = _slow_count(monkeypatch)
+    writes = [asyncio.create_task(watched.watch.admit(f"{tmp_path}/{name}", 4 * MIB)) for name in range(8)]
+    await watched.until(watched.watch.counting.locked)
+    await asyncio.sleep(0)
+    may_end.set()
+    refused = await asyncio.gather(*writes, return_exceptions=True)
+    assert [type(one) for one in refused] == [Fault] * 8
+    # Those who asked after the first count had begun are content with the second.
+    assert watched.spawner.done.count("held") <= 2
+    await watched.end()
+
+
+async def test_a_look_that_fails_is_not_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(tmp_path)
+    assert await watched.watch.refuse_start() == ""
+    looked = 0
+    look = watched.watch._look
+
+    async def fails_once() -> None:
+        nonlocal looked
+        looked += 1
+        if looked == 1:
+            raise OSError(errno.ENOMEM, "no memory")
+        await look()
+
+    monkeypatch.setattr(watched.watch, "_look", fails_once)
+    watched.begin()
+    watched.write("large", 30 * MIB)
+    await watched.until(lambda: "killed" in watched.spawner.done)
+    assert looked > 1
+    await watched.end()
