@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 # A sandbox that answered this recently is taken at its word; one that was left alone longer is asked first.
 _TRUST_S = 1.0
 _SWEEPS_PER_TIMEOUT = 4
+# A lifetime may be much shorter than the time that a sandbox may be idle.
+_SWEEP_LATEST_S = 60.0
 # Twice what a policy grants a call that says nothing of it (limits.timeout_s).
 GRACE_S = 600.0
 # How often a sandbox past its lifetime is looked at by who waits for its calls: those of other processes tell nobody.
@@ -197,7 +199,11 @@ class SandboxKeeper:
         place.users += 1
         try:
             sandbox = place.sandbox
-            if sandbox is None or not (self._fresh(place, sandbox, sandbox.spec) and sandbox.borrow()):
+            # One that is busy lives, past its lifetime as well: who looks does not wait with those who want a new one.
+            lent = sandbox is not None and (
+                (sandbox.alive and sandbox.busy) or self._fresh(place, sandbox, sandbox.spec)
+            )
+            if sandbox is None or not (lent and sandbox.borrow()):
                 async with place.lock:
                     sandbox = await self._living(place, spec)
                     if sandbox is not None and not sandbox.borrow():
@@ -443,19 +449,21 @@ class SandboxKeeper:
         looked_s = self._clock()
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._shortest_s / _SWEEPS_PER_TIMEOUT):
+                async with asyncio.timeout(min(self._shortest_s / _SWEEPS_PER_TIMEOUT, _SWEEP_LATEST_S)):
                     await self._shorter.wait()
             self._shorter.clear()
-            self.sweep()
-            if self._clock() - looked_s < 0.9 * look_s:  # a timer may be a moment early
-                continue
-            looked_s = self._clock()
             try:
+                self.sweep()
+                if self._clock() - looked_s < 0.9 * look_s:  # a timer may be a moment early
+                    continue
+                looked_s = self._clock()
                 # What a process left that died: nobody may start in its place.
                 await self.adopt(await self._engine.reconcile())
                 await self._trim()
             except SandboxError as error:
                 log.warning("what other gateways left was not looked for: %s", error)
+            except Exception:  # a full disk, say: the next look may go well
+                log.exception("sandboxes were not looked after")
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

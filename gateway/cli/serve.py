@@ -43,7 +43,7 @@ def serve(
     Sandboxes are removed then or kept (sandbox.on_stop).
     """
     from gateway.config import Config
-    from gateway.errors import AirlockError, from_sandbox
+    from gateway.errors import AirlockError
     from gateway.logging import set_up_logging
     from gateway.serving.cautions import refuse_open_files, refuse_plaintext, refuse_unconfined
     from gateway.serving.listening import refuse_taken
@@ -74,7 +74,7 @@ def serve(
     except OSError as error:
         fail(f"{error.filename}: {error.strerror}", EXIT_USAGE, as_json=as_json)
     except SandboxError as error:
-        fail(str(from_sandbox(error)), EXIT_USAGE, as_json=as_json)
+        fail(str(error), EXIT_USAGE, as_json=as_json)
 
 
 async def _serve(config: Config, listen: str, ready_file: Path | None, *, as_json: bool) -> None:

@@ -110,8 +110,11 @@ class HistoryWriter:
     @contextlib.asynccontextmanager
     async def writing(self, engine_id: Callable[[], Awaitable[str]]) -> AsyncIterator[None]:
         """Write what is told until the block ends, and what waits then, if the database takes it."""
-        async with _under_way(self._write_forever(engine_id), "sandbox history"):
-            yield
+        try:
+            async with _under_way(self._write_forever(engine_id), "sandbox history"):
+                yield
+        finally:
+            # When that task is at its end: what it was about to write waits again.
             with contextlib.suppress(Unavailable):
                 await self._write(engine_id)
 

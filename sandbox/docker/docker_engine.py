@@ -134,9 +134,11 @@ class DockerEngine(DockerReconciling):
         for owner in self._locks.owners():
             lock = self._locks.try_enter(owner) if tenant in (None, owner[0]) else None
             note = lock.read() if lock is not None else None
-            if lock is not None and note is None:
+            if lock is None:
+                continue
+            if note is None or note.unchecked:
                 lock.close()
-            elif lock is not None and note is not None and not note.unchecked and await end(owner, lock, note, ROOM):
+            elif await end(owner, lock, note, ROOM):
                 return True
         return False
 
@@ -158,6 +160,7 @@ class DockerEngine(DockerReconciling):
             stopped = await self._stop_behind_gate(owner, note, held.channel, UNUSED)
             if not stopped:
                 await self._destroy(sandbox_id)
+                self._stopped.remove(owner)  # a crash in the midst of stopping may have left it
                 self._told(owner, note, "removed", "nobody used it, and it could not be stopped")
             lock.retire()
             return stopped

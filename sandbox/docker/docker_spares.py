@@ -139,8 +139,9 @@ class DockerSpares(DockerStopping):
                 lock.write(dataclasses.replace(note, unchecked=False))
         except BaseException as error:
             checking.cancel()
-            self._told(owner, note, "creating", _FROM_POOL)
-            self._told(owner, note, "failed", reason_of(error))
+            if not claiming.done() or claiming.cancelled() or claiming.exception() or claiming.result():
+                self._told(owner, note, "creating", _FROM_POOL)
+                self._told(owner, note, "failed", reason_of(error))
             giving_up = self._in_background(self._give_up(claiming, spare, owner, lock))
             if not isinstance(error, Exception):
                 raise

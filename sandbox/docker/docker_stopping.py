@@ -84,6 +84,7 @@ class DockerStopping(DockerStarting):
             channel = Channel(self._channel_root / note.sandbox)
             if not await self._stop_behind_gate(owner, note, channel, reason):
                 await self._destroy(note.sandbox)
+                self._stopped.remove(owner)  # a crash in the midst of stopping may have left it
                 self._told(owner, note, "removed", f"{reason}, and it could not be stopped")
             lock.retire()
             return True

@@ -257,8 +257,8 @@ async def test_what_a_sandbox_uses_is_told_by_the_worker_that_has_it_and_by_the_
             assert one.cpu_s is not None
             assert one.pids is not None
         # Files are counted by its daemon, which only who has calls of the thread asks.
-        known = {one.tmp.used_bytes for one in told if one.tmp is not None}
-        assert known == {30_000_000}
+        (known_bytes,) = {one.tmp.used_bytes for one in told if one.tmp is not None}
+        assert 30_000_000 <= known_bytes < 30_100_000, "in whole pages"
         await all_[0].delete_sandbox("used")
 
 

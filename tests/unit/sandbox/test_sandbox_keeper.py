@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -839,3 +841,40 @@ async def test_a_shorter_idle_time_than_any_is_looked_after_at_once(engine: Fake
             await asyncio.sleep(0.005)
     assert engine.stopped == ["s1"]
     await keeper.close()
+
+
+async def test_a_look_that_goes_wrong_is_not_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine()
+    looked = asyncio.Event()
+    tries = 0
+
+    async def full() -> Sequence[LeftSandbox]:
+        nonlocal tries
+        tries += 1
+        if tries > 1:
+            looked.set()
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(engine, "reconcile", full)
+    keeper = make_keeper(cast("Engine", engine), idle_timeout_s=0.02, max_live=2, clock=time.monotonic)
+    async with borrowed(keeper), asyncio.timeout(20):
+        await looked.wait()
+    await keeper.close()
+
+
+async def test_who_looks_after_what_is_past_its_lifetime_does_not_wait_with_those_who_want_a_new_one(
+    keeper: SandboxKeeper,
+) -> None:
+    async with borrowed(keeper) as first:
+        first.grow_old(1.0)
+        waiting = asyncio.create_task(_id_of_next(keeper))
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(1), keeper.acquire_existing(spec()) as looked_at:
+            assert looked_at is cast("Sandbox", first)
+        assert not waiting.done()
+    assert await waiting != first.id
+
+
+async def _id_of_next(keeper: SandboxKeeper) -> str:
+    async with borrowed(keeper) as sandbox:
+        return sandbox.id

@@ -193,3 +193,22 @@ async def test_while_the_database_refuses_what_was_told_waits_the_newest_of_it(
         async with asyncio.timeout(30):
             await store.wrote.wait()
     assert [one.state for _, one in store.written] == ["running", "idle_stopped"]
+
+
+async def test_what_is_being_written_when_it_ends_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FakeStore()
+    kept = history(store)
+    writing = asyncio.Event()
+    add = store.add
+
+    async def never_at_first(engine: str, told: Sequence[NewTransition]) -> None:
+        if not writing.is_set():
+            writing.set()
+            await asyncio.Event().wait()
+        await add(engine, told)
+
+    monkeypatch.setattr(store, "add", never_at_first)
+    async with kept.writing(engine_id):
+        kept.tell(told("removed"))
+        await writing.wait()
+    assert [one.state for _, one in store.written] == ["removed"]
