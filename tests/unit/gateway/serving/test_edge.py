@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from google.rpc import error_details_pb2
 
@@ -31,13 +33,20 @@ def test_a_status_carries_code_reason_and_details(kind: type[AirlockError]) -> N
 
 @pytest.mark.parametrize("kind", _all(sandbox_errors.SandboxError), ids=lambda kind: kind.__name__)
 def test_every_sandbox_error_has_a_translation(kind: type[sandbox_errors.SandboxError]) -> None:
-    needed: dict[str, dict[str, int]] = {
+    needed: dict[str, dict[str, Any]] = {
         "InputNotTaken": {"taken_bytes": 1, "closed": False},
         "InputGap": {"stdin_taken_bytes": 1},
+        "TooManyCreations": {"retry_after_s": 1.0, "quota": "q", "limit": "1"},
+        "TooManyWaiting": {"retry_after_s": 1.0},
     }
-    given = needed.get(kind.__name__, {})
-    translated = from_sandbox(kind("why", **given))
-    assert str(translated) == "why"
+    error = kind("why", **needed.get(kind.__name__, {}))
+    assert str(from_sandbox(error)) == error.outside
+
+
+def test_where_the_engine_is_nobody_outside_is_told() -> None:
+    told = str(from_sandbox(sandbox_errors.EngineUnavailable("the engine at tcp://10.0.0.7:2376 does not answer")))
+    assert "10.0.0.7" not in told
+    assert "operator" in told
 
 
 def test_the_nearest_class_is_chosen() -> None:
