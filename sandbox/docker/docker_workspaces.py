@@ -97,6 +97,14 @@ class DockerWorkspaces(DockerGround):
             with suppress(SandboxBusy):
                 async with self._alone((labels[config.TENANT_LABEL], labels[config.THREAD_LABEL])):
                     pass
+        for path in self._carriers.glob("*.lock"):  # of who died before there was a container, or after it
+            lock = ThreadLock.open(path)
+            if lock.try_gate():
+                lock.retire()
+            else:
+                lock.close()
+        with suppress(OSError):
+            self._carriers.rmdir()
 
     async def _replace(self, spec: SandboxSpec, give: Callable[[], Contents]) -> None:
         """Remove the files of a thread and put others there; nothing uses them."""

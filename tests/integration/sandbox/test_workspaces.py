@@ -10,8 +10,10 @@ from collections.abc import Callable
 import pytest
 
 from sandbox.docker import docker_requests
+from sandbox.docker.container_config import carrier_name
 from sandbox.docker.docker_engine import DockerEngine
 from sandbox.errors import NoSpace, SandboxBusy, SandboxUnavailable, TooLarge, WorkspaceIncomplete
+from sandbox.owner import owner_of
 from sandbox.workspace_archive import ArchiveBroken, Contents, WorkspaceEntry
 from tests.docker_state import volumes_of
 from tests.integration.sandbox.live_engine import LIMITS, run, spec, text
@@ -135,7 +137,7 @@ async def test_what_breaks_off_leaves_no_half_of_it(engine: DockerEngine) -> Non
 async def test_a_save_that_ends_early_says_why_at_once_and_holds_nobody_up(engine: DockerEngine) -> None:
     """An engine that writes to nobody keeps the container that it reads, whoever asks for that to be removed."""
     mib = 1024 * 1024
-    large = dataclasses.replace(spec("large"), limits=dataclasses.replace(LIMITS, workspace_bytes=256 * mib))
+    large = dataclasses.replace(spec("large"), limits=dataclasses.replace(LIMITS, workspace_bytes=8192 * mib))
     sandbox = await engine.create(large)
     # More than any socket holds.
     assert (await run(sandbox.shell, f"head -c {100 * mib} /dev/zero > big")).exit_code == 0
@@ -257,6 +259,16 @@ async def test_what_a_process_left_that_died_is_removed_by_the_next(engine: Dock
     again = engine._carrier(spec("left"))
     await again.__aenter__()
     assert await engine.remove_workspace("tenant-a", "left")
+    # One that had no container yet, and one that is at work.
+    left, held = engine._carrying(owner_of(spec("left"))), engine._carrying(owner_of(spec("held")))
+    left.close()
+    await engine.reconcile()
+    assert [path.name for path in engine._carriers.iterdir()] == [
+        f"{carrier_name(engine._instance, owner_of(spec('held')))}.lock"
+    ]
+    held.retire()
+    await engine.reconcile()
+    assert not engine._carriers.exists()
 
 
 async def test_an_idle_stopped_sandbox_is_gone_when_its_files_are_replaced(engine: DockerEngine) -> None:
