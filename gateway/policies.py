@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
+from gateway.background import in_background
 from gateway.errors import AirlockError, Misconfigured, Unavailable
 from gateway.policy import Policy, PolicyDocument, PolicyError
 from gateway.policy.versions import digest_of
@@ -151,12 +152,8 @@ class Policies:
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
         """Follow the changes that others make, until the block ends."""
-        task = asyncio.create_task(self._follow_all(), name="policies follow the database")
-        try:
+        async with in_background(self._follow_all(), "policies follow the database"):
             yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     async def _follow_all(self) -> None:
         answers = True

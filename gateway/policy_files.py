@@ -15,6 +15,7 @@ from pathlib import Path
 
 import structlog
 
+from gateway.background import in_background
 from gateway.config import Config
 from gateway.errors import Misconfigured, Unavailable
 from gateway.policies import Policies
@@ -84,12 +85,8 @@ class PolicyFiles:
     @contextlib.asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
         """Take each edit of a file within a second, until the block ends."""
-        task = asyncio.create_task(self._watch(), name="policy files")
-        try:
+        async with in_background(self._watch(), "policy files"):
             yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 
 import structlog
 
+from gateway.background import in_background
 from gateway.clock import NowUs, now_us
 from gateway.errors import Unavailable
 from gateway.retention_settings import RetentionSettings
@@ -53,13 +54,8 @@ class Retention:
     @contextlib.asynccontextmanager
     async def following(self, look_s: float = _LOOK_S) -> AsyncIterator[None]:
         """Prune again and again until the block ends, for the first time after a while."""
-        task = asyncio.create_task(self._prune_forever(look_s), name="retention")
-        try:
+        async with in_background(self._prune_forever(look_s), "retention"):
             yield
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
 
     async def _prune_forever(self, look_s: float) -> None:
         while True:

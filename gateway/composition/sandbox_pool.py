@@ -10,6 +10,7 @@ from itertools import islice
 
 import structlog
 
+from gateway.background import in_background
 from gateway.composition.foundation import Foundation
 from gateway.errors import AirlockError
 from gateway.telemetry import attributes as a
@@ -35,12 +36,8 @@ async def making_spares(pool: PooledEngine, on: Foundation) -> AsyncIterator[Non
         read("airlock.sandbox.pool", lambda: [(n, {a.POOL_STATE: state}) for state, n in pool.spares.items()])
         read("airlock.sandbox.pool.claims", lambda: [(n, {a.POOL_CLAIM: how}) for how, n in pool.claims.items()])
     pool.begin()
-    looking = asyncio.create_task(_look_forever(most), name="what the pool always has")
-    try:
+    async with in_background(_look_forever(most), "what the pool always has"):
         yield
-    finally:
-        looking.cancel()
-        await asyncio.gather(looking, return_exceptions=True)
 
 
 class MostAsked:

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import structlog
 
+from gateway.background import in_background
 from gateway.errors import AirlockError
 from gateway.storage.lease_store import LeaseStore
 
@@ -53,12 +54,10 @@ class Lease:
         await self._store.end(predecessors)
         await self.renew()
         await self._store.reap(all_=True)
-        renewing = asyncio.create_task(self._keep(), name="lease")
         try:
-            yield
+            async with in_background(self._keep(), "lease"):
+                yield
         finally:
-            renewing.cancel()
-            await asyncio.gather(renewing, return_exceptions=True)
             with contextlib.suppress(AirlockError):
                 await self._store.end((self.id,))
 

@@ -11,11 +11,11 @@ import asyncio
 import contextlib
 import itertools
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 
 import structlog
 
+from gateway.background import in_background
 from gateway.clock import NowUs, now_us
 from gateway.errors import Unavailable
 from gateway.storage.transition_store import NewTransition, TransitionStore, Unfinished
@@ -111,7 +111,7 @@ class HistoryWriter:
     async def writing(self, engine_id: Callable[[], Awaitable[str]]) -> AsyncIterator[None]:
         """Write what is told until the block ends, and what waits then, if the database takes it."""
         try:
-            async with _under_way(self._write_forever(engine_id), "sandbox history"):
+            async with in_background(self._write_forever(engine_id), "sandbox history"):
                 yield
         finally:
             # When that task is at its end: what it was about to write waits again.
@@ -121,7 +121,7 @@ class HistoryWriter:
     @contextlib.asynccontextmanager
     async def completing(self, engine: Listing) -> AsyncIterator[None]:
         """Complete what was told now and then until the block ends."""
-        async with _under_way(self._complete_forever(engine), "sandbox history, completed"):
+        async with in_background(self._complete_forever(engine), "sandbox history, completed"):
             yield
 
     async def _complete_forever(self, engine: Listing) -> None:
@@ -162,17 +162,6 @@ class HistoryWriter:
                 self._waiting.extendleft(reversed(batch))
                 self._told.set()
                 raise
-
-
-@contextlib.asynccontextmanager
-async def _under_way(work: Coroutine[Any, Any, None], name: str) -> AsyncIterator[None]:
-    task = asyncio.create_task(work, name=name)
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 def _state_of(found: ListedSandbox | None) -> tuple[State, str]:

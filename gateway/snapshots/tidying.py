@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import structlog
 
+from gateway.background import in_background
 from gateway.errors import AirlockError
 
 log = structlog.get_logger(__name__)
@@ -23,9 +23,5 @@ async def tidying(remove: Callable[[], Awaitable[None]], what: str) -> AsyncIter
         except AirlockError as error:
             log.warning("what was left half done stays until the next start", of=what, error=str(error))
 
-    task = asyncio.create_task(work())
-    try:
+    async with in_background(work(), f"tidying: {what}"):
         yield
-    finally:
-        task.cancel()
-        await asyncio.wait({task})

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import structlog
 
+from gateway.background import in_background
 from gateway.telemetry.telemetry import Telemetry
 from sandbox.cgroup_usage import read_usage
 from sandbox.errors import SandboxError
@@ -71,12 +72,8 @@ async def totalled(telemetry: Telemetry, keeper: Living) -> AsyncIterator[None]:
     telemetry.instruments.read("airlock.sandbox.cpu.time", lambda: totals.cpu_s)
     telemetry.instruments.read("airlock.sandbox.memory.usage", lambda: totals.memory_bytes)
     telemetry.instruments.read("airlock.sandbox.pids", lambda: totals.pids)
-    reading = asyncio.create_task(_read_forever(totals, every_s), name="what sandboxes use")
-    try:
+    async with in_background(_read_forever(totals, every_s), "what sandboxes use"):
         yield
-    finally:
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
 
 
 async def _read_forever(totals: SandboxTotals, every_s: float) -> None:

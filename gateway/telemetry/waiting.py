@@ -9,6 +9,7 @@ from functools import partial
 
 import structlog
 
+from gateway.background import in_background
 from gateway.errors import AirlockError
 from gateway.storage.database import Database
 from gateway.storage.waiting_store import count_waiting
@@ -33,12 +34,8 @@ async def counted(telemetry: Telemetry, database: Database, *, every_s: float = 
         telemetry.instruments.add("airlock.database.write.group_size", writes)
 
     database.listen(wrote)
-    counting = asyncio.create_task(_count(database, found, every_s), name="count of what waits")
-    try:
+    async with in_background(_count(database, found, every_s), "count of what waits"):
         yield
-    finally:
-        counting.cancel()
-        await asyncio.gather(counting, return_exceptions=True)
 
 
 async def _count(database: Database, found: dict[str, int], every_s: float) -> None:
