@@ -6,10 +6,22 @@ ARG BASE=airlock-base
 
 # --- sandbox: what a tenant gets unless its policy names another image. Holds nothing of Airlock. ----------------------
 FROM ${BASE} AS sandbox
-# The Debian base brings all of these; the pulled one lacks git.
-RUN command -v git >/dev/null \
-    || { apt-get update && apt-get install -y --no-install-recommends git procps && rm -rf /var/lib/apt/lists/*; }
-RUN mkdir -p /workspace
+# The Debian base brings all of these (DEBIAN_PACKAGES of deploy/images.py); the pulled one lacks most.
+RUN command -v rg >/dev/null \
+    || { apt-get update && apt-get install -y --no-install-recommends \
+             curl file git jq less make patch procps ripgrep sqlite3 unzip zip \
+         && rm -rf /var/lib/apt/lists/*; }
+# A commit needs an identity. Files that were restored or forked may be another user's, so every directory is safe.
+RUN mkdir -p /workspace \
+    && git config --system user.name "Airlock sandbox" \
+    && git config --system user.email sandbox@airlock.invalid \
+    && git config --system init.defaultBranch main \
+    && git config --system safe.directory '*'
+# The root is read-only, so pip installs into HOME, which is /workspace. Its programs come last on PATH: what a policy
+# allows by name stays a program of the image.
+ENV SHELL=/bin/bash USER=sandbox LOGNAME=sandbox \
+    PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/workspace/.local/bin \
+    PIP_BREAK_SYSTEM_PACKAGES=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /workspace
 LABEL airlock.kind="image"
 CMD ["/bin/sh"]
@@ -32,10 +44,12 @@ modules = [module.name for module in pkgutil.iter_modules(sandbox.daemon.__path_
 [getattr(late, 'any_name', None) for late in [*sys.modules.values()] if isinstance(late, lean_imports.StandIn)]; \
 from google.protobuf.internal import api_implementation; \
 from sandbox.daemon.build import BUILD; \
-sys.exit(api_implementation.Type() != 'upb' or sys.prefix != '/opt/airlock' or len(BUILD) != 64 or len(modules) < 20 or len(lean_imports.loaded_for_use()) < 15)"
+sys.exit(api_implementation.Type() != 'upb' or sys.prefix != '/opt/airlock' or len(BUILD) != 64 or len(modules) < 20 or len(lean_imports.loaded_for_use()) < 15)" \
+    && chgrp 599999999 /opt/airlock && chmod 750 /opt/airlock
 
+# Only the daemon enters /opt/airlock (BUNDLE_GID of sandbox/daemon/identity.py): COPY keeps the modes of what is below its source.
 FROM scratch AS runtime
-COPY --from=bundle /opt/airlock /opt/airlock
+COPY --from=bundle /opt /opt
 LABEL airlock.kind="image"
 # How the daemon is started in any image; the engine reads this. -I -S: no environment variable, working directory or
 # site-packages of the tenant's image has a say; -B: nothing is written; utf8: whatever the locale.

@@ -44,5 +44,5 @@ reference: ## Write docs/reference/ from what it describes
 lock: ## Resolve the newest dependencies into deploy/*.lock
 	@deploy/lock
 
-clean: ## Remove .venv, .build and everything of Airlock in Docker, workspaces too
+clean: ## Remove .venv, .build and what this clone made in Docker; gateways you set up stay
 	@deploy/clean

@@ -20,6 +20,7 @@ from typing import Protocol, Self
 from pydantic import JsonValue
 
 from agent.continuation import ContinuationOutcome
+from agent.frozen import Text, frozen_arguments
 from agent.messages import Message, ToolCall, Usage, Value
 from agent.state import AgentState, ModelResponse, ToolExecution
 
@@ -101,14 +102,15 @@ class _AskedCall(Value):
 class PendingStep(Value):
     """The step of a run that is suspended or was kept, as it was when the model had answered and no call had begun."""
 
-    content: str
+    content: Text
     calls: tuple[_AskedCall, ...]
     finish_reason: str
     usage: Usage
-    system_prompt: str
+    system_prompt: Text
     continuation: ContinuationOutcome | None = None
     hooks_s: float = 0.0
     model_s: float = 0.0
+    model_wait_s: float = 0.0
     sought: tuple[ApprovalSought, ...] = ()
 
     @classmethod
@@ -134,6 +136,7 @@ class PendingStep(Value):
             continuation=current.continuation,
             hooks_s=(suspended.state if suspended is not None else state).current.hooks_s,
             model_s=current.model_s,
+            model_wait_s=current.model_wait_s,
             sought=suspended.sought if suspended is not None else (),
         )
 
@@ -143,7 +146,7 @@ class PendingStep(Value):
             ToolCall.model_construct(
                 id=call.id,
                 name=call.name,
-                arguments=None if call.arguments is None else json.loads(call.arguments),
+                arguments=None if call.arguments is None else frozen_arguments(json.loads(call.arguments)),
                 raw_arguments=call.raw_arguments,
                 problem=call.problem,
             )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agent.approval import ApprovalSought, Approver, Denied, Granted, Pending, Suspended
+from agent.frozen import frozen_arguments
 from agent.messages import ToolCall
 from agent.state import AgentState, ToolExecution
 from agent.tool import ToolResult
@@ -83,18 +85,48 @@ async def answered(
     return Answered(state.with_current(tool_executions=tuple(executions)), results, notes)
 
 
+async def edited_calls(
+    approver: Approver, state: AgentState, calls: Sequence[ToolCall], sought: Collection[str]
+) -> Sequence[ToolCall]:
+    """Return calls with the arguments that an approver put in the place of their own.
+
+    Where the approver fails those that an approval was sought for, by their ids, do not run: it may be for arguments
+    that are not known here.
+    """
+    try:
+        edited = dict(await approver.edited(state, [call.id for call in calls]))
+        return [
+            call.with_(arguments=frozen_arguments(dict(edited[call.id])), problem="") if call.id in edited else call
+            for call in calls
+        ]
+    except (asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:  # as in _answer
+        _log.exception("the approver failed")
+        problem = f"could not be had from the approver: {type(error).__name__}"
+        return [call.with_(arguments=None, problem=problem) if call.id in sought else call for call in calls]
+
+
 async def _answer(approver: Approver, state: AgentState, execution: ToolExecution) -> Granted | Denied | Pending:
     try:
-        return await approver.answer(state, execution)
-    except Exception as error:  # an approver of the host's: who cannot be asked has not allowed it
+        answer: object = await approver.answer(state, execution)
+    except (asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:  # an approver of the host's: one that cannot be asked has not allowed it
         _log.exception("the approver failed")
         return Denied(f"an approval is needed and could not be asked for: {type(error).__name__}")
+    if isinstance(answer, Granted | Denied | Pending):
+        return answer
+    _log.error("the approver answered with %s", type(answer).__name__)
+    return Denied(f"an approval is needed and the approver gave no answer, but {type(answer).__name__}")
 
 
 async def _use(approver: Approver, granted: Granted) -> str:
     try:
         return await approver.use(granted)
-    except Exception as error:  # as above
+    except (asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:  # as above
         _log.exception("the approver failed")
         return f"the approval could not be used: {type(error).__name__}"
 

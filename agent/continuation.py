@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from agent.frozen import Text
 from agent.messages import Value
 
 
@@ -19,9 +20,9 @@ class ContinuationOutcome(Value):
     """What a hook wrote: which rule of which hook, and why, with the numbers."""
 
     decision: ContinuationDecision
-    hook: str
-    rule: str
-    reason: str
+    hook: Text
+    rule: Text
+    reason: Text
 
     def resolved_with(self, later: ContinuationOutcome) -> ContinuationOutcome:
         """Return the winner of this outcome and one written after it."""

@@ -8,6 +8,7 @@ Event types and their payloads (JSON):
     run_suspended        step, approvals [{approval_id, call_id, name, rule, reason}]    (run_resumed comes next, and
                          tool_call_started and hook_verdict of the step's calls once more)
     step_started         step
+    model_waiting        step, reason                               (for its turn: other inferences are under way)
     model_delta          text                                       (coalesced)
     model_finished       step, text, tool_calls [{id, name, arguments}], finish_reason, usage, duration_ms
     model_failed         step, error                                (each attempt that failed)
@@ -17,16 +18,18 @@ Event types and their payloads (JSON):
                          null)
     tool_output          call_id, stream, text                      (coalesced)
     tool_call_finished   call_id, name, verdict, rule, reason, policy_version, would_be, approval_id, outcome,
-                         exit_code, is_error, content, note, evicted, duration_ms (of the execution alone, 0 for a
-                         blocked call)
+                         exit_code, is_error, withheld_by (the rule that kept the result back, or ""),
+                         would_be_withheld_by (the same, of rules in shadow), content, note, evicted, duration_ms (of
+                         the execution alone, 0 for a blocked call)
     hook_failed          hook, point, on_failure, timeout_s, error
     state_changed        hook, point, metadata {key: value}, large [key], removed [key], messages (how many, or null)
     subagent_started     task, agent, thread
     subagent_finished    as run_finished
-    step_finished        step, hooks_ms, model_ms, tools_ms
+    step_finished        step, hooks_ms, model_ms, model_wait_ms (for its turn, not in model_ms), tools_ms
     workspace_saved      step, snapshot_id, files                   (where a policy has steps kept)
     workspace_not_saved  step, reason                               (once in a run: it cannot be forked at that step)
-    run_finished         status, stop {hook, rule, reason}, answer, steps, usage, hooks_ms, model_ms, tools_ms,
+    run_finished         status, stop {hook, rule, reason}, answer, steps, usage, hooks_ms, model_ms, model_wait_ms,
+                         tools_ms,
                          spent {steps, tool_calls, usage} (with its subagents: what limits look at)
 What was lost with a process is done again or told by another (agent.recovery): after run_resumed because of a gateway
 no event comes a second time for a step or a call that has one, but for pieces of text: a model that is asked again

@@ -35,11 +35,12 @@ NextToolUse = Callable[[ToolCall], Awaitable[ToolResult]]
 class OutputFilter(Protocol):
     """Takes things out of the output of one call while it arrives; what it raises ends the showing.
 
-    What comes back of a stream is as long, in all, as what was fed; `cut` says that its end is missing.
+    What comes back of a stream is as long, in all, as what was fed; `cut` says that its end is missing. Either method
+    may be `async`.
     """
 
-    def feed(self, stream: OutputStream, data: bytes) -> bytes: ...
-    def flush(self, stream: OutputStream, *, cut: bool) -> bytes: ...
+    def feed(self, stream: OutputStream, data: bytes) -> bytes | Awaitable[bytes]: ...
+    def flush(self, stream: OutputStream, *, cut: bool) -> bytes | Awaitable[bytes]: ...
 
 
 class Hook:

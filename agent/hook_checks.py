@@ -36,6 +36,8 @@ def check_hook(hook: Hook, points: tuple[str, ...]) -> None:
             )
     if not mine:
         raise ValueError(f"{name} overrides no point and would do nothing; the points are {', '.join(known)}")
+    if inspect.iscoroutinefunction(hook.matches):
+        raise TypeError(f"{name}.matches is a coroutine, which counts as true whatever it returns: write `def matches`")
     for point in mine:
         method_itself = getattr(hook, point)
         if inspect.isfunction(getattr(method_itself, "__func__", None)) and not inspect.iscoroutinefunction(

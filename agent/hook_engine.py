@@ -24,7 +24,7 @@ from agent.errors import HookFailed, ModelError
 from agent.events import EventSink, emit
 from agent.hook import Hook, InferenceRequest, NextInference, NextToolUse
 from agent.hook_checks import check_hook, overrides
-from agent.hook_guard import kept_strict, settled_by_innermost
+from agent.hook_guard import check_result, kept_strict, settled_by_innermost
 from agent.messages import ToolCall
 from agent.state import AgentState, ModelResponse
 from agent.time_limit import within
@@ -189,7 +189,9 @@ async def _bounded(point: Point, hook: Hook, handler: _Handler, state: AgentStat
         if cancellation.asked:
             raise
         problem, cause = "it was cancelled from within", error
-    except (Exception, SystemExit) as error:  # whatever a hook raises is a failure of that hook and of nothing else
+    except GeneratorExit:
+        raise
+    except BaseException as error:  # whatever a hook raises is a failure of that hook and of nothing else
         problem, cause = f"{type(error).__name__}: {error}", error
     cancellation.heed()
     due_s = limit.when()
@@ -226,18 +228,11 @@ def _tell(failure: HookFailed, hook: Hook, events: EventSink) -> bool:
 
 
 def _tell_changes(point: Point, hook: Hook, before: AgentState, after: AgentState, events: EventSink) -> None:
-    """Emit state_changed for what lasts as long as the thread; a large value is named, not shown.
-
-    Raises HookFailed when the hook wrote what cannot be stored.
-    """
-    try:
-        _written(before.notes, after.notes)
-        changed = _written(before.metadata, after.metadata)
-        messages = len(after.messages) if after.messages is not before.messages else None
-    except (AttributeError, TypeError, ValueError, RecursionError) as error:
-        raise HookFailed(hook_name(hook), point, f"what it wrote into the state is not JSON: {error}") from error
+    """Emit state_changed for what lasts as long as the thread; a large value is named, not shown."""
     if after.metadata is before.metadata and after.messages is before.messages:
         return
+    changed = _written(before.metadata, after.metadata)
+    messages = len(after.messages) if after.messages is not before.messages else None
     large: list[JsonValue] = [key for key, (_, length) in changed.items() if length > _SHOWN_LIMIT_CHARS]
     removed: list[JsonValue] = [key for key in before.metadata if key not in after.metadata]
     if not changed and not removed and messages is None:
@@ -255,15 +250,11 @@ def _tell_changes(point: Point, hook: Hook, before: AgentState, after: AgentStat
 
 
 def _written(before: dict[str, JsonValue], after: dict[str, JsonValue]) -> dict[str, tuple[JsonValue, int]]:
-    """Return the entries that are new and the length of each as JSON; raises ValueError and the like for no JSON."""
+    """Return the entries that are new and the length of each as JSON."""
     if after is before:
         return {}
     changed = {key: value for key, value in after.items() if key not in before or before[key] is not value}
-    return {
-        # Encoded, for a lone surrogate is a character that no store takes.
-        key: (value, len(json.dumps({key: value}, ensure_ascii=False, allow_nan=False).encode()))
-        for key, value in changed.items()
-    }
+    return {key: (value, len(json.dumps({key: value}, ensure_ascii=False))) for key, value in changed.items()}
 
 
 def _closed(failure: HookFailed, state: AgentState) -> AgentState:
@@ -294,7 +285,7 @@ def _ring(
 ) -> Callable[[_Asked], Awaitable[_Given]]:
     async def around(asked: _Asked) -> _Given:
         given: list[_Given] = []
-        raised: list[Exception] = []
+        raised: list[BaseException] = []
         cancellation = await Cancellation.watch()
 
         async def next_(again: _Asked) -> _Given:
@@ -309,9 +300,11 @@ def _ring(
             returned = await ring(asked, next_)
             if not isinstance(returned, gives):
                 raise TypeError(f"it returned {type(returned).__name__} instead of {gives.__name__}")
-        except (ModelError, HookFailed):
+            if isinstance(returned, ToolResult):
+                check_result(returned)
+        except (ModelError, HookFailed, GeneratorExit):
             raise  # from further in
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
+        except BaseException as error:
             if error in raised:
                 raise  # from further in, and passed on as it was
             problem = f"{type(error).__name__}: {error}"

@@ -12,6 +12,7 @@ an error: the rest of what the hook said still counts.
 
 from __future__ import annotations
 
+from agent.frozen import FrozenDict, freeze
 from agent.hook import Hook
 from agent.messages import Message
 from agent.state import AgentState, ModelResponse, Spent, ToolExecution
@@ -22,10 +23,11 @@ from agent.verdict import Verdict, VerdictKind
 def kept_strict(point: str, hook: Hook, given: AgentState, returned: AgentState) -> AgentState:
     """Return `returned` with everything taken back that the hook may not do at this point.
 
-    Raises TypeError for a value of the wrong type: it would break somebody who is not to blame.
+    Raises TypeError for a value of the wrong type, and ValueError for one that cannot be stored: either would break
+    others, who are not to blame.
     """
     _check_types(given, returned)
-    ledger = _kept_ledger(given, returned)
+    ledger = _kept_ledger(given, returned) | _frozen_values(returned)
     if returned.current is given.current:  # the usual case, and hooks must cost little
         return returned.with_(**ledger) if ledger else returned
     before, after = given.current, returned.current
@@ -46,6 +48,7 @@ def kept_strict(point: str, hook: Hook, given: AgentState, returned: AgentState)
         errors=before.errors,
         hooks_s=before.hooks_s,
         model_s=before.model_s,
+        model_wait_s=before.model_wait_s,
         tools_s=before.tools_s,
     )
     return returned.with_(current=current, **ledger)
@@ -72,8 +75,26 @@ def _check_types(given: AgentState, returned: AgentState) -> None:
         raise TypeError(f"with_arguments takes a dict, not {type(tool.call.arguments).__name__}")
     if tool.result is not None and not isinstance(tool.result, ToolResult):
         raise TypeError(f"with_result takes a ToolResult, not {type(tool.result).__name__}")
-    if tool.result is not None and not isinstance(tool.result.content, bytes):
-        raise TypeError(f"the content of a ToolResult is bytes, not {type(tool.result.content).__name__}")
+    if tool.result is not None:
+        check_result(tool.result)
+
+
+def check_result(result: ToolResult) -> None:
+    """Raise TypeError for a result whose content is no bytes."""
+    if not isinstance(result.content, bytes):
+        raise TypeError(f"the content of a ToolResult is bytes, not {type(result.content).__name__}")
+
+
+def _frozen_values(returned: AgentState) -> dict[str, object]:
+    """Return the fields that a hook put there without a with_... method, frozen."""
+    try:
+        return {
+            name: freeze(value)
+            for name in ("metadata", "notes")
+            if type(value := getattr(returned, name)) is not FrozenDict
+        }
+    except ValueError as error:
+        raise ValueError(f"what it wrote into the state is not JSON: {error}") from error
 
 
 def _expect(what: str, values: object, kind: type) -> None:
@@ -83,7 +104,8 @@ def _expect(what: str, values: object, kind: type) -> None:
 
 def _kept_execution(point: str, hook: Hook, given: ToolExecution, returned: ToolExecution) -> ToolExecution:
     verdict = returned.verdict
-    if given.verdict is not None:
+    reworded = point == "after_tool_use" and hook.mandatory and _only_reworded(given, verdict)
+    if given.verdict is not None and not reworded:
         verdict = given.verdict.strictest(verdict) if verdict is not None else given.verdict
     if point == "after_tool_use":
         return given.with_(verdict=verdict, result=returned.result)
@@ -95,7 +117,17 @@ def _kept_execution(point: str, hook: Hook, given: ToolExecution, returned: Tool
     return given.with_(verdict=verdict, call=call)
 
 
-_OWNED = ("run_id", "thread", "agent", "depth", "started", "hooks_s", "model_s", "tools_s", "stop", "pending")
+def _only_reworded(given: ToolExecution, verdict: Verdict | None) -> bool:
+    """Return whether a verdict is the same but for its words: redaction takes out of them what they quote of a call."""
+    said = given.verdict
+    if said is None or verdict is None or (verdict.policy is None) != (said.policy is None):
+        return False
+    policy = verdict.policy and said.policy and verdict.policy.with_(asked=said.policy.asked)
+    return verdict.with_(reason=said.reason, policy=policy) == said
+
+
+_TIMES = ("hooks_s", "model_s", "model_wait_s", "tools_s")
+_OWNED = ("run_id", "thread", "agent", "depth", "started", *_TIMES, "stop", "pending")
 _COUNTERS = ("steps", "tool_calls", "forced_continuations", "active_s")
 
 

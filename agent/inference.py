@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from agent.cancellation import Cancellation
 from agent.coalescing import Coalescer
-from agent.errors import ModelUnavailable
+from agent.errors import ModelNonsense, ModelUnavailable
 from agent.events import EventSink, emit
+from agent.frozen import storable_text
 from agent.hook import InferenceRequest
 from agent.hook_engine import HookEngine
 from agent.intake import bounded
 from agent.messages import Usage
-from agent.model import Model
+from agent.model import Model, QueuedModel
 from agent.models.metered_model import MeteredModel
 from agent.state import ModelResponse
-from agent.storable import storable_text
 
 
 class Inference:
-    """One inference of a step. `model_s`, `rings_s` and `failed_usage` say what it took, also after it failed."""
+    """One inference of a step.
+
+    `model_s`, `model_wait_s`, the wait for its turn, `rings_s` and `usage` say what it took, also after it
+    failed.
+    """
 
     def __init__(
         self,
@@ -31,20 +36,24 @@ class Inference:
         new_call_id: Callable[[], str],
     ) -> None:
         self.model_s = 0.0
+        self.model_wait_s = 0.0
         self.rings_s = 0.0
         self._hooks = hooks
-        self._model = MeteredModel(model)
+        self._model = MeteredModel(model.reporting(self._waiting) if isinstance(model, QueuedModel) else model)
+        self._step = 0
         self._events = events
         self._clock = clock
         self._new_call_id = new_call_id
+        self._answered = Usage()
 
     @property
-    def failed_usage(self) -> Usage:
-        """What the attempts that failed have used; it is not in the response's usage."""
-        return self._model.failed_usage
+    def usage(self) -> Usage:
+        """What all attempts have used, or the response says, where that is more: a ring may ask elsewhere."""
+        return self._model.usage.at_least(self._answered)
 
     async def run(self, request: InferenceRequest, step: int, cancellation: Cancellation) -> ModelResponse:
         """Return the response. Raises ModelError, HookFailed of a ring, and whatever else a driver raises."""
+        self._step = step
         deltas = Coalescer(lambda text: emit(self._events, "model_delta", text=text))
         started_s = self._clock()
         first_asked_s: float | None = None
@@ -62,13 +71,14 @@ class Inference:
             finally:
                 deltas.flush()
                 # A ring may ask again after a wait: the wait is the model's time, not the hook's.
-                self.model_s = self._clock() - first_asked_s
+                self.model_s = self._clock() - first_asked_s - self.model_wait_s
 
         try:
             response = await self._hooks.around_inference(center, self._events)(request)
         finally:
             elapsed_s = self._clock() - started_s
-            self.rings_s = max(0.0, elapsed_s - self.model_s)
+            self.rings_s = max(0.0, elapsed_s - self.model_s - self.model_wait_s)
+        self._answered = response.usage
         response = self._told_apart(response)
         message = response.message
         emit(
@@ -79,9 +89,18 @@ class Inference:
             tool_calls=[{"id": call.id, "name": call.name, "arguments": call.arguments} for call in message.tool_calls],
             finish_reason=response.finish_reason,
             usage=response.usage.model_dump(),
-            duration_ms=round(elapsed_s * 1000, 3),
+            duration_ms=round((elapsed_s - self.model_wait_s) * 1000, 3),
         )
         return response
+
+    @contextmanager
+    def _waiting(self, reason: str) -> Iterator[None]:
+        emit(self._events, "model_waiting", step=self._step, reason=reason)
+        since_s = self._clock()
+        try:
+            yield
+        finally:
+            self.model_wait_s += self._clock() - since_s
 
     async def _ask(self, request: InferenceRequest, deltas: Coalescer) -> ModelResponse:
         cancellation = await Cancellation.watch()
@@ -91,6 +110,10 @@ class Inference:
             if cancellation.asked:
                 raise
             raise ModelUnavailable("something the model's driver waited for was cancelled") from error
+        except (Exception, GeneratorExit):
+            raise
+        except BaseException as error:  # SystemExit and the like: the run must come to its end
+            raise ModelNonsense(f"the model's driver raised {type(error).__name__}: {error}") from error
 
     def _told_apart(self, response: ModelResponse) -> ModelResponse:
         """Name the tool calls ourselves: an id of the endpoint may come twice, and may hold anything.

@@ -10,10 +10,12 @@ import math
 
 from pydantic import JsonValue
 
+from agent.frozen import storable_text
 from agent.messages import ToolCall
-from agent.storable import storable_text
 
-ARGUMENTS_LIMIT_CHARS = 2 * 1024 * 1024
+ARGUMENTS_LIMIT_CHARS = 4 * 1024 * 1024
+"""As many as a request to the gateway can have bytes, so that a service never meets this limit before that one."""
+
 ARGUMENTS_LIMIT_VALUES = 20_000
 ARGUMENTS_LIMIT_DEPTH = 96
 NAME_LIMIT_CHARS = 128

@@ -25,6 +25,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from agent.approval import Approver, PendingStep, Suspended
+from agent.asking import edited_calls
 from agent.cancellation import Cancellation, to_the_end
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import TimeLeft, ToolsInTime, limits, time_left_s
@@ -32,6 +33,7 @@ from agent.capability import Capability
 from agent.continuation import ContinuationDecision, ContinuationOutcome
 from agent.errors import HookFailed, ModelError
 from agent.events import EventSink, discard, emit
+from agent.frozen import freeze, storable_text
 from agent.hook import Hook, InferenceRequest
 from agent.hook_engine import HOOK_FAILED, HookEngine, Point
 from agent.inference import Inference
@@ -71,9 +73,14 @@ class Agent:
 
         An agent always has limits and a flow: where no capability of that name is among `capabilities`, the usual one
         joins them. `executor` runs the tool calls instead of a Toolbox of the capabilities' tools, which it usually
-        wraps. Without an `approver` nobody can be asked, and calls that would have to be are blocked. With a
-        `recovery`, which is of one run, what was under way in a process that is lost can go on in another.
+        wraps. `concurrency` is how many tool calls of a step execute at once. Without an `approver` nobody can be
+        asked, and calls that would have to be are blocked. With a `recovery`, which is of one run, what was under way
+        in a process that is lost can go on in another.
+
+        Raises TypeError and ValueError for a hook or a tool that could never do what it is there for.
         """
+        if concurrency < 1:
+            raise ValueError(f"concurrency is {concurrency}; it must be at least 1")
         named = {capability.name for capability in capabilities}
         usual = (capability for capability in (flow(), limits()) if capability.name not in named)
         capabilities = (*capabilities, *usual)
@@ -97,7 +104,8 @@ class Agent:
         no hook has been told that it ended. A state like that, or one that was stored between two steps, by a hook at
         before_step, goes on from there, in any process.
 
-        Raises nothing but asyncio.CancelledError, after a cancelled run has ended its tool calls, shown its state to
+        Raises ValueError for a state whose metadata or notes are no JSON, and besides nothing but
+        asyncio.CancelledError, after a cancelled run has ended its tool calls, shown its state to
         the execution_end hooks and emitted run_finished with status cancelled: whoever keeps the state of a cancelled
         run takes it there.
         """
@@ -111,7 +119,12 @@ class Run:
         self.agent = agent
         self.events = events
         self.state = state.with_(
-            agent=agent.name, system_prompt=state.system_prompt or agent.system_prompt, stop=None
+            agent=agent.name,
+            system_prompt=storable_text(state.system_prompt or agent.system_prompt),
+            # A caller may have put them there with with_().
+            metadata=freeze(state.metadata),
+            notes=freeze(state.notes),
+            stop=None,
         ).cleared()
         self.failed = False
         self.deadline_s = math.inf
@@ -209,23 +222,21 @@ class Run:
                 continuation=pending.continuation,
                 hooks_s=pending.hooks_s,
                 model_s=pending.model_s,
+                model_wait_s=pending.model_wait_s,
             ),
         )
         self.deadline_s = started_s + time_left_s(agent.hooks.hooks, self.state)
-        calls = await self._edited(response)
+        calls = await self._edited(response, pending)
         earlier = await agent.recovery.earlier(calls) if agent.recovery is not None else {}
         return await self._timed(self._act(response, calls, earlier), self.state.steps, started_s)
 
-    async def _edited(self, response: ModelResponse) -> Sequence[ToolCall]:
+    async def _edited(self, response: ModelResponse, pending: PendingStep) -> Sequence[ToolCall]:
         """Return the step's calls with the arguments that an approver put in the place of the model's."""
         calls = response.message.tool_calls
         if self.agent.approver is None:
             return calls
-        edited = await self.agent.approver.edited(self.state, [call.id for call in calls])
-        return [
-            call.model_copy(update={"arguments": dict(edited[call.id]), "problem": ""}) if call.id in edited else call
-            for call in calls
-        ]
+        sought = {one.call_id for one in pending.sought}
+        return await edited_calls(self.agent.approver, self.state, calls, sought)
 
     async def _timed(
         self, work: Awaitable[ContinuationOutcome | None], number: int, started_s: float
@@ -299,6 +310,9 @@ class Run:
                 self._say(storable_message(response.message), *self._tool_messages())
                 raise
         self._say(storable_message(response.message), *self._tool_messages())
+        if forbidden := self._forbidden():
+            # A hook may speak next, and endpoints take nothing between a call and its answer.
+            self._answer_open_calls(forbidden)
         # Also after a Forbid: no early end skips a hook. A Forbid once written stays, so the last reading counts.
         await self._at("after_step")
         stop = await self._at("should_continue")
@@ -327,11 +341,13 @@ class Run:
             async with TimeLeft(self._left_s()):
                 response = await inference.run(request, number, self.cancellation)
         finally:
-            self.state = self.state.with_(usage=self.state.usage + inference.failed_usage).with_current(
-                model_s=inference.model_s, hooks_s=self.state.current.hooks_s + inference.rings_s
+            self.state = self.state.with_(usage=self.state.usage + inference.usage).with_current(
+                model_s=inference.model_s,
+                model_wait_s=inference.model_wait_s,
+                hooks_s=self.state.current.hooks_s + inference.rings_s,
             )
         if response is not None:
-            self.state = self.state.with_(usage=self.state.usage + response.usage).with_response(response)
+            self.state = self.state.with_response(response)
         return response
 
     def _tool_messages(self) -> list[Message]:
@@ -356,6 +372,7 @@ class Run:
             self.state = self.state.with_current(response=None)
         if isinstance(error, HookFailed):
             self.state = self.state.forbid_continuation(error.hook, HOOK_FAILED, str(error))
+        before = self.state.current.continuation
         self.state = await self.agent.hooks.run("on_error", self.state, self.events)
         outcome = self.state.current.continuation
         if outcome is not None and outcome.decision is ContinuationDecision.REQUEST:
@@ -363,7 +380,7 @@ class Run:
                 self._say(Message(role="user", content=f"[the last step failed: {error}]"))
             return None
         self.failed = True
-        if outcome is not None and outcome.decision is ContinuationDecision.FORBID:
+        if outcome is not None and (outcome is not before or outcome.decision is ContinuationDecision.FORBID):
             return outcome
         return _outcome(type(error).__name__, str(error))
 
@@ -385,6 +402,7 @@ class Run:
         self.state = state.with_(
             hooks_s=state.hooks_s + current.hooks_s,
             model_s=state.model_s + current.model_s,
+            model_wait_s=state.model_wait_s + current.model_wait_s,
             tools_s=state.tools_s + current.tools_s,
         ).cleared()
 
@@ -453,6 +471,7 @@ def _times(of: AgentState | CurrentExecution) -> dict[str, JsonValue]:
     return {
         "hooks_ms": round(of.hooks_s * 1000, 3),
         "model_ms": round(of.model_s * 1000, 3),
+        "model_wait_ms": round(of.model_wait_s * 1000, 3),
         "tools_ms": round(of.tools_s * 1000, 3),
     }
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import BaseModel, ConfigDict
+
+from agent.frozen import Arguments, Text
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -40,7 +42,7 @@ class ToolCall(Value):
 
     id: str
     name: str
-    arguments: dict[str, JsonValue] | None
+    arguments: Arguments | None
     raw_arguments: str = ""
     problem: str = ""
 
@@ -49,7 +51,7 @@ class Message(Value):
     """One message of a thread; `tool_call_id` is set for role "tool" only."""
 
     role: Role
-    content: str = ""
+    content: Text = ""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
 

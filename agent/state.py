@@ -1,8 +1,9 @@
 """The state every hook takes and returns: immutable, serializable, with the step in flight apart in `current`.
 
-Hooks speak through the methods here: proceed (return the state as it is), block, ask, with_arguments, with_result,
-with_messages, with_system_prompt, with_tools, with_response, request_continuation, forbid_continuation, allow_stop,
-say, with_metadata, without_metadata, with_note. There is no other vocabulary.
+Hooks speak through the methods here: proceed, block, ask (a hook that has no say in a tool call returns the state as it
+is; the innermost one, the policy, says one of the three of each call, for its silence is a block), with_arguments,
+with_result, with_messages, with_system_prompt, with_tools, with_response, request_continuation, forbid_continuation,
+allow_stop, say, with_metadata, without_metadata, with_note. There is no other vocabulary.
 
 What a hook must remember goes into the state, never into the hook: `metadata` lives as long as the thread, `notes` as
 long as the run. A capability's keys begin with its name and a dot, as in "todos.list"; keys without a dot belong to the
@@ -17,13 +18,18 @@ from typing import Self, TypeVar
 from pydantic import Field, InstanceOf, JsonValue
 
 from agent.continuation import ContinuationDecision, ContinuationOutcome
+from agent.frozen import FrozenDict, Json, Text, frozen_arguments, with_entry
 from agent.messages import Message, ToolCall, Usage, Value
 from agent.tool import ToolResult, ToolSpec
 from agent.verdict import PolicyWord, Verdict, VerdictKind
 
 
 class ModelResponse(Value):
-    """One answer of a model. `finish_reason` is the endpoint's own word: stop, tool_calls, length, content_filter."""
+    """One answer of a model.
+
+    `finish_reason` is the endpoint's own word: stop, tool_calls, length, content_filter. It is "refusal" where the
+    endpoint marks the text as the model's refusal, and empty where it gives none.
+    """
 
     message: Message
     finish_reason: str
@@ -70,8 +76,8 @@ class ToolExecution:
 class CurrentExecution:
     """The step in flight. Cleared when the step is final and after an error; never serialized.
 
-    `tool_index` points at the tool call that before_tool_use and after_tool_use are about. `hooks_s`, `model_s` and
-    `tools_s` say where the step's time went; hooks cannot change them.
+    `tool_index` points at the tool call that before_tool_use and after_tool_use are about. `hooks_s`, `model_s`,
+    `model_wait_s` and `tools_s` say where the step's time went; hooks cannot change them.
     """
 
     started_at_s: float = 0.0
@@ -87,6 +93,7 @@ class CurrentExecution:
     continuation: ContinuationOutcome | None = None
     hooks_s: float = 0.0
     model_s: float = 0.0
+    model_wait_s: float = 0.0
     tools_s: float = 0.0
 
     @property
@@ -143,18 +150,19 @@ class AgentState(Value):
     `steps`, `tool_calls` and `usage` are the run's own; `others` is what its parent, its subagents and theirs have
     spent, and limits look at `spent`, the sum. `active_s` is the time worked, without waits between two processes or
     for an approval. `depth` is 0 but for a subagent. `started` says that execution_start has been. `pending` is the
-    step of a suspended run as JSON (agent.approval.PendingStep): Agent.run goes on with it.
+    step of a suspended run as JSON (agent.approval.PendingStep): Agent.run goes on with it. No value of a state can be
+    changed in place (agent.frozen).
     """
 
-    run_id: str
-    thread: str
-    agent: str = "default"
+    run_id: Text
+    thread: Text
+    agent: Text = "default"
     depth: int = 0
     started: bool = False
-    system_prompt: str = ""
+    system_prompt: Text = ""
     messages: tuple[Message, ...] = ()
-    metadata: dict[str, JsonValue] = Field(default_factory=dict)
-    notes: dict[str, JsonValue] = Field(default_factory=dict)
+    metadata: Json = Field(default_factory=FrozenDict)
+    notes: Json = Field(default_factory=FrozenDict)
     steps: int = 0
     tool_calls: int = 0
     usage: Usage = Usage()
@@ -163,9 +171,10 @@ class AgentState(Value):
     active_s: float = 0.0
     hooks_s: float = 0.0
     model_s: float = 0.0
+    model_wait_s: float = 0.0
     tools_s: float = 0.0
     stop: ContinuationOutcome | None = None
-    pending: dict[str, JsonValue] | None = None
+    pending: Json | None = None
     current: InstanceOf[CurrentExecution] = Field(default_factory=CurrentExecution, exclude=True, repr=False)
 
     @property
@@ -192,17 +201,17 @@ class AgentState(Value):
 
     def with_metadata(self, key: str, value: JsonValue) -> Self:
         """Return a copy with one entry of the thread's metadata set."""
-        return self.with_(metadata={**self.metadata, key: value})
+        return self.with_(metadata=with_entry(self.metadata, key, value))
 
     def without_metadata(self, key: str) -> Self:
         """Return a copy without an entry of the thread's metadata."""
         if key not in self.metadata:
             return self
-        return self.with_(metadata={name: value for name, value in self.metadata.items() if name != key})
+        return self.with_(metadata=FrozenDict({name: value for name, value in self.metadata.items() if name != key}))
 
     def with_note(self, key: str, value: JsonValue) -> Self:
         """Return a copy with one of the run's notes set: what a hook must remember until the run ends."""
-        return self.with_(notes={**self.notes, key: value})
+        return self.with_(notes=with_entry(self.notes, key, value))
 
     def say(self, *messages: Message) -> Self:
         """Append messages to the thread."""
@@ -268,7 +277,7 @@ class AgentState(Value):
     def with_arguments(self, arguments: dict[str, JsonValue]) -> Self:
         """Rewrite the arguments of the tool call in question."""
         tool = self.current.tool
-        call = tool.call.with_(arguments=arguments)
+        call = tool.call.with_(arguments=frozen_arguments(arguments))
         return self.with_(current=self.current.with_tool(tool.with_(call=call)))
 
     def with_result(self, result: ToolResult) -> Self:

@@ -26,6 +26,7 @@ from agent.coalescing import Coalescer
 from agent.errors import HookFailed
 from agent.events import EventSink, discard, emit
 from agent.filesystem import OnOutput, OutputStream
+from agent.frozen import frozen_arguments
 from agent.hook_engine import HookEngine, withheld
 from agent.live_output import LiveOutput, output_filters
 from agent.messages import ToolCall
@@ -81,7 +82,9 @@ class ToolRunner:
         has been cancelled and has ended, after_tool_use has seen all that began, each has its tool_call_finished event,
         and `keep` has been given the state.
         """
-        executions = tuple(ToolExecution(requested=call, call=self._executor.normalised(call)) for call in calls)
+        executions = tuple(
+            ToolExecution(requested=call, call=_frozen(self._executor.normalised(call))) for call in map(_frozen, calls)
+        )
         state = state.with_current(tool_executions=executions)
         results: list[tuple[ToolResult, float] | None] = [None] * len(calls)
         judged: list[ToolCall | None] = [None] * len(calls)
@@ -126,9 +129,6 @@ class ToolRunner:
         if unfit is None and not final.is_first(tool.call, arguments):
             unfit = self._executor.check(tool.call)
         refusal = blocked_result(verdict, unfit) if verdict.kind is VerdictKind.BLOCK else unfit or problem
-        if refusal is None:
-            # A copy of its own: a reference to the dict of arguments that some hook kept must not reach the tool.
-            tool = tool.with_(call=tool.call.with_(arguments=json.loads(arguments)))
         state = state.with_(current=state.current.with_tool(tool))
         return state, tool.call if refusal is None else None, refusal
 
@@ -262,13 +262,15 @@ class ToolRunner:
                     call.with_(arguments=json.loads(sealed)), ToolContext(call.id, shown, run)
                 )
                 if shown is not None:
-                    shown.end(cut=result.evicted is not None or result.outcome not in _WHOLE)
+                    await shown.end(cut=result.evicted is not None or result.outcome not in _WHOLE)
                 return result
             except asyncio.CancelledError:
                 if cancellation.asked:
                     raise
                 return _CANCELLED  # something the tool waited for was; the run was not
-            except Exception as error:  # an executor must not raise; if one does, the call failed and the run goes on
+            except GeneratorExit:
+                raise
+            except BaseException as error:  # an executor must not raise; if one does, the call failed, not the run
                 return ToolResult.error(f"the tool failed: {str(error) or type(error).__name__}")
 
         try:
@@ -277,7 +279,7 @@ class ToolRunner:
             return ToolResult.error(f"The result of this call is withheld: {failure}")
         finally:
             if shown is not None:
-                shown.end(cut=True)
+                await shown.end(cut=True)
             if output is not None:
                 output.flush()
 
@@ -371,6 +373,12 @@ def _digested(call: ToolCall) -> tuple[str, ToolResult | None]:
         return "", ToolResult.error(f"a hook made the arguments something else than JSON: {error}")
 
 
+def _frozen(call: ToolCall) -> ToolCall:
+    """Return the call with arguments that no hook can change in place."""
+    arguments = frozen_arguments(call.arguments)
+    return call if arguments is call.arguments else call.with_(arguments=arguments)
+
+
 def _path(call: ToolCall | None) -> str | None:
     path = call.arguments.get("path") if call is not None and call.arguments is not None else None
     return path if isinstance(path, str) else None
@@ -405,11 +413,11 @@ class _Finalising:
     def __init__(self, call: ToolCall, executor: ToolExecutor) -> None:
         """Take the call in its final form."""
         self._call = call
-        self._arguments, _ = _digested(call)  # a hook may change the dict itself
+        self._arguments, _ = _digested(call)
         self._executor = executor
 
     def __call__(self, call: ToolCall) -> ToolCall:
-        return call if self.is_first(call, _digested(call)[0]) else self._executor.normalised(call)
+        return call if self.is_first(call, _digested(call)[0]) else _frozen(self._executor.normalised(call))
 
     def is_first(self, call: ToolCall, arguments: str) -> bool:
         """Return whether a call, of which the digestible arguments are given, is as it was before the hooks."""

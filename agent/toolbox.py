@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from itertools import islice
@@ -27,10 +28,14 @@ class Toolbox:
     """A ToolExecutor over Tool objects."""
 
     def __init__(self, tools: Iterable[Tool]) -> None:
-        """Take the tools in the order the model is shown them. Raises ValueError for two of one name."""
+        """Take the tools in the order the model is shown them.
+
+        Raises ValueError for two of one name, and TypeError for one that could never run.
+        """
         self._tools: dict[str, Tool] = {}
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
         for tool in tools:
+            _check_tool(tool)
             if tool.name in self._tools:
                 raise ValueError(f"two tools are named {tool.name!r}")
             self._tools[tool.name] = tool
@@ -96,7 +101,9 @@ class Toolbox:
             return result
         except OSError as error:
             return ToolResult.error(str(error))
-        except (Exception, SystemExit) as error:
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as error:  # also SystemExit and the like, which libraries raise
             # A file system that is gone says how the call ended (filesystem.py); anything else is the tool's own fault.
             outcome = getattr(error, "outcome", None)
             if isinstance(outcome, str):
@@ -135,7 +142,9 @@ class Toolbox:
             if unknown > _SHOWN_PROBLEMS:  # each would cost pydantic an error of its own
                 return ToolResult.error(f"{unknown} of the arguments are not known to {tool.name}. {_takes(tool)}")
         try:
-            return tool.arguments.model_validate(call.arguments)
+            return _with_path_absolute(tool.arguments.model_validate(call.arguments))
+        except InvalidPath as error:
+            return ToolResult.error(f"the arguments of {tool.name} do not fit: `path`: {error}. {_takes(tool)}")
         except ValidationError as error:
             if error.error_count() > _LISTED_PROBLEMS:
                 problems = f"{error.error_count()} of their values are wrong"
@@ -145,6 +154,30 @@ class Toolbox:
             if len(found) > _SHOWN_PROBLEMS:
                 problems += f"; and {len(found) - _SHOWN_PROBLEMS} more"
             return ToolResult.error(f"the arguments of {tool.name} do not fit: {problems}. {_takes(tool)}")
+
+
+def _check_tool(tool: object) -> None:
+    """Raise TypeError for what is no tool, or is one whose every call would fail; says how to fix it."""
+    if not isinstance(tool, Tool):
+        raise TypeError(f"{tool!r} is no tool: make one with agent.tool.Tool(...)")
+    arguments: Any = tool.arguments
+    if not (isinstance(arguments, type) and issubclass(arguments, BaseModel)):
+        raise TypeError(f"tool {tool.name}: arguments must be a pydantic model class, not {arguments!r}")
+    # A lambda may well return a coroutine; a function that is written without async does not.
+    run: Any = tool.run
+    if inspect.isroutine(run) and run.__name__ != "<lambda>" and not inspect.iscoroutinefunction(tool.run):
+        raise TypeError(f"tool {tool.name}: run is a plain function: write `async def {tool.run.__name__}`")
+    if not callable(tool.run):
+        raise TypeError(f"tool {tool.name}: run must be an async function, not {type(tool.run).__name__}")
+
+
+def _with_path_absolute(arguments: BaseModel) -> BaseModel:
+    """Return arguments with `path` as policy judges it, also where it is a plain str of the tool's model."""
+    path = getattr(arguments, "path", None)
+    is_given = "path" in type(arguments).model_fields and "path" in arguments.model_fields_set
+    if not is_given or not isinstance(path, str) or (resolved := resolve(path)) == path:
+        return arguments
+    return arguments.model_copy(update={"path": resolved})
 
 
 def no_such_tool(name: str, tools: Collection[str]) -> ToolResult:

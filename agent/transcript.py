@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
+from agent.frozen import storable_text
 from agent.messages import Message, ToolCall
-from agent.storable import storable_text
 
 SHORTENED_CHARS = 2_000
 

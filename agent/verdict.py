@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from agent.frozen import Text
 from agent.messages import Value
 
 
@@ -39,9 +40,9 @@ class Verdict(Value):
     """What a hook said of a tool call; `policy` is the policy's own word, whichever hook was the strictest."""
 
     kind: VerdictKind
-    hook: str
-    rule: str
-    reason: str
+    hook: Text
+    rule: Text
+    reason: Text
     policy: PolicyWord | None = None
 
     def strictest(self, other: Verdict) -> Verdict:

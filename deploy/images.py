@@ -21,10 +21,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTEXT = ROOT / ".build" / "images"
+# The images that this clone made, a name and an id a line; deploy/clean removes these.
+MADE_IMAGES = ROOT / ".build" / "made-images"
 BASE = "airlock-base"
 PULLED_BASE = "python:3.12-slim"
 REGISTRY_ANSWERS_WITHIN_S = 20.0
-DEBIAN_PACKAGES = "python3,python3-pip,python3-venv,ca-certificates,git,procps"
+DEBIAN_PACKAGES = (
+    "python3,python-is-python3,python3-pip,python3-venv,ca-certificates,git,procps,"
+    "curl,file,jq,less,make,patch,ripgrep,sqlite3,unzip,zip"
+)
+
+# On a base made from apt: what it was made from.
+_PACKAGES_LABEL = "airlock.packages"
 
 # What each image is made of, besides its base. A change in any of these files makes the image anew.
 INPUTS = {
@@ -44,6 +52,13 @@ INPUTS = {
 
 def _say(line: str) -> None:
     print(line, flush=True)
+
+
+def _record(image: str) -> None:
+    """Record that this clone made an image: deploy/clean removes what is recorded and nothing else."""
+    MADE_IMAGES.parent.mkdir(parents=True, exist_ok=True)
+    with MADE_IMAGES.open("a", encoding="ascii") as file:
+        file.write(f"{image} {_output('docker', 'image', 'inspect', '--format', '{{.Id}}', image)}\n")
 
 
 def _output(*command: str) -> str | None:
@@ -129,14 +144,24 @@ def _make_base() -> None:
         str(archive),
         *sources,
     )
-    _run("docker", "import", "--change", "LABEL airlock.kind=image", "--change", 'CMD ["/bin/sh"]', str(archive), BASE)
+    labels = f"LABEL airlock.kind=image {_PACKAGES_LABEL}={DEBIAN_PACKAGES}"
+    _run("docker", "import", "--change", labels, "--change", 'CMD ["/bin/sh"]', str(archive), BASE)
     archive.unlink()
+
+
+def _base_is_current() -> bool:
+    """Return whether the base was pulled, or made from the packages that are listed now."""
+    label = f'{{{{index .Config.Labels "airlock.kind"}}}} {{{{index .Config.Labels "{_PACKAGES_LABEL}"}}}}'
+    made = _output("docker", "image", "inspect", "--format", label, BASE) or ""
+    kind, _, packages = made.partition(" ")
+    return kind != "image" or packages.strip() == DEBIAN_PACKAGES
 
 
 def _base() -> str:
     """Return the id of the base image, made first if need be."""
     find = ("docker", "image", "inspect", "--format", "{{.Id}}", BASE)
-    if found := _output(*find):
+    found = _output(*find)
+    if found and _base_is_current():
         return found
     _say(f"changed: making image {BASE}: pulling {PULLED_BASE}")
     if _pull_base():
@@ -144,6 +169,7 @@ def _base() -> str:
     else:
         _say(f"         no registry answers; making {BASE} from this host's apt (half a minute)")
         _make_base()
+    _record(BASE)
     return _output(*find) or ""
 
 
@@ -229,6 +255,7 @@ def main(images: Sequence[str]) -> None:
         old = _output("docker", "image", "inspect", "--format", "{{.Id}}", f"airlock-{image}")
         _prepare(image)
         _build(image, inputs)
+        _record(f"airlock-{image}")
         if old is not None:
             _output("docker", "rmi", old)  # fails, as it should, while a container uses it
 

@@ -41,6 +41,7 @@ Paths = Annotated[tuple[Path, ...], Field(min_length=1, max_length=64)]
 ToolNames = Annotated[tuple[Annotated[str, Field(min_length=1, max_length=128)], ...], Field(max_length=256)]
 Prompt = Annotated[str, Field(max_length=262_144)]
 OnError = Literal["stop", "continue"]
+OnCutAnswer = Literal["stop", "accept"]
 _DEFINITIONS = "capabilities.subagents.definitions"
 
 
@@ -135,6 +136,10 @@ class FlowSettings(Section):
     on_model_error: OnError = "stop"
     on_tool_error: OnError = "continue"
     on_tool_blocked: OnError = "continue"
+    on_cut_answer: OnCutAnswer = Field(
+        default="stop",
+        description="an answer cut at the token limit or by a content filter, or a refusal, stops the run, or is taken",
+    )
 
 
 class CapabilitiesSettings(Section):

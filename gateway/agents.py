@@ -161,6 +161,7 @@ def _shell(asked: BashSettings, document: PolicyDocument, sandbox: Workspace) ->
         timeout_s=min(asked.timeout_s or _TIMEOUT_S, limit_s),
         max_timeout_s=limit_s,
         command_policy=command_policy(asked),
+        network=False,
     )
 
 

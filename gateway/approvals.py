@@ -22,6 +22,7 @@ from gateway.errors import AirlockError, AlreadyResolved, EditRefused, Internal,
 from gateway.paging import PAGE_LIMIT, Place, page_size, paged, place_of
 from gateway.policy import Policy
 from gateway.policy.decision import Facts
+from gateway.redaction.hooks import redactor_of
 from gateway.storage.approval_store import Approval, ApprovalStore, Resolution
 from gateway.storage.approval_writes import APPROVED, CANCELLED, DENIED, EXPIRED, PENDING
 from gateway.storage.grant_store import Grant, NewGrant
@@ -148,6 +149,8 @@ class Approvals:
             raise InvalidArgument(f"message: {MESSAGE_LIMIT_CHARS:,} characters at most")
         if bool(arguments_json) != (answer == "edit"):
             raise InvalidArgument("arguments_json: a JSON object with the answer edit, and empty with any other")
+        redactor = redactor_of(tenant.policy.document)
+        message = message if redactor is None else redactor.shown(message)
         approval = await self.get(tenant, approval_id)
         if approval.status != PENDING:
             if self._is_repeated(tenant, approval, answer, by, message, arguments_json):

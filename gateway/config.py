@@ -10,11 +10,12 @@ import yaml
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 from gateway.agent_settings import AgentSettings
+from gateway.audit_settings import AuditSettings
 from gateway.config_section import Name, Section, problems
 from gateway.database_password import with_password
 from gateway.errors import Misconfigured
 from gateway.identity.settings import IdentitySettings, TlsSettings
-from gateway.model_settings import MODEL_EXAMPLE, ModelSettings
+from gateway.model_settings import CONCURRENT_INFERENCES, MODEL_EXAMPLE, ModelSettings
 from gateway.policy.images import ImageRule, check_image_glob
 from gateway.policy.yaml_lines import YamlProblem, written_twice
 from gateway.retention_settings import RetentionSettings
@@ -36,11 +37,25 @@ class _Loader(yaml.SafeLoader):
 
 
 class TenantSettings(Section):
-    """A tenant: its policy file, its own model if it has one, and agents that no other tenant can name."""
+    """A tenant: its policy, its own model if it has one, and agents that no other tenant can name."""
 
-    policy: Path = Field(description="its file; an edited one is in force within a second")
+    policy: Literal["managed"] | Path = Field(
+        description="its file, an edit of which is in force within a second; `managed` for a tenant without a file: "
+        "its policy comes from `airlock policy apply` alone"
+    )
     model: ModelSettings | None = Field(default=None, examples=[MODEL_EXAMPLE])
     agents: dict[Name, AgentSettings] = Field(default_factory=dict, examples=[_AGENTS_EXAMPLE])
+    concurrent_inferences: int = Field(
+        default=CONCURRENT_INFERENCES,
+        ge=1,
+        le=4096,
+        description="requests to models that its runs may have under way in one gateway process; further ones wait",
+    )
+
+    @property
+    def policy_file(self) -> Path | None:
+        """The policy's file; None for a tenant that has none."""
+        return None if self.policy == "managed" else Path(self.policy)
 
 
 class SandboxSettings(Section):
@@ -172,6 +187,7 @@ class Config(Section):
     tls: TlsSettings | None = Field(default=None, examples=["`tls: {certificate: tls.crt, key: tls.key}`"])
     telemetry: TelemetrySettings = TelemetrySettings()
     retention: RetentionSettings = RetentionSettings()
+    audit: AuditSettings = AuditSettings()
     operator_policy: Path | None = Field(default=None, description="rules that apply to every tenant besides its own")
     model: ModelSettings = Field(default=ModelSettings(), examples=[MODEL_EXAMPLE])
     agents: dict[Name, AgentSettings] = Field(default_factory=dict, validate_default=True, examples=[_AGENTS_EXAMPLE])

@@ -19,13 +19,14 @@ from gateway.errors import NotFound, ThreadBusy, Unavailable
 from gateway.storage.database import Database
 from gateway.storage.erasure_store import CallUnderWay, DeletionLost, ErasureStore, RunUnderWay
 from sandbox.engine import Removal
-from sandbox.errors import SandboxBusy, SandboxError, SandboxUnavailable
+from sandbox.errors import SandboxBusy, SandboxError, SandboxUnavailable, WorkspaceIncomplete
 
 log = structlog.get_logger(__name__)
 RemoveFiles = Callable[[str, str], Awaitable[bool]]
 """Removes the sandbox and the workspace of a tenant's thread; says whether there was a workspace.
 
-Raises SandboxBusy while calls are under way in it.
+Raises SandboxBusy while calls are under way in it, WorkspaceIncomplete where some files may be gone; with any other
+error none is.
 """
 RemoveRest = Callable[[str], Awaitable[int]]
 """Removes every sandbox and workspace of a tenant that the engine still has; says how many workspaces there were."""
@@ -59,14 +60,20 @@ def remove_files_of(engine: Removal, sleep: Sleep = asyncio.sleep) -> RemoveFile
     """Return what removes a thread's sandbox and files from an engine."""
 
     async def remove(tenant: str, thread: str) -> bool:
-        for _ in range(round(_HELD_S / _LOOK_S)):
-            # Each time: a call that came between has made it a sandbox again.
-            await engine.remove_of(tenant, thread)
+        begun = False
+        for last in (*(False,) * round(_HELD_S / _LOOK_S), True):
             try:
+                # Each time: a call that came between has made it a sandbox again.
+                await engine.remove_of(tenant, thread)
                 return await engine.remove_workspace(tenant, thread)
-            except SandboxUnavailable:
+            except SandboxError as error:
+                begun = begun or isinstance(error, WorkspaceIncomplete)
+                if last or not isinstance(error, SandboxUnavailable):
+                    if begun:  # whatever the last try ended with
+                        raise WorkspaceIncomplete(str(error)) from error
+                    raise
                 await sleep(_LOOK_S)
-        return await engine.remove_workspace(tenant, thread)
+        raise AssertionError("unreachable")
 
     return remove
 
@@ -98,13 +105,18 @@ class Erasure:
         """Remove a thread; return the rows by table. Raises ThreadBusy while anything is under way in it, NotFound."""
         deletion = self._ids("del")
         try:
-            removed = await self._removed(tenant, name, actor, deletion)
+            # To its end, though the caller went away: nobody else says what became of the files.
+            removed = await to_the_end(self._removed(tenant, name, actor, deletion))
         except DeletionLost as error:
             raise ThreadBusy(f"thread {name[:64]!r} is being deleted by another call: wait until it is gone") from error
         except (SandboxBusy, CallUnderWay) as error:
             raise ThreadBusy(f"calls are under way in thread {name[:64]!r}: wait until they are over") from error
         except RunUnderWay as error:
             raise ThreadBusy(f"run {error} is under way in thread {name[:64]!r}: cancel it first") from error
+        except WorkspaceIncomplete as error:
+            raise Unavailable(
+                f"files of thread {name[:64]!r} may be gone, so it takes no calls; delete it again: {error}"
+            ) from error
         except SandboxError as error:
             raise Unavailable(f"the files of thread {name[:64]!r} are not removed, so nothing is: {error}") from error
         if removed is None:
@@ -115,17 +127,19 @@ class Erasure:
     async def _removed(self, tenant: str, name: str, actor: str, deletion: str) -> Mapping[str, int] | None:
         if elsewhere := await self._elsewhere(await self._store.threads_of(tenant, name)):
             raise _on_other_engines(elsewhere)
-        begun = None
+        begun = await self._store.begin(tenant, name, deletion)
+        if begun is None:
+            return None
+        # From here on a process that is killed leaves a thread that can only be deleted. So does what may have cost
+        # files: an open thread without them would look as if it were whole.
         try:
-            begun = await self._store.begin(tenant, name, deletion)
-            if begun is None:
-                return None
             await self._remove_files(tenant, name)
-            return await self._store.remove_thread(tenant, name, actor, deletion)
-        except BaseException:
-            # Also where the caller went away. A process that is killed here leaves a thread that can only be deleted.
-            await to_the_end(self._store.give_up(tenant, name, deletion, begun))
+        except WorkspaceIncomplete:
             raise
+        except Exception:
+            await self._store.give_up(tenant, name, deletion, begun)
+            raise
+        return await self._store.remove_thread(tenant, name, actor, deletion)
 
     async def tenant(self, name: str, audit: bool, actor: str) -> Erased:
         """Remove all that is stored of a tenant, with `audit` its audit too. To be asked again does what is left.

@@ -2,6 +2,7 @@
 
     AirlockError
     +-- Unauthenticated      UNAUTHENTICATED      no key, or one that is not known
+    |   +-- KeyExpired                            the key has expired
     +-- InvalidArgument      INVALID_ARGUMENT     a field of the request is wrong; with BadRequest
     |   +-- RequestIdReused                       the request id was given to another request before
     |   +-- PolicyInvalid                         a policy does not load or does not fit; details: problems
@@ -35,6 +36,9 @@
     +-- WorkspaceNotSaved    FAILED_PRECONDITION  the files of that moment are not kept; details: nearest
     +-- Unavailable          UNAVAILABLE          the engine, a sandbox or the gateway does not answer; of a call that
     |                                             the database took no record of details: call_id, outcome
+    |   +-- ClientClosed                          the Python client was closed: raised by the client itself
+    +-- WrongEventLoop       FAILED_PRECONDITION  the Python client belongs to another event loop: raised by the client
+    |                                             itself
     +-- Unrecorded           INTERNAL             it was done, and its record follows: not to be asked for again
     +-- DeadlineExceeded     DEADLINE_EXCEEDED    the caller's own time limit passed first
     +-- Cancelled            CANCELLED            the caller took the call back
@@ -80,6 +84,12 @@ class Unauthenticated(AirlockError):
         """`noted` is for the operators' audit and log; the caller is never told."""
         super().__init__(message, **details)
         self.noted = noted or {}
+
+
+class KeyExpired(Unauthenticated):
+    """The key has expired: ask an operator for a new one."""
+
+    reason = "KEY_EXPIRED"
 
 
 class InvalidArgument(AirlockError):
@@ -304,6 +314,19 @@ class Unavailable(AirlockError):
 
     code = grpc.StatusCode.UNAVAILABLE
     reason = "UNAVAILABLE"
+
+
+class ClientClosed(Unavailable):
+    """The Python client was closed, before the call or while it was under way: make another client."""
+
+    reason = "CLIENT_CLOSED"
+
+
+class WrongEventLoop(AirlockError):
+    """The Python client belongs to the event loop that it was first used in: make one client for each loop."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "WRONG_EVENT_LOOP"
 
 
 class Unrecorded(AirlockError):

@@ -8,10 +8,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import MutableMapping
+from typing import Any
 
 import structlog
 
-from gateway.telemetry.log_processors import add_trace, told_exception
+from gateway.printable_text import printable
+from gateway.telemetry.log_processors import add_trace, told_exception, without_secrets
 
 
 def _tells_of_no_peer_that_went(record: logging.LogRecord) -> bool:
@@ -24,6 +27,11 @@ def _tells_of_no_peer_that_went(record: logging.LogRecord) -> bool:
     return not (kind.__name__ == "ExecuteBatchError" or (kind.__name__ == "UsageError" and "finished" in str(error)))
 
 
+def _printable_values(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Make what a terminal is shown printable: names and errors in it are chosen by tenants and endpoints."""
+    return {name: printable(value) if isinstance(value, str) else value for name, value in event.items()}
+
+
 def set_up_logging() -> None:
     """Send structlog and the standard library's loggers the same way; AIRLOCK_LOG_LEVEL is the least level shown."""
     level = logging.getLevelNamesMapping().get(os.environ.get("AIRLOCK_LOG_LEVEL", "info").upper(), logging.INFO)
@@ -34,10 +42,14 @@ def set_up_logging() -> None:
         add_trace,
         told_exception,
     ]
-    renderer = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
+    rendering: list[structlog.typing.Processor] = [without_secrets]
+    if sys.stderr.isatty():
+        rendering += [_printable_values, structlog.dev.ConsoleRenderer()]
+    else:
+        rendering.append(structlog.processors.JSONRenderer())
     # Our own lines go to stderr straight away: by way of the standard library each would cost a call twice as much.
     structlog.configure(
-        processors=[*shared, renderer],
+        processors=[*shared, *rendering],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=True,
@@ -46,7 +58,7 @@ def set_up_logging() -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
         )
     )
     logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -10,6 +10,9 @@ from pydantic import Field, model_validator
 from gateway.config_section import Section
 from gateway.errors import Misconfigured
 
+CONCURRENT_INFERENCES = 16
+"""How many requests to models the runs of a tenant may have under way, where its settings do not say."""
+
 MODEL_EXAMPLE = "`model: {name: gpt-5-mini}`"
 _PRICES = frozenset({"input_usd_per_mtok", "output_usd_per_mtok"})
 _OF_ONE_MODEL = _PRICES | {"context_window_tokens"}
@@ -26,7 +29,10 @@ class ModelSettings(Section):
     base_url: str | None = None
     api_key_env: str = "OPENAI_API_KEY"
     stream: bool = True
-    timeout_s: float = Field(default=120.0, gt=0)
+    timeout_s: float = Field(
+        default=120.0, gt=0, description="for the connection and, in a stream, between two pieces of an answer"
+    )
+    answer_timeout_s: float = Field(default=600.0, gt=0, description="for a whole answer, streamed or not")
     max_output_tokens: int | None = Field(default=None, ge=1, description="of one answer; unset is the endpoint's own")
     context_window_tokens: int | None = Field(default=None, ge=1000)
     input_usd_per_mtok: float | None = Field(default=None, ge=0, allow_inf_nan=False)

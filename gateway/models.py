@@ -1,22 +1,24 @@
-"""The models of those who share an instance: equal settings share a client, and only so many requests are under way.
+"""The models of one tenant: equal settings share a client, and only so many requests are under way.
 
-Requests wait for their turn in the order in which they come, and that wait is the model's time. So a run with many
-subagents takes its turns like others, and can neither fill an endpoint nor use up this process's descriptors.
+Requests wait for their turn in the order in which they come. The wait is reported and is not the model's time. So a run
+with many subagents takes its turns like others, and can neither fill an endpoint nor use up this process's descriptors.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import sys
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import structlog
 
 from agent.hook import InferenceRequest
-from agent.model import Model, OnDelta
+from agent.model import Model, OnDelta, OnWait
 from agent.state import ModelResponse
-from gateway.model_settings import ModelSettings
+from gateway.model_settings import CONCURRENT_INFERENCES, ModelSettings
 from gateway.telemetry.observed_model import ObservedModel
 from gateway.telemetry.telemetry import Telemetry
 
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from agent.models.openai_model import OpenAIModel
 
 log = structlog.get_logger(__name__)
-_REQUESTS_LIMIT = 16
 # The endpoint's client library is a third of what a gateway imports: none that only calls tools waits for it.
 _DRIVER = "agent.models.openai_model"
 
@@ -32,20 +33,20 @@ _DRIVER = "agent.models.openai_model"
 class Models:
     """Opens models by their settings."""
 
-    def __init__(self, requests_limit: int = _REQUESTS_LIMIT, telemetry: Telemetry | None = None) -> None:
+    def __init__(self, requests_limit: int = CONCURRENT_INFERENCES, telemetry: Telemetry | None = None) -> None:
         """Let `requests_limit` requests be under way at once, to all of the models together."""
         self._telemetry = telemetry
-        self._turns = asyncio.Semaphore(requests_limit)
-        self._opened: dict[ModelSettings, _InTurn] = {}
+        self._turns = _Turns(requests_limit)
+        self._opened: dict[ModelSettings, _Endpoint] = {}
 
     def of(self, settings: ModelSettings) -> Model:
         """Return the model; nothing is connected yet. Raises Misconfigured when the environment has no key for it."""
         if settings not in self._opened:
-            self._opened[settings] = _InTurn(settings, self._turns)
-        opened = self._opened[settings]
-        if self._telemetry is None or not self._telemetry.on:
-            return opened
-        return ObservedModel(opened, self._telemetry, settings.resolved_base_url())
+            self._opened[settings] = _Endpoint(settings)
+        model: Model = self._opened[settings]
+        if self._telemetry is not None and self._telemetry.on:
+            model = ObservedModel(model, self._telemetry, settings.resolved_base_url())
+        return _InTurn(model, self._turns)
 
     async def close(self) -> None:
         """Close the connections of all of them."""
@@ -54,13 +55,51 @@ class Models:
                 log.warning("a model's connections did not close", error=str(closed))
 
 
-class _InTurn:
-    """A model that is asked when it is one's turn; its client is made then, if it is the first time."""
+class _Turns:
+    """Lets so many requests be under way."""
 
-    def __init__(self, settings: ModelSettings, turns: asyncio.Semaphore) -> None:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._free = asyncio.Semaphore(limit)
+
+    @contextlib.asynccontextmanager
+    async def one(self, on_wait: OnWait | None) -> AsyncIterator[None]:
+        """Have a turn; where one must be waited for, report that."""
+        reason = f"this tenant has as many inferences under way as it may (concurrent_inferences: {self._limit})"
+        with on_wait(reason) if on_wait is not None and self._free.locked() else contextlib.nullcontext():
+            await self._free.acquire()
+        try:
+            yield
+        finally:
+            self._free.release()
+
+
+class _InTurn:
+    """A model that is asked when it is one's turn."""
+
+    def __init__(self, model: Model, turns: _Turns, on_wait: OnWait | None = None) -> None:
+        self._model = model
+        self._turns = turns
+        self._on_wait = on_wait
+
+    @property
+    def name(self) -> str:
+        return self._model.name
+
+    def reporting(self, on_wait: OnWait) -> Model:
+        return _InTurn(self._model, self._turns, on_wait)
+
+    async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
+        async with self._turns.one(self._on_wait):
+            return await self._model.infer(request, on_delta)
+
+
+class _Endpoint:
+    """A model whose client is made when it is asked for the first time."""
+
+    def __init__(self, settings: ModelSettings) -> None:
         self._settings = settings
         self._api_key = settings.resolved_api_key()
-        self._turns = turns
         self._opened: OpenAIModel | None = None
 
     @property
@@ -68,12 +107,11 @@ class _InTurn:
         return self._settings.resolved_name()
 
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
-        async with self._turns:
-            if _DRIVER not in sys.modules:
-                await asyncio.to_thread(importlib.import_module, _DRIVER)
-            if self._opened is None:
-                self._opened = _opened(self._settings, self._api_key)
-            return await self._opened.infer(request, on_delta)
+        if _DRIVER not in sys.modules:
+            await asyncio.to_thread(importlib.import_module, _DRIVER)
+        if self._opened is None:
+            self._opened = _opened(self._settings, self._api_key)
+        return await self._opened.infer(request, on_delta)
 
     async def close(self) -> None:
         if self._opened is not None:
@@ -92,6 +130,7 @@ def _opened(settings: ModelSettings, api_key: str) -> OpenAIModel:
         api_key=api_key,
         stream=settings.stream,
         timeout_s=settings.timeout_s,
+        answer_timeout_s=settings.answer_timeout_s,
         max_output_tokens=settings.max_output_tokens,
         prices=prices,
     )

@@ -54,9 +54,18 @@ def place_of(token: str, *query: object) -> Place | None:
     except (binascii.Error, ValueError, TypeError, RecursionError):
         raise InvalidArgument(_ALIEN) from None
     whole = type(at) is int and isinstance(id_, str) and abs(at) < _INTEGER_LIMIT
-    if not whole or digest != _digest(query):
+    if not whole or not _is_text(id_) or digest != _digest(query):
         raise InvalidArgument(_ALIEN)
     return at, id_
+
+
+def _is_text(value: str) -> bool:
+    """Return whether a database takes it: JSON also has NUL, and half of a surrogate pair."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in value
 
 
 def _digest(query: Sequence[object]) -> str:

@@ -67,7 +67,6 @@ class Policies:
         """How many policies were compiled since the start."""
         self._kept = kept
         self._last: dict[str, Change] = {}
-        self._last_file: dict[str, Change] = {}
         self._newest = 0
         self._in_force: WeakValueDictionary[str, InForce] = WeakValueDictionary()
         self._recent: OrderedDict[str, InForce] = OrderedDict()
@@ -80,7 +79,6 @@ class Policies:
     async def open(self) -> None:
         """Look at what is in force; nothing is compiled for that."""
         self._last = await self.store.last_of_each()
-        self._last_file = await self.store.last_of_each("file")
         self._newest = max((change.id for change in self._last.values()), default=0)
 
     def close(self) -> None:
@@ -91,9 +89,10 @@ class Policies:
         """Return the change that put in force what is in force."""
         return self._last.get(tenant)
 
-    def change_from_file(self, tenant: str) -> Change | None:
-        """Return the last change that a file made, whether or not it is still in force."""
-        return self._last_file.get(tenant)
+    @property
+    def newest(self) -> int:
+        """The id of the last change that this gateway knows of, 0 for none."""
+        return self._newest
 
     async def in_force(self, tenant: str) -> InForce:
         """Return what is in force for a tenant. Misconfigured where there is nothing, or it does not load any more."""
@@ -128,8 +127,6 @@ class Policies:
         touched: set[str] = set()
         for change in changes:
             self._newest = max(self._newest, change.id)
-            if change.kind == "file" and _is_later(change, self._last_file.get(change.tenant)):
-                self._last_file[change.tenant] = change
             if _is_later(change, self._last.get(change.tenant)):
                 self._last[change.tenant] = change
                 touched.add(change.tenant)

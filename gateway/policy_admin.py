@@ -13,6 +13,7 @@ from gateway.policies import Policies
 from gateway.policy import PolicyError
 from gateway.policy_change import PolicyChangeRequest, is_named, put_in_force
 from gateway.policy_check import PolicyChecker
+from gateway.redaction.redactor import WELL_KNOWN_SECRETS
 from gateway.storage.policy_store import OPERATOR, Change, Kind, digest_of_text
 from gateway.tenant_agents import agents_of_all
 
@@ -60,7 +61,7 @@ class PolicyAdmin:
         known = expected_version is None and standing is not None and standing.digest == digest_of_text(text)
         if not check_only and not known:
             kind: Kind = "rollback" if version else "apply"
-            asked = PolicyChangeRequest(layer, text, kind, by, comment, expected_version)
+            asked = PolicyChangeRequest(layer, text, kind, by, WELL_KNOWN_SECRETS.shown(comment), expected_version)
             standing = await put_in_force(self._policies, asked)
             await self._policies.take([standing])
         return "" if standing is None or check_only else await self._policies.named(standing)

@@ -1,14 +1,16 @@
 """The policy files that the configuration names: an edited one comes into force by itself, a bad one never does.
 
-A file is the source of its tenant's policy only at the moment that it is edited. The latest act wins: an edited file,
-`airlock policy apply` or `airlock policy rollback`; a file that nobody has touched since takes nothing back.
+A file counts only when its content changed after what is in force was applied, by `airlock policy apply`, `rollback` or
+another file. At a start that is a text that was never in force before; while a gateway runs, an edit whose text was not
+in force since the file was last read. Any other text that differs from what is in force is drift: it is logged, counted
+and reported by `airlock doctor`, and changes nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,12 +33,18 @@ _STATS_PER_S = 5000
 _BY_CHARS = 256
 _REFUSED = "a policy file is refused; the last good policy holds"
 _REFUSED_AND_NONE_HOLDS = "a policy file is refused, and no earlier policy is there to hold"
+_DRIFT = "a policy file is not what is in force, and changes nothing until it is edited or applied"
+_DISPLACED = "an edited policy file replaces a version that was applied; `airlock policy rollback` brings it back"
 _Stamp = tuple[int, int, int] | None
 
 
 @dataclass
 class _File:
-    """A file as it was seen last: `digest` of what was taken of it, `settled` when it has not changed since a look."""
+    """A file as it was seen last: `digest` of what was read, `settled` when it has not changed since a look.
+
+    `considered` is the digest of the last text that loaded, or was drift; `after` the last change of any policy that
+    was known when that was read, 0 before.
+    """
 
     path: Path
     tenants: list[str]
@@ -44,6 +52,8 @@ class _File:
     settled: bool = False
     digest: str = ""
     refused: bool = False
+    considered: str = ""
+    after: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,12 @@ class _Read:
 class PolicyFiles:
     """Watches the files of one configuration."""
 
+    drifted: Mapping[str, Path]
+    """The tenants whose file is not what is in force, "" for the operator's layer, and the file."""
+
     def __init__(self, config: Config, policies: Policies) -> None:
+        self.drifted = {}
+        self._drift: dict[str, tuple[str, int]] = {}
         self._config = config
         self._policies = policies
         self._agents = agents_of_all(config)
@@ -77,6 +92,7 @@ class PolicyFiles:
             problems += [refused[tenant] for tenant in refused if self._policies.change_in_force(tenant) is None]
         if problems:
             raise Misconfigured("\n".join(dict.fromkeys(problems)))
+        await self._look_for_drift()
 
     def close(self) -> None:
         """Stop looking."""
@@ -97,6 +113,7 @@ class PolicyFiles:
                 checker = PolicyChecker(self._config, self._agents)
                 for read in edited:
                     await self._take(read, checker)
+                await self._look_for_drift()
             except Unavailable as error:
                 log.warning("an edited policy waits for the database", error=str(error))
             except Exception:  # the next look may go well, and must come
@@ -105,38 +122,72 @@ class PolicyFiles:
     async def _take(self, read: _Read, checker: PolicyChecker) -> dict[str, str]:
         """Put what was read in force where it is new and good; return what was refused, by tenant."""
         refused: dict[str, Misconfigured] = {}
-        mended, read.file.refused = read.file.refused, False
+        file, newest = read.file, self._policies.newest
+        mended, file.refused = file.refused, False
         taken: list[tuple[str, str]] = []
-        for tenant in read.file.tenants:
-            known = self._policies.change_from_file(tenant)
-            if not read.problem and known is not None and known.digest == read.file.digest:
-                if mended:
-                    await self._tell_mended(tenant, read.file)
-                continue
-            try:
-                if read.problem:
-                    raise Misconfigured(read.problem)
-                await checker.check(tenant, read.text, str(read.file.path), self._policies, self._thread)
-            except Misconfigured as error:
-                refused[tenant] = error
-            else:
-                taken.append((tenant, read.text))
-        read.file.refused = bool(refused)
-        for tenant, why in refused.items():
-            facts = {"tenant": tenant, "path": str(read.file.path), "problems": _problems(why)}
-            holds = self._policies.change_in_force(tenant) is not None
-            log.error(_REFUSED if holds else _REFUSED_AND_NONE_HOLDS, **facts)
         try:
-            by = f"file {read.file.path}"
-            apply = self._policies.store.apply
+            for tenant in file.tenants:
+                if not read.problem and not await self._counts(tenant, file):
+                    if mended:
+                        await self._tell_mended(tenant, file)
+                    continue
+                try:
+                    if read.problem:
+                        raise Misconfigured(read.problem)
+                    await checker.check(tenant, read.text, str(file.path), self._policies, self._thread)
+                except Misconfigured as error:
+                    refused[tenant] = error
+                else:
+                    taken.append((tenant, read.text))
+            file.refused = bool(refused)
+            for tenant, why in refused.items():
+                facts = {"tenant": tenant, "path": str(file.path), "problems": _problems(why)}
+                holds = self._policies.change_in_force(tenant) is not None
+                log.error(_REFUSED if holds else _REFUSED_AND_NONE_HOLDS, **facts)
+            for tenant, _ in taken:
+                await self._tell_displaced(tenant, file)
+            by, apply = f"file {file.path}"[:_BY_CHARS], self._policies.store.apply
             changes: list[Change] = await asyncio.gather(
-                *(apply(tenant, text, "file", by[:_BY_CHARS]) for tenant, text in taken)
+                *(apply(tenant, text, "file", by, after=file.after) for tenant, text in taken)
             )
         except Unavailable:
-            read.file.stamp, read.file.digest = None, ""  # it is looked at again
+            file.stamp, file.digest = None, ""  # it is looked at again
             raise
+        if not refused:
+            file.considered, file.after = file.digest, newest
         await self._policies.take(changes)
         return {tenant: str(why) for tenant, why in refused.items()}
+
+    async def _counts(self, tenant: str, file: _File) -> bool:
+        """Return whether a file's text changed after what is in force was applied."""
+        standing = self._policies.change_in_force(tenant)
+        if standing is None:
+            return True  # unless another gateway is faster
+        if file.digest in (file.considered, standing.digest):
+            return False
+        return await self._policies.store.new(tenant, file.digest, file.after)
+
+    async def _look_for_drift(self) -> None:
+        """Find the files that are not what is in force, and log each that was not before."""
+        drifted: dict[str, Path] = {}
+        drift: dict[str, tuple[str, int]] = {}
+        for file in self._files:
+            for tenant in file.tenants if file.considered else ():
+                standing = self._policies.change_in_force(tenant)
+                if standing is None or standing.digest == file.considered:
+                    continue
+                drifted[tenant], drift[tenant] = file.path, (file.considered, standing.id)
+                if self._drift.get(tenant) != drift[tenant]:
+                    facts = {"tenant": tenant, "path": str(file.path), "version": await self._policies.named(standing)}
+                    log.warning(_DRIFT, **facts, kind=standing.kind, by=standing.by)
+        self.drifted, self._drift = drifted, drift
+
+    async def _tell_displaced(self, tenant: str, file: _File) -> None:
+        """Log that an edited file replaces what was applied by a command or the API."""
+        before = self._policies.change_in_force(tenant)
+        if before is not None and before.kind != "file":
+            version = await self._policies.named(before)
+            log.warning(_DISPLACED, tenant=tenant, path=str(file.path), version=version, applied_by=before.by)
 
     async def _tell_mended(self, tenant: str, file: _File) -> None:
         """Say what a file that was refused has come to: it was taken before, and takes nothing back."""
@@ -171,7 +222,8 @@ def _files(config: Config) -> list[_File]:
     """Return the files, the operator's layer first: tenants' are looked at together with it."""
     files: dict[Path, _File] = {}
     named = {OPERATOR: config.operator_policy} if config.operator_policy is not None else {}
-    for tenant, relative in (named | {name: settings.policy for name, settings in config.tenants.items()}).items():
+    own = {name: settings.policy_file for name, settings in config.tenants.items() if settings.policy_file is not None}
+    for tenant, relative in (named | own).items():
         path = config.path(relative)
         files.setdefault(path, _File(path, [])).tenants.append(tenant)
     return list(files.values())

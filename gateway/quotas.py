@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -41,8 +42,8 @@ _WINDOWS_S = {TOOL_CALLS: _MINUTE_S, SANDBOXES: _MINUTE_S, TOKENS: _DAY_S, COST:
 # Money is counted in whole millionths of a dollar, as sums of floats drift.
 _MICRO = 1_000_000
 _US_PER_S = 1_000_000
-# For so long it is not looked again at how much is stored.
-_STORED_KNOWN_US = 2 * _US_PER_S
+# How long a reading of what is stored is used before the database is asked again.
+_STORED_KNOWN_S = 2.0
 _TENANTS_KNOWN = 10_000
 # Past that quota, for reading, listing and removing files: some thousand calls.
 _RESERVE_BYTES = 1024 * 1024
@@ -69,15 +70,19 @@ class _Taken:
 class Quotas:
     """Takes and counts for all tenants of a gateway. What is under way is remembered here, to be given back."""
 
-    def __init__(self, store: QuotaStore, *, clock: NowUs = now_us) -> None:
+    def __init__(
+        self, store: QuotaStore, *, clock: NowUs = now_us, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`clock` is the time of day, which windows begin by; `monotonic_s` measures how old a reading is."""
         self._store = store
         self._clock = clock
+        self._monotonic_s = monotonic_s
         self._calls: dict[str, _Taken] = {}
         self._run_holds: set[str] = set()
         # What the database did not let us release yet.
         self._unreleased: set[str] = set()
-        # How many bytes are stored of tenants, and when that was looked at.
-        self._stored: dict[str, tuple[int, int]] = {}
+        # How many bytes are stored of each tenant, and when that was read.
+        self._stored: dict[str, tuple[int, float]] = {}
 
     async def open(self) -> None:
         """Let go of what this gateway held when it last ended."""
@@ -90,13 +95,13 @@ class Quotas:
 
         What is `reserved` for has a little more: a tenant must come to its files, and their journal takes some room.
         """
-        at_us, limit = self._clock(), quotas.stored_bytes_limit + (_RESERVE_BYTES if reserved else 0)
-        stored, looked_us = self._stored.get(tenant, (0, 0))
-        if at_us - looked_us > _STORED_KNOWN_US or stored >= limit:
+        now_s, limit = self._monotonic_s(), quotas.stored_bytes_limit + (_RESERVE_BYTES if reserved else 0)
+        stored, read_s = self._stored.get(tenant, (0, -math.inf))
+        if now_s - read_s > _STORED_KNOWN_S or stored >= limit:
             _, stored = await self._store.stored(tenant)
             if len(self._stored) >= _TENANTS_KNOWN:
                 self._stored.clear()
-            self._stored[tenant] = stored, at_us
+            self._stored[tenant] = stored, now_s
         if stored >= limit:
             raise QuotaExceeded(
                 f"{STORED}: {stored:,} bytes of messages, events and journal are stored of this tenant, "

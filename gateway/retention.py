@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Mapping
 import structlog
 
 from gateway.background import in_background
-from gateway.clock import NowUs, now_us
 from gateway.errors import Unavailable
 from gateway.retention_settings import RetentionSettings
 from gateway.storage.retention_store import RetentionStore
+from gateway.trusted_time import TrustedTime
 
 log = structlog.get_logger(__name__)
 _LOOK_S = 600.0
@@ -23,14 +23,20 @@ _DAY_US = 24 * _HOUR_US
 class Retention:
     """What is kept for how long. Several gateways may look at once: each takes what the others left."""
 
-    def __init__(self, store: RetentionStore, settings: RetentionSettings, clock: NowUs = now_us) -> None:
+    def __init__(self, store: RetentionStore, settings: RetentionSettings, time: TrustedTime) -> None:
         self._store = store
         self._settings = settings
-        self._clock = clock
+        self._time = time
 
     async def prune(self) -> Mapping[str, int]:
-        """Remove what is too old; return how many rows of what that were."""
-        kept, now = self._settings, self._clock()
+        """Remove what is too old; return how many rows of each kind. Nothing goes by a clock that jumped ahead."""
+        kept, now = self._settings, await self._time.now_us()
+        if now is None:
+            log.warning(
+                "retention waits: the clock is more than a day ahead of the last look at what is too old; if no "
+                "gateway ran meanwhile there is nothing to do, else set the clock; it is trusted after a day of running"
+            )
+            return {}
         removed = {
             "request_results": await self._store.forget_results(_before(now, kept.request_results_hours, _HOUR_US))
         }

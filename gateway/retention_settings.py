@@ -8,7 +8,7 @@ from gateway.config_section import Section
 
 
 class RetentionSettings(Section):
-    """How long is kept what nobody needs to go on. Unset means for good; a thread stays until it is deleted."""
+    """How long is kept what nobody needs to go on. Null keeps for good; a thread stays until it is deleted."""
 
     events_days: float | None = Field(
         default=None, gt=0, description="events of a run, from its end on; the last one stays, for it says how it ended"
@@ -25,7 +25,9 @@ class RetentionSettings(Section):
         description="what was said in a thread that no run has added to since; the thread, its metadata and files stay",
     )
     approvals_days: float | None = Field(
-        default=None, gt=0, description="approvals that are answered or too late, and grants that are over"
+        default=30.0,
+        gt=0,
+        description="approvals that are answered or expired, with their exact arguments, and grants that are over",
     )
     policy_changes_days: float | None = Field(
         default=None, gt=0, description="versions of a policy, from when another took their place"

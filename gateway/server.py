@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from gateway.clock import now_us
+from gateway.composition.audit_anchor import make_anchoring
 from gateway.composition.foundation import Foundation, lay_foundation
 from gateway.composition.sandboxes import open_sandboxes
 from gateway.composition.services import SERVICES, Parts, add_services, make_parts
@@ -20,9 +23,11 @@ from gateway.serving.anonymous_calls import BoundedHealth
 from gateway.serving.arrivals import Arrivals
 from gateway.serving.cautions import refuse_unconfined
 from gateway.serving.edge import ADMISSION
+from gateway.serving.fair_loop import make_fair
 from gateway.serving.grpc_wakeups import take_wakeups_as_they_come
 from gateway.serving.health import Health, needs_of
 from gateway.serving.listening import bind, make_server
+from gateway.serving.rpc_tasks import follow_rpcs
 from gateway.serving.state_lock import held_slot, locked_state
 from gateway.serving.taking_server import TakingServer
 from gateway.serving.worker import Worker
@@ -32,8 +37,10 @@ from gateway.storage.store import Store
 from gateway.telemetry.admission import observe_admission
 from gateway.telemetry.rpc import RpcInterceptor
 from gateway.tenants import Tenants
+from gateway.trusted_time import TrustedTime
 
 _ALONE = Worker()
+_SWITCH_INTERVAL_S = 0.001
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,8 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
     # Here too, for who starts a gateway without the command line: what it would let in can do anything.
     refuse_unconfined(config, listen, workers=2 if worker.supervised else 1)
     take_wakeups_as_they_come(asyncio.get_running_loop())
+    make_fair(asyncio.get_running_loop())
+    follow_rpcs(asyncio.get_running_loop())
     state_dir = config.path(config.state_dir)
     async with AsyncExitStack() as stack:
         if not worker.supervised:
@@ -72,7 +81,12 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         parts = make_parts(on, sandboxes, work)
         healthy = await add_services(server, parts)
         address = bind(server, listen, config)
-        await stack.enter_async_context(Retention(RetentionStore(on.database), config.retention).following())
+        trusted = TrustedTime(on.database, now_us)
+        retention = Retention(RetentionStore(on.database), config.retention, trusted)
+        await stack.enter_async_context(retention.following())
+        if config.audit.anchor is not None and not worker.index:  # one process of the gateway anchors for all
+            anchoring = make_anchoring(on, config.audit.anchor)
+            await stack.enter_async_context(anchoring.following(config.audit.anchor.every_s))
         await stack.enter_async_context(tidying(parts.snapshots.sweep, "snapshots"))
         await stack.enter_async_context(tidying(parts.forks.remove_half_made, "forks"))
         needs = needs_of(SERVICES, on.database, sandboxes.ping)
@@ -81,6 +95,8 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         _stop_in_turn(stack, server, healthy, parts)
         # What is there now stays: without this the collector looks at all of it again and again, in the midst of calls.
         gc.freeze()
+        # Where a thread is at heavy work, the event loop waits this long for its next step, not Python's usual 5 ms.
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
         yield Gateway(address, on.telemetry.metrics_address, on.store, on.tenants, on.policies)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from gateway.agent_settings import AgentSettings
 from gateway.config import Config
 from gateway.errors import Unauthenticated
-from gateway.model_settings import ModelSettings
+from gateway.model_settings import CONCURRENT_INFERENCES, ModelSettings
 from gateway.policies import InForce, Policies
 from gateway.policy import Policy, PolicyDocument
 from gateway.policy.images import ANY_IMAGE, ImageRule
@@ -26,6 +26,7 @@ class Tenant:
 
     `policy` is the one in force at the moment that it is asked for, unless the tenant is pinned to one. `images` are
     those that the configuration lets any tenant have.
+    `concurrent_inferences` is how many it may have under way in this process.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Tenant:
     model: ModelSettings
     agents: Mapping[str, AgentSettings]
     images: ImageRule = ANY_IMAGE
+    concurrent_inferences: int = CONCURRENT_INFERENCES
     disk_reserve_bytes: int = 0
 
     @property
@@ -69,6 +71,7 @@ class Tenant:
                 workspace_files=asked.workspace_files,
                 disk_reserve_bytes=self.disk_reserve_bytes,
                 tmp_bytes=asked.tmp_mib * _MIB,
+                seccomp_filters=asked.seccomp_filters,
             ),
         )
 
@@ -82,6 +85,7 @@ class Tenants:
         self._disk_reserve_bytes = config.sandbox.disk_reserve_mib * _MIB
         self._agents = agents_of_all(config)
         self._models = {name: config.model_of(name) for name in config.tenants}
+        self._inferences = {name: tenant.concurrent_inferences for name, tenant in config.tenants.items()}
 
     def __len__(self) -> int:
         return len(self._models)
@@ -98,7 +102,15 @@ class Tenants:
 
     def _with(self, name: str, source: InForce) -> Tenant:
         models, agents = self._models[name], self._agents[name]
-        return Tenant(name, source, models, agents, self._images, self._disk_reserve_bytes)
+        return Tenant(
+            name,
+            source,
+            models,
+            agents,
+            self._images,
+            concurrent_inferences=self._inferences[name],
+            disk_reserve_bytes=self._disk_reserve_bytes,
+        )
 
     def _known(self, name: str) -> None:
         if name not in self._models:
@@ -106,7 +118,7 @@ class Tenants:
 
 
 def load_tenants(config: Config) -> Mapping[str, Tenant]:
-    """Load every tenant's policy from its file, and look at its agents, as a first start would.
+    """Load the policy of every tenant that has a file, and look at its agents, as a first start would.
 
     Misconfigured lists what is wrong, and in which place.
     """
@@ -117,7 +129,9 @@ def load_tenants(config: Config) -> Mapping[str, Tenant]:
         operator = checker.layer(OPERATOR, read_policy_file(path, "operator_policy"), str(path))
     tenants: dict[str, Tenant] = {}
     for name, settings in config.tenants.items():
-        path = config.path(settings.policy)
+        if settings.policy_file is None:
+            continue
+        path = config.path(settings.policy_file)
         document = checker.layer(name, read_policy_file(path, f"tenants.{name}.policy"), str(path))
         policy = checker.together(name, document, operator)
         model, agents = config.model_of(name), checker.agents[name]

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from agent.frozen import NotStorable, freeze
 from agent.messages import Message
 from gateway.errors import InvalidArgument, NotFound, ThreadBusy, TooLarge
 from gateway.identity.principal import actor
@@ -155,12 +156,14 @@ def _check_entry(key: str, value: str) -> None:
     if not key or len(key) > KEY_LIMIT_CHARS or "\0" in key:
         raise InvalidArgument(f"set: a key has 1 to {KEY_LIMIT_CHARS} characters, and no NUL")
     try:
-        json.loads(value, parse_constant=_no_constant)
+        freeze(json.loads(value, parse_constant=_no_constant))
         value.encode("ascii")
     except UnicodeEncodeError:
         value = json.dumps(json.loads(value))
     except (json.JSONDecodeError, _NoJsonError, RecursionError) as error:
         raise InvalidArgument(f"set: the value of {key[:64]!r} is not JSON: {error}") from None
+    except NotStorable as error:
+        raise InvalidArgument(f"set: the value of {key[:64]!r}: {error}") from None
     except ValueError:  # Python's limit of an integer, whose message is for who programs in it
         raise InvalidArgument(f"set: the value of {key[:64]!r} has a number with too many digits") from None
     if len(value) > VALUE_LIMIT_CHARS:

@@ -10,12 +10,24 @@ from sandbox.replies import Ending
 from sandbox.v1 import channel_pb2 as pb
 
 _FAR_OVER_DISK = (
-    "the workspace is so far over its limit of disk, or grew so much while the host's disk is nearly full, that "
-    "nothing is started; remove files with file calls, or write something short over them"
+    "the workspace is so far over its limit of disk that nothing is started; remove files with file calls, or write "
+    "something short over them"
 )
 _OVER_DISK = (
-    "the workspace took more disk than its limit, or the host's disk is nearly full, and everything that ran in the "
-    "sandbox was killed; remove files before anything is written"
+    "the workspace took more disk than its limit, and everything that ran in the sandbox was killed; remove files "
+    "before anything is written"
+)
+_HOST_DISK_REFUSED = (
+    "the host's disk is nearly full, though the workspace is within its limit: nothing is started until the operator "
+    "makes room, or file calls remove files"
+)
+_HOST_DISK = (
+    "the host's disk is nearly full, though the workspace is within its limit: everything that ran in the sandbox was "
+    "killed, and nothing may grow until the operator makes room"
+)
+_OVER_KERNEL = (
+    "the sandbox held more sockets, terminals or open files than it may, and everything that ran in it was killed; "
+    "close what is no longer used, and open fewer at once"
 )
 _MAKE_ROOM = "end background processes, or kill what earlier commands left behind (strays)"
 _START_FAILURES = {
@@ -35,7 +47,9 @@ def of_command(ended: Ending, reply: pb.ExecReply) -> str:
     elif ended.outcome == "pids_limit":
         said.append(_MAKE_ROOM)
     elif ended.outcome == "disk_limit":
-        said.append(_FAR_OVER_DISK if reply.errno else _OVER_DISK)
+        said.append(_of_disk(reply))
+    elif ended.outcome == "out_of_memory" and reply.errno:
+        said.append(_OVER_KERNEL)
     return "; ".join([*said, *_found(ended, reply)])
 
 
@@ -50,10 +64,12 @@ def of_program(ended: Ending, reply: pb.ExecReply, asked: pb.ExecRequest) -> str
             said.append(f"{program!r} did not start: {_strerror(number)}" + (f": {advice}" if advice else ""))
         case "pids_limit":
             said.append(f"the sandbox's limit of processes is reached and none could be made; {_MAKE_ROOM}")
+        case "out_of_memory" if reply.errno:
+            said.append(_OVER_KERNEL)
         case "out_of_memory":
             said.append("the sandbox's memory limit was reached and the kernel killed the program; use less memory")
         case "disk_limit":
-            said.append(_FAR_OVER_DISK if reply.errno else _OVER_DISK)
+            said.append(_of_disk(reply))
         case "output_limit":
             said.append(
                 f"the program wrote more than {asked.stream_limit_bytes:,} bytes and was killed; ask for more, or "
@@ -85,6 +101,13 @@ def _found(ended: Ending, reply: pb.ExecReply) -> list[str]:
     if reply.survivors:
         said.append(survivors(reply))
     return said
+
+
+def _of_disk(reply: pb.ExecReply) -> str:
+    """Return whose limit it was; with an errno nothing was started."""
+    if reply.host_disk:
+        return _HOST_DISK_REFUSED if reply.errno else _HOST_DISK
+    return _FAR_OVER_DISK if reply.errno else _OVER_DISK
 
 
 def _strerror(number: int | None) -> str:

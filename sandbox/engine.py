@@ -191,8 +191,9 @@ class Workspaces(Protocol):
         """Have what `give`, called in a thread, yields in the place of a thread's files; its sandbox is removed.
 
         With nothing changed NoSpace where so many bytes would leave less than the reserve of the engine's disk, and
-        SandboxBusy while calls are under way in it; WorkspaceIncomplete when it went wrong after the old files were
-        removed. What `give` raises is raised, as the cause of that. TooManyWaiting where too many wait already.
+        SandboxBusy while calls are under way in it; what `give` raises is raised, and the old files stay.
+        WorkspaceIncomplete when it went wrong after the old files began to be removed. TooManyWaiting where too many
+        wait already.
         """
         ...
 
@@ -201,7 +202,10 @@ class Removal(Ending, Protocol):
     """For who removes on demand, and erasure: all that there is of a thread, or of a tenant."""
 
     async def remove_workspace(self, tenant: str, thread: str) -> bool:
-        """Remove a thread's files for good and return whether there were any; its sandbox must be gone."""
+        """Remove a thread's files for good and return whether there were any; its sandbox must be gone.
+
+        Raises WorkspaceIncomplete where some of them may be gone; with any other error none is.
+        """
         ...
 
     async def remove_all_of(self, tenant: str) -> int:

@@ -8,7 +8,7 @@
     |   +-- ImageRefused         its image is not one that the operator allows
     |   +-- EngineFull           the engine has no memory, disk or processes left for one more
     |   +-- PostureTooWeak       it came up weaker than its policy asks; it was removed
-    |   +-- WorkspaceIncomplete  a workspace was being replaced, and is neither the old one nor the new one
+    |   +-- WorkspaceIncomplete  a workspace was being replaced or removed, and files of it may be gone
     +-- TooManyCreations         the tenant has had too many sandboxes made, by a quota
     +-- TooManyWaiting           too many of the tenant wait already: for a sandbox to be made, a workspace to be saved
     +-- SandboxBusy              calls are under way in a sandbox that was to be stopped
@@ -42,10 +42,14 @@ class SandboxError(Exception):
         return str(self)
 
 
+def said_outside(error: BaseException) -> str:
+    """Return what those are told of any error who do not run the gateway."""
+    return error.outside if isinstance(error, SandboxError) else str(error)
+
+
 def reason_of(error: BaseException) -> str:
     """Return why a sandbox did not come up, as its tenant is told."""
-    told = error.outside if isinstance(error, SandboxError) else str(error)
-    return told or "nobody waited for it any more"
+    return said_outside(error) or "nobody waited for it any more"
 
 
 class EngineUnavailable(SandboxError):
@@ -86,7 +90,7 @@ class PostureTooWeak(SandboxUnavailable):
 
 
 class WorkspaceIncomplete(SandboxUnavailable):
-    """A workspace was being replaced when something went wrong: it is neither the old one nor the new one."""
+    """A workspace was being replaced or removed when something went wrong: files of it may be gone."""
 
 
 class TooManyCreations(SandboxError):

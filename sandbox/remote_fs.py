@@ -69,7 +69,7 @@ class RemoteFS:
         """Return a page of a directory, sorted by name; 10,000 entries at most."""
         limit = checked_page(offset, limit)
         request = pb.Request(list=pb.ListRequest(path=checked_path(path), offset=offset, limit=limit))
-        reply = await self._ask(request, "entries")
+        reply = await self._ask(request, "entries", timeout_s=_TREE_TIMEOUT_S)
         return self._checked(lambda: replies.listed_page(reply.entries, limit=limit))
 
     async def stat(self, path: str) -> Entry:

@@ -19,7 +19,7 @@ class SandboxLimits:
     The kernel holds `workspace_bytes` where the engine's disk has project quotas, and for each file. Elsewhere the
     daemon does, as it does `workspace_files` (sandbox/daemon/disk_watch.py); 0 is no limit of files. While less than
     `disk_reserve_bytes` is free on the engine's disk nothing in the sandbox may grow; that is the operator's, the same
-    for all.
+    for all. `seccomp_filters` says whether programs may install seccomp filters of their own.
     """
 
     memory_bytes: int = 1024 * 1024 * 1024
@@ -30,6 +30,7 @@ class SandboxLimits:
     disk_reserve_bytes: int = 0
     tmp_bytes: int = 256 * 1024 * 1024
     open_files: int = 4096
+    seccomp_filters: bool = False
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,13 @@ State = Literal["creating", "running", "idle_stopped", "failed", "removed"]
 UNUSED = "nobody used it"
 ROOM = "it made room for another"
 ASKED = "somebody asked for it"
+ASKED_AGAIN = "it was asked for again"
 STOPPING = "its gateway stops"
+OVERDUE = "calls in it went on for long after its lifetime"
+CALLS_LOST = "a gateway that had calls in it is lost"
+TOO_LONG = "it was stopped for too long, or too many were"
+DELETED = "the tenant is deleted"
+CLAIM_LOST = "the process that claimed it is gone"
 NO_ANSWER = "it did not answer"
 MADE_OTHERWISE = "it was made of another image, runtime, limits or release, or is too old"
 

@@ -25,6 +25,9 @@ PERMISSIONS = 0o777
 """What of a mode is kept: not setuid, setgid and sticky."""
 _ROOT_MODE = 0o711
 _SENT_BYTES = 256 * 1024
+# What the kernel takes of a path and of a name, and what may come before the paths of a workspace where an engine
+# reads it.
+_PATH_BYTES, _NAME_BYTES, _ENGINE_BYTES = 4096, 256, 256
 # What a tar stream ends with; one that does not was cut short.
 _END = bytes(2 * tarfile.BLOCKSIZE)
 _KINDS: dict[bytes, Kind] = {
@@ -43,7 +46,7 @@ class WorkspaceEntry:
 
     `mode` has all twelve bits. `target` is what a symbolic link says, or the path of the entry that a hard link is
     another name of. "special" is what no copy can be made of: a device, a pipe, a socket; "misnamed" has no path in the
-    workspace.
+    workspace, or stands for all that may be in a directory at the end of the longest path.
     """
 
     path: str
@@ -71,12 +74,20 @@ def read_tar(pieces: Iterable[bytes], root: str) -> Contents:
                 entry = _entry(member, root)
                 file = archive.extractfile(member) if entry.kind == "file" else None
                 yield entry, _content(file)
+                if entry.kind == "directory" and is_out_of_reach(entry.path):
+                    # An engine leaves out in silence what it cannot reach.
+                    yield WorkspaceEntry(entry.path, "misnamed"), iter(())
                 archive.members = []  # type: ignore[attr-defined] # it would keep all of them
             end_bytes = archive.offset  # of the last entry
     except tarfile.TarError as error:
         raise ArchiveBroken(f"the files cannot be read to the end: {error}") from error
     if source.rest() != _END or source.read_bytes < end_bytes + len(_END):
         raise ArchiveBroken("the files cannot be read to the end: they change while they are read")
+
+
+def is_out_of_reach(path: str, *, above_bytes: int = _ENGINE_BYTES) -> bool:
+    """Return whether names below a directory may be longer, with its path, than the kernel takes."""
+    return above_bytes + len(path.encode("utf-8", "surrogateescape")) + _NAME_BYTES >= _PATH_BYTES
 
 
 def write_tar(contents: Contents, *, root: str, owner: int) -> Iterator[bytes]:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.made_instances import record_instance
+
 if TYPE_CHECKING:
     from sqlalchemy import Engine, Executable, Row
 
@@ -178,6 +180,7 @@ def served(home: Home, env: Mapping[str, str] | None = None, *options: str) -> I
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the gateway did not start:\n{log_path.read_text(encoding='utf-8')}")
             time.sleep(0.02)
+        record_instance(home.instance)
         yield Served(ready.read_text(encoding="utf-8"), process)
     finally:
         if process.poll() is None:

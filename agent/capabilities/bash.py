@@ -66,6 +66,12 @@ class _Command(BaseModel):
         return command
 
 
+_NO_NETWORK = (
+    " There is no network: nothing can be downloaded, and only servers of this sandbox answer, at localhost."
+    " Use what is installed."
+)
+
+
 def bash(
     shell: Shell,
     *,
@@ -73,10 +79,12 @@ def bash(
     timeout_s: float = 120.0,
     max_timeout_s: float = 600.0,
     command_policy: CommandPolicy | None = None,
+    network: bool | None = None,
 ) -> Capability:
     """Return the execute tool over `shell`; a call may ask for another timeout, up to `max_timeout_s`.
 
     `command_policy` has a say in each command besides the policy of the agent, if that has one: both must let it pass.
+    `network` says whether commands reach one, which the model is told; None when that is not known.
     """
     limits = eviction or Eviction()
     arguments = create_model(
@@ -101,6 +109,8 @@ def bash(
         return _result(done, asked.timeout_s)
 
     description = "Run a command line with /bin/sh in /workspace; gives its output and how it ended."
+    if network is False:
+        description += _NO_NETWORK
     hooks = (CommandPolicyHook(command_policy),) if command_policy is not None else ()
     return Capability(
         "bash", hooks=hooks, tools=(Tool("execute", description, arguments, execute, writes_anywhere=True),)
@@ -163,7 +173,7 @@ def _note(done: ExecResult, timeout_s: float) -> str:
         case "pids_limit":
             return f"[the sandbox's limit of processes was reached{said}. Run fewer at once]"
         case "disk_limit":
-            return f"[killed: the sandbox's limit of disk was reached{said}]"
+            return f"[killed for its use of disk{said}]"
         case "failed_to_start":
             return f"[the command did not start{said}]"
         case "daemon_lost":

@@ -13,6 +13,14 @@ from agent.hook import Hook, InferenceRequest, NextInference
 from agent.state import AgentState, ModelResponse, ToolExecution
 
 OnError = Literal["stop", "continue"]
+OnCutAnswer = Literal["stop", "accept"]
+
+# By finish reason: the rule that stops the run, and why.
+_CUT_ANSWERS = {
+    "length": ("model_cut", "the answer was cut at the model's token limit"),
+    "content_filter": ("model_cut", "the answer was cut by the endpoint's content filter"),
+    "refusal": ("model_refused", "the model refused the task"),
+}
 
 _MODEL_ERRORS = "flow.model_errors"  # how many steps in a row failed with one and were continued
 _LIMIT_CONTINUED = 3
@@ -34,23 +42,44 @@ class ToolCallPresence(Hook):
 
 
 class FinishReason(Hook):
-    """Lets the run end with an answer, and says why the model stopped writing it."""
+    """Lets the run end with an answer, and says why the model stopped writing it.
+
+    An answer that was cut, at the token limit or by a content filter, and the model's refusal stop the run: nobody has
+    the answer that was asked for. `on_cut_answer` "accept" takes them as answers. A hook that asked for another step
+    because of such an answer gets it.
+    """
 
     name = "finish_reason"
 
+    def __init__(self, *, on_cut_answer: OnCutAnswer = "stop") -> None:
+        self.on_cut_answer = on_cut_answer
+
     async def after_step(self, state: AgentState) -> AgentState:
-        response = state.current.response
-        if response is None or response.message.tool_calls:
+        reason = self._reason(state)
+        if reason is None or self._cut(reason) is not None:
             return state
-        reason = response.finish_reason
-        match reason:
-            case "length":
-                said = "the answer was cut at the model's token limit"
-            case "content_filter":
-                said = "the answer was cut by the endpoint's content filter"
-            case _:
-                said = "the model answered without a tool call"
+        _, said = _CUT_ANSWERS.get(reason, ("", "the model answered without a tool call"))
         return state.allow_stop(self.name, reason or "stop", f"{said} (finish reason {reason or 'not given'})")
+
+    async def should_continue(self, state: AgentState) -> AgentState:
+        cut = self._cut(self._reason(state))
+        written = state.current.continuation
+        if cut is None or (written is not None and written.decision is ContinuationDecision.REQUEST):
+            return state
+        rule, said = cut
+        return state.forbid_continuation(self.name, rule, said)
+
+    def _reason(self, state: AgentState) -> str | None:
+        """Return the finish reason of a final answer; None where the response is none."""
+        response = state.current.response
+        return None if response is None or response.message.tool_calls else response.finish_reason
+
+    def _cut(self, reason: str | None) -> tuple[str, str] | None:
+        """Return the rule that stops the run and what it says, None for an answer that is taken."""
+        if reason is None or self.on_cut_answer == "accept" or reason not in _CUT_ANSWERS:
+            return None
+        rule, said = _CUT_ANSWERS[reason]
+        return rule, f"{said} (finish reason {reason})"
 
 
 class ErrorPolicy(Hook):
@@ -59,9 +88,9 @@ class ErrorPolicy(Hook):
     A model error that another attempt may mend is followed by up to `retries` more attempts within the step. Before
     the first one it waits `backoff_s`, before each further one four times longer, and never shorter than the endpoint
     asks for; but no wait is longer than 60 s, and an endpoint that asks for more is not asked again. An attempt that
-    failed in the middle of its answer leaves nothing behind. Then `on_model_error` decides: "stop" ends the run;
-    "continue" asks again with the next step, three steps in a row at most. A hook that has asked for another step
-    because the messages were too long, and has made them shorter, is let have it.
+    failed in the middle of its answer leaves nothing behind. Then `on_model_error` decides: "stop" lets the run end,
+    unless another hook requests a step at on_error; "continue" requests one. Three steps in a row may fail and be
+    followed by another; a hook that has made messages shorter because they were too long may ask more often.
 
     `on_tool_error` and `on_tool_blocked` decide after a step with a failed or a blocked tool call: "continue" leaves it
     to the model, which has been told; "stop" ends the run. No tool call is ever made a second time here: what the first
@@ -129,14 +158,14 @@ class ErrorPolicy(Hook):
         asked = written is not None and written.decision is ContinuationDecision.REQUEST
         if asked and isinstance(error, ContextLengthExceeded):
             return state
-        if isinstance(error, ModelError) and self.on_model_error == "stop":
-            return state.forbid_continuation(self.name, rule, str(error))
         noted = state.notes.get(_MODEL_ERRORS)
         continued = noted if isinstance(noted, int) else 0
-        if continued >= _LIMIT_CONTINUED:
+        if continued >= _LIMIT_CONTINUED:  # also where another hook asked for each of them
             reason = f"{continued + 1} steps failed in a row, {_LIMIT_CONTINUED} may; the last time: {error}"
             return state.forbid_continuation(self.name, rule, reason)
         state = state.with_note(_MODEL_ERRORS, continued + 1)
+        if isinstance(error, ModelError) and self.on_model_error == "stop":
+            return state.allow_stop(self.name, rule, str(error))
         if not isinstance(error, ModelError):
             return state.request_continuation(self.name, "show_error", f"the model is shown the error: {error}")
         reason = f"asked again after failed step {continued + 1} of {_LIMIT_CONTINUED} allowed in a row: {error}"
@@ -175,6 +204,7 @@ def flow(
     on_model_error: OnError = "stop",
     on_tool_error: OnError = "continue",
     on_tool_blocked: OnError = "continue",
+    on_cut_answer: OnCutAnswer = "stop",
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Capability:
     """Return what an agent needs to go from step to step."""
@@ -186,4 +216,4 @@ def flow(
         on_tool_blocked=on_tool_blocked,
         sleep=sleep,
     )
-    return Capability("flow", hooks=(ToolCallPresence(), FinishReason(), policy))
+    return Capability("flow", hooks=(ToolCallPresence(), FinishReason(on_cut_answer=on_cut_answer), policy))

@@ -19,12 +19,12 @@ from pydantic import BaseModel, StrictBool, ValidationError
 from agent.capability import Capability
 from agent.continuation import ContinuationDecision
 from agent.final_json import json_in
+from agent.frozen import storable_text
 from agent.hook import Hook, InferenceRequest
 from agent.messages import Message
 from agent.model import Model
 from agent.models.metered_model import MeteredModel
 from agent.state import AgentState, ModelResponse
-from agent.storable import storable_text
 
 FAILED = "self_critique.failed"
 """Where the thread's metadata says why the last critique failed."""
@@ -86,9 +86,9 @@ class SelfCritique(Hook):
             said = await self._asked(model, asked)
         except Exception as error:  # whatever a driver raises; to pass it on would lose the count of what was used
             problem = storable_text(_cut(f"{type(error).__name__}: {error}", _REASON_CHARS))
-            state = state.with_(usage=state.usage + model.failed_usage).with_metadata(FAILED, problem)
+            state = state.with_(usage=state.usage + model.usage).with_metadata(FAILED, problem)
             return state.allow_stop(self.name, "failed", f"the critique failed, so the answer stands: {problem}")
-        state = state.with_(usage=state.usage + model.failed_usage + said.usage).without_metadata(FAILED)
+        state = state.with_(usage=state.usage + model.usage).without_metadata(FAILED)
         seen = state.notes.get(_ROUNDS, 0)
         used = seen if isinstance(seen, int) else 0
         try:

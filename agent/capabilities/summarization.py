@@ -29,12 +29,12 @@ from pydantic import Field, ValidationError
 from agent.capability import Capability
 from agent.errors import ContextLengthExceeded
 from agent.filesystem import FileSystem
+from agent.frozen import storable_text
 from agent.hook import Hook, InferenceRequest
 from agent.messages import Message, Value
 from agent.model import Model
 from agent.models.metered_model import MeteredModel
 from agent.state import AgentState, ModelResponse
-from agent.storable import storable_text
 from agent.token_estimate import CHARS_PER_TOKEN, InputEstimate, messages_tokens, prompt_tokens
 from agent.transcript import fitting, rendered, shortened
 
@@ -147,8 +147,8 @@ class Summarizer(Hook):
             response = await self._summarized(model, state, covered, estimate.ratio)
         except Exception as error:  # whatever a driver raises; to pass it on would lose the count of what was used
             said = storable_text(f"{type(error).__name__}: {error}"[:_ERROR_CHARS])
-            return state.with_(usage=state.usage + model.failed_usage).with_metadata(FAILED, said)
-        state = state.with_(usage=state.usage + model.failed_usage + response.usage).without_metadata(FAILED)
+            return state.with_(usage=state.usage + model.usage).with_metadata(FAILED, said)
+        state = state.with_(usage=state.usage + model.usage).without_metadata(FAILED)
         text = _bounded(response.message.content)
         if not text:
             return state  # it was paid for all the same

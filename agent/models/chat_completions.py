@@ -12,19 +12,38 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from agent.frozen import storable_text
 from agent.hook import InferenceRequest
 from agent.messages import Message, ToolCall, Usage
-from agent.models.argument_text import ArgumentReader
+from agent.models.argument_text import ArgumentReader, values_in
+from agent.models.endpoint_errors import UnusableAnswer, plain
 
 # What an answer may take in this process; an endpoint is not trusted to end.
 _LIMIT_CHARS = 4 * 1024 * 1024
 _LIMIT_CALLS = 128
 _LIMIT_TOKENS = 10**9
+_LIMIT_VALUES = 100_000
+
+_QUOTED_CHARS = 500
+_REASON_LIMIT_CHARS = 64
 
 _CHARS_PER_TOKEN = 4
 
+# Stands in a history for an answer without text, which some endpoints refuse to be sent.
+_NO_TEXT = "(no text)"
+
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _NAME_LIMIT_CHARS = 64
+
+
+def parsed(text: str) -> Any:
+    """Return an endpoint's JSON. Raises UnusableAnswer where it is none, or would take long to parse."""
+    if len(text) > _LIMIT_VALUES and values_in(text) > _LIMIT_VALUES:
+        raise UnusableAnswer(f"JSON with more than {_LIMIT_VALUES:,} values")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UnusableAnswer(f"an answer that is not JSON: {plain(text[:_QUOTED_CHARS])!r}") from error
 
 
 def request_body(model: str, request: InferenceRequest) -> dict[str, Any]:
@@ -45,13 +64,15 @@ def request_body(model: str, request: InferenceRequest) -> dict[str, Any]:
 
 
 def _message(message: Message) -> dict[str, Any]:
+    # Beside tool calls an empty text is what all endpoints take: some refuse null, others want the key.
     said: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
-        said["content"] = message.content or None
         said["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": _name(call), "arguments": _arguments(call)}}
             for call in message.tool_calls
         ]
+    elif message.role == "assistant" and not message.content:
+        said["content"] = _NO_TEXT
     if message.tool_call_id is not None:
         said["tool_call_id"] = message.tool_call_id
     return said
@@ -103,61 +124,72 @@ class Gathered:
     """What has come of an answer, piece by piece or all at once.
 
     Parallel calls come interleaved, told apart by `index`. Endpoints that omit the index, or give each call the same,
-    are understood by ids, names and whole calls; ids that are missing or come twice are replaced.
+    are understood by ids, names and whole calls; ids that are missing or come twice are replaced. `begun`: a choice has
+    come, so the answer is paid for. `refused`: the text is the model's refusal. `reasoning_chars` is the length of the
+    reasoning, which is counted and not kept.
     """
 
     def __init__(self) -> None:
         self.finish_reason = ""
         self.usage: Any = None
         self.written_chars = 0
+        self.reasoning_chars = 0
+        self.begun = False
+        self.refused = False
         self._reader = ArgumentReader()  # to look at pieces
         self._text: list[str] = []
         self._calls: list[_Call] = []
         self._open: dict[int, _Call] = {}
         self._taken = 0
 
-    def add(self, chunk: Any) -> str:
-        """Take a chunk of a stream; return the text in it."""
+    def add(self, answer: Any) -> str:
+        """Take a chunk of a stream, or a whole answer, as JSON; return the text in it. Raises UnusableAnswer."""
+        if not isinstance(answer, dict):
+            raise UnusableAnswer("JSON that is no object")
         self._taken += 1  # empty ones too, or a stream of those would have no end
-        if chunk.usage is not None:
-            self.usage = chunk.usage
-        if not chunk.choices:
+        self.usage = answer.get("usage") or self.usage
+        choices = answer.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        if not isinstance(choice, dict):
             return ""
-        choice = chunk.choices[0]
-        self.finish_reason = choice.finish_reason or self.finish_reason
-        if choice.delta is None:  # some endpoints end with a choice that has no delta
+        self.begun = True
+        reason = choice.get("finish_reason")
+        if reason and isinstance(reason, str):
+            self.finish_reason = storable_text(reason[:_REASON_LIMIT_CHARS])
+        whole = isinstance(choice.get("message"), dict)
+        said = choice["message"] if whole else choice.get("delta")
+        if not isinstance(said, dict):  # some endpoints end with a choice that has no delta
             return ""
-        for fragment in choice.delta.tool_calls or ():
-            self._add_call(fragment, whole=False)
-        return self._add_text(choice.delta)
+        calls = said.get("tool_calls")
+        for fragment in calls if isinstance(calls, list) else ():
+            if isinstance(fragment, dict):
+                self._add_call(fragment, whole=whole)
+        return self._add_text(said)
 
-    def add_whole(self, completion: Any) -> str:
-        """Take an answer that came without streaming; return the text in it."""
-        choice = completion.choices[0]
-        self.usage = completion.usage
-        self.finish_reason = choice.finish_reason or ""
-        for call in choice.message.tool_calls or ():
-            self._add_call(call, whole=True)
-        return self._add_text(choice.message)
-
-    def _add_text(self, message: Any) -> str:
-        text: str = message.content or ""
+    def _add_text(self, said: dict[str, Any]) -> str:
+        text = _plain_text(said.get("content"))
+        refusal = _plain_text(said.get("refusal"))
+        if refusal:
+            self.refused = True
+            text += refusal
         if text:
             self._text.append(text)
-        self._take(len(text) + len(getattr(message, "reasoning_content", None) or ""))
+        reasoning = said.get("reasoning_content") or said.get("reasoning")
+        reasoning_chars = len(reasoning) if isinstance(reasoning, str) else 0
+        self.reasoning_chars += reasoning_chars
+        self._take(len(text) + reasoning_chars)
         return text
 
     def _take(self, chars: int) -> None:
         self._taken += chars
         self.written_chars += chars
 
-    def _add_call(self, fragment: Any, *, whole: bool) -> None:
-        function = getattr(fragment, "function", None)
-        id_ = _text(fragment.id)
-        name = _text(function.name) if function is not None else ""
-        arguments = _text(function.arguments) if function is not None else ""
+    def _add_call(self, fragment: dict[str, Any], *, whole: bool) -> None:
+        function = fragment.get("function")
+        function = function if isinstance(function, dict) else {}
+        id_, name, arguments = _text(fragment.get("id")), _text(function.get("name")), _text(function.get("arguments"))
         self._take(len(name) + len(arguments))
-        index = getattr(fragment, "index", None)
+        index = fragment.get("index")
         index = index if isinstance(index, int) and not whole else None
         call = None if whole else self._call_of(index, id_)
         if call is None or call.is_followed_by(id_, name, arguments, self._reader):
@@ -178,11 +210,6 @@ class Gathered:
     def endless(self) -> bool:
         """Whether the answer is longer than any answer should be."""
         return self._taken > _LIMIT_CHARS or len(self._calls) > _LIMIT_CALLS
-
-    @property
-    def begun(self) -> bool:
-        """Whether anything has come."""
-        return self._taken > 0
 
     @property
     def empty(self) -> bool:
@@ -208,15 +235,25 @@ def _text(value: Any) -> str:
     return "" if value is None else json.dumps(value)
 
 
+def _plain_text(content: Any) -> str:
+    """Return the text of a message, which a few endpoints send as a list of parts."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    texts = (part.get("text", part.get("refusal")) if isinstance(part, dict) else part for part in parts)
+    return "".join(text for text in texts if isinstance(text, str))
+
+
 def usage_of(reported: Any, body: Mapping[str, Any], written_chars: int) -> Usage:
     """Return what the endpoint reports; a number that is missing, or is none, is estimated.
 
     The estimate is a quarter of the characters sent or received.
     """
+    reported = reported if isinstance(reported, dict) else {}
     return Usage(
-        input_tokens=_tokens(getattr(reported, "prompt_tokens", None))
+        input_tokens=_tokens(reported.get("prompt_tokens"))
         or _estimated(sum(len(json.dumps(body.get(part, []), ensure_ascii=False)) for part in ("messages", "tools"))),
-        output_tokens=_tokens(getattr(reported, "completion_tokens", None)) or _estimated(written_chars),
+        output_tokens=_tokens(reported.get("completion_tokens")) or _estimated(written_chars),
     )
 
 

@@ -1,70 +1,170 @@
-"""What it means when an endpoint refuses: which ModelError it is, and how long the endpoint asks to be left alone.
+"""Errors of an endpoint: what it said, which ModelError that is, and how long it asks to be left alone.
 
-What an endpoint says is shown to people and to models, so it is bounded, and an API key that it echoes is taken out.
+People and models are shown what an endpoint says, so it is bounded, and credentials that it repeats are taken out.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 from agent.errors import ContextLengthExceeded, ModelError, ModelRefused, ModelUnavailable
-from agent.storable import storable_text
+from agent.frozen import storable_text
 
-_LIMIT_CHARS = 2000
+_LIMIT_CHARS = 1000
 _LIMIT_RETRY_AFTER_S = 300.0
+_SECRET_CHARS = 8  # a shorter one is no secret, and may be a word
+_LOOKED_AT_CHARS = 64 * 1024
 
 # Each line is how some endpoint says that the messages do not fit.
 _TOO_LONG = re.compile(
     r"context_length_exceeded|exceed_context_size"
     r"|maximum (context|prompt) length"
-    r"|context (window|length|size)"
+    r"|context (window|length|size|limit)"
     r"|(prompt|input|request) is too long"
+    r"|input length \d* ?exceeds"
+    r"|input tokens (\(\d+\) )?(exceed|has exceeded|have exceeded)"
     r"|too many (input |prompt )?tokens"
     r"|exceeds the maximum number of tokens"
-    r"|reduce the length of the messages",
+    r"|reduce the length of the (messages|input)",
     re.IGNORECASE,
 )
+# A few endpoints answer 500 to a request that they will never take.
+_INVALID = re.compile(r"validation error|['\"]loc['\"]: ?[\[(]", re.IGNORECASE)
+_NO_CREDIT = frozenset({"insufficient_quota", "billing_hard_limit_reached", "insufficient_credits"})
+_FINAL_KINDS = frozenset({"invalid_request_error", "authentication_error", "permission_error", "not_found_error"})
+
+_HTML = re.compile(r"\s*<(!doctype html|html|head|body)\b", re.IGNORECASE)
 
 
-def said_by(message: str, api_key: str) -> str:
+class UnusableAnswer(Exception):
+    """An answer that is not read any further. str() completes "the endpoint sent ..."."""
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """What an endpoint says is wrong. `status` is an HTTP status that stands in the text, None where none does."""
+
+    words: str
+    code: str = ""
+    kind: str = ""
+    status: int | None = None
+
+
+def complaint_of(text: str) -> Complaint:
+    """Return what the body of an HTTP error says, whatever it is."""
+    try:
+        found = complaint_in(json.loads(text))
+    except (ValueError, RecursionError):
+        found = None
+    return found or Complaint(plain(text))
+
+
+def complaint_in(answer: Any) -> Complaint | None:
+    """Return the error that a JSON document is, or has in its first choice; None when it is none."""
+    if not isinstance(answer, Mapping):
+        return None
+    error = answer.get("error")
+    choices = answer.get("choices")
+    if not error and isinstance(choices, list) and choices and isinstance(choices[0], Mapping):
+        error = choices[0].get("error")
+    if not error and answer.get("object") == "error":
+        error = answer
+    if not error and choices is None:
+        error = next((answer[name] for name in ("message", "detail", "errors", "msg") if answer.get(name)), None)
+    if not error:
+        return None
+    if not isinstance(error, Mapping):
+        return Complaint(_words(error), status=_status(answer.get("code")))
+    words = _words(error.get("message") or error)
+    behind = error.get("metadata")
+    if isinstance(behind, Mapping) and behind.get("raw"):  # a router quotes the endpoint that it asked
+        words = f"{words}: {_words(behind['raw'])}"
+    code = error.get("code")
+    return Complaint(words, _word(code), _word(error.get("type")), _status(code) or _status(error.get("status")))
+
+
+def _words(said: Any) -> str:
+    return (said if isinstance(said, str) else json.dumps(said))[:_LOOKED_AT_CHARS]
+
+
+def _word(said: Any) -> str:
+    return said if isinstance(said, str) else ""
+
+
+def _status(code: Any) -> int | None:
+    """Return an HTTP status; an endpoint may write it as a text."""
+    try:
+        status = int(code) if isinstance(code, int | str) else 0
+    except ValueError:
+        return None
+    return status if 400 <= status < 600 else None
+
+
+def is_html(text: str) -> bool:
+    """Return whether a text is a page for people."""
+    return _HTML.match(text) is not None
+
+
+def plain(text: str) -> str:
+    """Return the words of a text, an HTML page's without its tags."""
+    text = text[:_LOOKED_AT_CHARS]
+    if is_html(text):
+        tags = (tag.partition(">") for tag in text.split("<"))
+        text = " ".join(after for tag, _, after in tags if not tag.lower().startswith(("script", "style")))
+    return " ".join(text.split())
+
+
+def said_by(message: str, secrets: Collection[str]) -> str:
     """Return what an endpoint said, fit to be shown."""
-    if len(api_key) >= 8:  # a shorter one is no secret, and may be a word
-        message = message.replace(api_key, "[the API key]")
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= _SECRET_CHARS:
+            message = message.replace(secret, "[the API key]")
     message = storable_text(message)
     return message if len(message) <= _LIMIT_CHARS else f"{message[:_LIMIT_CHARS]}... ({len(message)} characters)"
 
 
-def status_error(
-    status: int, said: str, *, code: str | None, headers: Mapping[str, str], now_s: float, model: str
+def endpoint_error(
+    complaint: Complaint, said: str, *, status: int | None, headers: Mapping[str, str], now_s: float, model: str
 ) -> ModelError:
-    """Return the error of an HTTP status; `said` begins with the endpoint, `now_s` is the time since the epoch."""
-    if is_too_long(said, code, status):
+    """Return the error that an endpoint answered with.
+
+    `said` is a sentence about it for people. `status` is None where the endpoint names no status, such as in the middle
+    of a stream: then it may well answer the next time. `now_s` is the time since the epoch.
+    """
+    if _is_too_long(complaint, status):
         return ContextLengthExceeded(f"{said}; the messages do not fit the context window: send fewer or shorter ones")
+    if status == 402 or not _NO_CREDIT.isdisjoint((complaint.code, complaint.kind)):
+        return ModelRefused(f"{said}; the account of the API key has no credit left")
     match status:
         case 401 | 403:
             return ModelRefused(f"{said}; check the model's API key and what it may use")
         case 404:
             return ModelRefused(f"{said}; check base_url and the model's name {model!r}")
+        case 500 if _INVALID.search(complaint.words):
+            return ModelRefused(f"{said}; the request does not suit this endpoint")
         case 408 | 409 | 429:
             return _unavailable(said, headers, now_s)
-        case _ if status >= 500:
+        case None if complaint.kind not in _FINAL_KINDS:
+            return ModelUnavailable(said)
+        case _ if status is not None and status >= 500:
             return _unavailable(said, headers, now_s)
         case _:
             return ModelRefused(f"{said}; the request does not suit this endpoint")
 
 
-def is_too_long(said: str, code: str | None, status: int | None = None) -> bool:
-    """Return whether an endpoint says that the messages do not fit; `status` is None in the middle of a stream.
-
-    A rate limit is said in similar words, but not with these statuses.
-    """
-    if code == "context_length_exceeded" or status == 413:
+def _is_too_long(complaint: Complaint, status: int | None) -> bool:
+    """Return whether the messages do not fit. A rate limit is said in similar words, but not with these statuses."""
+    if complaint.code == "context_length_exceeded" or status == 413:
         return True
-    return status in (400, 422, None) and _TOO_LONG.search(said) is not None
+    words = f"{complaint.code} {complaint.kind} {complaint.words}"
+    return status in (400, 422, None) and _TOO_LONG.search(words) is not None
 
 
 def _unavailable(said: str, headers: Mapping[str, str], now_s: float) -> ModelUnavailable:

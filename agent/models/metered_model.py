@@ -1,4 +1,4 @@
-"""A Model that keeps count of the attempts that failed: what they used was used, though nobody got an answer for it."""
+"""A Model that keeps count of what every attempt used, whether its answer was taken, dropped, or never came."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from agent.token_estimate import CHARS_PER_TOKEN, messages_tokens, prompt_tokens
 
 
 class MeteredModel:
-    """Asks another model. `failed_usage` is what its failed and cancelled attempts have used together.
+    """Asks another model. `usage` is what all its attempts have used together.
 
-    That is what the error says; where it says nothing, or is none of ours, it is estimated from the text that had come.
+    Of a failed or cancelled one that is what the error says; where it says nothing, or is none of ours, it is estimated
+    from the text that had come.
     """
 
     def __init__(self, inner: Model) -> None:
-        self.failed_usage = Usage()
+        self.usage = Usage()
         self._inner = inner
 
     @property
@@ -35,11 +36,14 @@ class MeteredModel:
             on_delta(text)
 
         try:
-            return await self._inner.infer(request, heard)
+            response = await self._inner.infer(request, heard)
         except BaseException as error:
             usage = error.usage if isinstance(error, ModelError) else None
             if usage is None and heard_chars:
                 sent = messages_tokens(request.messages) + prompt_tokens(request.system_prompt, request.tools)
                 usage = Usage(input_tokens=sent, output_tokens=-(-heard_chars // CHARS_PER_TOKEN))
-            self.failed_usage += usage or Usage()
+            self.usage += usage or Usage()
             raise
+        if isinstance(response, ModelResponse):  # else a ring, or the loop, says what is wrong with it
+            self.usage += response.usage
+        return response

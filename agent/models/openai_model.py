@@ -1,28 +1,44 @@
 """Asks any OpenAI-compatible endpoint, by chat completions. The only file that imports openai.
 
-Endpoints differ: some cannot stream with tools, or end such a stream with nothing. That is one clear ModelNonsense, and
-`stream=False` asks such a model without streaming.
+The client library connects, authenticates and sends. What comes back is read here, within the bounds of
+agent.models.bounded_http, because the library buffers without a limit and loses what an endpoint says is wrong.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
+import httpx2
 import openai
 
-from agent.errors import ContextLengthExceeded, ModelError, ModelNonsense, ModelUnavailable
+from agent.errors import ModelError, ModelNonsense, ModelRefused, ModelUnavailable
 from agent.hook import InferenceRequest
 from agent.messages import Usage
 from agent.model import OnDelta
-from agent.models.chat_completions import Gathered, request_body, usage_of
-from agent.models.endpoint_errors import is_too_long, said_by, status_error
+from agent.models.bounded_http import BoundedClient, RefusedRedirect
+from agent.models.chat_completions import Gathered, parsed, request_body, usage_of
+from agent.models.endpoint_errors import (
+    Complaint,
+    UnusableAnswer,
+    complaint_in,
+    complaint_of,
+    endpoint_error,
+    is_html,
+    plain,
+    said_by,
+)
+from agent.models.event_stream import EventReader, ServerEvent
 from agent.state import ModelResponse
 
+_QUOTED_CHARS = 500
+_REST_TIMEOUT_S = 0.1
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -61,6 +77,7 @@ class OpenAIModel:
         api_key: str,
         stream: bool = True,
         timeout_s: float = 120.0,
+        answer_timeout_s: float = 600.0,
         max_retries: int = 0,
         max_output_tokens: int | None = None,
         prices: Prices | None = None,
@@ -69,30 +86,34 @@ class OpenAIModel:
     ) -> None:
         """Set up a client; nothing is connected yet.
 
-        `timeout_s` bounds the wait for the connection and between two pieces of an answer. `max_retries` is the
-        client's own; ErrorPolicy is the usual place for retries. `max_output_tokens` is sent as max_tokens, unless
-        `extra` says it, or max_completion_tokens, itself. With `prices` the usage has a cost. `extra` goes into the
-        request's body as it is, such as {"temperature": 0}. Without `base_url` the client's usual endpoint is asked.
-        `now` is the time since the epoch, by which an endpoint's Retry-After date is read.
+        `timeout_s` bounds the wait for the connection and, in a stream, between two pieces of an answer.
+        `answer_timeout_s` bounds a whole answer, streamed or not. `max_retries` is the client's own; ErrorPolicy is the
+        usual place for retries. `max_output_tokens` is sent as max_tokens, unless `extra` says it, or
+        max_completion_tokens, itself. With `prices` the usage has a cost. `extra` goes into the request's body as it
+        is, such as {"temperature": 0}. Without `base_url` the client's usual endpoint is asked; a query in it is sent
+        with each request. `now` is the time since the epoch, by which an endpoint's Retry-After date is read.
         """
         self._name = name
         self._stream = stream
         self._timeout_s = timeout_s
+        self._answer_timeout_s = answer_timeout_s
         self._prices = prices
         self._extra = dict(extra or {})
         if max_output_tokens is not None and "max_completion_tokens" not in self._extra:
             self._extra.setdefault("max_tokens", max_output_tokens)
         self._now = now
-        host = urlsplit(base_url or "").hostname or ""
-        loopback = host in _LOOPBACK or host.startswith("127.")
-        self._api_key = api_key
+        parts = urlsplit(base_url or "")
+        host = parts.hostname or ""
+        query = dict(parse_qsl(parts.query, keep_blank_values=True))
+        self._secrets = frozenset({api_key, parts.password or "", *query.values()})
         self._client = openai.AsyncOpenAI(
             api_key=api_key or "none",
-            base_url=base_url,
-            timeout=timeout_s,
+            base_url=urlunsplit(parts._replace(query="", fragment="")) if base_url else None,
+            default_query=query,
+            timeout=httpx2.Timeout(timeout_s, read=timeout_s if stream else answer_timeout_s),
             max_retries=max_retries,
             # A proxy of the environment cannot reach this machine's loopback, and must not see what goes there.
-            http_client=openai.DefaultAsyncHttpxClient(trust_env=False) if loopback else None,
+            http_client=BoundedClient(trust_env=not (host in _LOOPBACK or host.startswith("127."))),
         )
         self._endpoint = _without_credentials(str(self._client.base_url))
 
@@ -114,87 +135,123 @@ class OpenAIModel:
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
         """Ask once; text goes to `on_delta` as it comes.
 
-        Raises ModelUnavailable, with retry_after_s where the endpoint says it, ModelRefused, of which
-        ContextLengthExceeded is one, or ModelNonsense.
+        After tool calls an empty answer is one: the work is done, and the model has nothing to add. Raises
+        ModelUnavailable, with retry_after_s where the endpoint says it, ModelRefused, of which ContextLengthExceeded is
+        one, or ModelNonsense.
         """
         body, gathered = request_body(self._name, request), Gathered()
         try:
-            return await self._asked(body, gathered, on_delta)
+            await self._ask(body, gathered, on_delta)
+            may_be_empty = bool(request.messages) and request.messages[-1].role == "tool"
+            return self._response(gathered, body, may_be_empty=may_be_empty)
         except ModelError as error:
             if gathered.begun:  # else nothing was answered, and nothing is charged
                 error.usage = self._usage(gathered, body)
             raise
 
-    async def _asked(self, body: dict[str, Any], gathered: Gathered, on_delta: OnDelta) -> ModelResponse:
+    async def _ask(self, body: dict[str, Any], gathered: Gathered, on_delta: OnDelta) -> None:
         try:
-            await (self._streamed if self._stream else self._whole)(body, gathered, on_delta)
-            return self._response(gathered, body)
+            async with asyncio.timeout(self._answer_timeout_s):
+                await self._read(body, gathered, on_delta)
         except ModelError:
             raise
-        except openai.APITimeoutError as error:
-            raise ModelUnavailable(
-                f"{self._endpoint} did not answer within {self._timeout_s:g} s; raise the model's timeout_s"
+        except TimeoutError as error:
+            raise self._too_slow("finish its answer", self._answer_timeout_s, "answer_timeout_s") from error
+        except (openai.APITimeoutError, httpx2.TimeoutException) as error:
+            slow = error.__cause__ or error
+            if isinstance(slow, httpx2.ReadTimeout) and not self._stream:
+                raise self._too_slow("answer", self._answer_timeout_s, "answer_timeout_s") from error
+            raise self._too_slow("answer", self._timeout_s, "timeout_s") from error
+        except openai.APIStatusError as error:
+            raise self._status_error(error) from error
+        except RefusedRedirect as error:
+            raise ModelRefused(
+                f"{self._endpoint} redirects to {self._said(str(error))}, and the conversation is not sent there; "
+                "set base_url to the address that answers"
             ) from error
-        except openai.APIConnectionError as error:
-            cause = self._said(str(error.__cause__ or "")) or "the connection was closed"
+        except UnusableAnswer as error:
+            raise self._nonsense(str(error)) from error
+        except (openai.APIConnectionError, httpx2.TransportError) as error:
+            cause = self._said(str(error.__cause__ or error)) or "the connection was closed"
             raise ModelUnavailable(
                 f"no connection to {self._endpoint}, or it was dropped: {cause}; check base_url and that it runs"
             ) from error
-        except openai.APIStatusError as error:
-            raise status_error(
-                error.status_code,
-                f"{self._endpoint} answered HTTP {error.status_code}: {self._said(error.message)}",
-                code=error.code,
-                headers=error.response.headers,
-                now_s=self._now(),
-                model=self._name,
-            ) from error
-        except openai.APIError as error:
-            said = f"{self._endpoint} ended its answer with an error: {self._said(error.message)}"
-            if is_too_long(said, error.code):
-                raise ContextLengthExceeded(f"{said}; send fewer or shorter messages") from error
-            # An error in the middle of a stream: the endpoint may well answer the next time.
-            raise ModelUnavailable(said) from error
-        except Exception as error:
-            # The client library raises many things when an answer is not what the protocol says: undecodable JSON, a
-            # missing field, a list where an object was expected. All of them mean the same to us.
-            what = self._said(f"{type(error).__name__}: {error}")
-            raise self._nonsense(f"an answer that cannot be read ({what})") from error
 
-    async def _streamed(self, body: dict[str, Any], gathered: Gathered, on_delta: OnDelta) -> None:
-        stream = await self._client.chat.completions.create(
-            **body, stream=True, stream_options={"include_usage": True}, extra_body=self._extra or None
+    async def _read(self, body: dict[str, Any], gathered: Gathered, on_delta: OnDelta) -> None:
+        """Read the answer: events, or one document, whichever the endpoint sends."""
+        options: dict[str, Any] = {"stream_options": {"include_usage": True}} if self._stream else {}
+        asked = self._client.chat.completions.with_streaming_response.create(
+            **body, stream=self._stream, **options, extra_body=self._extra or None
         )
-        async with stream:
-            async for chunk in stream:
-                text = gathered.add(chunk)
-                if text:
-                    on_delta(text)
-                if gathered.endless:
-                    raise self._nonsense("an answer without end")
-        if not gathered.finish_reason and gathered.empty:
+        reader, done, events = EventReader(), False, 0
+        async with asked as response:
+            pieces = response.iter_bytes()
+            async for event in _events(reader, pieces):
+                events += 1
+                if event.data.startswith("[DONE]"):
+                    done = True
+                    break
+                self._take(event, gathered, on_delta)
+            if done:
+                await _read_rest(pieces)
+        if not events:
+            self._take_document(reader.text, gathered, on_delta)
+        elif not gathered.finish_reason:
+            self._check_end(gathered, reader.text, done=done)
+
+    def _take(self, event: ServerEvent, gathered: Gathered, on_delta: OnDelta) -> None:
+        if event.is_error:
+            raise self._complained(complaint_of(event.data))
+        self._add(parsed(event.data), gathered, on_delta)
+
+    def _take_document(self, text: str, gathered: Gathered, on_delta: OnDelta) -> None:
+        """Take an answer that is not streamed, or what was sent instead of one."""
+        if is_html(text):
+            said = self._said(plain(text)[:_QUOTED_CHARS])
+            raise ModelRefused(f"{self._endpoint} sent an HTML page and no answer: {said!r}; check base_url")
+        if not text:
+            raise self._nonsense("an empty body; if it cannot stream with tools, set stream to false")
+        self._add(parsed(text), gathered, on_delta)
+        if not gathered.begun:
+            raise self._nonsense("an answer without choices")
+
+    def _add(self, answer: Any, gathered: Gathered, on_delta: OnDelta) -> None:
+        complaint = complaint_in(answer)
+        text = gathered.add(answer)
+        if text:
+            on_delta(text)
+        if complaint is not None:
+            raise self._complained(complaint)
+        if gathered.endless:
+            raise self._nonsense("an answer without end")
+
+    def _check_end(self, gathered: Gathered, text: str, *, done: bool) -> None:
+        """Raise where a stream that gave no finish reason ended too soon; [DONE] after an answer is an end."""
+        if text:
+            raise self._nonsense(f"a stream that ended with {plain(text)[:_QUOTED_CHARS]!r}")
+        if gathered.begun and not done:
+            raise ModelUnavailable(f"{self._endpoint} ended its stream before the answer was complete")
+        if not gathered.begun:
             raise self._nonsense(
                 "a stream that ended with nothing; if it cannot stream with tools, set stream to false"
             )
-        if not gathered.finish_reason:
-            raise ModelUnavailable(f"{self._endpoint} ended its stream before the answer was complete")
 
-    async def _whole(self, body: dict[str, Any], gathered: Gathered, on_delta: OnDelta) -> None:
-        completion = await self._client.chat.completions.create(**body, stream=False, extra_body=self._extra or None)
-        if not completion.choices:
-            raise self._nonsense("an answer without choices")
-        text = gathered.add_whole(completion)
-        if gathered.endless:
-            raise self._nonsense("an answer without end")
-        if text:
-            on_delta(text)
-
-    def _response(self, gathered: Gathered, body: Mapping[str, Any]) -> ModelResponse:
-        if gathered.empty and gathered.finish_reason not in ("length", "content_filter"):
-            raise self._nonsense(f"an empty answer (finish reason {gathered.finish_reason or 'not given'})")
-        return ModelResponse(
-            message=gathered.message(), finish_reason=gathered.finish_reason, usage=self._usage(gathered, body)
-        )
+    def _response(self, gathered: Gathered, body: Mapping[str, Any], *, may_be_empty: bool) -> ModelResponse:
+        reason = gathered.finish_reason
+        if reason == "error":
+            raise ModelUnavailable(f"{self._endpoint} ended its answer with an error that it does not describe")
+        if gathered.empty and not may_be_empty and reason not in ("length", "content_filter"):
+            given = f"finish reason {self._said(reason) or 'not given'}"
+            if gathered.reasoning_chars:
+                raise self._nonsense(
+                    f"{gathered.reasoning_chars:,} characters of reasoning and no answer ({given}); raise "
+                    "max_output_tokens, or check how the server tells reasoning and answer apart"
+                )
+            raise self._nonsense(f"an empty answer ({given})")
+        message = gathered.message()
+        if gathered.refused and not message.tool_calls:
+            reason = "refusal"
+        return ModelResponse(message=message, finish_reason=reason, usage=self._usage(gathered, body))
 
     def _usage(self, gathered: Gathered, body: Mapping[str, Any]) -> Usage:
         usage = usage_of(gathered.usage, body, gathered.written_chars)
@@ -202,11 +259,43 @@ class OpenAIModel:
             return usage
         return usage.model_copy(update={"cost_usd": self._prices.cost_usd(usage)})
 
+    def _status_error(self, error: openai.APIStatusError) -> ModelError:
+        complaint = complaint_of(error.response.text)
+        said = f"{self._endpoint} answered HTTP {error.status_code}: {self._said(complaint.words)}"
+        return self._error(complaint, said, error.status_code, error.response.headers)
+
+    def _complained(self, complaint: Complaint) -> ModelError:
+        """Return the error of an answer that began with HTTP 200."""
+        said = f"{self._endpoint} ended its answer with an error: {self._said(complaint.words)}"
+        return self._error(complaint, said, complaint.status, {})
+
+    def _error(self, complaint: Complaint, said: str, status: int | None, headers: Mapping[str, str]) -> ModelError:
+        return endpoint_error(complaint, said, status=status, headers=headers, now_s=self._now(), model=self._name)
+
+    def _too_slow(self, what: str, timeout_s: float, setting: str) -> ModelUnavailable:
+        return ModelUnavailable(f"{self._endpoint} did not {what} within {timeout_s:g} s; raise the model's {setting}")
+
     def _said(self, message: str) -> str:
-        return said_by(message, self._api_key)
+        return said_by(message, self._secrets)
 
     def _nonsense(self, what: str) -> ModelNonsense:
-        return ModelNonsense(f"{self._endpoint}, model {self._name!r}, sent {what}")
+        return ModelNonsense(f"{self._endpoint}, model {self._name!r}, sent {self._said(what)}")
+
+
+async def _events(reader: EventReader, pieces: AsyncIterator[bytes]) -> AsyncIterator[ServerEvent]:
+    async for piece in pieces:
+        for event in reader.feed(piece):
+            yield event
+    for event in reader.finish():
+        yield event
+
+
+async def _read_rest(pieces: AsyncIterator[bytes]) -> None:
+    """Read to the end, if it comes at once: the connection can be used again then."""
+    with contextlib.suppress(TimeoutError, httpx2.TransportError, UnusableAnswer):
+        async with asyncio.timeout(_REST_TIMEOUT_S):
+            async for _ in pieces:
+                pass
 
 
 def _without_credentials(url: str) -> str:

@@ -29,6 +29,14 @@ MEMBER_NOTE = "subagents.member"
 _OUTSIDE_LIMITS = 900_000
 
 
+_RunKey = tuple[str, str]
+
+
+def _key(state: AgentState) -> _RunKey:
+    """Return what a run is known by, and its subagents with it; services may give runs of two threads one id."""
+    return state.thread, state.run_id
+
+
 class Member:
     """One run of a family: what it has spent, and who works below it.
 
@@ -102,24 +110,24 @@ class Family:
 
 
 class Families:
-    """The families of all runs under way, by run id; any number of runs may share one of these."""
+    """The families of all runs under way, by thread and run id; any number of runs may share one of these."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self._families: dict[str, Family] = {}
+        self._families: dict[_RunKey, Family] = {}
 
     def find(self, state: AgentState) -> Member | None:
         """Return whom a state belongs to; None when there is no such family or no such member any more."""
-        family = self._families.get(state.run_id)
+        family = self._families.get(_key(state))
         return family.members.get(str(state.notes.get(MEMBER_NOTE, ""))) if family is not None else None
 
     def begin(self, state: AgentState) -> None:
         """Make the family of a root run, unless it is there."""
-        if MEMBER_NOTE in state.notes or state.run_id in self._families:
+        if MEMBER_NOTE in state.notes or _key(state) in self._families:
             return
-        family = self._families[state.run_id] = Family(state.others)
+        family = self._families[_key(state)] = Family(state.others)
         # Hooks run in the task of the run. Where it ends without execution_end, cancelled twice say, this is the end.
-        family.forget = lambda _: self._drop(state.run_id, family)
+        family.forget = lambda _: self._drop(_key(state), family)
         family.root.step_started_s = self.clock()
         family.root.work = asyncio.current_task()
         if family.root.work is not None:
@@ -127,12 +135,12 @@ class Families:
 
     def end(self, state: AgentState) -> None:
         """Forget the family of a root run; who is still at work is cancelled, and takes no other step."""
-        if MEMBER_NOTE not in state.notes and state.run_id in self._families:
-            self._drop(state.run_id, self._families[state.run_id])
+        if MEMBER_NOTE not in state.notes and _key(state) in self._families:
+            self._drop(_key(state), self._families[_key(state)])
 
-    def _drop(self, run_id: str, family: Family) -> None:
-        if self._families.get(run_id) is family:
-            del self._families[run_id]
+    def _drop(self, key: _RunKey, family: Family) -> None:
+        if self._families.get(key) is family:
+            del self._families[key]
             family.root.cancel_below()
             if family.root.work is not None:
                 family.root.work.remove_done_callback(family.forget)

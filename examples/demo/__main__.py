@@ -24,8 +24,9 @@ from examples.demo.demo_gateway import DemoError, demo_gateway
 from examples.demo.script import INVESTIGATOR, INVESTIGATOR_TURNS, TASK, TEST_COMMAND, TURNS
 from examples.demo.workspace_diff import diff, is_source, project_files
 from gateway.cli.nested_view import NestedRunView
-from gateway.cli.printable import printable, stop_line
+from gateway.cli.printable import stop_line
 from gateway.cli.run_summary import RunSummary
+from gateway.cli.safe_console import SafeConsole
 from gateway.client import AirlockError, Client, InvalidPath, IsADirectory
 
 THREAD = "demo"
@@ -113,7 +114,7 @@ async def until_stopped(console: Console) -> list[str]:
 
 
 if __name__ == "__main__":
-    terminal = Console(highlight=False)
+    terminal = SafeConsole()
     try:
         wrong = asyncio.run(until_stopped(terminal))
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -122,7 +123,7 @@ if __name__ == "__main__":
     except (DemoError, AirlockError) as error:
         wrong = [str(error)]
     for problem in wrong:
-        terminal.print(f"✗ {printable(problem)}", style="red", markup=False)
+        terminal.print(f"✗ {problem}", style="red")
     if not wrong:
         terminal.print("✓ the run completed and the tests pass", style="green")
     sys.exit(1 if wrong else 0)

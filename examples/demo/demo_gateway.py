@@ -57,6 +57,7 @@ async def demo_gateway(scripted_base_url: str | None, investigator: str) -> Asyn
         gateway: DemoGateway | None = None
         try:
             address = await _address(process, ready_file, log_file)
+            _record_instance(state_dir / "instance")
             gateway = DemoGateway(address, made["key"])
             yield gateway
         finally:
@@ -136,6 +137,14 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
     except TimeoutError:
         process.kill()
         await process.wait()
+
+
+def _record_instance(instance_file: Path) -> None:
+    """Record whose containers and volumes these are: should this process be killed, `make clean` removes them."""
+    record = REPOSITORY / ".build" / "instances"
+    record.parent.mkdir(exist_ok=True)
+    with record.open("a", encoding="ascii") as file:
+        file.write(f"{_text(instance_file)}\n")
 
 
 def _remove_left_behind(instance_file: Path) -> list[str]:

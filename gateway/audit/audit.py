@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 
-from gateway.audit.chain import ChainReport, KnownLink
+from gateway.audit.chain import ChainReport, Known
 from gateway.audit.record import AuditRecord
+from gateway.errors import NotFound
 from gateway.paging import page_size, paged, place_of
 from gateway.storage.audit_reader import SLICE, AuditFilter, AuditReader
 
@@ -18,10 +19,17 @@ _POLL_S = 0.3
 class Audit:
     """The audit of every tenant; the service says whose is read."""
 
-    def __init__(self, reader: AuditReader, poll_s: float = _POLL_S) -> None:
+    def __init__(self, reader: AuditReader, configured: Collection[str], poll_s: float = _POLL_S) -> None:
+        """`configured` are the tenants of the configuration; one that is deleted may still have a chain."""
         self._reader = reader
+        self._configured = configured
         self._poll_s = poll_s
         self._closing = asyncio.Event()
+
+    async def check_known(self, tenant: str) -> None:
+        """Raise NotFound for a tenant that is neither configured nor has a chain; "" are the operators."""
+        if tenant and tenant not in self._configured and await self._reader.head(tenant) is None:
+            raise NotFound(f"no tenant {tenant[:64]!r}: it is not configured and has no audit; check the name")
 
     async def page(
         self, tenant: str, wanted: AuditFilter, *, size: int, token: str
@@ -54,7 +62,7 @@ class Audit:
             await self._pause()
             head = await self._reader.head(tenant)
 
-    async def verified(self, tenant: str, known: KnownLink) -> ChainReport:
+    async def verified(self, tenant: str, known: Known) -> ChainReport:
         """Compute a chain again."""
         return await self._reader.verified(tenant, known)
 

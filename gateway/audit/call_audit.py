@@ -15,7 +15,8 @@ from gateway.storage.audit_store import AuditEntry
 from gateway.storage.entities import Thread
 
 TOOL_CALL = "tool_call"
-_PLAIN = re.compile(r"[a-z][a-z0-9_]{0,63}")
+# Shorter than every secret.
+_PLAIN = re.compile(r"[a-z][a-z0-9_]{0,19}")
 _DETAILS = ("exit_code", "would_be", "would_be_rule", "approval_id")
 
 

@@ -7,7 +7,9 @@ the database can write a whole new chain; a digest that was noted elsewhere is w
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from gateway.audit.record import START_DIGEST, AuditRecord
 
@@ -26,15 +28,9 @@ class ChainHead:
     before_digest: str
 
 
-@dataclass(frozen=True)
-class KnownLink:
-    """A record's digest that was noted elsewhere; sequence 0 stands for none."""
-
-    sequence: int = 0
-    digest: str = ""
-
-
-NOTHING_KNOWN = KnownLink()
+Known = Mapping[int, str]
+"""Digests of records that were noted elsewhere, by their sequence numbers."""
+NOTHING_KNOWN: Known = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -57,7 +53,7 @@ class ChainReport:
 class ChainCheck:
     """Takes a chain's records in the order of their sequence numbers; the first thing that is wrong is kept."""
 
-    def __init__(self, head: ChainHead | None, known: KnownLink = NOTHING_KNOWN, *, part: bool = False) -> None:
+    def __init__(self, head: ChainHead | None, known: Known = NOTHING_KNOWN, *, part: bool = False) -> None:
         """`part`: the records are an excerpt without gaps, such as an export, and there is no head to compare with."""
         self._head = head
         self._known = known
@@ -107,7 +103,7 @@ class ChainCheck:
             self._wrong(expected, f"{REORDERED}: the record does not follow the one before it")
         elif (self._tenant is not None and record.tenant != self._tenant) or record.computed_digest() != record.digest:
             self._wrong(expected, f"{CHANGED}: the record is not what its digest was computed of")
-        elif record.sequence == self._known.sequence and record.digest != self._known.digest:
+        elif self._known.get(record.sequence, record.digest) != record.digest:
             self._wrong(expected, f"{CHANGED}: the digest that was noted is another; the chain was written anew")
 
     def _vouches(self, record: AuditRecord) -> bool:
@@ -145,8 +141,8 @@ class ChainCheck:
             )
         elif self._part and self._records and not self._vouched:
             self._wrong(self._first, f"{CHANGED}: the first record does not begin a chain")
-        elif self._known.sequence > self._last:
-            self._wrong(self._last + 1, f"{CUT_OFF}: record {self._known.sequence} was noted, and is not there")
+        elif (noted := max(self._known, default=0)) > self._last:
+            self._wrong(self._last + 1, f"{CUT_OFF}: record {noted} was noted, and is not there")
 
     def _wrong(self, sequence: int, problem: str) -> None:
         self._broken, self._problem = sequence, problem

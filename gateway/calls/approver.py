@@ -20,10 +20,12 @@ from agent.approval import Denied, Granted, Pending
 from agent.messages import ToolCall
 from agent.state import AgentState, ToolExecution
 from agent.tool_runner import digestible
+from gateway.heavy_work import Work, at_once
 from gateway.patience import patiently
 from gateway.policy.decision import Facts
 from gateway.policy.judge import Policy
 from gateway.policy.narrow import narrow_rule, rule_as_yaml
+from gateway.redaction import Redactor
 from gateway.storage.approval_store import Approval, ApprovalStore, Asked, TooManyPending
 from gateway.storage.approval_writes import APPROVED, CANCELLED, DENIED, EXPIRED, PENDING, USED
 from gateway.storage.entities import Thread
@@ -52,6 +54,8 @@ class ThreadApprover:
         run_id: str | None,
         policy: Callable[[], Policy],
         facts: Facts,
+        work: Work = at_once,
+        redactor: Redactor | None = None,
     ) -> None:
         """`policy` gives the one in force: it says how long an answer is waited for, and what rule one may grant."""
         self._store = store
@@ -59,6 +63,8 @@ class ThreadApprover:
         self._run_id = run_id
         self._policy = policy
         self._facts = facts
+        self._work = work
+        self._redactor = redactor
         self._not_begun: frozenset[str] = frozenset()
         self._used_before: set[str] = set()
 
@@ -165,9 +171,9 @@ class ThreadApprover:
             digest=digest,
             policy_version=verdict.policy_version if verdict else "",
             rule=verdict.rule if verdict else "",
-            reason=verdict.reason if verdict else "",
-            asked=verdict.policy.asked if verdict and verdict.policy else (),
-            proposed_rule=self._proposed(call.name, arguments),
+            reason=self._shown(verdict.reason) if verdict else "",
+            asked=tuple(map(self._shown, verdict.policy.asked)) if verdict and verdict.policy else (),
+            proposed_rule=await self._work(self._proposed, call.name, arguments),
             expires_us=self._store.clock() + int(self._policy().document.limits.approval_s * 1_000_000),
             arguments_digest=hashlib.sha256(digestible(call).encode()).hexdigest(),
         )
@@ -179,6 +185,9 @@ class ThreadApprover:
         whose = {"tenant": self._thread.tenant, "thread": self._thread.name, "run_id": self._run_id}
         log.info("approval sought", approval_id=approval_id, call_id=call.id, tool=call.name, rule=asked.rule, **whose)
         return Pending(approval_id)
+
+    def _shown(self, text: str) -> str:
+        return text if self._redactor is None else self._redactor.shown(text)
 
     def _proposed(self, tool: str, arguments: Mapping[str, JsonValue]) -> str | None:
         rule = narrow_rule(tool, arguments, self._policy().judge(tool, arguments, self._facts))

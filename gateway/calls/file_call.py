@@ -14,7 +14,7 @@ from agent.tool import ToolContext, ToolResult
 from gateway.calls.stand_in import StandIn
 from gateway.calls.thread_sandbox import ThreadSandbox
 from gateway.errors import AirlockError, PermissionDenied
-from sandbox.errors import SandboxError
+from sandbox.errors import SandboxError, said_outside
 
 
 class FileCall(StandIn):
@@ -38,7 +38,7 @@ class FileCall(StandIn):
             return ToolResult(content=(await self._work(path)).encode())
         except (SandboxError, AirlockError) as error:
             self.error = error
-            return ToolResult.error(error.outside if isinstance(error, SandboxError) else str(error))
+            return ToolResult.error(said_outside(error))
 
     async def _work(self, path: str) -> str:
         """Return what the journal is told of it."""

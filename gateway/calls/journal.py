@@ -37,11 +37,13 @@ from gateway.calls.tool_request import REQUEST
 from gateway.calls.unrecorded_call import NOT_EXECUTED, UnrecordedCall
 from gateway.clock import now_us
 from gateway.errors import Unavailable
+from gateway.heavy_work import Work, at_once
 from gateway.patience import patiently
 from gateway.policy.decision import DEFAULT_DENY, INVALID_ARGUMENTS, OPAQUE
 from gateway.policy.hook import PolicyHook
 from gateway.redaction import Redactor
 from gateway.redaction.finders import RedactionFailed
+from gateway.redaction.redactor import WITHHELD
 from gateway.storage.call_journal import CallErased, is_of_deletion
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.entities import Thread
@@ -82,12 +84,14 @@ class JournalHook(Hook):
         run_id: str | None = None,
         redactor: Redactor | None = None,
         late: LateOutcomes | None = None,
+        work: Work = at_once,
     ) -> None:
         """Take the policy's version, or what tells the one in force at each call. Stored arguments are redacted.
 
         `late` keeps what the database does not take at once; without it that is lost.
         """
         self._late = late
+        self._work = work
         self._moves: dict[str, Moves] = {}
         self._redactor = redactor
         self._store = store
@@ -262,7 +266,7 @@ class JournalHook(Hook):
             if len(result.content) < _SMALL_BYTES:
                 return result_json(result, duration_us / 1_000_000, self._redactor)
             # Apart from the event loop: looking for secrets takes its time.
-            return await asyncio.to_thread(result_json, result, duration_us / 1_000_000, self._redactor)
+            return await self._work(result_json, result, duration_us / 1_000_000, self._redactor)
         except RedactionFailed:
             return None
 
@@ -295,8 +299,7 @@ class JournalHook(Hook):
             return {}
         told = {}
         if verdict.hook == PolicyHook.name and verdict.rule not in _QUOTES_ARGUMENTS:
-            reason = verdict.reason if self._redactor is None else self._redactor.text(verdict.reason)
-            told["reason"] = reason[:_REASON_LIMIT_CHARS]
+            told["reason"] = verdict.reason[:_REASON_LIMIT_CHARS]
             if verdict.rule == QUOTA:
                 told["quota"] = verdict.reason.partition(":")[0]  # it begins with the quota's name
         if policy.would_be:
@@ -323,6 +326,11 @@ class JournalHook(Hook):
 
     def _shown_arguments(self, call: ToolCall) -> str:
         """Return the arguments without secrets; the digest is of what they were."""
+        if self._redactor is None:
+            return call.raw_arguments if call.arguments is None else json.dumps(call.arguments)
         if call.arguments is None:
-            return call.raw_arguments if self._redactor is None else self._redactor.text(call.raw_arguments)
-        return json.dumps(call.arguments if self._redactor is None else self._redactor.json(call.arguments))
+            return self._redactor.shown(call.raw_arguments)
+        try:
+            return json.dumps(self._redactor.json(call.arguments))
+        except RedactionFailed:
+            return json.dumps(WITHHELD)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gateway.calls.thread_sandbox import ThreadSandbox
-from gateway.redaction.redactor import Redactor
+from gateway.redaction.fair_redactor import FairRedactor
 from sandbox.process import ProcessPage
 
 
@@ -14,7 +14,7 @@ class ProcessReader:
     """Reads pages. Without a redactor they are as the sandbox gives them."""
 
     sandbox: ThreadSandbox
-    redactor: Redactor | None
+    redactor: FairRedactor | None
 
     async def read(self, process_id: str, *, stderr: bool, offset: int, wait_s: float) -> ProcessPage:
         """Return a page; what may be the start of a secret waits until more is written or the stream is closed."""
@@ -28,9 +28,11 @@ class ProcessReader:
         if not end:
             after, end = await self._bytes(process_id, page.offset + len(page.data), margin_bytes, stderr=stderr)
         stream = self.redactor.stream()
-        shown = stream.feed(before + page.data + after)
+        shown = await stream.feed(before + page.data + after)
         if end:
             shown += stream.flush()
+        if len(before) < page.offset:
+            shown = self.redactor.without_cut_start(shown)  # what came first is lost, or further away than any secret
         # Shorter than the page, or nothing, where its end is not known yet.
         return replace(page, data=shown[len(before) : len(before) + len(page.data)])
 

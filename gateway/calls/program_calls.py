@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from agent.filesystem import OutputStream
 from agent.hook import OutputFilter
-from agent.live_output import output_filters
+from agent.live_output import filtered, output_filters
 from agent.messages import ToolCall
 from agent.tool import ToolContext, ToolResult
 from gateway.calls.program import Program
@@ -22,7 +22,7 @@ from gateway.calls.stand_in import StandIn
 from gateway.calls.thread_sandbox import ThreadSandbox
 from gateway.calls.tool_request import REQUEST
 from gateway.errors import AirlockError, DeadlineExceeded, PermissionDenied, from_start
-from sandbox.errors import SandboxError
+from sandbox.errors import SandboxError, said_outside
 from sandbox.process import Process, ProgramResult
 
 TOOL = "execute"
@@ -47,7 +47,7 @@ class _ProgramCall(StandIn):
             return await self._start(context.call_id)
         except (SandboxError, AirlockError) as error:
             self.error = error
-            return ToolResult.error(error.outside if isinstance(error, SandboxError) else str(error))
+            return ToolResult.error(said_outside(error))
 
     def _check_unchanged(self, call: ToolCall, context: ToolContext) -> None:
         """Raise PermissionDenied where a hook asks for what cannot be done to a program or to a stream."""
@@ -117,9 +117,7 @@ class ProgramRun(_ProgramCall):
             if self._stdin_error is not None:
                 raise self._stdin_error from None
         for stream in _STREAMS:
-            rest = b""
-            for filter_ in self._filters or ():
-                rest = filter_.feed(stream, rest) + filter_.flush(stream, cut=result.outcome != "exited")
+            rest = await filtered(self._filters or (), stream, b"", cut=result.outcome != "exited")
             await self._hand_on(stream, rest)
         self.ended = EndedProgram(call_id, result)
         request = REQUEST.get()
@@ -143,9 +141,7 @@ class ProgramRun(_ProgramCall):
 
     async def _take(self, stream: OutputStream, data: bytes) -> None:
         """Redact a piece and hand it on."""
-        for filter_ in self._filters or ():
-            data = filter_.feed(stream, data)
-        await self._hand_on(stream, data)
+        await self._hand_on(stream, await filtered(self._filters or (), stream, data))
 
     async def _hand_on(self, stream: OutputStream, data: bytes) -> None:
         """Hand a piece on; as long as nobody takes it, the program waits, but not past its time limit."""

@@ -9,8 +9,8 @@
     its gateway was lost meanwhile  a result whose outcome is interrupted
     other arguments, same id        RequestIdReused
 
-A call of this kind outlives its connection for a moment, for a caller whose connection broke comes back for the result;
-the caller's deadline and `cancel` end it at once, and so does the end of the gateway.
+A call of this kind outlives its connection for a moment, for a caller whose connection broke comes back for the result,
+but not the deadline of its last caller; `cancel` ends it at once, and so does the end of the gateway.
 """
 
 from __future__ import annotations
@@ -42,9 +42,16 @@ class _UnderWay:
     digest: str
     task: asyncio.Task[FinishedToolCall]
     callers: int = 0
+    # Until when one of the callers who left may come back, as loop.time().
+    wanted_until_s: float = 0.0
     counted: Callable[[], None] | None = None
+    ending: asyncio.TimerHandle | None = None
 
-    def uncount(self) -> None:
+    def stop_lingering(self) -> None:
+        """Leave it to its callers, or its end, again."""
+        if self.ending is not None:
+            self.ending.cancel()
+            self.ending = None
         if self.counted is not None:
             self.counted()
             self.counted = None
@@ -124,7 +131,7 @@ class RequestedCalls:
 
         def over(task: asyncio.Task[FinishedToolCall]) -> None:
             self._under_way.pop(key, None)
-            known.uncount()
+            known.stop_lingering()
             if not task.cancelled():
                 task.exception()  # where nobody waits any more, nobody is told
 
@@ -166,7 +173,7 @@ class RequestedCalls:
     async def _result(self, key: tuple[str, str], known: _UnderWay, deadline_s: float | None) -> FinishedToolCall:
         """Wait for a call with whoever else does; the last caller who goes leaves it a moment."""
         known.callers += 1
-        known.uncount()
+        known.stop_lingering()
         try:
             return await asyncio.shield(known.task)
         except asyncio.CancelledError:
@@ -175,23 +182,22 @@ class RequestedCalls:
             raise
         finally:
             known.callers -= 1
+            # A client that gives up at its deadline resets the RPC, and the reset arrives a moment before the deadline
+            # passes here. Only the deadline itself tells it from a connection that broke.
+            back_s = asyncio.get_running_loop().time() + self._linger_s
+            known.wanted_until_s = max(known.wanted_until_s, back_s if deadline_s is None else min(back_s, deadline_s))
             if not known.callers and not known.task.done():
-                self._leave(key, known, deadline_s)
+                self._leave(key, known)
 
-    def _leave(self, key: tuple[str, str], known: _UnderWay, deadline_s: float | None) -> None:
+    def _leave(self, key: tuple[str, str], known: _UnderWay) -> None:
         loop = asyncio.get_running_loop()
         alone = sum(1 for (tenant, _), one in self._under_way.items() if tenant == key[0] and not one.callers)
-        if self._closing or alone > _LINGERING_LIMIT or (deadline_s is not None and loop.time() >= deadline_s):
+        if self._closing or alone > _LINGERING_LIMIT or loop.time() >= known.wanted_until_s:
             known.task.cancel()
             return
         # Its caller's place is free in a moment, and the work is not done: it is counted until it is.
         known.counted = None if self._lingering is None else self._lingering(key[0])
-        loop.call_later(self._linger_s, _end_unless_wanted, known)
-
-
-def _end_unless_wanted(known: _UnderWay) -> None:
-    if not known.callers:
-        known.task.cancel()
+        known.ending = loop.call_at(known.wanted_until_s, known.task.cancel)
 
 
 def _refused_by_quota(execution: ToolExecution) -> bool:

@@ -42,10 +42,12 @@ from gateway.calls.tool_request import REQUEST, ToolRequest
 from gateway.calls.unrecorded_call import UnrecordedCall
 from gateway.clock import MakeId, make_id, now_us
 from gateway.errors import ApprovalPending, InvalidArgument, Unavailable, Unrecorded
+from gateway.heavy_work import HeavyWork
 from gateway.policy import PolicyHook
 from gateway.policy.decision import Facts
 from gateway.quotas import Quotas
 from gateway.redaction import Redactor
+from gateway.redaction.fair_redactor import FairRedactor
 from gateway.redaction.hooks import redaction_hooks, redactor_of
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.approval_writes import APPROVED
@@ -82,6 +84,7 @@ class ToolPath:
     quota: QuotaHook
     policy_version: str = ""
     redactor: Redactor | None = None
+    fair_redactor: FairRedactor | None = None
 
     @cached_property
     def hook_engine(self) -> HookEngine:
@@ -139,6 +142,7 @@ class ToolCalls:
         self._engines = engines
         self._ids = ids
         self.late = LateOutcomes()
+        self._heavy_work = HeavyWork()
         self._threads: dict[tuple[str, str], tuple[Thread, float]] = {}
         self._tool_paths: dict[str, ToolPath] = {}
 
@@ -168,32 +172,36 @@ class ToolCalls:
         sandbox = ThreadSandbox(self._keeper, tenant.sandbox_spec(thread.name), self._claim(thread))
         document = tenant.policy.document
         redactor = redactor_of(document)
-        workspace = sandbox if redactor is None else RedactedWorkspace(sandbox, redactor)
+        work = self._heavy_work.of(thread.tenant)
+        fair = None if redactor is None else FairRedactor(redactor, work)
+        workspace = sandbox if fair is None else RedactedWorkspace(sandbox, fair)
         approvals = self._approvals
         facts = Facts(tenant=tenant.name, thread=thread.name, run_id=run_id or "", agent=agent)
         quota = QuotaHook(self._quotas, tenant.name, lambda: tenant.policy.document.quotas, run_id or "")
-        journal = JournalHook(self._store, thread, lambda: tenant.policy.version, run_id, redactor, self.late)
+        journal = JournalHook(self._store, thread, lambda: tenant.policy.version, run_id, redactor, self.late, work)
         return ToolPath(
             thread=thread,
             sandbox=sandbox,
             workspace=workspace,
             redactor=redactor,
+            fair_redactor=fair,
             hooks=(
                 *self._observing(thread, run_id, redactor),
                 quota,
                 journal,
-                *redaction_hooks(document, sandbox),
+                *redaction_hooks(document, sandbox, work),
                 GrantHook(approvals, thread, run_id),
                 PolicyHook(
                     lambda: tenant.policy,
                     facts,
                     partial(load_grants, approvals, thread, run_id),
                     quota.take,
+                    work,
                 ),
             ),
             capabilities=seven_tools(document, workspace),
             policy_version=tenant.policy.version,
-            approver=ThreadApprover(approvals, thread, run_id, lambda: tenant.policy, facts),
+            approver=ThreadApprover(approvals, thread, run_id, lambda: tenant.policy, facts, work, redactor),
             quota=quota,
             journal=journal,
         )
@@ -283,7 +291,7 @@ class ToolCalls:
     async def process_reader(self, tenant: Tenant, thread_name: str) -> ProcessReader:
         """Return what reads the output of a thread's background processes, redacted."""
         tool_path = await self._tool_path(tenant, thread_name)
-        return ProcessReader(tool_path.sandbox, tool_path.redactor)
+        return ProcessReader(tool_path.sandbox, tool_path.fair_redactor)
 
     async def sandbox(self, tenant: Tenant, thread_name: str) -> ThreadSandbox:
         """Return a thread's sandbox, for looking after what judged calls have started in it."""
@@ -321,6 +329,7 @@ class ToolCalls:
     async def close(self) -> None:
         """Write what the database did not take, if it does by now; call it when no call is under way any more."""
         await self.late.close()
+        self._heavy_work.close()
 
     async def _tool_path(self, tenant: Tenant, thread_name: str) -> ToolPath:
         """Return the way for calls that belong to no run, laid once for a thread in use and a version of the policy."""

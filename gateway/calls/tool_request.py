@@ -94,7 +94,7 @@ class ToolRequest:
         self.kept = result
         remembered = RememberedCall.model_construct(
             call_id=execution.call.id,
-            name=execution.call.name,
+            name="",  # no answer has it, and a model may have put anything in its place
             thread=self.thread,
             verdict=execution.verdict,
             approval_id=execution.approval_id,

@@ -225,7 +225,7 @@ class Desk:
     async def _edited(self, approval: Approval, keys: Keys) -> Mapping[str, Any] | None:
         """Let the person edit the arguments; None when they are as before, or no JSON object."""
         with tempfile.TemporaryDirectory() as directory:
-            path = Path(directory) / f"{approval.tool}.json"
+            path = Path(directory) / "arguments.json"
             path.write_text(json.dumps(dict(approval.arguments), indent=2, ensure_ascii=False), encoding="utf-8")
             editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
             with keys.released():

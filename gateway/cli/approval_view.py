@@ -10,11 +10,12 @@ import yaml
 from pydantic import TypeAdapter
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
-from gateway.cli.printable import one_line, printable, short_arguments
+from gateway.cli.printable import one_line, short_arguments
+from gateway.cli.rows import Rows
 from gateway.policy.document import WRITING_TOOLS, Rule
+from gateway.printable_text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from gateway.client import Approval
 
 _SHOWN_CHARS = 4000
-_ALL_COLUMNS_FIT = 120
 _STYLES = {"pending": "yellow", "approved": "green", "used": "green", "denied": "red", "expired": "red"}
 _SAID = {"once": "allowed once", "run": "allowed for the run", "thread": "allowed for the thread", "deny": "refused"}
 KEYS = {"y": "once", "r": "run", "t": "thread", "n": "deny", "e": "edit"}
@@ -64,7 +64,7 @@ def choices(approval: Approval) -> Text:
 def narrow(approval: Approval) -> Text:
     """Return what the answers for a run and a thread would allow: in words where it is more than this very call."""
     wider = one_line(", ".join(filter(None, map(_wider, _rules(approval.proposed_rule)))))
-    said = Text("r and t would allow:", style="dim")
+    said = Text("r and t would allow:" if approval.run_id else "t would allow:", style="dim")
     if wider:
         said.append(f" {wider}", style="not dim bold yellow")
     return said.append("\n").append(printable(approval.proposed_rule.rstrip()))
@@ -87,23 +87,21 @@ def _wider(rule: Rule) -> str:
     return ""
 
 
-def table(approvals: Sequence[Approval], width: int) -> Table:
-    """Return a table for a console so many columns wide. Ids are whole, for they are to be copied."""
-    made = Table(box=None, header_style="bold")
-    wide = width >= _ALL_COLUMNS_FIT
-    for name in ("id", "status", *(("asked", "thread") if wide else ()), "tool", "call", *(("rule",) if wide else ())):
-        made.add_column(name, no_wrap=name in ("id", "status", "asked", "tool"), overflow="fold")
-    for one in approvals:
-        when = [f"{one.created_at.astimezone():%m-%d %H:%M}", Text(one_line(one.thread, 24))]
-        made.add_row(
+def listed(approvals: Sequence[Approval]) -> Rows:
+    """Return approvals for a console."""
+    rows = [
+        (
             one.id,
             Text(one.status, style=_STYLES.get(one.status, "dim")),
-            *(when if wide else ()),
+            f"{one.created_at.astimezone():%m-%d %H:%M}",
+            one_line(one.thread, 24),
             one.tool,
-            Text(one_line(_in_a_list(one), 60)),
-            *([Text(one_line(one.rule, 30))] if wide else ()),
+            one_line(one.rule, 30),
+            one_line(_in_a_list(one), 60),
         )
-    return made
+        for one in approvals
+    ]
+    return Rows(("id", "status", "asked", "thread", "tool", "rule", "call"), rows)
 
 
 def _in_a_list(approval: Approval) -> str:

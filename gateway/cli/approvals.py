@@ -52,9 +52,9 @@ def list_(
     elif not found:
         out.print("nothing waits" if status == "pending" else "none")
     else:
-        from gateway.cli.approval_view import table
+        from gateway.cli.approval_view import listed
 
-        out.print(table(found, out.width))
+        out.print(listed(found))
 
 
 @app.command()

@@ -6,14 +6,14 @@ import contextlib
 import errno
 import os
 import secrets
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
 import typer
 
 from gateway.cli.moments import moment_of
+from gateway.cli.safe_console import SafeBytes
 from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import (
     DEFAULT_ADDRESS,
@@ -29,7 +29,7 @@ from gateway.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from gateway.audit.chain import ChainReport, KnownLink
+    from gateway.audit.chain import ChainReport, Known
     from gateway.audit.record import AuditRecord
     from gateway.client.audit import AuditQuery
 
@@ -79,13 +79,13 @@ def query(
             return await airlock.audit(wanted, tenant=tenant, limit=limit)
 
     found = run_client(work(), as_json=as_json)
-    from gateway.cli.audit_view import WIDE_COLUMNS, as_document, listed
+    from gateway.cli.audit_view import as_document, listed
 
     if as_json:
         for record in found:
             print_json(as_document(record))
     elif found:
-        out.print(listed(found, narrow=out.width < WIDE_COLUMNS))
+        out.print(listed(found))
     elif tenant:
         out.print("no such record")
     else:
@@ -158,12 +158,12 @@ def export(
             async with Client(address, key) as airlock:
                 chain = airlock.tail_audit(tenant=tenant, from_sequence=from_sequence, follow=False, resume=True)
                 async for record in chain:
-                    file.write(record.line() + "\n")
+                    file.write(f"{record.line()}\n".encode())
                     end = ExportEnd(end.first_sequence or record.sequence, record.sequence, record.digest)
                     count += 1
                     if count % _TOLD_EACH == 0:
                         slow.at(f"{count:,} records")
-            file.write(end.line() + "\n")
+            file.write(f"{end.line()}\n".encode())
             return count
 
     count = run_client(work(), as_json=as_json)
@@ -183,6 +183,12 @@ def verify(
         Path | None, typer.Option("--config", help="A configuration file; its database is read, no gateway is asked.")
     ] = None,
     known: Annotated[str, typer.Option(help="SEQUENCE:DIGEST that an earlier verify has printed.")] = "",
+    anchor: Annotated[
+        Path | None, typer.Option("--anchor", help="A file of anchors (audit.anchor): each must be in the chain.")
+    ] = None,
+    anchor_key: Annotated[
+        Path | None, typer.Option("--anchor-key", help="The public key that the anchors are verified with, as PEM.")
+    ] = None,
     tenant: OfTenant = "",
     address: Address = DEFAULT_ADDRESS,
     key: Key = "",
@@ -191,19 +197,49 @@ def verify(
     """Compute the chain again. Exits 1 when it is broken, and says where and how; also when an export has no record.
 
     Note the digest that it prints, elsewhere, and give it to the next one as --known: whoever can write the database
-    can write a whole new chain, but none that goes through it.
+    can write a whole new chain, but none that goes through it. With --anchor it is compared with every anchor that
+    the gateway has written outside the database.
     """
     if file is not None and config is not None:
         fail("--file and --config: one of them", EXIT_USAGE, as_json=as_json)
-    link = _known(known, as_json=as_json)
+    if (anchor is None) != (anchor_key is None):
+        fail("--anchor and --anchor-key go together", EXIT_USAGE, as_json=as_json)
+    links = dict(_known(known, as_json=as_json))
+    if anchor is not None and anchor_key is not None:
+        anchored = _anchored(anchor, anchor_key, tenant, as_json=as_json)
+        for sequence, digest in links.items():
+            if anchored.get(sequence, digest) != digest:
+                fail(
+                    f"record {sequence}: --known and its anchor have different digests", EXIT_BAD_NEWS, as_json=as_json
+                )
+        links |= anchored
     with SlowWork("verifying the chain") as slow:
         if file is not None:
-            report = _verified_file(file, link, slow, as_json=as_json)
+            report = _verified_file(file, links, slow, as_json=as_json)
         elif config is not None:
-            report = run_client(_verified_database(config, tenant, link), as_json=as_json)
+            report = run_client(_verified_database(config, tenant, links), as_json=as_json)
         else:
-            report = run_client(_verified_by_gateway(tenant, link, address, key), as_json=as_json)
+            report = run_client(_verified_by_gateway(tenant, links, address, key), as_json=as_json)
     _show(report, as_json=as_json)
+
+
+def _anchored(path: Path, key: Path, tenant: str, *, as_json: bool) -> Known:
+    from gateway.audit.anchor import known_by, public_key
+    from gateway.errors import Misconfigured
+
+    try:
+        with path.open(encoding="utf-8") as lines:
+            known = known_by(lines, public_key(key), tenant)
+    except Misconfigured as error:
+        fail(str(error), EXIT_USAGE, as_json=as_json)
+    except OSError as error:
+        fail(f"{path}: {error.strerror}", EXIT_USAGE, as_json=as_json)
+    except ValueError as error:
+        fail(f"{path}, {error}", EXIT_BAD_NEWS, as_json=as_json)
+    if not known:
+        whose = f"tenant {tenant}" if tenant else "the operators; name a tenant with --tenant"
+        fail(f"{path}: it has no anchor of {whose}", EXIT_BAD_NEWS, as_json=as_json)
+    return known
 
 
 def _show(report: ChainReport, *, as_json: bool) -> None:
@@ -211,39 +247,50 @@ def _show(report: ChainReport, *, as_json: bool) -> None:
         print_json({"whole": report.whole} | {name: getattr(report, name) for name in report.__dataclass_fields__})
     elif report.whole:
         many = "1 record" if report.records == 1 else f"{report.records} records"
-        out.print(f"[green]whole[/]: {many}, {report.first_sequence} to {report.last_sequence}")
+        out.print(f"whole: {many}, {report.first_sequence} to {report.last_sequence}")
         out.print(f"note this elsewhere: {report.last_sequence}:{report.last_digest}")
     elif not report.broken_sequence:
         out.print(report.problem, style="bold red", markup=False)
     else:
-        out.print(f"[bold red]broken[/] at {report.broken_sequence}: ", end="")
-        out.print(report.problem, markup=False)
+        out.print("broken", style="bold red", end=" ")
+        out.print(f"at {report.broken_sequence}: {report.problem}")
     if not report.whole:
         raise typer.Exit(EXIT_BAD_NEWS)
 
 
-async def _verified_by_gateway(tenant: str, known: KnownLink, address: str, key: str) -> ChainReport:
+async def _verified_by_gateway(tenant: str, known: Known, address: str, key: str) -> ChainReport:
+    from gateway.audit.chain import ChainCheck
     from gateway.client import Client
 
     async with Client(address, key) as airlock:
-        return await airlock.verify_audit(
-            tenant=tenant, known=(known.sequence, known.digest) if known.sequence else None
-        )
+        newest = max(known, default=0)
+        report = await airlock.verify_audit(tenant=tenant, known=(newest, known[newest]) if newest else None)
+        if len(known) <= 1 or not report.whole:
+            return report
+        # The contract takes one link: what is known of the records before it is compared here.
+        check = ChainCheck(None, known, part=True)
+        async for record in airlock.tail_audit(tenant=tenant, from_sequence=1, follow=False, resume=True):
+            check.take(record)
+        return check.report()
 
 
-async def _verified_database(config: Path, tenant: str, known: KnownLink) -> ChainReport:
+async def _verified_database(config: Path, tenant: str, known: Known) -> ChainReport:
+    from gateway.audit.audit import Audit
     from gateway.config import Config
     from gateway.storage.audit_reader import AuditReader
     from gateway.storage.database import Database
 
-    database = await Database.open(Config.load(config).resolved_database_url())
+    loaded = Config.load(config)
+    database = await Database.as_it_is(loaded.resolved_database_url())
     try:
-        return await AuditReader(database).verified(tenant, known)
+        audit = Audit(AuditReader(database), loaded.tenants)
+        await audit.check_known(tenant)
+        return await audit.verified(tenant, known)
     finally:
         await database.close()
 
 
-def _verified_file(path: Path, known: KnownLink, slow: SlowWork, *, as_json: bool) -> ChainReport:
+def _verified_file(path: Path, known: Known, slow: SlowWork, *, as_json: bool) -> ChainReport:
     from gateway.audit.chain import ChainCheck
     from gateway.audit.export_end import ExportEnd, compared
     from gateway.audit.record import AuditRecord
@@ -268,15 +315,13 @@ def _verified_file(path: Path, known: KnownLink, slow: SlowWork, *, as_json: boo
     return compared(check.report(), end)
 
 
-def _known(text: str, *, as_json: bool) -> KnownLink:
-    from gateway.audit.chain import KnownLink
-
+def _known(text: str, *, as_json: bool) -> Known:
     if not text:
-        return KnownLink()
+        return {}
     sequence, _, digest = text.partition(":")
     if not sequence.isdecimal() or len(digest) != len("0" * 64):
         fail("--known: SEQUENCE:DIGEST is expected, as `airlock audit verify` prints it", EXIT_USAGE, as_json=as_json)
-    return KnownLink(int(sequence), digest)
+    return {int(sequence): digest}
 
 
 def _query(
@@ -308,16 +353,18 @@ def _query(
 
 
 @contextlib.contextmanager
-def _opened(to: Path | None, *, as_json: bool) -> Iterator[TextIO]:
+def _opened(to: Path | None, *, as_json: bool) -> Iterator[SafeBytes | BinaryIO]:
     if to is None:
-        yield sys.stdout
+        shown = SafeBytes()
+        yield shown
+        shown.end()
         return
     # Under another name until it is complete: an export that failed leaves nothing that looks like one.
     part = to.with_name(f".{to.name}.{secrets.token_hex(4)}.part")
     try:
         if os.path.lexists(to):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-        file = part.open("x", encoding="utf-8")
+        file = part.open("xb")
     except OSError as error:
         fail(f"{to}: {error.strerror}", EXIT_USAGE, as_json=as_json)
     try:

@@ -8,16 +8,14 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
 from rich.text import Text
 
 from gateway.cli.printable import one_line
+from gateway.cli.rows import Rows
 
 if TYPE_CHECKING:
     from gateway.audit.record import AuditRecord
 
-WIDE_COLUMNS = 200
-"""Narrower than this the eight columns do not fit beside each other."""
 _STYLES = {"deny": "red", "ask": "yellow", "allow": "green"}
 
 
@@ -32,30 +30,10 @@ def as_document(record: AuditRecord) -> dict[str, Any]:
     }
 
 
-def listed(records: Sequence[AuditRecord], *, narrow: bool) -> Table:
-    """Return records as a table; in a narrow terminal each has lines of its own, under when, what kind and who."""
-    return _in_lines(records) if narrow else _in_columns(records)
-
-
-def _in_columns(records: Sequence[AuditRecord]) -> Table:
-    shown = Table(box=None, header_style="bold")
-    for name in ("#", "at", "kind", "actor", "what", "verdict", "outcome", "details"):
-        shown.add_column(name, no_wrap=name in ("#", "at", "kind"), overflow="fold")
-    for record in records:
-        shown.add_row(str(record.sequence), *_cells(record))
-    return shown
-
-
-def _in_lines(records: Sequence[AuditRecord]) -> Table:
-    shown = Table.grid(padding=(0, 2))
-    shown.add_column(justify="right", no_wrap=True)
-    shown.add_column(overflow="fold")
-    for record in records:
-        at, kind, actor, what, verdict, outcome, details = _cells(record)
-        lines = ((at, kind, actor), (what,), (verdict, outcome), (details,))
-        told = (Text("  ").join([cell for cell in cells if cell.plain]) for cells in lines)
-        shown.add_row(str(record.sequence), Text("\n").join([one for one in told if one.plain]))
-    return shown
+def listed(records: Sequence[AuditRecord]) -> Rows:
+    """Return records for a console."""
+    names = ("#", "at", "kind", "actor", "what", "verdict", "outcome", "details")
+    return Rows(names, [(str(record.sequence), *_cells(record)) for record in records])
 
 
 def line(record: AuditRecord) -> Text:

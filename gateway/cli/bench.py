@@ -17,8 +17,8 @@ from typing import Annotated
 
 import typer
 from rich.progress import track
-from rich.table import Table
 
+from gateway.cli.rows import Rows
 from gateway.cli.terminal import DEFAULT_ADDRESS, Address, Json, Key, err, out, print_json, run_client
 
 _PAGE = b"x" * 4095 + b"\n"
@@ -73,13 +73,12 @@ def bench(
     if as_json:
         print_json({"rows": [asdict(row) for row in rows], "clients": clients, "calls_per_s": round(calls_per_s, 1)})
         return
-    table = Table("what", "p50 ms", "p99 ms", "to docker exec", box=None, header_style="bold")
-    for row in rows:
-        table.add_row(
-            row.what, f"{row.p50_ms:.2f}", f"{row.p99_ms:.2f}", "" if row.ratio is None else f"{row.ratio:.3f}"
-        )
-    out.print(table)
-    out.print(f"execute true, {clients} clients at once: [bold]{calls_per_s:.0f}[/] calls/s")
+    shown = [
+        (row.what, f"{row.p50_ms:.2f}", f"{row.p99_ms:.2f}", "" if row.ratio is None else f"{row.ratio:.3f}")
+        for row in rows
+    ]
+    out.print(Rows(("what", "p50 ms", "p99 ms", "to docker exec"), shown))
+    out.print(f"execute true, {clients} clients at once: {calls_per_s:.0f} calls/s")
 
 
 async def _in_turn(kinds: Mapping[str, Sample], calls: int, *, quiet: bool) -> list[Row]:

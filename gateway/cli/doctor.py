@@ -15,12 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
+from rich.text import Text
 
+from gateway.cli.doctor_database import database_finding, is_migrated
+from gateway.cli.doctor_directories import directory_findings
 from gateway.cli.doctor_tenants import tenant_findings
 from gateway.cli.finding import Finding
+from gateway.cli.rows import Rows
 from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import EXIT_BAD_NEWS, Json, out, print_json
+from gateway.version import airlock_version
 
 if TYPE_CHECKING:
     from gateway.config import Config
@@ -53,13 +57,12 @@ def doctor(
 
 
 def _print(findings: list[Finding]) -> None:
-    table = Table("what", "state", "detail", box=None, header_style="bold")
-    for finding in findings:
-        table.add_row(finding.what, f"[{_STYLES[finding.state]}]{finding.state}[/]", finding.detail)
-    out.print(table)
+    rows = [(finding.what, Text(finding.state, _STYLES[finding.state]), finding.detail) for finding in findings]
+    out.print(Rows(("what", "state", "detail"), rows))
     for finding in findings:
         if finding.mend:
-            out.print(f"\n[bold]{finding.what}[/]: {finding.mend}")
+            out.print(f"\n{finding.what}:", style="bold", end=" ")
+            out.print(finding.mend)
 
 
 async def _collect(engine_url: str | None, config: Path | None, slow: SlowWork) -> list[Finding]:
@@ -68,28 +71,32 @@ async def _collect(engine_url: str | None, config: Path | None, slow: SlowWork) 
 
 async def _look(engine_url: str | None, config: Path | None, slow: SlowWork) -> AsyncIterator[Finding]:
     from gateway.clock import make_id
+    from gateway.errors import AirlockError
     from sandbox.docker.docker_engine import DockerEngine
     from sandbox.docker.docker_requests import DockerRequests
     from sandbox.errors import SandboxError
 
     slow.at("this machine")
+    yield Finding("airlock", "ok", airlock_version())
     yield _python()
     yield _disk()
     yield _open_files()
     named_in = "--engine-url"
     loaded: Config | None = None
     tenants: Mapping[str, Tenant] = {}
+    migrated = False
     if config is not None:
         slow.at("the configuration, its policies and its database")
         finding, loaded, tenants = _configuration(config)
         yield finding
         if loaded is not None:
-            database = _database(config)
+            database = database_finding(loaded)
             yield database
             if database.state == "ok":
-                applied, tenants = await _in_force(loaded, tenants)
-                if applied is not None:
-                    yield applied
+                migrated = is_migrated(loaded)
+                drifted, tenants = await _in_force(loaded, tenants)
+                for finding in drifted:
+                    yield finding
             if engine_url is None and loaded.sandbox.engine == "memory":
                 detail = "sandbox.engine is memory: commands run on this machine, unconfined"
                 yield Finding("engine", "warning", detail, "for anything but development, use `engine: docker`")
@@ -116,11 +123,15 @@ async def _look(engine_url: str | None, config: Path | None, slow: SlowWork) -> 
             yield Finding("engine", "failed", "does not answer", str(error))
             return
         try:
-            if loaded is not None and tenants:
+            if loaded is not None:
                 requests = DockerRequests(engine_url, named_in)
                 try:
-                    async for finding in tenant_findings(loaded, tenants, facts, requests):
-                        yield finding
+                    if migrated:
+                        async for finding in directory_findings(loaded, await engine.id(), requests):
+                            yield finding
+                    if tenants:
+                        async for finding in tenant_findings(loaded, tenants, facts, requests):
+                            yield finding
                 finally:
                     requests.close()
             runtimes = {tenant.sandbox_spec("doctor").runtime for tenant in tenants.values()}
@@ -128,6 +139,8 @@ async def _look(engine_url: str | None, config: Path | None, slow: SlowWork) -> 
                 yield finding
         except SandboxError as error:
             yield Finding("engine", "failed", "answers no more", str(error))
+        except AirlockError as error:
+            yield Finding("database", "failed", "answers no more", str(error))
         finally:
             await engine.close()
 
@@ -247,49 +260,15 @@ def _configuration(path: Path) -> tuple[Finding, Config | None, Mapping[str, Ten
     return Finding("configuration", "ok", f"loads; policies: {versions}"), config, tenants
 
 
-async def _in_force(config: Config, tenants: Mapping[str, Tenant]) -> tuple[Finding | None, Mapping[str, Tenant]]:
-    """Return the tenants with the policies in force, and a finding where these are other ones than the files'."""
-    from gateway.cli.doctor_policies import in_force
+async def _in_force(config: Config, tenants: Mapping[str, Tenant]) -> tuple[list[Finding], Mapping[str, Tenant]]:
+    """Return the tenants with the policies in force, and a finding for each file that is another one."""
+    from gateway.cli.doctor_policies import drift_findings, in_force
     from gateway.errors import AirlockError
 
-    what = "policies in force"
     try:
-        found = await in_force(config, tenants)
+        return await drift_findings(config), await in_force(config, tenants)
     except (AirlockError, OSError) as error:
-        return Finding(what, "failed", "not known; what follows is of the files", str(error)), tenants
-    others = [name for name, tenant in found.items() if tenant.policy.version != tenants[name].policy.version]
-    if not others:
-        return None, found
-    versions = ", ".join(f"{name} {found[name].policy.version}" for name in others)
-    return Finding(what, "ok", f"applied since, and not from the files: {versions}"), found
-
-
-def _database(path: Path) -> Finding:
-    """Look at the database of a configuration, and change nothing in it."""
-    from gateway.config import Config
-    from gateway.errors import Misconfigured
-    from gateway.storage.connecting import file_of
-
-    what, url = "database", Config.load(path).resolved_database_url()
-    try:
-        from gateway.storage.migration import revision_of
-
-        file = file_of(url)
-        if file is not None and not file.exists():
-            return Finding(what, "ok", "SQLite: not there yet, the first start makes it")
-        revision = revision_of(url)
-    except (Misconfigured, ValueError) as error:
-        return Finding(what, "failed", "does not open", f"{error}. See docs/storage.md")
-    kind = "SQLite" if file else "PostgreSQL"
-    if revision.current == revision.newest:
-        return Finding(what, "ok", f"{kind}, revision {revision.current}, the newest")
-    if revision.current is None:
-        return Finding(what, "ok", f"{kind}, empty: the first start makes the tables")
-    if revision.current > revision.newest:
-        mend = "it was upgraded by a newer airlock: run that one, or take it down as docs/storage.md says"
-        return Finding(what, "failed", f"{kind}, revision {revision.current}, newer than {revision.newest}", mend)
-    detail = f"{kind}, revision {revision.current}: the next start brings it to {revision.newest}"
-    return Finding(what, "warning", detail, "make a backup before that start: docs/storage.md says how")
+        return [Finding("policies in force", "failed", "not known; what follows is of the files", str(error))], tenants
 
 
 def _python() -> Finding:

@@ -31,9 +31,21 @@ async def tenant_findings(
 
     for name, tenant in tenants.items():
         yield await _tenant(f"tenant {name}", tenant.sandbox_spec("doctor"), config, facts, requests)
+        subagents = _subagents(name, config, tenant)
+        if subagents is not None:
+            yield subagents
     yield _pool(config, {SpareKind.of(tenant.sandbox_spec("doctor")) for tenant in tenants.values()})
     yield _reserve(await EngineDisk(requests).free_bytes(), config.sandbox.disk_reserve_mib)
     yield _snapshots(config.resolved_snapshots_dir())
+
+
+def _subagents(name: str, config: Config, tenant: Tenant) -> Finding | None:
+    from gateway.cli.subagent_rules import MEND, refuses_subagents, said, with_subagents
+
+    agents = with_subagents(config.agents_of(name))
+    if not agents or not refuses_subagents(tenant.policy.tenant_document, tenant.policy.operator_document):
+        return None
+    return Finding(f"subagents {name}", "warning", said(agents), MEND)
 
 
 def _reserve(free_bytes: int, reserve_mib: int) -> Finding:

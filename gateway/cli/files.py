@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
+from gateway.cli.safe_console import SafeBytes
 from gateway.cli.terminal import (
     DEFAULT_ADDRESS,
     EXIT_USAGE,
@@ -51,6 +53,8 @@ def read(
 ) -> None:
     """Copy a file out of the sandbox, or a part of it. With --json it needs FILE, and says how many bytes went there.
 
+    A terminal shows control characters as signs; a file or pipe gets the bytes as they are.
+
     Where the connection breaks it goes on, unless the file was written meanwhile.
     """
     if as_json and to is None:
@@ -63,13 +67,12 @@ def read(
         async with Client(address, key) as airlock:
             chunks = airlock.stream_file(thread, path, offset=offset, limit_bytes=limit_bytes)
             first = await anext(chunks, b"")  # a file that cannot be read must not empty one that is here
-            with _Moving(path, None) as moving, sys.stdout.buffer if to is None else to.open("wb") as target:
-                target.write(first)
+            with _Moving(path, None) as moving, _target(to) as write_out:
+                write_out(first)
                 size = moving.moved(len(first))
                 async for chunk in chunks:
-                    target.write(chunk)
+                    write_out(chunk)
                     size = moving.moved(len(chunk))
-                target.flush()
         return size
 
     try:
@@ -206,6 +209,20 @@ def mkdir(
         print_json({"path": path})
 
 
+@contextlib.contextmanager
+def _target(to: Path | None) -> Iterator[Callable[[bytes], object]]:
+    """Yield what writes to a file, or to standard output."""
+    if to is not None:
+        with to.open("wb") as file:
+            yield file.write
+        return
+    shown = SafeBytes()
+    try:
+        yield shown.write
+    finally:
+        shown.end()
+
+
 def _parted(path: str) -> tuple[str, str]:
     """Return the directory and the pattern of a path as a person writes it; the pattern is empty where it has none."""
     names = path.split("/")
@@ -228,23 +245,16 @@ def _told(entry: FileEntry) -> dict[str, str | int]:
 
 
 def _print_entries(entries: list[FileEntry], *, long: bool) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
     from gateway.cli.printable import one_line
 
-    table = Table.grid(padding=(0, 2))
-    for justify in ("left", "right", "left") if long else ("right",):
-        table.add_column(no_wrap=True, justify=justify)
-    table.add_column(overflow="fold")
-    for entry in entries:
+    sizes = [f"{entry.size_bytes:,}" for entry in entries]
+    width = max(map(len, sizes), default=0)
+    for entry, size in zip(entries, sizes, strict=True):
         mark = "/" if entry.kind == "directory" else "@" if entry.kind == "symlink" else ""
-        size, name = f"{entry.size_bytes:,}", Text(one_line(entry.name, _NAME_LIMIT_CHARS) + mark)
+        line = f"{size:>{width}}  {one_line(entry.name, _NAME_LIMIT_CHARS)}{mark}"
         if long:
-            table.add_row(f"{entry.mode:04o}", size, f"{entry.modified_at:%Y-%m-%d %H:%M}", name)
-        else:
-            table.add_row(size, name)
-    out.print(table)
+            line = f"{entry.mode:04o}  {size:>{width}}  {entry.modified_at:%Y-%m-%d %H:%M}{line[width:]}"
+        out.print(line)
 
 
 async def _chunks(source: str, moving: _Moving) -> AsyncIterator[bytes]:

@@ -69,12 +69,12 @@ def init(
         keys = {"key": secret, "approver_key": approver, "operator_key": operator}
         print_json({"config": str(config_path.resolve()), "tenant": _TENANT, **keys})
         return
-    out.print(f"[green]wrote[/] {config_path}\n[green]wrote[/] {policy_path}")
-    out.print(f"\nThe keys of tenant [bold]{_TENANT}[/], shown this once. For services, agents and `airlock tool`:\n")
+    out.print(f"wrote {config_path}\nwrote {policy_path}")
+    out.print(f"\nThe keys of tenant {_TENANT}, shown this once. For services, agents and `airlock tool`:\n")
     out.print(f"  export AIRLOCK_API_KEY={secret}\n")
     out.print(f"For people who answer what agents ask for, and for nothing else:\n\n  {approver}\n")
     out.print(f"For operators: tenants, keys, policies and the audit of all:\n\n  {operator}\n")
-    out.print(f"Start the gateway with [bold]airlock serve --config {config_path}[/]")
+    out.print(f"Start the gateway with `airlock serve --config {config_path}`")
 
 
 def _database(url: str, password_file: str) -> str:

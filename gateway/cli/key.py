@@ -9,10 +9,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from gateway.cli.key_desk import CONFIG, AtAddress, ConfigFile, key_desk
+from gateway.cli.rows import Rows
 from gateway.cli.terminal import EXIT_USAGE, Json, Key, fail, out, print_json, run_client
 
 if TYPE_CHECKING:
@@ -25,8 +24,6 @@ KeyId = Annotated[str, typer.Argument(metavar="ID", help="As `airlock key list` 
 _SPAN = re.compile(r"(\d{1,9})([smhdw])")
 _STATES = ("working", "expired", "revoked")
 _COLUMNS = ("id", "key", "tenant", "scopes", "name", "made", "until")
-# Narrower than this the seven columns do not fit beside each other.
-_WIDE_COLUMNS = 120
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -107,7 +104,7 @@ def list_(
     if not found:
         out.print("no such key")
         return
-    out.print(_table(found, narrow=out.width < _WIDE_COLUMNS), markup=False)
+    out.print(_listed(found))
 
 
 @app.command()
@@ -182,21 +179,13 @@ def span_s(text: str, option: str, *, as_json: bool) -> int:
     return int(found[1]) * _SECONDS[found[2]]
 
 
-def _table(found: Sequence[KeyInfo], *, narrow: bool) -> Table:
-    """Return the keys, one a line, or in a narrow terminal two lines each: no column is left out."""
-    table = Table(box=None, header_style="bold")
-    columns = ("id\nkey", "tenant\nname", "scopes", "made\nuntil") if narrow else _COLUMNS
-    for column in columns:  # what is to be copied stays whole
-        table.add_column(column, no_wrap=column in ("id", "key", "id\nkey", "made"), overflow="fold")
+def _listed(found: Sequence[KeyInfo]) -> Rows:
+    rows = []
     for one in found:
         until = f"revoked {_day(one.revoked_at)}" if one.revoked_at else _day(one.expires_at)
-        whose, made, scopes = one.tenant or "(operator)", _day(one.created_at), ",".join(one.scopes)
-        if narrow:
-            whose_and_name = Text(f"{whose}\n{one.name}" if one.name else whose)
-            table.add_row(f"{one.id}\n{one.shown}", whose_and_name, scopes, f"{made}\n{until}" if until else made)
-        else:
-            table.add_row(one.id, one.shown, whose, scopes, Text(one.name), made, until)
-    return table
+        whose = one.tenant or "(operator)"
+        rows.append((one.id, one.shown, whose, ",".join(one.scopes), one.name, _day(one.created_at), until))
+    return Rows(_COLUMNS, rows)
 
 
 def _show_made(made: MadeKey, *, as_json: bool) -> None:
@@ -204,7 +193,7 @@ def _show_made(made: MadeKey, *, as_json: bool) -> None:
     if as_json:
         print_json({**_as_json(info), "key": made.secret})
         return
-    whose = f"The key of tenant [bold]{info.tenant}[/]" if info.tenant else "The operator's key"
+    whose = f"The key of tenant {info.tenant}" if info.tenant else "The operator's key"
     out.print(f"{whose} for {', '.join(info.scopes)}, shown this once:\n\n  export AIRLOCK_API_KEY={made.secret}")
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
 import hashlib
 from typing import TYPE_CHECKING, Self
 
-from gateway.cli.printable import printable
+from gateway.cli.safe_console import SafeText
 from gateway.cli.terminal import out
 
 if TYPE_CHECKING:
@@ -23,8 +22,8 @@ class LiveOutput:
     def __init__(self, quiet_s: float = _QUIET_S) -> None:
         self._quiet_s = quiet_s
         self._held: list[tuple[str, bytes]] | None = []
-        # A character may lie in two pieces, and a piece of the other stream between them.
-        self._decoders = {stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in _STREAMS}
+        # One for each stream: a character may lie in two pieces, and a piece of the other stream between them.
+        self._texts = {stream: SafeText() for stream in _STREAMS}
         self._digests = {stream: hashlib.sha256() for stream in _STREAMS}
         self._column = 0
 
@@ -36,8 +35,8 @@ class LiveOutput:
         self._timer.cancel()
         if self._held is not None:
             return
-        for decoder in self._decoders.values():
-            self._print(decoder.decode(b"", final=True))
+        for text in self._texts.values():
+            self._print(text.add(b"", final=True))
         if self._column:
             self._print("\n")
 
@@ -47,7 +46,7 @@ class LiveOutput:
             self._held.append((stream, data))
             return
         self._digests[stream].update(data)
-        self._print(self._decoders[stream].decode(data))
+        self._print(self._texts[stream].add(data))
 
     def showed(self, result: ToolResult) -> bool:
         """Return whether all that a result says is on the terminal: not where it was cut, or stands elsewhere."""
@@ -66,4 +65,4 @@ class LiveOutput:
     def _print(self, text: str) -> None:
         if text:
             self._column = len(text) - text.rfind("\n") - 1
-            out.print(printable(text), markup=False, end="")
+            out.print(text, end="")

@@ -24,8 +24,11 @@ from gateway.cli import (
     tenant,
     thread,
     tool,
+    uninstall,
 )
-from gateway.cli.tls import set_tls
+from gateway.cli import exec as exec_command
+from gateway.cli.global_options import set_up
+from gateway.cli.process_start import START_SETTINGS
 
 app = typer.Typer(
     help="Airlock: a sandboxed, multi-tenant tool-execution gateway.",
@@ -33,12 +36,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=True,
 )
-app.callback()(set_tls)
+app.callback()(set_up)
 app.command("init")(init.init)
 app.command("serve")(serve.serve)
 app.command("run")(run.run)
+app.command("exec", cls=exec_command.ExecCommand, context_settings=START_SETTINGS)(exec_command.exec_)
 app.command("doctor")(doctor.doctor)
 app.command("bench")(bench.bench)
+app.command("uninstall")(uninstall.uninstall)
 app.command("engine-proxy")(engine_proxy.engine_proxy)
 app.add_typer(runs.app, name="runs")
 app.add_typer(thread.app, name="thread")

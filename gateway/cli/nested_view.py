@@ -10,6 +10,7 @@ from rich.text import Text
 
 from gateway.cli.printable import one_line
 from gateway.cli.run_view import RunView
+from gateway.cli.safe_console import SafeConsole
 
 _INDENT = "┆ "
 _NARROWEST = 20
@@ -21,7 +22,7 @@ class NestedRunView:
     """Feed it every event of a run in order; an event with `within` belongs to the subagent of that call."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False)
+        self._console = console or SafeConsole()
         self._root = RunView(self._console)
         self._nested: dict[str, tuple[Console, RunView]] = {}
         self._names: dict[str, str] = {}
@@ -72,10 +73,9 @@ class _IndentedFile:
 
 
 def _indented(outer: Console) -> Console:
-    return Console(
+    return SafeConsole(
         file=cast(Any, _IndentedFile(outer)),
         width=max(_NARROWEST, outer.width - len(_INDENT)),
         force_terminal=outer.is_terminal,
         color_system=cast(Any, outer.color_system),
-        highlight=False,
     )

@@ -41,7 +41,8 @@ def check(file: File, *, operator: OperatorFile = None, as_json: Json = False) -
         for p in problems:
             out.print(f"{file}:{p.line}: {p.text}", style="red", markup=False)
     else:
-        out.print(f"[green]ok[/] {file}")
+        out.print("ok", style="green", end=" ")
+        out.print(str(file))
     if problems:
         raise typer.Exit(EXIT_BAD_NEWS)
 

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Applied:
-    """What came of it: a change, or why there is none."""
+    """What came of it: a change, or why there is none.
+
+    `other_file` is the file that gateways watch for the layer where it says something else than what is in force now.
+    """
 
     tenant: str
     version: str = ""
@@ -25,6 +28,7 @@ class Applied:
     unchanged: bool = False
     refused: str = ""
     problems: tuple[PolicyProblem, ...] = ()
+    other_file: str = ""
 
 
 class PolicyDesk(Protocol):

@@ -90,10 +90,12 @@ class LocalPolicies:
             return Applied(self._layer, refused=str(error), problems=problems)
         before = self._policies.change_in_force(self._layer)
         if before is not None and before.digest == digest_of_text(asked.text):
-            return Applied(self._layer, await self._version(before), before, unchanged=True)
+            version, other = await self._version(before), self._other_file(before)
+            return Applied(self._layer, version, before, unchanged=True, other_file=other)
         change = await put_in_force(self._policies, asked)
         was = await self._version(before) or before.digest if before is not None else ""
-        return Applied(self._layer, await self._version(change), change, before=was)
+        version, other = await self._version(change), self._other_file(change)
+        return Applied(self._layer, version, change, before=was, other_file=other)
 
     async def _earlier(self, version: str | None) -> Change:
         """Return the newest change whose version is that one; without one, that before what is not undone yet."""
@@ -137,6 +139,10 @@ class LocalPolicies:
             found["text"] = await self._policies.store.text(own.digest)
         return found
 
+    def _other_file(self, own: Change) -> str:
+        watched = self._file(own)
+        return "" if watched is None or watched["state"] == "in force" else watched["path"]
+
     def _file(self, own: Change) -> dict[str, str] | None:
         """Return the file that the configuration names for the layer, and how it stands to what is in force."""
         from gateway.errors import Misconfigured
@@ -145,7 +151,7 @@ class LocalPolicies:
         from gateway.storage.policy_store import OPERATOR, digest_of_text
 
         config = self._config
-        named = config.operator_policy if self._layer == OPERATOR else config.tenants[self._layer].policy
+        named = config.operator_policy if self._layer == OPERATOR else config.tenants[self._layer].policy_file
         if named is None:
             return None
         path = config.path(named)

@@ -8,12 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from gateway.cli.key_desk import CONFIG, AtAddress, ConfigFile
 from gateway.cli.policy_desk import Applied, as_document, policy_desk, time_of
-from gateway.cli.terminal import EXIT_BAD_NEWS, EXIT_USAGE, Json, Key, error_details, fail, out, print_json, run_client
+from gateway.cli.rows import Rows
+from gateway.cli.terminal import (
+    EXIT_BAD_NEWS,
+    EXIT_USAGE,
+    Json,
+    Key,
+    err,
+    error_details,
+    fail,
+    out,
+    print_json,
+    run_client,
+)
 
 if TYPE_CHECKING:
     from gateway.storage.policy_store import Change
@@ -117,13 +127,11 @@ def history(
     if not found:
         out.print("nothing was ever applied here")
         return
-    table = Table(box=None, header_style="bold")
-    for name in ("since", "version", "by", "comment"):  # what is to be copied stays whole
-        table.add_column(name, no_wrap=name in ("since", "version"), overflow="fold")
+    rows = []
     for change, version in found:
         named = version or f"{change.digest[:12]} (does not load)"
-        table.add_row(time_of(change.at_us), named, Text(_how(change.kind, change.by)), Text(change.comment))
-    out.print(table, markup=False)
+        rows.append((time_of(change.at_us), named, _how(change.kind, change.by), change.comment))
+    out.print(Rows(("since", "version", "by", "comment"), rows))
 
 
 def current(
@@ -194,16 +202,20 @@ def _show_applied(applied: Applied, *, as_json: bool) -> None:
             if change is None
             else {**as_document(change, applied.version), "before": applied.before, "unchanged": applied.unchanged}
         )
-        print_json({"ok": change is not None, "errors": errors, **told})
+        differs = {"watched_file_differs": applied.other_file} if applied.other_file else {}
+        print_json({"ok": change is not None, "errors": errors, **told, **differs})
     elif change is None:
         out.print(applied.refused, style="red", markup=False)
         out.print("nothing was changed")
     elif applied.unchanged:
         out.print(f"{applied.version} is in force already, since {time_of(change.at_us)}")
     elif change.kind == "rollback":
-        out.print(f"[green]rolled back[/] from {applied.before} to {applied.version}: {_LIVE}")
+        out.print(f"rolled back from {applied.before} to {applied.version}: {_LIVE}")
     else:
-        out.print(f"[green]applied[/] {applied.version}: {_LIVE}")
+        out.print(f"applied {applied.version}: {_LIVE}")
+    if applied.other_file and not as_json:
+        said = f"{applied.other_file} says something else: the next edit of it replaces this. Write the same into it"
+        err.print(said, style="yellow")
     if change is None:
         raise typer.Exit(EXIT_BAD_NEWS)
 

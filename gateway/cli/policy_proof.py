@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gateway.cli.policy_files import File, OperatorFile, compiled, read, read_operator
 from gateway.cli.printable import one_line
-from gateway.cli.terminal import EXIT_BAD_NEWS, Json, out, print_json
+from gateway.cli.terminal import EXIT_BAD_NEWS, EXIT_USAGE, Json, fail, out, print_json
 
 if TYPE_CHECKING:
     from gateway.policy.difference import Change
+    from gateway.policy.document import PolicyDocument
+    from gateway.policy.lint import Finding
 
 
 def run_tests(file: File, *, operator: OperatorFile = None, as_json: Json = False) -> None:
@@ -41,13 +45,22 @@ def run_tests(file: File, *, operator: OperatorFile = None, as_json: Json = Fals
         raise typer.Exit(EXIT_BAD_NEWS)
 
 
-def lint(file: File, *, operator: OperatorFile = None, as_json: Json = False) -> None:
+def lint(
+    file: File,
+    *,
+    operator: OperatorFile = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="airlock.yaml: look for what its agents need, too.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Look for what is probably not meant: dead rules, and rules that reach further than they read."""
     from gateway.policy.lint import lint as findings_of
 
     above = read_operator(operator, as_json=as_json)
     text = read(file, above, as_json=as_json)
-    findings = findings_of(text.document, text.reading, above)
+    findings = [*_of_subagents(config, file, text.document, above, as_json=as_json)]
+    findings += findings_of(text.document, text.reading, above)
     warnings = [finding for finding in findings if finding.severity == "warning"]
     if as_json:
         print_json({"ok": not warnings, "findings": [asdict(finding) for finding in findings]})
@@ -63,6 +76,25 @@ def lint(file: File, *, operator: OperatorFile = None, as_json: Json = False) ->
         out.print(f"{len(warnings)} warnings, {notes} notes" if findings else "ok, nothing found", style=style)
     if warnings:
         raise typer.Exit(EXIT_BAD_NEWS)
+
+
+def _of_subagents(
+    config: Path | None, file: Path, document: PolicyDocument, operator: PolicyDocument | None, *, as_json: bool
+) -> Iterator[Finding]:
+    """Yield that no rule lets the agents of a configuration start their subagents, where that is so."""
+    if config is None:
+        return
+    from gateway.cli.subagent_rules import MEND, agents_of_file, refuses_subagents, said
+    from gateway.config import Config
+    from gateway.errors import Misconfigured
+    from gateway.policy.lint import Finding
+
+    try:
+        agents = agents_of_file(Config.load(config), file)
+    except Misconfigured as error:
+        fail(str(error), EXIT_USAGE, as_json=as_json)
+    if agents and refuses_subagents(document, operator):
+        yield Finding("subagents", "warning", "", 1, said(agents), MEND)
 
 
 def diff(before: File, after: File, *, operator: OperatorFile = None, as_json: Json = False) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
 from gateway.cli.policy_files import DEFAULT_CONFIG, ConfigFile, OperatorFile, compiled, read, read_operator
 from gateway.cli.printable import one_line
+from gateway.cli.rows import Cell, Rows
 from gateway.cli.terminal import EXIT_USAGE, Json, fail, out, print_json
 
 if TYPE_CHECKING:
@@ -78,7 +78,11 @@ def _in_force(config_path: Path, tenant: str, *, as_json: bool) -> tuple[PolicyD
     if tenant in found:
         return read_policy(found[tenant], f"the policy of {tenant}").document, above
     # No gateway has started yet: it would begin with the file.
-    return read(config.path(config.tenants[tenant].policy), above, as_json=as_json).document, above
+    file = config.tenants[tenant].policy_file
+    if file is None:
+        why = f"tenant {tenant} has no policy: `airlock policy apply FILE --tenant {tenant}` applies one"
+        fail(why, EXIT_USAGE, as_json=as_json)
+    return read(config.path(file), above, as_json=as_json).document, above
 
 
 def _as_json(found: Resolved) -> dict[str, Any]:
@@ -98,20 +102,21 @@ def _as_json(found: Resolved) -> dict[str, Any]:
 
 
 def _print(found: Resolved) -> None:
-    out.print(f"[bold]{found.version}[/]\n")
-    rules = Table("effect", "rule", "from", "about", box=None, header_style="bold")
+    out.print(f"{found.version}\n", style="bold")
+    rules: list[tuple[Cell, ...]] = []
     for placed in found.rules:
         style = {"allow": "green", "ask": "yellow", "deny": "red"}[placed.rule.effect]
         shadow = " (shadow)" if placed.rule.mode == "shadow" else ""
         source = placed.layer + (f", group {placed.group}" if placed.group else "")
-        rules.add_row(f"[{style}]{placed.rule.effect}[/]{shadow}", placed.name, source, escape(_about(placed)))
-    out.print(rules)
-    settings = Table("setting", "value", "said by", box=None, header_style="bold")
+        rules.append((Text(f"{placed.rule.effect}{shadow}", style), placed.name, source, _about(placed)))
+    out.print(Rows(("effect", "rule", "from", "about"), rules))
+    settings: list[tuple[Cell, ...]] = []
     for setting in found.settings:
         value = "unset" if setting.value is None else one_line(setting.value)
-        settings.add_row(setting.name, escape(value), setting.who, style="dim" if setting.who == "default" else "")
+        style = "dim" if setting.who == "default" else ""
+        settings.append(tuple(Text(cell, style) for cell in (setting.name, setting.who, value)))
     out.print()
-    out.print(settings)
+    out.print(Rows(("setting", "said by", "value"), settings))
     out.print("\nWhat no rule allows is denied; the strictest of the rules that match wins.", style="dim")
 
 

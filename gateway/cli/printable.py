@@ -1,32 +1,21 @@
-"""What others said, made safe to print.
+"""Text from outside, shortened for a terminal: one line of it, the arguments of a call, why a run stopped.
 
-Everything in an event was said by a model or by a sandbox, so nothing of it reaches the terminal as it is: control and
-direction characters become visible signs, and rich never reads it as markup.
+What is printed passes `printable` in any case (safe_console.py). Here it comes first, so that lengths are right.
 """
 
 from __future__ import annotations
 
 import json
-import unicodedata
 from collections.abc import Mapping
 from typing import Any
+
+from gateway.printable_text import printable
 
 LINE_CHARS = 400
 ARGUMENT_CHARS = 160
 
 # The arguments that say what a call is about, without their names.
 SUBJECTS = ("command", "path")
-_PICTURES = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\t\n"} | {0x7F: "\u2421"}
-_UNPRINTABLE = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
-
-
-def printable(text: object) -> str:
-    """Return text that moves no cursor, hides nothing and can always be encoded; tabs and newlines stay."""
-    pictured = str(text).replace("\r\n", "\n").translate(_PICTURES)
-    return "".join(
-        character if character in "\t\n" or unicodedata.category(character) not in _UNPRINTABLE else "\ufffd"
-        for character in pictured
-    )
 
 
 def one_line(text: object, limit_chars: int = LINE_CHARS) -> str:

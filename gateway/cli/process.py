@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import base64
-import codecs
 import signal
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gateway.cli.process_start import START_SETTINGS, start
+from gateway.cli.safe_console import SafeBytes
 from gateway.cli.terminal import (
     DEFAULT_ADDRESS,
     EXIT_BAD_NEWS,
@@ -19,7 +18,6 @@ from gateway.cli.terminal import (
     Json,
     Key,
     err,
-    listing,
     out,
     print_json,
     run_client,
@@ -59,15 +57,14 @@ def list_(
     if as_json:
         print_json({"processes": [process_as_json(process) for process in found.processes], "strays": found.strays})
         return
-    from gateway.cli.printable import printable
+    from gateway.cli.rows import Rows
 
-    table = listing("id", "state", "started", "output", "command", whole=("id", "started"))
+    rows = []
     for process in found.processes:
         started = f"{process.started_at.astimezone():%Y-%m-%d %H:%M}"
         size = f"{process.stdout_size_bytes + process.stderr_size_bytes:,} B"
-        command = printable(" ".join(process.argv)).replace("[", r"\[")
-        table.add_row(process.id, _state(process), started, size, command)
-    out.print(table)
+        rows.append((process.id, _state(process), started, size, " ".join(process.argv)))
+    out.print(Rows(("id", "state", "started", "output", "command"), rows))
     if found.strays:
         err.print(
             f"{found.strays} more processes were left running by commands; `airlock process kill-strays` ends them",
@@ -91,16 +88,13 @@ def logs(
 
     With --json, one object a piece and line: its offset, and text, or base64 where it is not UTF-8.
     """
-    shown = _ShownText()
+    shown = _Shown()
 
     def show(piece: ProcessOutput) -> None:
         if as_json:
             print_json(_piece_as_json(piece))
-        elif sys.stdout.isatty():
-            shown.add(piece)
         else:
-            sys.stdout.buffer.write(piece.data)
-            sys.stdout.buffer.flush()
+            shown.add(piece)
 
     async def work() -> None:
         from gateway.client import Client
@@ -109,8 +103,10 @@ def logs(
             async for piece in airlock.process_output(thread, process_id, stderr=stderr, offset=offset, follow=follow):
                 show(piece)
 
-    run_client(work(), as_json=as_json)
-    shown.end()
+    try:
+        run_client(work(), as_json=as_json)
+    finally:
+        shown.end()
 
 
 @app.command()
@@ -199,27 +195,22 @@ def signal_number(text: str) -> int:
     return number
 
 
-class _ShownText:
-    """Bytes as text on a terminal; a character may lie in two pieces."""
+class _Shown:
+    """The pieces of a process' output, as they come."""
 
     def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._bytes = SafeBytes()
         self._at = -1
 
     def add(self, piece: ProcessOutput) -> None:
         if piece.offset != self._at:
             self.end()  # bytes in between are lost, and with them the rest of a character
-        self._print(self._decoder.decode(piece.data))
+        self._bytes.write(piece.data)
+        self._bytes.flush()
         self._at = piece.offset + len(piece.data)
 
     def end(self) -> None:
-        self._print(self._decoder.decode(b"", final=True))
-
-    def _print(self, text: str) -> None:
-        from gateway.cli.printable import printable
-
-        if text:
-            out.print(printable(text), markup=False, end="")
+        self._bytes.end()
 
 
 def _piece_as_json(piece: ProcessOutput) -> dict[str, Any]:

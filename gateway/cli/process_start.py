@@ -16,12 +16,18 @@ START_SETTINGS = {"allow_interspersed_args": False}
 
 
 def start(
-    argv: Annotated[list[str], typer.Argument(metavar="PROGRAM [ARGS]...", help="No shell reads them.")],
+    argv: Annotated[
+        list[str],
+        typer.Argument(metavar="PROGRAM [ARGS]...", help="The command and its arguments; no shell interprets them."),
+    ],
     *,
     thread: Annotated[str, typer.Option(help="Thread in whose sandbox it runs.")] = "default",
     process_id: Annotated[str, typer.Option("--id", help="What to call it; one is made unless given.")] = "",
     cwd: Annotated[str, typer.Option(help="Where it runs; /workspace unless given.")] = "",
-    env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Can be given several times.")] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="An environment variable; can be given several times."),
+    ] = None,
     terminal: Annotated[bool, typer.Option("--terminal", help="Give it a terminal.")] = False,
     merge_stderr: Annotated[
         bool, typer.Option("--merge-stderr", help="Send its errors where its output goes.")
@@ -34,7 +40,7 @@ def start(
     as_json: Json = False,
 ) -> None:
     """Start a program in the background, judged by policy as the command line it would be, and print its id."""
-    variables = dict(_variable(one, as_json=as_json) for one in env or ())
+    variables = dict(variable(one, as_json=as_json) for one in env or ())
 
     async def work() -> Process:
         from gateway.client import Client
@@ -61,7 +67,8 @@ def start(
     err.print(f"it runs; `airlock process logs {process.id} --thread {thread}` shows what it says", style="dim")
 
 
-def _variable(text: str, *, as_json: bool) -> tuple[str, str]:
+def variable(text: str, *, as_json: bool) -> tuple[str, str]:
+    """Return what --env says; anything else ends the command."""
     name, equals, value = text.partition("=")
     if not equals:
         fail(f"--env {text!r}: NAME=VALUE is expected", EXIT_USAGE, as_json=as_json)

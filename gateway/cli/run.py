@@ -6,10 +6,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.terminal import DEFAULT_ADDRESS, EXIT_BAD_NEWS, Address, Json, Key, out, print_json, run_client
+from gateway.cli.terminal import (
+    DEFAULT_ADDRESS,
+    EXIT_BAD_NEWS,
+    EXIT_CUT_ANSWER,
+    Address,
+    Json,
+    Key,
+    out,
+    print_json,
+    run_client,
+)
 
 if TYPE_CHECKING:
     from gateway.client import Event, PolicyMode
+
+_CUT_ANSWER_RULES = ("model_cut", "model_refused")
 
 
 def run(
@@ -24,11 +36,20 @@ def run(
     key: Key = "",
     as_json: Json = False,
 ) -> None:
-    """Run an agent on a task; Ctrl-C cancels it. Exits 0 when the agent answered, 1 when the run ended otherwise."""
+    """Run an agent on a task; Ctrl-C cancels it.
+
+    Exits 0 when the agent answered, 4 when its answer was cut or is a refusal, 1 when the run ended otherwise.
+    """
     mode: PolicyMode = "follow" if follow_policy else "pin"
     last = run_client(_follow(task, agent, thread, mode, address, key, as_json=as_json), as_json=as_json)
     if last is None or last.payload.get("status") != "completed":
-        raise typer.Exit(EXIT_BAD_NEWS)
+        raise typer.Exit(_exit_code(last))
+
+
+def _exit_code(last: Event | None) -> int:
+    stop = last.payload.get("stop") if last is not None else None
+    cut = isinstance(stop, dict) and stop.get("rule") in _CUT_ANSWER_RULES
+    return EXIT_CUT_ANSWER if cut else EXIT_BAD_NEWS
 
 
 async def _follow(

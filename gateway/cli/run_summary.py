@@ -28,6 +28,7 @@ class RunSummary:
     hook_failures: int = 0
     hooks_ms: float = 0.0
     model_ms: float = 0.0
+    model_wait_ms: float = 0.0
     tools_ms: float = 0.0
 
     def feed(self, event_type: str, payload: Mapping[str, Any]) -> None:
@@ -47,6 +48,7 @@ class RunSummary:
             self.answer, self.steps = str(payload.get("answer") or ""), int(payload.get("steps") or 0)
             self.hooks_ms = float(payload.get("hooks_ms") or 0)
             self.model_ms = float(payload.get("model_ms") or 0)
+            self.model_wait_ms = float(payload.get("model_wait_ms") or 0)
             self.tools_ms = float(payload.get("tools_ms") or 0)
 
     def table(self) -> Table:
@@ -69,6 +71,8 @@ class RunSummary:
             table.add_row("subagents", Text(str(self.subagents)))
         if self.hook_failures:
             table.add_row("hook failures", Text(str(self.hook_failures), style="magenta"))
-        times = (("model", self.model_ms), ("hooks", self.hooks_ms), ("sandbox", self.tools_ms))
+        times = [("model", self.model_ms), ("hooks", self.hooks_ms), ("sandbox", self.tools_ms)]
+        if self.model_wait_ms:
+            times.insert(1, ("waiting for the model", self.model_wait_ms))
         table.add_row("time", Text(", ".join(f"{name} {spent_ms / 1000:.3f} s" for name, spent_ms in times)))
         return table

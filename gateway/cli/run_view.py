@@ -16,11 +16,12 @@ from gateway.cli.printable import (
     kept_out_bytes,
     one_line,
     output_line,
-    printable,
     short_arguments,
     stop_line,
 )
 from gateway.cli.prose import Prose
+from gateway.cli.safe_console import SafeConsole
+from gateway.printable_text import printable
 
 HEAD_LINES = 4
 TAIL_LINES = 3
@@ -49,7 +50,7 @@ class RunView:
     """Prints a run. Feed it every event in order; it keeps what it needs and raises for no payload it does not know."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False)
+        self._console = console or SafeConsole()
         self._calls: dict[str, _Call] = {}
         self._open: set[str] = set()
         self._headed: str | None = None
@@ -103,6 +104,9 @@ class RunView:
     def _on_step_started(self, payload: Mapping[str, Any]) -> None:
         self._prose = Prose(self._console)
         self._console.print(Rule(Text(f"step {one_line(payload.get('step'))}", style="dim"), style="dim", align="left"))
+
+    def _on_model_waiting(self, payload: Mapping[str, Any]) -> None:
+        self._print(f"waits for the model: {one_line(payload.get('reason'))}", "dim")
 
     def _on_model_delta(self, payload: Mapping[str, Any]) -> None:
         self._prose.add(str(payload.get("text", "")))

@@ -16,7 +16,6 @@ from gateway.cli.terminal import (
     Json,
     Key,
     err,
-    listing,
     out,
     print_json,
     run_client,
@@ -25,8 +24,7 @@ from gateway.cli.terminal import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.table import Table
-
+    from gateway.cli.rows import Rows
     from gateway.client import Event, Run
 
 app = typer.Typer(help="Runs: agents at work, and what they did.", no_args_is_help=True)
@@ -92,18 +90,19 @@ def list_(
     out.print(_listed(found))
 
 
-def _listed(found: Sequence[Run]) -> Table:
-    """Return runs as a table: what is to be copied stays whole in a narrow terminal, other texts are wrapped."""
+def _listed(found: Sequence[Run]) -> Rows:
     from rich.text import Text
 
     from gateway.cli.printable import one_line
+    from gateway.cli.rows import Cell, Rows
 
-    table = listing("run", "status", "started", "agent", "thread", "task", whole=("run", "status", "started"))
+    rows: list[tuple[Cell, ...]] = []
     for run in found:
         status_ = Text(run.status, style=_STYLES.get(run.status, "red"))
         started = run.started_at.astimezone().strftime("%Y-%m-%d %H:%M")
-        table.add_row(run.id, status_, started, *(Text(one_line(x, 40)) for x in (run.agent, run.thread, run.task)))
-    return table
+        texts = (one_line(text, 40) for text in (run.agent, run.thread, run.task))
+        rows.append((run.id, status_, started, *texts))
+    return Rows(("run", "status", "started", "agent", "thread", "task"), rows)
 
 
 @app.command()
@@ -180,7 +179,8 @@ def _show(run: Run, *, as_json: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from gateway.cli.printable import printable, stop_line
+    from gateway.cli.printable import stop_line
+    from gateway.printable_text import printable
 
     table = Table(box=None, show_header=False)
     facts = _as_json(run) | {"stop": stop_line(run.stop) if run.stop else None}

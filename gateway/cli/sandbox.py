@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.row_lines import print_rows
+from gateway.cli.rows import Rows
 from gateway.cli.sandbox_history import history
 from gateway.cli.sandbox_snapshots import fork, restore, snapshot, snapshots
 from gateway.cli.sandbox_stats import stats, top
@@ -21,6 +21,7 @@ from gateway.cli.terminal import (
     Key,
     err,
     fail,
+    out,
     print_json,
     run_client,
 )
@@ -186,7 +187,7 @@ def _show(found: Sequence[Sandbox]) -> None:
         ends = one.stops_at or one.removes_at
         left, age = "" if ends is None else _span(ends - now), _span(now - one.created_at)
         rows.append((one.id, one.thread, one.state, left, one.runtime, age, str(one.calls), one.image))
-    print_rows(names, rows, below=4)
+    out.print(Rows(names, rows))
 
 
 def _span(time: timedelta) -> str:

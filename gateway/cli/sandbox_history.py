@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.row_lines import print_rows
+from gateway.cli.rows import Rows
 from gateway.cli.terminal import DEFAULT_ADDRESS, EXIT_USAGE, Address, Json, Key, fail, out, print_json, run_client
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ def history(
 
 
 async def _follow(address: str, key: str, thread: str | None, after: int | None, *, as_json: bool) -> None:
-    from gateway.cli.printable import printable
     from gateway.client import Client
     from gateway.errors import Unavailable
+    from gateway.printable_text import printable
 
     last = after
     try:
@@ -79,7 +79,7 @@ async def _follow(address: str, key: str, thread: str | None, after: int | None,
 
 def _show(found: Sequence[SandboxTransition]) -> None:
     rows = [(_at(one), one.thread, one.sandbox_id, one.state, one.reason) for one in found]
-    print_rows(("at", "thread", "sandbox", "state", "reason"), rows, below=1)
+    out.print(Rows(("at", "thread", "sandbox", "state", "reason"), rows))
 
 
 def _at(one: SandboxTransition) -> str:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.row_lines import print_rows
+from gateway.cli.rows import Rows
 from gateway.cli.slow_work import SlowWork
-from gateway.cli.terminal import DEFAULT_ADDRESS, EXIT_USAGE, Address, Json, Key, err, fail, print_json
+from gateway.cli.terminal import DEFAULT_ADDRESS, EXIT_USAGE, Address, Json, Key, err, fail, out, print_json
 from gateway.cli.terminal import run_client as run
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def _show(found: Sequence[Snapshot]) -> None:
         size = f"{one.size_bytes / _MIB:.1f}"
         of = f"step {one.step}, {one.run_id}" if one.step else one.kind
         rows.append((one.id, one.thread, made, of, str(one.files), size, one.comment))
-    print_rows(("id", "thread", "made", "of", "files", "MiB", "comment"), rows, below=4)
+    out.print(Rows(("id", "thread", "made", "of", "files", "MiB", "comment"), rows))
 
 
 def _as_json(one: Snapshot) -> dict[str, Any]:

@@ -7,13 +7,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
-from gateway.cli.terminal import DEFAULT_ADDRESS, Address, Json, Key, listing, out, print_json, run_client
+from gateway.cli.terminal import DEFAULT_ADDRESS, Address, Json, Key, out, print_json, run_client
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from gateway.cli.rows import Rows
     from gateway.client import DiskStats, SandboxStats
 
 Thread = Annotated[str, typer.Option(help="Only that of this thread.")]
@@ -74,15 +72,14 @@ async def _watched(
             yield found
 
 
-def table(found: Sequence[SandboxStats]) -> Table:
+def table(found: Sequence[SandboxStats]) -> Rows:
     """Return a line for each sandbox, those that use most of the processors first."""
-    from gateway.cli.printable import printable
+    from gateway.cli.rows import Rows
 
     names = ("thread", "cpus", "cpu time", "memory", "pids", "workspace", "tmp", "calls")
-    shown = listing(*names, whole=names[1:])
-    for one in sorted(found, key=lambda one: (-(one.cpus or 0.0), one.thread)):
-        shown.add_row(
-            Text(printable(one.thread)),
+    rows = [
+        (
+            one.thread,
             _of(_number(one.cpus), None if one.cpus_limit is None else f"{one.cpus_limit:g}"),
             _UNKNOWN if one.cpu_s is None else f"{one.cpu_s:,.1f}s",
             _of(_size(one.memory_bytes), None if one.memory_limit_bytes is None else _size(one.memory_limit_bytes)),
@@ -91,7 +88,9 @@ def table(found: Sequence[SandboxStats]) -> Table:
             _disk(one.tmp),
             str(one.calls),
         )
-    return shown
+        for one in sorted(found, key=lambda one: (-(one.cpus or 0.0), one.thread))
+    ]
+    return Rows(names, rows)
 
 
 def _number(value: float | None) -> str:

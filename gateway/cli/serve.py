@@ -6,7 +6,7 @@ import asyncio
 import os
 import resource
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,7 +38,7 @@ def serve(
     ready_fd: Annotated[int, typer.Option(hidden=True)] = -1,
     as_json: Json = False,
 ) -> None:
-    """Run the gateway until SIGTERM or Ctrl-C: no new call is taken, those under way get drain_s to end.
+    """Run the gateway until SIGTERM, SIGHUP or Ctrl-C: no new call is taken, those under way get drain_s to end.
 
     Sandboxes are removed then or kept (sandbox.on_stop).
     """
@@ -127,6 +127,7 @@ async def _supervise(
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop_them)
+        _on_hang_up(lambda: None if stop.is_set() else stop_them())
         try:
             await workers.start()
             if not stop.is_set():
@@ -144,7 +145,9 @@ async def _answering(
     if ready_file is not None:
         await asyncio.to_thread(_write_atomically, ready_file, address)
     if as_json:
-        print_json({"address": address, "workers": workers, "metrics": list(metrics)})
+        from gateway.version import airlock_version
+
+        print_json({"address": address, "version": airlock_version(), "workers": workers, "metrics": list(metrics)})
         return
     from gateway.cli.serve_banner import banner
 
@@ -193,7 +196,14 @@ def _stop_on_signals(config: Config, *patient: signal.Signals) -> asyncio.Event:
         loop.add_signal_handler(number, begin_or_give_up)
     for number in patient:
         loop.add_signal_handler(number, begin)
+    _on_hang_up(begin)
     return stop
+
+
+def _on_hang_up(begin: Callable[[], None]) -> None:
+    """Stop in order when the terminal is closed, which may be told more than once; under nohup it is ignored."""
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, begin)
 
 
 def _give_up() -> None:

@@ -9,6 +9,7 @@ from rich.text import Text
 from gateway.config import Config
 from gateway.serving.listening import is_loopback
 from gateway.storage.connecting import shown
+from gateway.version import airlock_version
 
 _SHOWN = 6
 _NAME_CHARS = 11
@@ -16,11 +17,15 @@ _NAME_CHARS = 11
 
 def banner(config: Config, address: str, workers: int, metrics: Sequence[str]) -> Text:
     """Return the banner, whose lines nobody breaks; `metrics` are the addresses where the workers are scraped."""
-    lines = [Text.assemble(("airlock", "bold green"), " answers at ", (address, "bold"), "; Ctrl-C stops it")]
+    lines = [
+        Text.assemble(
+            ("airlock", "bold green"), f" {airlock_version()} answers at ", (address, "bold"), "; Ctrl-C stops it"
+        )
+    ]
     for name, value in (
         ("tenants", _few(list(config.tenants))),
         ("database", shown(config.resolved_database_url())),
-        ("engine", config.sandbox.engine_url or "DOCKER_HOST or the default socket"),
+        ("engine", _engine(config)),
         ("workers", str(workers)),
         ("transport", _transport(config, address)),
         ("metrics", _few(metrics)),
@@ -32,6 +37,12 @@ def banner(config: Config, address: str, workers: int, metrics: Sequence[str]) -
 def _few(names: Sequence[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"{', '.join(names[:_SHOWN])}{more}" if names else "off"
+
+
+def _engine(config: Config) -> str:
+    if config.sandbox.engine == "memory":
+        return "memory: commands run on this machine, unconfined"
+    return f"Docker at {config.sandbox.engine_url or 'DOCKER_HOST or the default socket'}"
 
 
 def _transport(config: Config, address: str) -> str:

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
+from gateway.cli.rows import Rows
 from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import DEFAULT_ADDRESS, EXIT_USAGE, Address, Json, Key, fail, out, print_json, run_client
 
@@ -32,10 +32,7 @@ def list_(*, address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = 
     if as_json:
         print_json([{"name": one.name, "policy_version": one.policy_version} for one in found])
         return
-    table = Table("name", "policy", box=None, header_style="bold")
-    for one in found:
-        table.add_row(one.name, one.policy_version)
-    out.print(table, markup=False)
+    out.print(Rows(("name", "policy"), [(one.name, one.policy_version) for one in found]))
 
 
 @app.command()
@@ -53,10 +50,7 @@ def show(name: Name, *, address: Address = DEFAULT_ADDRESS, key: Key = "", as_js
         print_json(asdict(found))
         return
     out.print(f"{found.name}: policy {found.policy_version or 'none'}", markup=False)
-    table = Table("table", "rows", box=None, header_style="bold")
-    for stored in sorted(found.stored):
-        table.add_row(stored, f"{found.stored[stored]:,}")
-    out.print(table, markup=False)
+    out.print(Rows(("table", "rows"), [(stored, f"{found.stored[stored]:,}") for stored in sorted(found.stored)]))
 
 
 @app.command()

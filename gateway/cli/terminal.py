@@ -1,28 +1,32 @@
 """What every subcommand shares: where output goes, the connection options, and how an error ends the process.
 
 Exit codes: 0 done, 1 done and the answer is bad news, 2 wrong usage or configuration, 3 the gateway refused or does
-not answer.
+not answer, 4 the model's answer was cut or is a refusal. `airlock exec` and `airlock tool call --check` exit as
+the command did, or as timeout(1) and shells do: 124 timed out, 125 not run or not ended by itself, 126 denied.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
-from rich.console import Console
+
+from gateway.cli.safe_console import SafeConsole, safe_json
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from gateway.errors import AirlockError, Unavailable
 
 EXIT_BAD_NEWS = 1
 EXIT_USAGE = 2
 EXIT_GATEWAY = 3
+EXIT_CUT_ANSWER = 4
+EXIT_TIMED_OUT = 124
+EXIT_NOT_RUN = 125
+EXIT_DENIED = 126
+EXIT_INTERRUPTED = 130
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Address = Annotated[
@@ -31,8 +35,8 @@ Address = Annotated[
 Key = Annotated[str, typer.Option("--key", envvar="AIRLOCK_API_KEY", help="API key.", show_default=False)]
 DEFAULT_ADDRESS = "127.0.0.1:7443"
 
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+out = SafeConsole(soft_wrap=True)
+err = SafeConsole(stderr=True, soft_wrap=True)
 T = TypeVar("T")
 # As grpc writes them: nothing listens there or answers, and the name stands for no address.
 _NO_CONNECTION = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
@@ -40,18 +44,8 @@ _NO_CONNECTION = ("failed to connect to all addresses", "errors resolving", "DNS
 
 def print_json(value: object) -> None:
     """Print one JSON document on one line."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.write(safe_json(value) + "\n")
     sys.stdout.flush()
-
-
-def listing(*columns: str, whole: Collection[str]) -> Table:
-    """Return an empty table. A narrow terminal folds its columns, but for those of `whole`, which are to be copied."""
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold")
-    for name in columns:
-        table.add_column(name, no_wrap=name in whole, overflow="fold")
-    return table
 
 
 def fail(

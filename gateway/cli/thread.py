@@ -17,7 +17,6 @@ from gateway.cli.terminal import (
     Json,
     Key,
     fail,
-    listing,
     out,
     print_json,
     run_client,
@@ -63,15 +62,12 @@ def list_(
     if not found:
         out.print("no threads")
         return
-    from rich.text import Text
-
     from gateway.cli.printable import one_line
+    from gateway.cli.rows import Rows
 
-    table = listing("thread", "made", "run under way", whole=("made", "run under way"))
-    for one in found:
-        made = one.created_at.astimezone().strftime("%Y-%m-%d %H:%M")
-        table.add_row(Text(one_line(one.name, 256)), made, one.run_id)
-    out.print(table)
+    times = [one.created_at.astimezone().strftime("%Y-%m-%d %H:%M") for one in found]
+    rows = [(one_line(one.name, 256), made, one.run_id) for one, made in zip(found, times, strict=True)]
+    out.print(Rows(("thread", "made", "run under way"), rows))
 
 
 @app.command()
@@ -145,7 +141,8 @@ def delete(
 
 
 def _say(message: ThreadMessage) -> None:
-    from gateway.cli.printable import one_line, printable
+    from gateway.cli.printable import one_line
+    from gateway.printable_text import printable
 
     out.print(f"{message.position} {message.role}", style="bold", markup=False)
     if message.content:

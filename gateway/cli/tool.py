@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gateway.cli.safe_console import SafeBytes
 from gateway.cli.terminal import (
     DEFAULT_ADDRESS,
+    EXIT_DENIED,
+    EXIT_INTERRUPTED,
+    EXIT_NOT_RUN,
+    EXIT_TIMED_OUT,
     EXIT_USAGE,
     Address,
     Json,
     Key,
     err,
     fail,
-    listing,
     out,
     print_json,
     run_client,
@@ -45,12 +49,14 @@ def list_(*, address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = 
     if as_json:
         print_json([asdict(tool) for tool in tools])
         return
-    table = listing("tool", "arguments", "what it does", whole=("tool",))
+    from gateway.cli.rows import Rows
+
+    rows = []
     for tool in tools:
         required = set(tool.parameters.get("required", ()))
         names = [name if name in required else f"[{name}]" for name in tool.parameters.get("properties", {})]
-        table.add_row(tool.name, ", ".join(names).replace("[", r"\["), tool.description)
-    out.print(table)
+        rows.append((tool.name, ", ".join(names), tool.description))
+    out.print(Rows(("tool", "arguments", "what it does"), rows))
 
 
 @app.command()
@@ -59,17 +65,24 @@ def call(
     arguments: Annotated[str, typer.Argument(metavar="ARGS", help="Arguments as a JSON object.")] = "{}",
     *,
     thread: Annotated[str, typer.Option(help="Thread whose sandbox runs it.")] = "default",
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with the command's code; 126 denied, 124 timed out, 125 other errors.")
+    ] = False,
     address: Address = DEFAULT_ADDRESS,
     key: Key = "",
     as_json: Json = False,
 ) -> None:
-    """Call a tool and print its result. The exit code is 0 when there is a result, whatever it says."""
+    """Call a tool and print its result: its bytes as they are, or on a terminal without control characters.
+
+    Without --check the exit code is 0 when there is a result, whatever it says.
+    """
+    wrong = EXIT_NOT_RUN if check else EXIT_USAGE
     try:
         parsed = json.loads(arguments)
     except ValueError as error:
-        fail(f"ARGS is not JSON: {error}", EXIT_USAGE, as_json=as_json)
+        fail(f"ARGS is not JSON: {error}", wrong, as_json=as_json)
     if not isinstance(parsed, dict):
-        fail('ARGS: a JSON object is expected, such as \'{"path": "/workspace"}\'', EXIT_USAGE, as_json=as_json)
+        fail('ARGS: a JSON object is expected, such as \'{"path": "/workspace"}\'', wrong, as_json=as_json)
 
     async def work() -> ToolResult:
         from gateway.client import Client
@@ -81,16 +94,40 @@ def call(
                 return await airlock.call_tool(name, parsed, thread=thread, on_output=live.add)
 
     live = None if as_json or not out.is_terminal else _live_output()
-    result = run_client(work(), as_json=as_json)
+    try:
+        result = run_client(work(), as_json=as_json)
+    except typer.Exit as ended:
+        if not check or ended.exit_code == EXIT_INTERRUPTED:
+            raise
+        raise typer.Exit(EXIT_NOT_RUN) from None  # not with what the command might have exited with
     if as_json:
         print_json(_as_json(result))
-        return
-    from gateway.cli.printable import printable
+    else:
+        _show(result, live)
+    if check:
+        raise typer.Exit(_exit_code(result))
 
+
+def _exit_code(result: ToolResult) -> int:
+    """Return what --check exits with."""
+    if result.exit_code is not None:
+        return result.exit_code
+    if result.verdict == "deny":
+        return EXIT_DENIED
+    if result.outcome == "timed_out":
+        return EXIT_TIMED_OUT
+    return EXIT_NOT_RUN if result.is_error or result.verdict != "allow" else 0
+
+
+def _show(result: ToolResult, live: LiveOutput | None) -> None:
     if live is None or not live.showed(result):
-        out.print(printable(result.content), markup=False)
+        content = SafeBytes()
+        content.write(result.content_bytes)
+        if not result.content_bytes.endswith(b"\n"):
+            content.write(b"\n")
+        content.end()
     if result.note:
-        out.print(printable(result.note), style="yellow", markup=False)
+        out.print(result.note, style="yellow")
     style = "red" if result.is_error else "dim"
     ended = result.outcome if result.exit_code is None else f"{result.outcome} {result.exit_code}"
     err.print(f"{result.verdict} by {result.rule} · {ended} · {result.duration_ms:.1f} ms", style=style, markup=False)

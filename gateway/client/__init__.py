@@ -18,6 +18,7 @@ from gateway.client.approvals import Approval, Grant
 from gateway.client.audit import AuditQuery
 from gateway.client.client import Client, Evicted, Tool, ToolResult
 from gateway.client.files import FileEntry, FileKind
+from gateway.client.input import Input
 from gateway.client.processes import Process, Processes, ProcessOutput
 from gateway.client.programs import ProgramResult
 from gateway.client.retry import Retry
@@ -28,12 +29,12 @@ from gateway.client.sandboxes import Sandbox
 from gateway.client.snapshots import Fork, Snapshot
 from gateway.client.threads import Thread, ThreadMessage
 from gateway.client.tls import Tls
-from gateway.client.wire import Input
 from gateway.errors import (
     AirlockError,
     AlreadyResolved,
     ApprovalPending,
     Cancelled,
+    ClientClosed,
     Conflict,
     DeadlineExceeded,
     EditRefused,
@@ -64,6 +65,7 @@ from gateway.errors import (
     Unauthenticated,
     Unavailable,
     WorkspaceNotSaved,
+    WrongEventLoop,
 )
 
 __all__ = [
@@ -75,6 +77,7 @@ __all__ = [
     "AuditRecord",
     "Cancelled",
     "Client",
+    "ClientClosed",
     "Conflict",
     "DeadlineExceeded",
     "DiskStats",
@@ -130,4 +133,5 @@ __all__ = [
     "Unauthenticated",
     "Unavailable",
     "WorkspaceNotSaved",
+    "WrongEventLoop",
 ]

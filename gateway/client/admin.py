@@ -94,9 +94,9 @@ class PolicyChange:
 class AdminCalls(Wire):
     """The calls of AdminService. ScopeMissing where the key is not an operator's."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._admin: Any = grpc_pb.AdminServiceStub(self._channel)
+    @property
+    def _admin(self) -> Any:
+        return self._stub(grpc_pb.AdminServiceStub)
 
     async def tenants(self) -> AsyncIterator[TenantInfo]:
         """Yield the tenants of the configuration, by name."""

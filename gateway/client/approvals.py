@@ -84,9 +84,9 @@ class ApprovalCalls(Wire):
     ScopeMissing where the key is not an approver's, AlreadyResolved where somebody answered first.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._approvals: Any = grpc_pb.ApprovalServiceStub(self._channel)
+    @property
+    def _approvals(self) -> Any:
+        return self._stub(grpc_pb.ApprovalServiceStub)
 
     async def approvals(
         self, *, status: ApprovalStatus | None = None, thread: str = "", run_id: str = "", limit: int = 50

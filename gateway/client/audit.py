@@ -56,7 +56,7 @@ class AuditCalls(Wire):
                 page_size=min(_PAGE_LIMIT, limit - len(found)),
                 page_token=token,
             )
-            page = await self._unary(self._audit_stub().QueryAudit, request, safe=True)
+            page = await self._unary(self._audit.QueryAudit, request, safe=True)
             found += [_record(one) for one in page.records]
             token = page.next_page_token
             if not token:
@@ -87,7 +87,7 @@ class AuditCalls(Wire):
                 pb.TailAuditRequest, tenant=tenant, filter=wanted, from_sequence=from_sequence, follow=follow
             )
 
-        tail = self._audit_stub().TailAudit
+        tail = self._audit.TailAudit
         answers = self._resumed(tail, request_now) if resume else self._stream(tail, request_now(), safe=True)
         async for said in answers:
             yield _record(said.record)
@@ -97,7 +97,7 @@ class AuditCalls(Wire):
         """Have the chain computed again. `known` is the sequence number and digest of a record, noted earlier."""
         sequence, digest = known or (0, "")
         request = message(pb.VerifyAuditRequest, tenant=tenant, known_sequence=sequence, known_digest=digest)
-        said = await self._unary(self._audit_stub().VerifyAudit, request, safe=True)
+        said = await self._unary(self._audit.VerifyAudit, request, safe=True)
         return ChainReport(
             records=said.records,
             first_sequence=said.first_sequence,
@@ -107,8 +107,9 @@ class AuditCalls(Wire):
             problem=said.problem or ("" if said.whole else "changed"),
         )
 
-    def _audit_stub(self) -> Any:
-        return grpc_pb.AuditServiceStub(self._channel)
+    @property
+    def _audit(self) -> Any:
+        return self._stub(grpc_pb.AuditServiceStub)
 
 
 def _filter(query: AuditQuery) -> pb.AuditFilter:

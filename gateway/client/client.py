@@ -7,7 +7,7 @@ import contextlib
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +17,11 @@ from gateway.client.audit import AuditCalls
 from gateway.client.files import FileCalls
 from gateway.client.processes import ProcessCalls
 from gateway.client.programs import ProgramCalls
-from gateway.client.retry import DEFAULT_RETRY, Retry
 from gateway.client.runs import RunCalls, word
 from gateway.client.sandboxes import SandboxCalls
 from gateway.client.snapshots import SnapshotCalls
 from gateway.client.threads import ThreadCalls
-from gateway.client.tls import Tls
-from gateway.client.wire import Secret, message, pause
+from gateway.client.wire import OfCaller, OnOutput, give, message, pause
 from gateway.errors import (
     AirlockError,
     InProgress,
@@ -34,7 +32,6 @@ from gateway.errors import (
 )
 from gateway.v1 import tool_service_pb2, tool_service_pb2_grpc
 
-OnOutput = Callable[[str, bytes], None]
 _CANCEL_S = 2.0
 
 
@@ -113,17 +110,16 @@ class Client(
     SnapshotCalls,
     AdminCalls,
 ):
-    """A connection to a gateway; use it as an async context manager.
+    """A connection to a gateway; use it as an async context manager, or `aclose()` it.
 
+    It can be made anywhere, and belongs to the event loop that enters or first uses it: WrongEventLoop in another.
     `api_key` is a key, or a function that returns a token that is good now; empty where a certificate says who calls.
     What is safe is tried again, and streams of runs are resumed, as `retry` says; None means never.
     """
 
-    def __init__(
-        self, address: str, api_key: Secret = "", *, tls: Tls | None = None, retry: Retry | None = DEFAULT_RETRY
-    ) -> None:
-        super().__init__(address, api_key, tls=tls, retry=retry)
-        self._tools: Any = tool_service_pb2_grpc.ToolServiceStub(self._channel)
+    @property
+    def _tools(self) -> Any:
+        return self._stub(tool_service_pb2_grpc.ToolServiceStub)
 
     async def list_tools(self) -> Sequence[Tool]:
         """Return the tools and their schemas."""
@@ -142,7 +138,8 @@ class Client(
     ) -> ToolResult:
         """Run one tool call; cancelling the await kills what it started.
 
-        `on_output` gets (stream, bytes) as output arrives. `timeout_s` is for all attempts together: the call runs
+        `on_output`, a function or a coroutine function, gets (stream, bytes) as output arrives; what it raises ends the
+        call. `timeout_s` is for all attempts together: the call runs
         once, however often a broken connection makes the client ask. With a `request_id` of your own you may ask again
         yourself, and get the same result; one whose gateway was lost meanwhile has the outcome interrupted. Raises
         InvalidArgument, RequestIdReused, QuotaExceeded, Overloaded, DeadlineExceeded, Unavailable.
@@ -160,7 +157,12 @@ class Client(
                 response = await self._unary(self._tools.CallTool, request, timeout_s, safe=True)
                 return _result(response.result)
             return await self._streamed_call(request, on_output, timeout_s)
-        except asyncio.CancelledError:
+        except AirlockError:
+            raise
+        except OfCaller as caller:
+            await self._cancel_call(id_)
+            raise caller.error from None
+        except BaseException:  # a cancelled await, or an exit that `on_output` raised
             await self._cancel_call(id_)
             raise
 
@@ -176,15 +178,16 @@ class Client(
         while True:
             left_s = None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0)
             try:
-                async for said in self._stream(self._tools.StreamToolCall, streamed, left_s):
+                answers = self._stream(self._tools.StreamToolCall, streamed, left_s)
+                async for said in answers:
                     if said.WhichOneof("event") == "result":
                         result = _result(said.result)
                         if broken:
-                            _tell_rest(result, told, on_output)
+                            await _give_rest(result, told, on_output)
                         return result
                     stream = "stderr" if said.output.stderr else "stdout"
                     told[stream] += len(said.output.data)
-                    on_output(stream, said.output.data)
+                    await give(on_output, stream, said.output.data)
             except (Unavailable, Overloaded, InProgress) as error:
                 await pause(attempts.pause_s(error), deadline_s, error)
                 broken = True
@@ -198,13 +201,13 @@ class Client(
             await asyncio.shield(self._unary(self._tools.CancelToolCall, request, _CANCEL_S))
 
 
-def _tell_rest(result: ToolResult, told: Mapping[str, int], on_output: OnOutput) -> None:
-    """Tell what the stream that broke did not; of an evicted result the file has it."""
+async def _give_rest(result: ToolResult, told: Mapping[str, int], on_output: OnOutput) -> None:
+    """Give what the stream that broke did not; of an evicted result the file has it."""
     if result.evicted is not None:
         return
     for stream, whole in (("stdout", result.stdout_bytes), ("stderr", result.stderr_bytes)):
         if len(whole) > told[stream]:
-            on_output(stream, whole[told[stream] :])
+            await give(on_output, stream, whole[told[stream] :])
 
 
 def _as_json(arguments: Mapping[str, Any]) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
-import grpc.aio
-
-from gateway.client.wire import Input, Wire, check_input, message, pause, pieces, raise_error
+from gateway.client.input import Input, Source
+from gateway.client.request_stream import RequestStream
+from gateway.client.wire import Wire, message, pause
 from gateway.errors import InvalidArgument, Overloaded, Unavailable
 from gateway.v1 import workspace_service_pb2 as pb
 from gateway.v1 import workspace_service_pb2_grpc as grpc_pb
@@ -41,42 +40,39 @@ class FileCalls(Wire):
     Unavailable.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._workspaces: Any = grpc_pb.WorkspaceServiceStub(self._channel)
+    @property
+    def _workspaces(self) -> Any:
+        return self._stub(grpc_pb.WorkspaceServiceStub)
 
     async def write_file(self, thread: str, path: str, data: Input) -> int:
         """Replace a file atomically and return its size in bytes; a source that raises leaves the old file.
 
-        Bytes are sent again where the connection breaks, which leaves the same file; a source that was read cannot be.
-        Raises IsADirectory, NoSpace.
+        `data` is bytes, a Path or an open binary file of this machine, or an asynchronous iterator of bytes. Where the
+        connection breaks it is sent again, which leaves the same file; an iterator, or a file that cannot seek, cannot
+        be read again. Raises IsADirectory, NoSpace, and OSError for a local file that cannot be read.
         """
-        check_input(data)
+        source = Source(data)
         attempts = self._attempts()
         while True:
             try:
-                return await self._written(thread, path, data)
+                return await self._written(thread, path, source)
             except (Unavailable, Overloaded) as error:
-                again = isinstance(data, bytes | bytearray | memoryview)
-                await pause(attempts.pause_s(error) if again else None, None, error)
+                await pause(attempts.pause_s(error) if source.repeatable else None, None, error)
 
-    async def _written(self, thread: str, path: str, data: Input) -> int:
+    async def _written(self, thread: str, path: str, source: Source) -> int:
         opening = message(pb.WriteFileRequest, thread=thread, path=path)
-        call = self._open(self._workspaces.WriteFile)
-        try:
-            try:
-                await call.write(opening)
-                async for piece in pieces(data):
-                    await call.write(pb.WriteFileRequest(data=piece))
-                await call.write(pb.WriteFileRequest(end=True))
-                await call.done_writing()
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                pass  # the call is over, and what it says of that here is not why; its status does
-            return int((await call).size_bytes)
-        except grpc.aio.AioRpcError as error:
-            raise_error(error)
-        finally:
-            call.cancel()  # one that is over does not mind
+
+        async def requests() -> AsyncGenerator[pb.WriteFileRequest]:
+            async with source.reading() as pieces:
+                yield opening
+                async for piece in pieces:
+                    yield pb.WriteFileRequest(data=piece)
+                yield pb.WriteFileRequest(end=True)
+
+        with self._translated():
+            call = self._open(self._workspaces.WriteFile)
+            async with RequestStream(call, requests()):
+                return int((await call).size_bytes)
 
     async def read_file(self, thread: str, path: str, *, offset: int = 0, limit_bytes: int | None = None) -> bytes:
         """Return a file's bytes: from `offset` on, `limit_bytes` at most. Past its end there are none.

@@ -80,9 +80,9 @@ class ProcessOutput:
 class ProcessCalls(Wire):
     """The calls about background processes; a refusal by policy is PermissionDenied."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._processes: Any = grpc_pb.ProcessServiceStub(self._channel)
+    @property
+    def _processes(self) -> Any:
+        return self._stub(grpc_pb.ProcessServiceStub)
 
     async def start_process(
         self,

@@ -5,17 +5,15 @@ result = await airlock.run_program(["wc", "-c"], thread="t1", stdin=data)
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import math
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
-import grpc.aio
-
-from gateway.client.wire import Input, Wire, check_input, message, pause, pieces, raise_error
+from gateway.client.input import Input, Source
+from gateway.client.request_stream import RequestStream
+from gateway.client.wire import OfCaller, OnOutput, Wire, give, message, pause
 from gateway.errors import InProgress, Internal, InvalidArgument, Overloaded, Unavailable
 from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc as grpc_pb
@@ -23,9 +21,6 @@ from gateway.v1 import process_service_pb2_grpc as grpc_pb
 # What is collected in this process' memory, where nothing else was asked for.
 _COLLECTED_LIMIT_BYTES = 64 * 1024 * 1024
 _MS_LIMIT = 2**32 - 1
-
-OnProgramOutput = Callable[[str, bytes], Awaitable[None] | None]
-"""Gets "stdout" or "stderr", and bytes in order of arrival; while it is awaited, the program is held back."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +62,9 @@ class ProgramResult:
 class ProgramCalls(Wire):
     """The call of ProcessService that runs a program to its end; a refusal by policy is PermissionDenied."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._programs: Any = grpc_pb.ProcessServiceStub(self._channel)
+    @property
+    def _programs(self) -> Any:
+        return self._stub(grpc_pb.ProcessServiceStub)
 
     async def run_program(
         self,
@@ -81,7 +76,7 @@ class ProgramCalls(Wire):
         env: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
         output_limit_bytes: int | None = None,
-        on_output: OnProgramOutput | None = None,
+        on_output: OnOutput | None = None,
         request_id: str = "",
     ) -> ProgramResult:
         """Run a program to its end; cancelling the await kills everything it started.
@@ -96,8 +91,7 @@ class ProgramCalls(Wire):
         """
         if output_limit_bytes is None and on_output is None:
             output_limit_bytes = _COLLECTED_LIMIT_BYTES
-        if stdin is not None:
-            check_input(stdin)
+        source = None if stdin is None else Source(stdin)
         opening = message(
             pb.RunProgram,
             program=program_message(thread, argv, cwd, env),
@@ -114,10 +108,13 @@ class ProgramCalls(Wire):
             came_bytes += len(data)
             if on_output is None:
                 collected[stream] += data
-            elif inspect.isawaitable(taken := on_output(stream, data)):
-                await taken
+            else:
+                await give(on_output, stream, data)
 
-        end = await self._ran(opening, stdin, take)
+        try:
+            end = await self._ran(opening, source, take)
+        except OfCaller as caller:
+            raise caller.error from None
         if end.repeated and not request_id:
             _check_whole(end, came_bytes)
         return ProgramResult(
@@ -136,79 +133,43 @@ class ProgramCalls(Wire):
         )
 
     async def _ran(
-        self, opening: pb.RunProgram, stdin: Input | None, take: Callable[[str, bytes], Awaitable[None]]
+        self, opening: pb.RunProgram, stdin: Source | None, take: Callable[[str, bytes], Awaitable[None]]
     ) -> pb.ProgramEnd:
         """Run a program, however often the connection breaks, and return its end."""
         attempts = self._attempts()
-        again = stdin is None or isinstance(stdin, bytes | bytearray | memoryview)
+        again = stdin is None or stdin.repeatable
         while True:
             try:
-                async with _Running(self._open(self._programs.RunProgram), opening, stdin) as running:
-                    async for stream, data in running.output():
-                        await take(stream, data)
-                return running.end
+                return await self._ran_once(opening, stdin, take)
             except (Unavailable, Overloaded, InProgress) as error:
                 await pause(attempts.pause_s(error) if again else None, None, error)
 
+    async def _ran_once(
+        self, opening: pb.RunProgram, stdin: Source | None, take: Callable[[str, bytes], Awaitable[None]]
+    ) -> pb.ProgramEnd:
+        """Run a program and return its end; leaving ends the program."""
+        with self._translated():
+            call = self._open(self._programs.RunProgram)
+            async with RequestStream(call, _requests(opening, stdin)):
+                async for said in call:
+                    kind = said.WhichOneof("response")
+                    if kind == "end":
+                        end: pb.ProgramEnd = said.end
+                        return end
+                    await take(kind, getattr(said, kind))
+        raise Internal("the stream ended without a result")
 
-class _Running:
-    """One RunProgram call: input goes out beside the output that comes in. Leaving it ends the program."""
 
-    def __init__(self, call: Any, opening: pb.RunProgram, stdin: Input | None) -> None:
-        self._call = call
-        self._opening = opening
-        self._stdin = stdin
-        self._failure: Exception | None = None
-        self._end: pb.ProgramEnd | None = None
-        self._feeding: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Self:
-        self._feeding = asyncio.create_task(self._feed())
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        self._call.cancel()
-        if self._feeding is not None:
-            self._feeding.cancel()
-            await asyncio.gather(self._feeding, return_exceptions=True)
-
-    @property
-    def end(self) -> pb.ProgramEnd:
-        """How the program ended."""
-        if self._end is None:
-            raise Internal("the stream ended without a result")
-        return self._end
-
-    async def output(self) -> AsyncIterator[tuple[str, bytes]]:
-        """Yield output in order of arrival."""
-        try:
-            async for said in self._call:
-                kind = said.WhichOneof("response")
-                if kind == "end":
-                    self._end = said.end
-                    return
-                yield kind, getattr(said, kind)
-        except grpc.aio.AioRpcError as error:
-            raise_error(error)
-        except asyncio.CancelledError:
-            if self._failure is None:
-                raise
-            raise self._failure from None  # the caller's own input failed, and _feed took the call back
-
-    async def _feed(self) -> None:
-        """Send the program, then its input."""
-        try:
-            await self._call.write(pb.RunProgramRequest(run=self._opening))
-            if self._stdin is not None:
-                async for piece in pieces(self._stdin):
-                    await self._call.write(pb.RunProgramRequest(stdin=piece))
-                await self._call.write(pb.RunProgramRequest(end=True))
-            await self._call.done_writing()
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            return  # the call is over; its status says why
-        except Exception as error:  # whatever the caller's input raises, for the caller to see
-            self._failure = error
-            self._call.cancel()
+async def _requests(opening: pb.RunProgram, stdin: Source | None) -> AsyncGenerator[pb.RunProgramRequest]:
+    """Yield the program, then its input."""
+    if stdin is None:
+        yield pb.RunProgramRequest(run=opening)
+        return
+    async with stdin.reading() as pieces:
+        yield pb.RunProgramRequest(run=opening)
+        async for piece in pieces:
+            yield pb.RunProgramRequest(stdin=piece)
+        yield pb.RunProgramRequest(end=True)
 
 
 def _check_whole(end: pb.ProgramEnd, came_bytes: int) -> None:

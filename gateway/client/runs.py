@@ -56,9 +56,9 @@ class Run:
 class RunCalls(Wire):
     """The calls of RunService. ScopeMissing where the key is not for runs; NotFound also for another tenant's."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._runs: Any = grpc_pb.RunServiceStub(self._channel)
+    @property
+    def _runs(self) -> Any:
+        return self._stub(grpc_pb.RunServiceStub)
 
     async def start_run(
         self, task: str, *, thread: str = "", agent: str = "", policy_mode: PolicyMode = "pin", request_id: str = ""

@@ -46,9 +46,9 @@ class Sandbox:
 class SandboxCalls(Wire):
     """The calls of SandboxService."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._sandboxes: Any = grpc_pb.SandboxServiceStub(self._channel)
+    @property
+    def _sandboxes(self) -> Any:
+        return self._stub(grpc_pb.SandboxServiceStub)
 
     async def sandboxes(self, *, runtime: str = "", image: str = "", state: str = "") -> AsyncIterator[Sandbox]:
         """Yield the tenant's sandboxes, running, stopped or being made, by id, a page at a time as it is asked for.

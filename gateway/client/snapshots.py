@@ -55,9 +55,9 @@ class Fork:
 class SnapshotCalls(Wire):
     """The calls of SandboxService that are about snapshots."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._snapshots: Any = grpc_pb.SandboxServiceStub(self._channel)
+    @property
+    def _snapshots(self) -> Any:
+        return self._stub(grpc_pb.SandboxServiceStub)
 
     async def create_snapshot(self, thread: str, *, comment: str = "", request_id: str = "") -> Snapshot:
         """Keep the files of a thread as they are now; once, however often a broken connection makes the client ask.

@@ -45,9 +45,9 @@ class ThreadMessage:
 class ThreadCalls(Wire):
     """The calls of ThreadService. ScopeMissing where the key is not for runs; NotFound also for another tenant's."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._threads: Any = grpc_pb.ThreadServiceStub(self._channel)
+    @property
+    def _threads(self) -> Any:
+        return self._stub(grpc_pb.ThreadServiceStub)
 
     async def list_threads(self, *, prefix: str = "") -> AsyncIterator[Thread]:
         """Yield threads, the newest first, a page at a time as they are asked for; `prefix` is of their names."""

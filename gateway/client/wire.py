@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import inspect
 import re
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn, Self, TypeVar
 
 import grpc
@@ -14,10 +16,12 @@ from google.protobuf.any_pb2 import Any as Packed
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from gateway.client.connection import CLOSED, Connection
 from gateway.client.retry import DEFAULT_RETRY, Attempts, Retry, RetryBudget
 from gateway.client.tls import AMBIENT, Tls
 from gateway.errors import (
     AirlockError,
+    ClientClosed,
     DeadlineExceeded,
     InProgress,
     InvalidArgument,
@@ -31,7 +35,6 @@ from gateway.errors import (
 )
 from gateway.telemetry.client_span import calling, with_trace
 
-_CHUNK_BYTES = 512 * 1024
 _ANSWER_LIMIT_BYTES = 64 * 1024 * 1024
 # A gateway that is back is found within seconds; grpc itself would come to wait for two minutes.
 _RECONNECT_LIMIT_MS = 5000
@@ -66,24 +69,43 @@ _BY_CODE: Mapping[grpc.StatusCode, type[AirlockError]] = {
     grpc.StatusCode.CANCELLED: Unavailable
 }
 
+# What grpc.aio makes of a call that ended while it was writing; RequestStream avoids it unless there are interceptors.
+_LOST_STATUS = "Internal error from Core"
 # As grpc writes them: "Received message larger than max (5000064 vs. 4194304)".
 _SIZES = re.compile(r"\((\d+) vs\. (\d+)\)")
 _TIMEOUT_LIMIT_S = 366 * 86_400.0
 _Message = TypeVar("_Message")
 
-Input = bytes | bytearray | memoryview | AsyncIterable[bytes]
-"""What a stream is fed with: all of it, or pieces of any size as they come."""
-
-
 Secret = str | Callable[[], str]
 """An API key or a token; or what returns one that is good now, and does not wait."""
+
+
+OnOutput = Callable[[str, bytes], Awaitable[None] | None]
+"""Gets "stdout" or "stderr", and bytes in order of arrival; a program waits until it returns, a tool call does not."""
+
+
+class OfCaller(Exception):
+    """Carries what the caller's own `on_output` raised past the handlers of the client's own errors."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+async def give(on_output: OnOutput, stream: str, data: bytes) -> None:
+    """Call a function, or a coroutine function, with output. Raises OfCaller."""
+    try:
+        if inspect.isawaitable(taken := on_output(stream, data)):
+            await taken
+    except Exception as error:
+        raise OfCaller(error) from error
 
 
 class Wire:
     """A connection to a gateway; an async context manager."""
 
     def __init__(
-        self, address: str, api_key: Secret, *, tls: Tls | None = None, retry: Retry | None = DEFAULT_RETRY
+        self, address: str, api_key: Secret = "", *, tls: Tls | None = None, retry: Retry | None = DEFAULT_RETRY
     ) -> None:
         """Take where the gateway is and who calls; `retry` says how what is safe is tried again, None never."""
         self._retry = retry
@@ -93,10 +115,20 @@ class Wire:
             _check_secret(api_key)
         tls = tls or AMBIENT.get()
         if tls is None:
-            self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+            self._connection = Connection(address, None, _OPTIONS)
         else:
-            options = (*_OPTIONS, *tls.options())
-            self._channel = grpc.aio.secure_channel(address, tls.credentials(), options=options)
+            self._connection = Connection(address, tls.credentials(), (*_OPTIONS, *tls.options()))
+        self._stubs: dict[Callable[[Any], Any], Any] = {}
+
+    @property
+    def _channel(self) -> Any:
+        return self._connection.channel()
+
+    def _stub(self, kind: Callable[[Any], Any]) -> Any:
+        channel = self._channel  # raises where it cannot be used, also where the stub is there
+        if kind not in self._stubs:
+            self._stubs[kind] = kind(channel)
+        return self._stubs[kind]
 
     @property
     def _metadata(self) -> tuple[tuple[str, str], ...]:
@@ -105,37 +137,36 @@ class Wire:
         return (("authorization", f"Bearer {secret}"),) if secret else ()
 
     async def __aenter__(self) -> Self:
-        """Return the client; it connects on the first call."""
+        """Bind the client to this event loop; it connects on the first call. Raises ClientClosed, WrongEventLoop."""
+        self._connection.channel()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         """Close the connection."""
-        await self._channel.close(None)
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connection; calls under way end with ClientClosed. Closing again does nothing."""
+        await self._connection.aclose()
 
     async def _unary(self, method: Any, request: Any, timeout_s: float | None = None, *, safe: bool = False) -> Any:
         """Return the answer of a call. One that is `safe` is tried again; `timeout_s` is for all attempts together."""
         _check_timeout(timeout_s)
         attempts = Attempts(self._retry if safe else None, budget=self._budget)
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        try:
-            while True:
-                left_s = None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0)
-                try:
-                    return await self._once(method, request, left_s)
-                except (Unavailable, Overloaded, InProgress) as error:
-                    await pause(attempts.pause_s(error), deadline_s, error)
-        except grpc.aio.UsageError as error:
-            raise _closed(error) from error
+        while True:
+            left_s = None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0)
+            try:
+                return await self._once(method, request, left_s)
+            except (Unavailable, Overloaded, InProgress) as error:
+                await pause(attempts.pause_s(error), deadline_s, error)
 
     def _attempts(self) -> Attempts:
         return Attempts(self._retry, budget=self._budget)
 
     async def _once(self, method: Any, request: Any, timeout_s: float | None) -> Any:
-        try:
-            with calling(method, self._metadata) as metadata:
-                answer = await method(request, metadata=metadata, timeout=timeout_s)
-        except grpc.aio.AioRpcError as error:
-            raise_error(error)
+        with self._translated(), calling(method, self._metadata) as metadata:
+            answer = await method(request, metadata=metadata, timeout=timeout_s)
         self._budget.succeeded()
         return answer
 
@@ -155,16 +186,14 @@ class Wire:
         while True:
             left_s = None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0)
             try:
-                async for answer in method(request, metadata=with_trace(self._metadata), timeout=left_s):
-                    begun = True
-                    yield answer
-            except grpc.aio.AioRpcError as failed:
-                error = error_of(failed)
+                with self._translated():
+                    async for answer in method(request, metadata=with_trace(self._metadata), timeout=left_s):
+                        begun = True
+                        yield answer
+            except AirlockError as error:
                 if begun:
-                    raise error from failed
+                    raise
                 await pause(attempts.pause_s(error), deadline_s, error)
-            except grpc.aio.UsageError as failed:
-                raise _closed(failed) from failed
             else:
                 return
 
@@ -191,10 +220,23 @@ class Wire:
 
     def _open(self, method: Any) -> Any:
         """Return a call whose messages are sent one by one."""
+        return method(metadata=with_trace(self._metadata))
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Raise the errors of gateway.errors for those of grpc."""
         try:
-            return method(metadata=with_trace(self._metadata))
-        except grpc.aio.UsageError as error:
-            raise _closed(error) from error
+            yield
+        except grpc.aio.AioRpcError as error:
+            raise_error(error)
+        except grpc.aio.UsageError as error:  # the channel is closed
+            raise ClientClosed(CLOSED) from error
+        except asyncio.CancelledError as error:
+            # Closing the channel cancels its calls, and that is no cancellation of the task that waits for one.
+            task = asyncio.current_task()
+            if not self._connection.closed or (task is not None and task.cancelling()):
+                raise
+            raise ClientClosed("this client was closed while the call was under way") from error
 
 
 def _check_secret(secret: str) -> str:
@@ -211,34 +253,9 @@ def message(kind: Callable[..., _Message], **fields: Any) -> _Message:
         raise InvalidArgument(f"what was given is not what a field takes: {error}") from error
 
 
-def check_input(data: object) -> None:
-    """Raise InvalidArgument for what no stream can be fed with."""
-    if not isinstance(data, bytes | bytearray | memoryview | AsyncIterable):
-        raise InvalidArgument(
-            f"input is bytes, or an asynchronous iterator of bytes, not {type(data).__name__}; encode a text first"
-        )
-
-
-async def pieces(data: Input) -> AsyncIterator[bytes]:
-    """Yield input in pieces that a message takes."""
-    check_input(data)
-    if isinstance(data, AsyncIterable):
-        async for chunk in data:
-            async for piece in pieces(chunk):
-                yield piece
-        return
-    whole = bytes(data)
-    for at in range(0, len(whole), _CHUNK_BYTES):
-        yield whole[at : at + _CHUNK_BYTES]
-
-
 def _check_timeout(timeout_s: float | None) -> None:
     if timeout_s is not None and not 0 <= timeout_s <= _TIMEOUT_LIMIT_S:  # NaN too
         raise InvalidArgument(f"timeout_s {timeout_s!r}: 0 to {_TIMEOUT_LIMIT_S:.0f} s; leave it out for none")
-
-
-def _closed(error: Exception) -> Unavailable:
-    return Unavailable(f"this client was closed; make another ({error})")
 
 
 def raise_error(error: grpc.aio.AioRpcError) -> NoReturn:
@@ -259,6 +276,8 @@ def error_of(error: grpc.aio.AioRpcError) -> AirlockError:
                 return kind(said, _retry_after_s(details), **dict(info.metadata))
             made = kind(said, **dict(info.metadata))
             return made.of_fields(_violations(details)) if isinstance(made, InvalidArgument) else made
+    if error.code() is grpc.StatusCode.INTERNAL and said == _LOST_STATUS:
+        return Unavailable("the call ended while a message was being sent, and grpc lost its status; try again")
     kind = _BY_CODE.get(error.code(), AirlockError)
     if kind is Overloaded and (too_large := _too_large(said)):
         return too_large
@@ -287,8 +306,11 @@ def _violations(details: Iterable[Packed]) -> dict[str, str]:
 
 async def pause(pause_s: float | None, deadline_s: float | None, error: AirlockError) -> None:
     """Wait before the next attempt; raise the error where there is none, or no time for it."""
-    closed = isinstance(error.__cause__, grpc.aio.UsageError)  # of this client
-    if closed or pause_s is None or (deadline_s is not None and time.monotonic() + pause_s >= deadline_s):
+    if (
+        isinstance(error, ClientClosed)
+        or pause_s is None
+        or (deadline_s is not None and time.monotonic() + pause_s >= deadline_s)
+    ):
         raise error
     await asyncio.sleep(pause_s)
 

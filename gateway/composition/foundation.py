@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+
+import structlog
 
 from gateway.clock import make_id
 from gateway.config import Config
@@ -15,12 +18,15 @@ from gateway.serving.cautions import refuse_known_keys
 from gateway.serving.instance import shared_instance
 from gateway.serving.worker import Worker
 from gateway.storage.database import Database
+from gateway.storage.migration import NEWEST
 from gateway.storage.policy_store import PolicyStore
 from gateway.storage.store import Store
 from gateway.telemetry.opening import opened
 from gateway.telemetry.telemetry import Telemetry
 from gateway.telemetry.waiting import counted
 from gateway.tenants import Tenants
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -45,11 +51,12 @@ async def lay_foundation(stack: AsyncExitStack, config: Config, worker: Worker) 
     process_id = make_id("gw")
     database = await Database.open(config.resolved_database_url())
     stack.push_async_callback(database.close)
+    log.info("airlock starts", version=importlib.metadata.version("airlock"), schema=NEWEST, process=process_id)
     telemetry = await stack.enter_async_context(opened(config.telemetry, process=process_id, worker=worker.index))
     await stack.enter_async_context(counted(telemetry, database))
     await refuse_known_keys(database)
     instance = await shared_instance(database, config.path(config.state_dir))
-    policies = await stack.enter_async_context(policies_in_force(config, database))
+    policies = await stack.enter_async_context(policies_in_force(config, database, telemetry))
     return Foundation(
         config,
         process_id,
@@ -63,13 +70,17 @@ async def lay_foundation(stack: AsyncExitStack, config: Config, worker: Worker) 
 
 
 @contextlib.asynccontextmanager
-async def policies_in_force(config: Config, database: Database) -> AsyncIterator[Policies]:
+async def policies_in_force(
+    config: Config, database: Database, telemetry: Telemetry | None = None
+) -> AsyncIterator[Policies]:
     """Have the policies in force, and follow their files and the database, until the block ends."""
     policies = Policies(PolicyStore(database))
     files = PolicyFiles(config, policies)
     try:
         await policies.open()
         await files.open()
+        if telemetry is not None:
+            telemetry.instruments.read("airlock.policy.drift", lambda: len(files.drifted))
         async with policies.following(), files.watching():
             yield policies
     finally:

@@ -7,6 +7,7 @@ from gateway.clock import make_id
 from gateway.composition.foundation import Foundation
 from gateway.composition.sandboxes import Sandboxes
 from gateway.erasure import RemoveFiles, remove_files_of
+from gateway.errors import AirlockError
 from gateway.quotas import Quotas
 from gateway.snapshots.forks import Forks, ForkStores
 from gateway.snapshots.snapshots import Snapshots
@@ -16,6 +17,7 @@ from gateway.storage.restore_store import RestoreStore
 from gateway.storage.snapshot_store import SnapshotStore
 from gateway.storage.thread_store import ThreadStore
 from sandbox.engine import Removal
+from sandbox.errors import WorkspaceIncomplete
 
 
 def make_snapshots(on: Foundation, sandboxes: Sandboxes) -> Snapshots:
@@ -44,7 +46,12 @@ def removing_files(engine: Removal, snapshots: Snapshots) -> RemoveFiles:
 
     async def remove(tenant: str, thread: str) -> bool:
         there = await remove_files(tenant, thread)
-        await snapshots.forget_thread(tenant, thread)
+        try:
+            await snapshots.forget_thread(tenant, thread)
+        except AirlockError as error:
+            if there:
+                raise WorkspaceIncomplete(str(error)) from error
+            raise
         return there
 
     return remove

@@ -12,14 +12,20 @@ from gateway.composition.foundation import Foundation
 from gateway.composition.sandbox_pool import making_spares
 from gateway.policy.document import QuotasSection
 from gateway.quotas import Quotas
+from gateway.sandboxes.channel_claim import channel_use, claim_channels
 from gateway.sandboxes.history_writer import HistoryWriter
+from gateway.serving.database_lock import locked_for
 from gateway.serving.health import Ask
+from gateway.storage.channel_store import ChannelStore
+from gateway.storage.database_identity import identity_of
 from gateway.storage.quota_store import QuotaStore
 from gateway.storage.transition_store import TransitionStore
+from gateway.telemetry.disks import watched_disks
 from gateway.telemetry.observed_sandboxes import observed_keeper
 from gateway.telemetry.sandbox_totals import totalled
 from sandbox.docker.docker_engine import DockerEngine
 from sandbox.docker.docker_requests import DockerRequests
+from sandbox.docker.engine_disk import EngineDisk
 from sandbox.docker.image_pulls import ImagePulls, pullable
 from sandbox.engine import Engine
 from sandbox.errors import SandboxError
@@ -49,6 +55,7 @@ async def open_sandboxes(stack: AsyncExitStack, on: Foundation) -> Sandboxes:
     settings = on.config.sandbox
     history = HistoryWriter(TransitionStore(on.database), on.config.tenants)
     innermost = _innermost(on, history)
+    await _claim_directories(stack, on, innermost)
     engine, pool = _around(stack, innermost, on)
     await stack.enter_async_context(history.writing(engine.id))
     keeps = settings.on_stop == "keep"
@@ -66,6 +73,7 @@ async def open_sandboxes(stack: AsyncExitStack, on: Foundation) -> Sandboxes:
     stack.push_async_callback(keeper.close, keep_sandboxes=keeps, remove_workspaces=not settings.keep_workspaces)
     await keeper.adopt(left)
     await stack.enter_async_context(totalled(on.telemetry, keeper))
+    await _watch_disks(stack, on)
     await _say_what_sandboxes_lack(engine)
     if pool is not None:
         await stack.enter_async_context(making_spares(pool, on))
@@ -89,6 +97,38 @@ def _innermost(on: Foundation, history: HistoryWriter) -> DockerEngine | MemoryE
         lifetime_s=settings.lifetime_s,
         tell=history.tell,
     )
+
+
+async def _claim_directories(stack: AsyncExitStack, on: Foundation, engine: DockerEngine | MemoryEngine) -> None:
+    """Refuse directories that belong to another engine or database, before anything in them is taken for an orphan."""
+    database = await identity_of(on.database)
+    if isinstance(engine, DockerEngine):
+        channels = on.config.resolved_channel_dir()
+        requests = DockerRequests(on.config.sandbox.engine_url, _ENGINE_NAMED_IN)
+        try:
+            use = await channel_use(requests, await engine.id(), on.instance, channels)
+        finally:
+            requests.close()
+        engine.channels_identity = await claim_channels(use, ChannelStore(on.database))
+        stack.enter_context(locked_for(channels, on.instance, database))
+    snapshots = on.config.resolved_snapshots_dir()
+    try:
+        stack.enter_context(locked_for(snapshots, on.instance, database))
+    except OSError as error:
+        log.warning("no snapshot can be taken", directory=str(snapshots), error=str(error))
+
+
+async def _watch_disks(stack: AsyncExitStack, on: Foundation) -> None:
+    """Look at the disks that are needed, for as long as the gateway serves."""
+    settings = on.config.sandbox
+    free = None
+    if settings.engine != "memory":
+        requests = DockerRequests(settings.engine_url, _ENGINE_NAMED_IN)
+        stack.callback(requests.close)
+        free = EngineDisk(requests).free_bytes
+    reserve_bytes = settings.disk_reserve_mib * 1024 * 1024
+    state_dir = on.config.path(on.config.state_dir)
+    await stack.enter_async_context(watched_disks(on.telemetry, free, state_dir, reserve_bytes=reserve_bytes))
 
 
 def _around(

@@ -185,7 +185,7 @@ def make_parts(on: Foundation, sandboxes: Sandboxes, work: Work) -> Parts:
         work,
         erasure,
         listed,
-        Audit(AuditReader(on.database)),
+        Audit(AuditReader(on.database), on.config.tenants),
         authentication(on.config.identity, on.config.path, on.database, on.tenants),
         SandboxUsage(engine, sandboxes.keeper),
         HistoryReader(TransitionStore(on.database), listed),
@@ -213,11 +213,10 @@ async def add_services(server: TakingServer, parts: Parts) -> BoundedHealth:
     """Have a server serve them all, with reflection, and with the service of health, which is returned."""
     for one in _SERVICES:
         one.add(one.make(parts), server)
-    anonymous = AnonymousStreams()
-    healthy = BoundedHealth(anonymous)
+    healthy = BoundedHealth(AnonymousStreams())
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     for name in ("", *SERVICES):
         await healthy.set(name, health_pb2.HealthCheckResponse.SERVING)
     names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
-    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(BoundedReflection(names, anonymous), server)
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(BoundedReflection(names), server)
     return healthy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from gateway.errors import AirlockError, Unauthenticated
+from gateway.errors import AirlockError, KeyExpired, Unauthenticated
 from gateway.identity.keys import digest_of
 from gateway.identity.principal import Caller, Principal
 from gateway.storage.key_store import KEY_EXPIRED, KEY_REVOKED, KeyStore, StoredKey
@@ -29,7 +29,8 @@ class KeyAuthenticator:
     async def __call__(self, secret: str) -> Principal:
         """Return who calls; Unauthenticated for a key that is not known, revoked or expired.
 
-        The caller is not told which; what is `noted` for the operators says it.
+        An expired key is KeyExpired: only its holder can send it. A revoked one may be a thief's and gets the same
+        answer as one that is not known. What is `noted` for the operators says which it was.
         """
         digest = digest_of(secret)
         cached = self._cache.get(digest)
@@ -37,9 +38,12 @@ class KeyAuthenticator:
             key = await self._keys.find(digest)
             if key is None:
                 self._cache.pop(digest, None)
+                noted = await self._noted(digest)
+                if noted.get("key_state") == KEY_EXPIRED:
+                    raise KeyExpired("this key has expired: ask an operator for a new one", noted=noted)
                 raise Unauthenticated(
                     "this key is not known: make one with `airlock key create --tenant NAME --config FILE`",
-                    noted=await self._noted(digest),
+                    noted=noted,
                 )
             if len(self._cache) >= _CACHE_LIMIT:
                 self._cache.clear()

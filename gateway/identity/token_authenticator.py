@@ -35,10 +35,10 @@ class Issuer:
 
 @dataclass(frozen=True)
 class _Verified:
-    """What a token says. `until_s` is seconds since 1970, leeway included."""
+    """What a token says. `until_s` is seconds since 1970, leeway included; `verified_s` is monotonic time."""
 
     until_s: float
-    again_s: float
+    verified_s: float
     tenant: str
     caller: Caller
     scopes: tuple[str, ...]
@@ -47,10 +47,18 @@ class _Verified:
 class TokenAuthenticator:
     """Takes a token."""
 
-    def __init__(self, issuers: Sequence[Issuer], tenants: Tenants, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        issuers: Sequence[Issuer],
+        tenants: Tenants,
+        clock: Callable[[], float] = time.time,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` is the time of day, which tokens expire by; `monotonic_s` measures how old a verification is."""
         self._issuers = {issuer.settings.issuer: issuer for issuer in issuers}
         self._tenants = tenants
         self._clock = clock
+        self._monotonic_s = monotonic_s
         self._cache: dict[str, _Verified] = {}
 
     async def __call__(self, token: str) -> Principal:
@@ -58,7 +66,7 @@ class TokenAuthenticator:
         digest = digest_of(token)
         found = self._cache.get(digest)
         now_s = self._clock()
-        if found is None or now_s > min(found.until_s, found.again_s):
+        if found is None or now_s > found.until_s or self._monotonic_s() - found.verified_s > _CACHE_S:
             self._cache.pop(digest, None)
             found = await self._verified(token, now_s)
             if len(self._cache) >= _CACHE_LIMIT:
@@ -103,7 +111,7 @@ class TokenAuthenticator:
             raise Unauthenticated(f"the token's sub is empty, or longer than {_SUBJECT_LIMIT_CHARS} characters")
         caller = Caller(f"token_{digest_of(f'{settings.issuer} {subject}')[:16]}", self._shown(settings, subject))
         return _Verified(
-            until_s, now_s + _CACHE_S, _tenant(settings, claims, subject), caller, _scopes(settings, claims)
+            until_s, self._monotonic_s(), _tenant(settings, claims, subject), caller, _scopes(settings, claims)
         )
 
 

@@ -167,6 +167,10 @@ class SandboxSection(Section):
         default=500_000, ge=100, le=100_000_000, description="Files and directories in a workspace."
     )
     tmp_mib: int = Field(default=256, ge=1, le=1_048_576)
+    seccomp_filters: bool = Field(
+        default=False,
+        description="Programs may install seccomp filters of their own, as a browser's sandbox does.",
+    )
     idle_timeout_s: float | None = Field(
         default=None,
         ge=1,
@@ -204,17 +208,26 @@ class LimitsSection(Section):
     approval_s: float = Field(default=86_400.0, gt=0, le=2_592_000, allow_inf_nan=False)
 
 
+# What the daemon shows of output that it evicts (sandbox/daemon/exec_request.py): it refuses a command with more.
+_EXCERPT_LIMIT_CHARS = 100_000
+
+
 class EvictionSizes(Section):
-    """Above `limit_chars` characters a result stays in the sandbox; its head and tail come back."""
+    """Above `limit_chars` characters a result stays in the sandbox; its head and tail come back.
+
+    What a command prints stays there above 1 MiB also where `limit_chars` is more.
+    """
 
     limit_chars: int = Field(default=80_000, ge=100, le=10_000_000)
-    head_chars: int = Field(default=2000, ge=0, le=10_000_000)
-    tail_chars: int = Field(default=2000, ge=0, le=10_000_000)
+    head_chars: int = Field(default=2000, ge=0, le=_EXCERPT_LIMIT_CHARS)
+    tail_chars: int = Field(default=2000, ge=0, le=_EXCERPT_LIMIT_CHARS)
 
     @model_validator(mode="after")
     def _fits(self) -> EvictionSizes:
         if self.head_chars + self.tail_chars > self.limit_chars:
             raise ValueError("head_chars and tail_chars together must not be more than limit_chars")
+        if self.head_chars + self.tail_chars > _EXCERPT_LIMIT_CHARS:
+            raise ValueError(f"head_chars and tail_chars together must not be more than {_EXCERPT_LIMIT_CHARS:,}")
         return self
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -14,8 +13,8 @@ from gateway.policy.decision import INVALID_ARGUMENTS, Decision, Facts, Match
 from gateway.policy.judge import Grants, Policy
 
 POLICY_VERSION = "policy.version"
-# Judging a line of this length takes some milliseconds at worst.
-_LONG_COMMAND_CHARS = 2048
+# Judging a line of this length takes a millisecond or two.
+_LONG_COMMAND_CHARS = 512
 
 
 class HeldGrants(NamedTuple):
@@ -39,6 +38,10 @@ the rest when it runs, if it does.
 """
 
 
+JudgeInTurn = Callable[..., Awaitable[Decision]]
+"""Calls a function with arguments, away from the event loop, and returns its decision."""
+
+
 class PolicyHook(Hook):
     """Judges each tool call; the version of the policy is in the run's notes as `policy.version`.
 
@@ -55,12 +58,14 @@ class PolicyHook(Hook):
         facts: Facts | None = None,
         grants: LoadGrants | None = None,
         take_limits: TakeLimits | None = None,
+        work: JudgeInTurn | None = None,
     ) -> None:
-        """Take the policy, or what gives the one that is in force at each call."""
+        """Take the policy, or what gives the one that is in force at each call. `work` judges long command lines."""
         self._policy = policy
         self._facts = facts
         self._grants = grants
         self._take_limits = take_limits
+        self._work = work
 
     async def before_tool_use(self, state: AgentState) -> AgentState:
         """Block what the policy denies, ask where it asks; say which rule lets the rest pass."""
@@ -70,7 +75,7 @@ class PolicyHook(Hook):
         tool = state.current.tool
         call = tool.call
         if call.arguments is None:
-            reason = f"{call.name} was not judged: no JSON object of arguments"
+            reason = f"{call.name} was not judged: its arguments {call.problem or 'are not a JSON object'}"
             unfit = Decision("deny", INVALID_ARGUMENTS, reason, policy.version)
             return await self._said(state, unfit, PolicyWord(version=policy.version))
         decision = await self._judged(policy, call.name, call.arguments)
@@ -84,10 +89,10 @@ class PolicyHook(Hook):
     async def _judged(
         self, policy: Policy, tool: str, arguments: Mapping[str, object], grants: Grants | None = None
     ) -> Decision:
-        """Judge a call; a long command line in a thread, for the event loop is everybody's."""
+        """Judge a call; a long command line in a turn of its tenant, for the event loop is everybody's."""
         command = arguments.get("command")
-        if isinstance(command, str) and len(command) > _LONG_COMMAND_CHARS:
-            return await asyncio.to_thread(policy.judge, tool, arguments, self._facts, grants)
+        if self._work is not None and isinstance(command, str) and len(command) > _LONG_COMMAND_CHARS:
+            return await self._work(policy.judge, tool, arguments, self._facts, grants)
         return policy.judge(tool, arguments, self._facts, grants)
 
     async def _said(self, state: AgentState, decision: Decision, word: PolicyWord) -> AgentState:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from agent.events import Event, EventSink
 from gateway.redaction.finders import RedactionFailed
-from gateway.redaction.redactor import Redactor
-
-_WITHHELD = "[withheld: redaction failed]"
+from gateway.redaction.redactor import WITHHELD, Redactor
 
 
 def redacted_events(redactor: Redactor | None, events: EventSink) -> EventSink:
@@ -18,7 +16,7 @@ def redacted_events(redactor: Redactor | None, events: EventSink) -> EventSink:
         try:
             payload = {key: redactor.json(value) for key, value in event.payload.items()}
         except RedactionFailed:
-            payload = {key: value if _is_plain(value) else _WITHHELD for key, value in event.payload.items()}
+            payload = {key: value if _is_plain(value) else WITHHELD for key, value in event.payload.items()}
         events(Event(event.type, payload))
 
     return emit

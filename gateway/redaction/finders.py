@@ -17,8 +17,10 @@ import re2
 from gateway.policy.document import RedactedPattern
 from gateway.redaction.patterns import GROUPS, LEAD_LIMIT_BYTES, WELL_KNOWN, SecretFormat, compiled
 
-ORDER = {secret: place for place, secret in enumerate(WELL_KNOWN, start=1)}
+# By identity: a format is a large value to hash, and this is asked once for each secret.
+_ORDER = {id(secret): place for place, secret in enumerate(WELL_KNOWN, start=1)}
 _UTF8_BYTES = 4
+_LOOK_AHEAD_BYTES = 128
 _LIMIT_MEMORY_BYTES = 8 * 1024 * 1024
 # How often one call may look at a match that is longer than its pattern says: each look is linear in the buffer.
 _LONG_MATCHES_LIMIT = 1000
@@ -104,7 +106,7 @@ class WellKnownFinder:
                 break
             secret, start = self._group.led_by(buffer, found.start())
             run_end, goes_on = (found.end() - 1, False) if secret.before else _run(secret, buffer, start, final=final)
-            span = Span(base + start, base + run_end, secret.id, ORDER[secret])
+            span = Span(base + start, base + run_end, secret.id, _ORDER[id(secret)])
             spans.append(span)
             if goes_on:
                 span.open = True
@@ -132,20 +134,28 @@ class WellKnownFinder:
         while (half := self._unfinished(buffer, at)) is not None:
             secret, start = self._group.led_by(buffer, half[0])
             if start < end <= start + secret.within_bytes:
-                spans.append(Span(base + start, base + end, secret.id, ORDER[secret]))
+                spans.append(Span(base + start, base + end, secret.id, _ORDER[id(secret)]))
                 return
             at = half[0] + 1
 
 
 def _run(secret: SecretFormat, buffer: bytes, start: int, *, final: bool) -> tuple[int, bool]:
     """Return where the run from `start` ends, and whether more bytes could make it longer."""
-    run = secret.run_regex.match(buffer, start)
-    end = start if run is None else run.end()
-    if secret.stop:
-        stop = buffer.find(secret.stop, start, end)
-        if stop >= 0:
-            return stop, False
-    if end < len(buffer) or final:
+    end, size = start, len(buffer)
+    ahead_bytes = _LOOK_AHEAD_BYTES
+    while True:
+        # A little at first, then twice as much: a run may hold its own stop, and what comes after that is not read.
+        looked = min(size, end + ahead_bytes)
+        run = secret.run_regex.match(buffer, end, looked)
+        begun, end = end, end if run is None else run.end()
+        if secret.stop:
+            stop = buffer.find(secret.stop, max(start, begun - len(secret.stop) + 1), end)
+            if stop >= 0:
+                return stop, False
+        if end < looked or looked == size:
+            break
+        ahead_bytes *= 2
+    if end < size or final:
         return end, False
     for length in range(min(len(secret.stop) - 1, end - start), 0, -1):
         if buffer.endswith(secret.stop[:length]):

@@ -1,27 +1,31 @@
-"""The hooks that stand between a result and everybody who would see it: rules on results, and redaction.
+"""The hooks between a tool call and everything that stores, logs, traces or shows it: redaction, and rules on results.
 
-Both are rings just outside the journal's, inside that which evicts: no other hook, no event, log or client sees what
-they took out. A ring that fails withholds the result. What never came to the rings is redacted at after_tool_use.
+Redaction and the rules are rings just outside the journal's, inside that which evicts: no other hook, no event, log or
+client sees what they took out. A ring that fails withholds the result. `RedactedOutcomeHook` is the gate for the rest
+of what a call ends with, the verdict's words and results that never came to a ring: it is the first of all after hooks,
+the journal's included, so nothing reads what it has not been through.
 """
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 from agent.filesystem import OutputStream
 from agent.hook import Hook, NextToolUse, OutputFilter
 from agent.messages import ToolCall
-from agent.state import AgentState
+from agent.state import AgentState, ToolExecution
 from agent.tool import ToolResult
+from agent.verdict import Verdict
+from gateway.heavy_work import Work, at_once
 from gateway.policy.document import PolicyDocument
+from gateway.redaction.fair_redactor import FairRedactor
 from gateway.redaction.redactor import Redactor
 from gateway.redaction.result_rules import EvictedFiles, ResultRulesHook
 
 # Between the journal, which is innermost, and the eviction of large results, which would cut a secret in two.
 _REDACTION_PRIORITY = -950_000
-# The work on more than this is done in a thread: the gateway serves others meanwhile.
-_AT_ONCE_BYTES = 65_536
+# Inside the journal: after hooks run from the inside out.
+_GATE_PRIORITY = -1_000_001
 
 
 class RedactionHook(Hook):
@@ -32,44 +36,65 @@ class RedactionHook(Hook):
     mandatory = True
     redacts = True
 
-    def __init__(self, redactor: Redactor) -> None:
-        self.redactor = redactor
+    def __init__(self, redactor: Redactor, work: Work = at_once) -> None:
+        """`work` does what may take long, in turns of the tenant."""
+        self._redactor = redactor
+        self._fair = FairRedactor(redactor, work)
         # What the ring let through of calls that are under way, by their ids: nobody has to look at it twice.
         self._clean: dict[str, ToolResult] = {}
 
     def output_filter(self) -> OutputFilter | None:
         """Return a filter of one call's output."""
-        return _LiveOutput(self.redactor)
+        return _LiveOutput(self._fair)
 
     async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
         """Redact what came back."""
         clean = self._clean[call.id] = await self._without_secrets(await next_(call))
         return clean
 
-    async def after_tool_use(self, state: AgentState) -> AgentState:
-        """Redact what did not come through the ring: refusals, and what the runner itself says."""
-        tool = state.current.tool
+    async def redacted(self, tool: ToolExecution) -> ToolExecution:
+        """Return a call that is over as everybody may see it."""
         result, clean = tool.result, self._clean.pop(tool.call.id, None)
-        if result is None or _said_the_same(result, clean):
-            return state
-        redacted = await self._without_secrets(result)
-        return state if redacted == result else state.with_result(redacted)
+        if result is not None and not _said_the_same(result, clean):
+            result = await self._without_secrets(result)
+        return tool.with_(result=result, verdict=self._redacted_verdict(tool.verdict))
+
+    def _redacted_verdict(self, verdict: Verdict | None) -> Verdict | None:
+        """Return a verdict whose words, which may quote the call, have no secret."""
+        if verdict is None:
+            return None
+        policy = verdict.policy
+        if policy is not None and policy.asked:
+            policy = policy.with_(asked=tuple(self._redactor.shown(part) for part in policy.asked))
+        return verdict.with_(reason=self._redactor.shown(verdict.reason), policy=policy)
 
     async def _without_secrets(self, result: ToolResult) -> ToolResult:
-        if len(result.content) + len(result.stdout) + len(result.stderr) > _AT_ONCE_BYTES:
-            return await asyncio.to_thread(self._redacted, result)
-        return self._redacted(result)
-
-    def _redacted(self, result: ToolResult) -> ToolResult:
-        redactor = self.redactor
+        fair = self._fair
         redacted = replace(
             result,
-            content=redactor.redact(result.content),
-            stdout=redactor.redact(result.stdout),
-            stderr=redactor.redact(result.stderr),
-            note=redactor.text(result.note),
+            content=await fair.redact(result.content),
+            stdout=await fair.redact(result.stdout),
+            stderr=await fair.redact(result.stderr),
+            note=await fair.text(result.note),
         )
         return result if _said_the_same(result, redacted) else redacted
+
+
+class RedactedOutcomeHook(Hook):
+    """The gate: what a call ended with, before the journal and every other after hook reads it."""
+
+    name = "redacted-outcome"
+    priority = _GATE_PRIORITY
+    mandatory = True
+
+    def __init__(self, redaction: RedactionHook) -> None:
+        self._redaction = redaction
+
+    async def after_tool_use(self, state: AgentState) -> AgentState:
+        """Redact the result, where that has not been done, and the verdict."""
+        tool = state.current.tool
+        redacted = await self._redaction.redacted(tool)
+        return state if redacted == tool else state.with_(current=state.current.with_tool(redacted))
 
 
 def _said_the_same(one: ToolResult, other: ToolResult | None) -> bool:
@@ -84,14 +109,14 @@ def _said_the_same(one: ToolResult, other: ToolResult | None) -> bool:
 class _LiveOutput:
     """The output of one call, each stream by itself."""
 
-    def __init__(self, redactor: Redactor) -> None:
-        self._streams = {"stdout": redactor.stream(), "stderr": redactor.stream()}
+    def __init__(self, fair: FairRedactor) -> None:
+        self._streams = {"stdout": fair.stream(), "stderr": fair.stream()}
 
-    def feed(self, stream: OutputStream, data: bytes) -> bytes:
+    async def feed(self, stream: OutputStream, data: bytes) -> bytes:
         """Return what may be shown by now."""
-        return self._streams[stream].feed(data)
+        return await self._streams[stream].feed(data)
 
-    def flush(self, stream: OutputStream, *, cut: bool) -> bytes:
+    async def flush(self, stream: OutputStream, *, cut: bool) -> bytes:
         """Return the rest."""
         return self._streams[stream].flush(cut=cut)
 
@@ -102,8 +127,16 @@ def redactor_of(document: PolicyDocument) -> Redactor | None:
     return None if redactor.idle else redactor
 
 
-def redaction_hooks(document: PolicyDocument, files: EvictedFiles | None = None) -> tuple[Hook, ...]:
-    """Return the hooks that a policy's redaction and results sections ask for; `files` hold what is evicted, as is."""
+def redaction_hooks(
+    document: PolicyDocument, files: EvictedFiles | None = None, work: Work = at_once
+) -> tuple[Hook, ...]:
+    """Return the hooks that a policy's redaction and results sections ask for; `files` hold what is evicted, as is.
+
+    `work` does what may take long, in turns of the tenant.
+    """
     redactor = redactor_of(document)
-    hooks: tuple[Hook, ...] = () if redactor is None else (RedactionHook(redactor),)
-    return (*hooks, ResultRulesHook(document.results, files, redactor)) if document.results else hooks
+    hooks: tuple[Hook, ...] = ()
+    if redactor is not None:
+        redaction = RedactionHook(redactor, work)
+        hooks = (redaction, RedactedOutcomeHook(redaction))
+    return (*hooks, ResultRulesHook(document.results, files, redactor, work)) if document.results else hooks

@@ -42,7 +42,8 @@ class SecretFormat:
 
     A secret is the longest run after the lead-in, if `check`, of `within_bytes` at most, matches at its start. With
     `before` it is what `check` matches, if this byte follows. A run ends where `stop` begins. `pending` is what
-    `check` may look like before all of it is there, by default a run.
+    `check` may look like before all of it is there, by default a run. `longest_bytes` is the longest secret: whoever
+    shows the end of one must have looked so far back.
     """
 
     id: str
@@ -53,6 +54,7 @@ class SecretFormat:
     before: bytes = b""
     stop: bytes = b""
     pending: str = ""
+    longest_bytes: int = 4096
 
     @property
     def whole(self) -> str:
@@ -137,15 +139,19 @@ _URLS = (
 _KEY_TEXT = r"""A-Za-z0-9+/=\s\\"',:;|>._()\x1b\[\x80-\xff"""
 # Two dashes at most: where the next key begins, the candidate ends.
 _KEY_GAP = rf"(?:-{{0,2}}[{_KEY_TEXT}])"
+# Between two lines of a key: the end of one, also where it is written as an escape, and what leads the next.
+_KEY_BREAK = r"""["',+ \t]{0,4}(?:\r?\n|\\+r?\\*n)[0-9]{0,6}[ \t>+|:"']{0,12}"""
 _KEYS = (
     SecretFormat(
         "private-key",
         "-----BEGIN [A-Z0-9 ]{0,32}PRIVATE KEY(?: BLOCK)?-----",
         f"[{_KEY_TEXT}-]",
-        rf"{_KEY_GAP}{{0,200}}?{_BASE64}{{32}}",  # and not the words of a text that speaks of keys
+        # A long line, or four short ones; not the words of a text about keys.
+        rf"{_KEY_GAP}{{0,200}}?(?:{_BASE64}{{32}}|(?:{_BASE64}{{8,39}}{_KEY_BREAK}){{4}})",
         within_bytes=640,
         stop=b"-----END",
         pending=rf"{_KEY_GAP}*-{{0,2}}",
+        longest_bytes=16_384,  # 16,384-bit RSA in PEM or OpenSSH format has some 12 KiB
     ),
 )
 GROUPS: tuple[Sequence[SecretFormat], ...] = (_TOKENS, _URLS, _KEYS)

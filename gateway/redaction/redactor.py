@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pydantic import JsonValue
 
 from gateway.policy.document import RedactionSection
-from gateway.redaction.finders import Finder, Span, finders, found_in, longest_bytes
-from gateway.redaction.patterns import compiled
+from gateway.redaction.finders import Finder, RedactionFailed, Span, finders, found_in, longest_bytes
+from gateway.redaction.patterns import GROUPS, LEAD_LIMIT_BYTES, WELL_KNOWN, compiled
 
-# The longest private key in PEM, or another secret, and some room.
-_LEAST_MARGIN_BYTES = 8192
-_CUT_BYTES = 4096
 _PIECE_BYTES = 65_536
-# What a secret whose beginning is out of sight may be made of.
-_LEADING = compiled(r"[A-Za-z0-9_+/=.~%:@-]+")
+WITHHELD = "[withheld: redaction failed]"
+"""What stands in the place of a text that could not be redacted."""
+# So many secrets in one text or JSON value, which is redacted at once, are more than anybody is shown.
+_SECRETS_LIMIT = 2000
+# What a secret whose beginning is out of sight may be made of: the rest of a word, and further lines of a key.
+_LEADING = compiled(r"[A-Za-z0-9_+/=.~%:@-]*(?:[\r\n]+[ \t]*[A-Za-z0-9+/=]{4,}[ \t]*)*")
 
 
 class Redactor:
@@ -21,8 +24,13 @@ class Redactor:
 
     def __init__(self, section: RedactionSection) -> None:
         self._section = section
-        self.margin_bytes = max([_LEAST_MARGIN_BYTES, *(longest_bytes(one) for one in section.patterns)])
-        """How much must be known around a page so that no secret at its edge is missed."""
+        longest = [longest_bytes(one) for one in section.patterns]
+        if section.well_known:
+            longest += [one.longest_bytes + LEAD_LIMIT_BYTES for one in WELL_KNOWN]
+        self.margin_bytes = max(longest, default=0)
+        """How much must be known around a page so that no secret at its edge is missed: the longest there is."""
+        self.finders_count = (len(GROUPS) if section.well_known else 0) + len(section.patterns)
+        """How many patterns look at each byte."""
 
     @property
     def idle(self) -> bool:
@@ -37,15 +45,18 @@ class Redactor:
         """
         redacted = data
         # Most texts are short and have no secret: one look tells, and no finder is made.
-        if cut_end or len(data) > _PIECE_BYTES or self._finds(data):
+        if cut_end or len(data) > _PIECE_BYTES or self.finds(data):
             stream = self.stream()
             # In pieces: no step takes long, so that in a thread this leaves room for others.
             pieces = [stream.feed(data[at : at + _PIECE_BYTES]) for at in range(0, len(data), _PIECE_BYTES)]
             redacted = b"".join((*pieces, stream.flush(cut=cut_end)))
-        leading = _LEADING.match(redacted, 0, _CUT_BYTES) if cut_start else None
-        if leading is None:
-            return redacted
-        return _mask("cut", 0, leading.end()) + redacted[leading.end() :]
+        return self.without_cut_start(redacted) if cut_start else redacted
+
+    def without_cut_start(self, redacted: bytes) -> bytes:
+        """Return redacted bytes before which others are not known, without what may be the rest of a secret."""
+        leading = _LEADING.match(redacted, 0, self.margin_bytes)
+        end = 0 if leading is None else leading.end()
+        return mask_of("cut", 0, end) + redacted[end:]
 
     def within(self, before: bytes, data: bytes, after: bytes = b"") -> bytes:
         """Return `data` without secrets, also without those that begin in `before` or end in `after`."""
@@ -53,24 +64,44 @@ class Redactor:
         return redacted[len(before) : len(before) + len(data)]
 
     def text(self, text: str) -> str:
-        """Return text without secrets."""
-        if not text:
-            return text
-        data = text.encode("utf-8", "surrogatepass")
-        redacted = self.redact(data)
-        return text if redacted == data else redacted.decode("utf-8", "replace")
+        """Return text without secrets. Raises RedactionFailed, also where it is secrets without end."""
+        return self._texts([text])[0]
+
+    def shown(self, text: str) -> str:
+        """Return text without secrets, or what stands in its place where that fails."""
+        try:
+            return self.text(text)
+        except RedactionFailed:
+            return WITHHELD
 
     def json(self, value: JsonValue) -> JsonValue:
-        """Return JSON without secrets in its texts and keys."""
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, list):
-            return [self.json(member) for member in value]
-        if isinstance(value, dict):
-            return {self.text(key): self.json(member) for key, member in value.items()}
-        return value
+        """Return JSON without secrets in its texts and keys; raises as text() does."""
+        texts = list(_texts_in(value))
+        redacted = self._texts(texts)
+        return value if redacted == texts else _with_texts(value, iter(redacted))
 
-    def _finds(self, data: bytes) -> bool:
+    def _texts(self, texts: list[str]) -> list[str]:
+        """Return texts redacted as the lines of one: lengths stay, so it comes apart again as it was."""
+        pieces = [text.encode("utf-8", "surrogatepass") for text in texts]
+        data = b"\n".join(pieces)
+        if not self.finds(data):
+            return texts
+        stream = RedactingStream(
+            finders(well_known=self._section.well_known, own=self._section.patterns), secrets_limit=_SECRETS_LIMIT
+        )
+        redacted = b"".join(
+            (*(stream.feed(data[at : at + _PIECE_BYTES]) for at in range(0, len(data), _PIECE_BYTES)), stream.flush())
+        )
+        result: list[str] = []
+        at = 0
+        for text, piece in zip(texts, pieces, strict=True):
+            shown = redacted[at : at + len(piece)]
+            result.append(text if shown == piece else shown.decode("utf-8", "replace"))
+            at += len(piece) + 1
+        return result
+
+    def finds(self, data: bytes) -> bool:
+        """Return whether there is a secret in data that are whole."""
         return found_in(data, well_known=self._section.well_known, own=self._section.patterns)
 
     def stream(self) -> RedactingStream:
@@ -84,8 +115,10 @@ class RedactingStream:
     What may be the start of a secret is held back until more is known, a few KiB at most.
     """
 
-    def __init__(self, finders_: list[Finder]) -> None:
+    def __init__(self, finders_: list[Finder], *, secrets_limit: int | None = None) -> None:
+        """More secrets than `secrets_limit` raise RedactionFailed."""
         self._finders = finders_
+        self._secrets_left = secrets_limit
         self._buffer = b""
         self._base = 0
         self._given = 0
@@ -124,13 +157,18 @@ class RedactingStream:
         pieces: list[bytes] = []
         position = self._given
         kept: list[Span] = []
-        for group in _groups(self._spans):
+        groups = _groups(self._spans)
+        if self._secrets_left is not None:
+            self._secrets_left -= len(groups)
+            if self._secrets_left < 0:
+                raise RedactionFailed("there are too many secrets in this text to take them out at once")
+        for group in groups:
             start, end = group[0].start, max(span.end for span in group)
             if start < safe and end > position:
                 first, last = max(start, position), min(end, safe)
                 pieces += (
                     plain[position - self._given : first - self._given],
-                    _mask(group[0].id, first - start, last - start),
+                    mask_of(group[0].id, first - start, last - start),
                 )
                 position = last
             if end > safe or any(span.open for span in group):
@@ -140,6 +178,30 @@ class RedactingStream:
                 kept += [span for span in group if span.end > safe or span.open]
         self._spans = kept
         return b"".join((*pieces, plain[position - self._given :]))
+
+
+def _texts_in(value: JsonValue) -> Iterator[str]:
+    """Yield the texts of a JSON value, keys included, in order."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for member in value:
+            yield from _texts_in(member)
+    elif isinstance(value, dict):
+        for key, member in value.items():
+            yield key
+            yield from _texts_in(member)
+
+
+def _with_texts(value: JsonValue, texts: Iterator[str]) -> JsonValue:
+    """Return the JSON value with other texts in place of its own, in the same order."""
+    if isinstance(value, str):
+        return next(texts)
+    if isinstance(value, list):
+        return [_with_texts(member, texts) for member in value]
+    if isinstance(value, dict):
+        return {next(texts): _with_texts(member, texts) for member in value.values()}
+    return value
 
 
 def _groups(spans: list[Span]) -> list[list[Span]]:
@@ -155,7 +217,11 @@ def _groups(spans: list[Span]) -> list[list[Span]]:
     return groups
 
 
-def _mask(id_: str, first: int, last: int) -> bytes:
+def mask_of(id_: str, first: int, last: int) -> bytes:
     """Return what stands for the bytes of a secret from its `first` up to its `last`."""
     label = f"[redacted {id_}]".encode()
     return label[first:last].ljust(last - first, b"*")
+
+
+WELL_KNOWN_SECRETS = Redactor(RedactionSection())
+"""For what belongs to no tenant, or to all: the lines of the log, spans, comments."""

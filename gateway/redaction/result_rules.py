@@ -14,8 +14,10 @@ from agent.hook import Hook, NextToolUse
 from agent.hook_engine import withheld
 from agent.messages import ToolCall
 from agent.tool import Evicted, ToolResult
+from gateway.heavy_work import Work, at_once
 from gateway.policy.document import ResultRule
 from gateway.policy.regexes import compile_regex
+from gateway.redaction.fair_redactor import FairRedactor
 from gateway.redaction.finders import RedactionFailed
 from gateway.redaction.redactor import Redactor
 from sandbox.errors import SandboxError
@@ -42,11 +44,16 @@ class ResultRulesHook(Hook):
     mandatory = True
 
     def __init__(
-        self, rules: Sequence[ResultRule], files: EvictedFiles | None = None, redactor: Redactor | None = None
+        self,
+        rules: Sequence[ResultRule],
+        files: EvictedFiles | None = None,
+        redactor: Redactor | None = None,
+        work: Work = at_once,
     ) -> None:
         self._rules = tuple(rules)
         self._files = files
-        self._redactor = redactor
+        self._redactor = None if redactor is None else FairRedactor(redactor, work)
+        self._work = work
         self.redacts = any(rule.mode == "enforce" and _is_about(rule, "execute") for rule in self._rules)
 
     async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
@@ -74,7 +81,7 @@ class ResultRulesHook(Hook):
         try:
             async with asyncio.timeout(_SEARCH_LIMIT_S):
                 data = await self._whole(evicted)
-                found = await asyncio.to_thread(self._found, data, rules)
+                found = await self._found(data, rules)
         except (_NotWholeError, SandboxError, RedactionFailed, OSError, TimeoutError) as error:
             said = str(error) if isinstance(error, _NotWholeError) else "its file could not be read"
             log.info("evicted result not searched", path=evicted.path, error=repr(error)[:500])
@@ -98,10 +105,10 @@ class ResultRulesHook(Hook):
             raise _NotWholeError("its file was changed meanwhile")
         return bytes(data)
 
-    def _found(self, data: bytes, rules: Sequence[ResultRule]) -> list[str]:
+    async def _found(self, data: bytes, rules: Sequence[ResultRule]) -> list[str]:
         """Return the ids of the rules whose pattern is in the data, as it would be shown."""
-        shown = data if self._redactor is None else self._redactor.redact(data)
-        return [rule.id for rule in rules if compile_regex(rule.contains or "").search(shown) is not None]
+        shown = data if self._redactor is None else await self._redactor.redact(data)
+        return [rule.id for rule in rules if await self._work(_is_in, shown, rule)]
 
     async def _remove(self, evicted: Evicted) -> None:
         """Take away the file of a withheld result, so that no other tool shows it."""
@@ -115,6 +122,10 @@ class ResultRulesHook(Hook):
 
 class _NotWholeError(Exception):
     """What was evicted cannot be looked through; the text says why."""
+
+
+def _is_in(data: bytes, rule: ResultRule) -> bool:
+    return compile_regex(rule.contains or "").search(data) is not None
 
 
 def _is_about(rule: ResultRule, tool: str) -> bool:

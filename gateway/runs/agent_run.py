@@ -73,7 +73,9 @@ class AgentRuns:
 
     def models_of(self, tenant: Tenant) -> Models:
         """Return a tenant's models."""
-        return self._models.setdefault(tenant.name, Models(telemetry=self._telemetry))
+        if tenant.name not in self._models:
+            self._models[tenant.name] = Models(tenant.concurrent_inferences, self._telemetry)
+        return self._models[tenant.name]
 
     async def close(self) -> None:
         """Close the models."""

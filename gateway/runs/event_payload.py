@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from pydantic import JsonValue
 
-from agent.storable import storable_text
+from agent.frozen import storable_text
 
 PAYLOAD_LIMIT_CHARS = 1_000_000
 """At most 4,000,000 bytes of UTF-8, which any client takes: gRPC's usual limit of a message is 4 MiB."""

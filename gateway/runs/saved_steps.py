@@ -19,7 +19,7 @@ from gateway.runs.thread_history import Steps
 from gateway.storage.run_writes import KeptStep
 from gateway.storage.snapshot_store import RUN, STEP, Snapshot
 from gateway.tenants import Tenant
-from sandbox.errors import SandboxError
+from sandbox.errors import SandboxError, said_outside
 
 KeepFiles = Callable[[Tenant, str, int, KeptStep, str], Awaitable[Snapshot]]
 """Keeps the files of a tenant's thread after a step of a run: its id, the step's number, what it adds, STEP or RUN."""
@@ -68,10 +68,8 @@ class SavedSteps:
         try:
             async with asyncio.timeout(_LIMIT_S):
                 kept = await self._keep_files(self._tenant, self._run_id, number, step, kind)
-        except SandboxError as error:
-            self._tell(number, error.outside)
-        except AirlockError as error:
-            self._tell(number, str(error))
+        except (AirlockError, SandboxError) as error:
+            self._tell(number, said_outside(error))
         except TimeoutError:
             self._tell(number, f"it took more than {_LIMIT_S:g} s")
         except Exception as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from gateway.audit.audit import Audit
-from gateway.audit.chain import KnownLink
 from gateway.audit.record import AuditRecord
 from gateway.errors import InvalidArgument, NotFound, Unavailable
 from gateway.identity.presented import Context
@@ -33,7 +32,7 @@ class AuditService(grpc_pb.AuditServiceServicer):
     ) -> pb.QueryAuditResponse:
         """List records, a page at a time."""
         del context
-        whose = _whose(tenant, request.tenant)
+        whose = await self._whose(tenant, request.tenant)
         wanted = _filter(request.filter)
         found, token = await self._audit.page(whose, wanted, size=request.page_size, token=request.page_token)
         return pb.QueryAuditResponse(records=[_record(one) for one in found], next_page_token=token)
@@ -44,7 +43,7 @@ class AuditService(grpc_pb.AuditServiceServicer):
     ) -> AsyncIterator[pb.TailAuditResponse]:
         """Stream records; one that follows never ends well, for there is always more to come."""
         del context
-        whose = _whose(tenant, request.tenant)
+        whose = await self._whose(tenant, request.tenant)
         wanted = _filter(request.filter)
         async for record in self._audit.tail(whose, wanted, from_sequence=request.from_sequence, follow=request.follow):
             yield pb.TailAuditResponse(record=_record(record))
@@ -59,8 +58,8 @@ class AuditService(grpc_pb.AuditServiceServicer):
         del context
         if bool(request.known_sequence) != bool(request.known_digest):
             raise InvalidArgument("known_digest: it goes with known_sequence, the number of the record that had it")
-        known = KnownLink(request.known_sequence, request.known_digest)
-        report = await self._audit.verified(_whose(tenant, request.tenant), known)
+        known = {request.known_sequence: request.known_digest} if request.known_sequence else {}
+        report = await self._audit.verified(await self._whose(tenant, request.tenant), known)
         return pb.VerifyAuditResponse(
             whole=report.whole,
             records=report.records,
@@ -71,14 +70,14 @@ class AuditService(grpc_pb.AuditServiceServicer):
             problem=report.problem,
         )
 
-
-def _whose(tenant: Tenant | None, asked: str) -> str:
-    """Return whose records are read; NotFound for another's, whether or not there is such a tenant."""
-    if tenant is None:
-        return asked
-    if asked not in ("", tenant.name):
-        raise NotFound(f"no audit of a tenant {asked!r}: leave `tenant` out, for a tenant's key reads its own")
-    return tenant.name
+    async def _whose(self, tenant: Tenant | None, asked: str) -> str:
+        """Return whose records are read; NotFound for another's, whether or not there is such a tenant."""
+        if tenant is None:
+            await self._audit.check_known(asked)
+            return asked
+        if asked not in ("", tenant.name):
+            raise NotFound(f"no audit of a tenant {asked!r}: leave `tenant` out, for a tenant's key reads its own")
+        return tenant.name
 
 
 def _filter(asked: pb.AuditFilter) -> AuditFilter:

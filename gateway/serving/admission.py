@@ -1,8 +1,9 @@
 """Admission: who may work now, who waits and who is told to come back, decided before a call costs anything.
 
     at work     calls_at_once of all tenants, calls_at_once_per_tenant of one; of those that began a moment ago fewer
-                while the processors have more to do than they can (load_limit.py); a quarter more for tenants with
-                nothing at work, so that long calls of others keep nobody out
+                while the processors have more to do than they can (load_limit.py), and then of one tenant no more
+                than two a processor if another calls too; a quarter more for tenants with nothing at work, so that
+                long calls of others keep nobody out
     waiting     queue_per_tenant of one, for queue_wait_s or as long as the call's own deadline lets it
     refused     Overloaded, with the time after which trying again is likely to help
 
@@ -16,6 +17,7 @@ but for the first call of who comes back for it.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import time
 from collections import Counter, deque
@@ -25,6 +27,7 @@ from dataclasses import dataclass
 
 from gateway.errors import Overloaded
 from gateway.serving.admission_settings import AdmissionSettings
+from gateway.serving.budget import Budget
 from gateway.serving.load_limit import LoadLimit, following
 from gateway.serving.open_rpcs import OpenRpcs
 
@@ -37,6 +40,9 @@ _RESERVE = 4
 _MOMENT_S = 5.0
 # So many keep a processor busy: of a call's time a good part is waiting for its sandbox and for the database.
 _CALLS_OF_A_PROCESSOR = 8
+# So few of one tenant keep it nearly as busy; with more, each step of another tenant's call waits for more of them.
+_SHARE_OF_A_PROCESSOR = 2
+_SHARED_S = 1.0
 # Calls that end work wait for nobody, and take no time: more of one tenant at once end nothing sooner.
 _FREEING_PER_TENANT = 32
 
@@ -50,6 +56,7 @@ class AdmissionSnapshot:
     waiting: int
     streams: int
     request_bytes: int
+    answer_bytes: int
     service_time_s: float
     admitted: int
     refused: int
@@ -64,35 +71,60 @@ class Admission:
         self._limit = _limit(self._settings)
         self._clock = clock
         self._open = OpenRpcs()
+        self.requests = Budget(self._settings.request_bytes_per_tenant, self._settings.request_bytes)
+        """Requests that work or wait, and the messages of streams until the next one is asked for."""
+        self.answers = Budget(self._settings.answer_bytes_per_tenant, self._settings.answer_bytes)
+        """Answers that their peers have not taken yet."""
+        self._uploads = Budget(self._settings.uploads_per_tenant, self._settings.uploads)
         self._at_work: Counter[str] = Counter()
         self._lingering: Counter[str] = Counter()
         self._freeing: Counter[str] = Counter()
         self._in_all = 0
         # Those at work that began a moment ago, the first first, and when that was.
-        self._young: dict[object, float] = {}
+        self._young: dict[object, tuple[str, float]] = {}
+        self._young_of: Counter[str] = Counter()
+        # The tenant whose call began last, and when one of another tenant than before did.
+        self._latest = ""
+        self._alternated_s = clock() - _SHARED_S
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
         self._streams: Counter[str] = Counter()
-        self._bytes: Counter[str] = Counter()
-        self._bytes_in_all = 0
         self._turn = 0
         self._served: dict[str, int] = {}
         self._service_time_s = 0.0
         self._admitted = self._refused = self._waited = 0
 
-    @asynccontextmanager
-    async def work(self, tenant: str, *, size_bytes: int = 0, patience_s: float | None = None) -> AsyncIterator[None]:
-        """Hold a place among the calls at work, after a wait if need be; raises Overloaded.
+    async def begin(self, tenant: str, *, size_bytes: int = 0, patience_s: float | None = None) -> Callable[[], None]:
+        """Take a place among the calls at work, after a wait if need be; return what gives it back. Raises Overloaded.
 
         `size_bytes` is what the request takes in memory, `patience_s` what is left of the call's own time.
         """
-        with self._open_rpc(tenant), self._room(tenant, size_bytes):
+        if not self.requests.fits(tenant, size_bytes):
+            raise self._overloaded(tenant, "the requests of this tenant that are under way are too large together")
+        if not self.answers.fits(tenant, 0):
+            raise self._overloaded(tenant, "the answers to this tenant that were not read yet are too large together")
+        self.requests.add(tenant, size_bytes)
+        try:
             place = await self._place(tenant, patience_s)
-            started_s = self._clock()
-            try:
-                yield
-            finally:
-                self._service_time_s += _NEWEST * (self._clock() - started_s - self._service_time_s)
-                self._leave(tenant, place)
+        except BaseException:
+            self.requests.add(tenant, -size_bytes)
+            raise
+        started_s = self._clock()
+
+        def end() -> None:
+            self.requests.add(tenant, -size_bytes)
+            self._service_time_s += _NEWEST * (self._clock() - started_s - self._service_time_s)
+            self._leave(tenant, place)
+
+        return end
+
+    @asynccontextmanager
+    async def work(self, tenant: str, *, size_bytes: int = 0, patience_s: float | None = None) -> AsyncIterator[None]:
+        """Hold a place as `begin` takes one until the block ends."""
+        end = await self.begin(tenant, size_bytes=size_bytes, patience_s=patience_s)
+        try:
+            yield
+        finally:
+            end()
 
     @contextmanager
     def stream(self, tenant: str) -> Iterator[None]:
@@ -100,41 +132,43 @@ class Admission:
         most = self._settings.streams_per_tenant
         if self._streams[tenant] >= most:
             raise self._overloaded(tenant, f"{most} streams of this tenant are open, the most there may be: end some")
-        with self._open_rpc(tenant):
-            self._streams[tenant] += 1
-            try:
-                yield
-            finally:
-                _take_off(self._streams, tenant, 1)
+        self._streams[tenant] += 1
+        try:
+            yield
+        finally:
+            _take_off(self._streams, tenant, 1)
 
     @contextmanager
     def freeing(self, tenant: str) -> Iterator[None]:
         """Make a call that ends work, and so waits for no place; raises Overloaded past so many of a tenant at once."""
         if self._freeing[tenant] >= _FREEING_PER_TENANT:
             raise self._overloaded(tenant, f"{_FREEING_PER_TENANT} cancellations of this tenant are under way")
-        with self._open_rpc(tenant):
-            self._freeing[tenant] += 1
-            try:
-                yield
-            finally:
-                _take_off(self._freeing, tenant, 1)
-
-    @contextmanager
-    def _open_rpc(self, tenant: str) -> Iterator[None]:
-        try:
-            held = self._open.one(tenant)
-        except Overloaded:
-            self._refused += 1
-            raise
+        self._freeing[tenant] += 1
         try:
             yield
         finally:
-            held()
+            _take_off(self._freeing, tenant, 1)
+
+    async def upload(self, tenant: str) -> Callable[[], None]:
+        """Wait until a tenant's upload may be read; return what ends it. Each has a few of its messages in memory."""
+        await self._uploads.take(tenant, 1)
+        return functools.partial(self._uploads.add, tenant, -1)
+
+    def open_rpc(self, tenant: str) -> Callable[[], None]:
+        """Count an RPC as open, whatever it does, until what is returned is called; raises Overloaded."""
+        try:
+            return self._open.one(tenant)
+        except Overloaded:
+            self._refused += 1
+            raise
 
     def configure(self, settings: AdmissionSettings) -> None:
         """Use other bounds from now on; what is under way stays."""
         self._settings = settings
         self._limit = _limit(settings)
+        self.requests.configure(settings.request_bytes_per_tenant, settings.request_bytes)
+        self._uploads.configure(settings.uploads_per_tenant, settings.uploads)
+        self.answers.configure(settings.answer_bytes_per_tenant, settings.answer_bytes)
 
     def heeding_load(self) -> AbstractAsyncContextManager[None]:
         """Follow the load of the event loop until the block ends; without it the limit stays where it is."""
@@ -143,8 +177,8 @@ class Admission:
     def observe(self, lag_s: float, pressure: float) -> None:
         """Take how long work waits for a processor (load_limit.py), and let in whom the limit lets in now."""
         long_ago_s = self._clock() - _MOMENT_S
-        while self._young and self._young[first := next(iter(self._young))] < long_ago_s:
-            del self._young[first]
+        while self._young and self._young[first := next(iter(self._young))][1] < long_ago_s:
+            self._settle(first)
         self._limit.observe(lag_s, pressure, len(self._young), self._waiting())
         self._hand_out()
 
@@ -153,11 +187,11 @@ class Admission:
         self._in_all += 1
         self._lingering[tenant] += 1
         work = object()
-        self._young[work] = self._clock()
+        self._start(tenant, work)
 
         def end() -> None:
             self._in_all -= 1
-            self._young.pop(work, None)
+            self._settle(work)
             _take_off(self._lingering, tenant, 1)
             self._hand_out()
 
@@ -170,29 +204,13 @@ class Admission:
             limit=self._limit.now,
             waiting=self._waiting(),
             streams=self._streams.total(),
-            request_bytes=self._bytes_in_all,
+            request_bytes=self.requests.in_all,
+            answer_bytes=self.answers.in_all,
             service_time_s=self._service_time_s,
             admitted=self._admitted,
             refused=self._refused,
             waited=self._waited,
         )
-
-    @contextmanager
-    def _room(self, tenant: str, size_bytes: int) -> Iterator[None]:
-        settings = self._settings
-        # One request is let in, however large: the server's own limit of a message holds for it.
-        of_tenant, in_all = self._bytes[tenant], self._bytes_in_all
-        if (of_tenant and of_tenant + size_bytes > settings.request_bytes_per_tenant) or (
-            of_tenant and in_all + size_bytes > settings.request_bytes
-        ):
-            raise self._overloaded(tenant, "the requests of this tenant that are under way are too large together")
-        self._bytes[tenant] += size_bytes
-        self._bytes_in_all += size_bytes
-        try:
-            yield
-        finally:
-            self._bytes_in_all -= size_bytes
-            _take_off(self._bytes, tenant, size_bytes)
 
     async def _place(self, tenant: str, patience_s: float | None) -> object:
         if tenant not in self._queues and self._may_begin(tenant):
@@ -233,11 +251,28 @@ class Admission:
         bounds = ((self._in_all, settings.calls_at_once), (len(self._young), self._limit.now))
         if not at_work:
             return all(count < most + max(1, most // _RESERVE) for count, most in bounds)
+        if self._young_of[tenant] >= _SHARE_OF_A_PROCESSOR * (os.cpu_count() or 1) and self._is_contended():
+            return False
         share = at_work + self._lingering[tenant]
         return share < settings.calls_at_once_per_tenant and all(count < most for count, most in bounds)
 
+    def _is_contended(self) -> bool:
+        """Return whether the processors have too much to do, and not for one tenant alone."""
+        return self._limit.now < self._settings.calls_at_once and self._clock() - self._alternated_s < _SHARED_S
+
+    def _start(self, tenant: str, work: object) -> None:
+        self._young[work] = tenant, self._clock()
+        self._young_of[tenant] += 1
+
+    def _settle(self, work: object) -> None:
+        if work in self._young:
+            tenant, _ = self._young.pop(work)
+            _take_off(self._young_of, tenant, 1)
+
     def _begin(self, tenant: str, place: object) -> None:
-        self._young[place] = self._clock()
+        self._start(tenant, place)
+        if tenant != self._latest:
+            self._latest, self._alternated_s = tenant, self._clock()
         self._at_work[tenant] += 1
         self._in_all += 1
         self._admitted += 1
@@ -245,7 +280,7 @@ class Admission:
         self._served[tenant] = self._turn
 
     def _leave(self, tenant: str, place: object) -> None:
-        self._young.pop(place, None)
+        self._settle(place)
         self._in_all -= 1
         _take_off(self._at_work, tenant, 1)
         self._hand_out()

@@ -24,8 +24,18 @@ class AdmissionSettings(Section):
     streams_per_tenant: int = Field(
         default=256, ge=1, description="open streams that wait: watching, following, moving files"
     )
-    request_bytes: int = Field(default=512 * 1024 * 1024, ge=1, description="requests at work or waiting, in all")
+    request_bytes: int = Field(
+        default=512 * 1024 * 1024, ge=1, description="requests and messages of streams in memory, in all"
+    )
     request_bytes_per_tenant: int = Field(default=64 * 1024 * 1024, ge=1)
+    uploads: int = Field(default=128, ge=1, description="files that are being uploaded, in all; more wait")
+    uploads_per_tenant: int = Field(default=16, ge=1)
+    answer_bytes: int = Field(
+        default=1024 * 1024 * 1024, ge=1, description="answers that clients have not read yet, in all"
+    )
+    answer_bytes_per_tenant: int = Field(
+        default=128 * 1024 * 1024, ge=1, description="past it new calls of the tenant are refused"
+    )
 
     @model_validator(mode="after")
     def _one_fits_into_all(self) -> Self:

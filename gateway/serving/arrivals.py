@@ -1,7 +1,7 @@
-"""Calls whose request has not come yet: nobody has looked at them, and they hold a place of the server's all the same.
+"""What holds for each RPC before anything is known of it, and after it was answered.
 
-Who sends the beginning of calls and never a request needs no credential for it. So a request must come within a while,
-and sooner when there are many: then the oldest go, for an honest one comes with the call's beginning.
+Nothing of a call is read before its caller is known; gateway/serving/edge.py asks for the request then. Calls of health
+and reflection take no credential: what they send is read a few at a time. An answer must be taken within a while.
 """
 
 from __future__ import annotations
@@ -14,28 +14,36 @@ from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
-from grpc.aio import EOF  # type: ignore[attr-defined]  # grpc-stubs do not know it
 from grpc_status import rpc_status
 
-from gateway.errors import AirlockError, DeadlineExceeded, InvalidArgument
+from gateway.errors import AirlockError
 from gateway.identity.presented import Context
-from gateway.serving.edge import not_decoded, status_of
+from gateway.serving.edge import status_of
+from gateway.serving.incoming import Incoming, Sending, read_request
+from gateway.serving.reads import PATIENCE_S, Reads
+from gateway.serving.strangers import Strangers, host_of
 
-PATIENCE_S = 20.0
-MANY = 256
-# With this many that are honest, a loop that is late finds their requests when it gets to them.
-_PATIENCE_WITH_MANY_S = 1.0
+_OURS = "/gateway.v1."
+# A request has 4 MiB at most: this is 64 MiB of a tenant and of all callers that are not known, and 512 MiB of all.
+_READS_OF_A_TENANT, _READS = 16, 128
+UNIDENTIFIED = 768
+"""Calls whose credential is being looked up."""
+ANONYMOUS = 256
+"""Calls of health under way."""
+_ANONYMOUS_SEND_S = 5.0
+_ANONYMOUS_READS_OF_A_HOST, _ANONYMOUS_READS = 4, 16
 
 
 class Arrivals(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs alone
-    """Ends calls whose request does not come. A handler is wrapped once; each call has a task of its own."""
+    """Wraps the handler of each method, once; each call has a task of its own."""
 
-    def __init__(self, patience_s: float = PATIENCE_S) -> None:
-        self._patience_s = patience_s
-        # When each began, as loop.time(), the oldest first.
-        self._waiting: dict[asyncio.Task[Any], float] = {}
-        self._timer: asyncio.TimerHandle | None = None
+    def __init__(self, patience_s: float = PATIENCE_S, sending: Sending | None = None) -> None:
+        self._reads = Reads(_READS_OF_A_TENANT, _READS, patience_s)
+        self._anonymous_reads = Reads(_ANONYMOUS_READS_OF_A_HOST, _ANONYMOUS_READS, patience_s)
+        self._unidentified = Strangers(of_connection=256, of_host=384, in_all=UNIDENTIFIED)
+        self._anonymous = Strangers(of_connection=16, of_host=64, in_all=ANONYMOUS)
+        self._sending = sending or Sending()
+        self._anonymous_sending = Sending(min(_ANONYMOUS_SEND_S, self._sending.send_s))
         self._wrapped: dict[str, Any] = {}
 
     async def intercept_service(
@@ -48,86 +56,90 @@ class Arrivals(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic
         handler = self._wrapped.get(method)
         if handler is None:
             found = await continuation(handler_call_details)
-            # A stream of requests is its servicer's from the start, who asks for a credential before it reads.
-            if found is None or found.request_streaming:
-                return found
-            handler = self._wrapped[method] = self._around(found)
+            if found is None:
+                return None
+            handler = self._wrapped[method] = (self._ours if method.startswith(_OURS) else self._others)(found)
         return handler
 
-    def _around(self, handler: Any) -> Any:
-        """Return a handler that reads the request itself: grpc.aio would wait for it where nothing can end that."""
-        inner = handler.unary_stream or handler.unary_unary
+    def _ours(self, handler: Any) -> Any:
+        """Return the handler of a method whose edge asks for the caller, and then for the request."""
+        inner, encode = _function_of(handler), handler.response_serializer
+
+        def begin(context: Context) -> Incoming:
+            end = self._unidentified.begin(context.peer())
+            incoming = Incoming(
+                context, handler.request_deserializer, self._reads, end, streams=handler.request_streaming
+            )
+            _task().add_done_callback(incoming.over)
+            return incoming
 
         async def answer(_requests: object, context: Context) -> Any:
-            return await inner(await self._request(context), context)
+            incoming = await _or_refused(context, begin)
+            raw: bytes = encode(await inner(incoming, context))
+            incoming.answers(len(raw))
+            self._sending.begin(_task(), len(raw))
+            return raw
 
         async def answers(_requests: object, context: Context) -> AsyncIterator[Any]:
-            async with contextlib.aclosing(inner(await self._request(context), context)) as messages:
+            incoming = await _or_refused(context, begin)
+            async with contextlib.aclosing(inner(incoming, context)) as messages:
                 async for message in messages:
-                    yield message
+                    raw: bytes = encode(message)
+                    incoming.answers(len(raw))
+                    yield raw
+
+        return _raw_handler(answers if handler.response_streaming else answer, streams=handler.response_streaming)
+
+    def _others(self, handler: Any) -> Any:
+        """Return the handler of a method that takes no credential; a stream of requests is its servicer's to bound."""
+        if handler.request_streaming:
+            return handler
+        inner, encode = _function_of(handler), handler.response_serializer
+
+        async def arrived(context: Context) -> Any:
+            host = host_of(context.peer())
+            return await read_request(self._anonymous_reads, host, context, handler.request_deserializer)
+
+        async def answer(_requests: object, context: Context) -> Any:
+            end = await _or_refused(context, lambda context: self._anonymous.begin(context.peer()))
+            _task().add_done_callback(lambda _: end())
+            raw: bytes = encode(await inner(await _or_refused(context, arrived), context))
+            self._anonymous_sending.begin(_task(), len(raw))
+            return raw
 
         async def writes(_requests: object, context: Context) -> None:
-            await inner(await self._request(context), context)
+            await inner(await _or_refused(context, arrived), context)
 
         if not handler.response_streaming:
-            make: Any = grpc.stream_unary_rpc_method_handler
-            made: Any = answer
-        else:
-            make = grpc.stream_stream_rpc_method_handler
-            made = answers if inspect.isasyncgenfunction(inner) else writes
-        return make(
-            made,
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
-
-    async def _request(self, context: Context) -> Any:
-        """Return the request of a call, in its task, once it is there."""
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("a call is served in a task")
-        self._expect(task)
-        try:
-            request: Any = await context.read()
-        except asyncio.CancelledError:
-            # Where the peer went away too, it is gone, and nothing is left to tell it.
-            if task in self._waiting or task.uncancel():
-                raise
-            await _refuse(context, DeadlineExceeded("the call's request did not come"))
-        except DecodeError as error:
-            await _refuse(context, not_decoded(error))
-        finally:
-            self._waiting.pop(task, None)
-        if request is EOF:
-            await _refuse(context, InvalidArgument("the call has no request"))
-        return request
-
-    def _expect(self, task: asyncio.Task[Any]) -> None:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        if len(self._waiting) >= MANY:
-            self._end_older(now - _PATIENCE_WITH_MANY_S)
-        self._waiting[task] = now
-        if self._timer is None:
-            self._timer = loop.call_later(self._patience_s, self._look)
-
-    def _look(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._end_older(loop.time() - self._patience_s)
-        oldest = next(iter(self._waiting.values()), None)
-        self._timer = None if oldest is None else loop.call_at(oldest + self._patience_s, self._look)
-
-    def _end_older(self, than: float) -> None:
-        """End what began before, or at, a moment."""
-        while self._waiting:
-            task, began = next(iter(self._waiting.items()))
-            if began > than:
-                return
-            del self._waiting[task]
-            task.cancel()
+            return _raw_handler(answer, streams=False)
+        if inspect.isasyncgenfunction(inner):
+            raise TypeError("a method that takes no credential writes its answers: each has a time to be taken")
+        return grpc.stream_stream_rpc_method_handler(writes, response_serializer=encode)
 
 
-async def _refuse(context: Context, error: AirlockError) -> NoReturn:
-    # grpc-stubs do not know this method, nor that it never returns.
-    abort: Callable[[grpc.Status], Awaitable[NoReturn]] = context.abort_with_status  # type: ignore[attr-defined]
-    await abort(rpc_status.to_status(status_of(error)))
+def _function_of(handler: Any) -> Any:
+    return handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+
+
+def _raw_handler(function: Any, *, streams: bool) -> Any:
+    """Return a handler that reads for itself and whose answers are bytes."""
+    make: Any = grpc.stream_stream_rpc_method_handler if streams else grpc.stream_unary_rpc_method_handler
+    return make(function)
+
+
+def _task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("a call is served in a task")
+    return task
+
+
+async def _or_refused(context: Context, what: Callable[[Context], Any]) -> Any:
+    """Return what a function returns, or an awaitable of it; end the call with its error where it raises one."""
+    try:
+        found = what(context)
+        return await found if inspect.isawaitable(found) else found
+    except AirlockError as error:
+        # grpc-stubs do not know this method, nor that it never returns.
+        abort: Callable[[grpc.Status], Awaitable[NoReturn]] = context.abort_with_status  # type: ignore[attr-defined]
+        await abort(rpc_status.to_status(status_of(error)))

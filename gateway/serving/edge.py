@@ -40,6 +40,8 @@ from gateway.identity.presented import Context, Presented
 from gateway.identity.principal import CALLER, PRINCIPAL, Caller, Principal
 from gateway.identity.stream_guard import StreamGuard
 from gateway.serving.admission import Admission
+from gateway.serving.fair_loop import schedule_for
+from gateway.serving.incoming import Incoming, not_decoded
 from gateway.serving.request_checks import check
 from gateway.storage.audit_store import OPERATORS
 from gateway.telemetry.rpc import admitted, refused
@@ -108,6 +110,7 @@ async def _admitted(service: Service, method: str, context: Context) -> Tenant |
         raise ScopeMissing("an operator's key belongs to no tenant: make one with `airlock key create --tenant NAME`")
     CALLER.set(who.caller)
     PRINCIPAL.set(who)
+    schedule_for(OPERATORS if who.tenant is None else who.tenant.name)
     admitted(OPERATORS if who.tenant is None else who.tenant.name)
     return who.tenant
 
@@ -126,31 +129,68 @@ def _scope_missing(who: Principal, scope: str) -> ScopeMissing:
     )
 
 
-def _at_work(whose: str, request: object, context: Context) -> contextlib.AbstractAsyncContextManager[None]:
+async def _begin(
+    service: Service, method: str, held: contextlib.ExitStack, request: Any, context: Context
+) -> tuple[Any, Any]:
+    """Return the tenant and the request of a call that may be made; `held` counts it as open until it is closed."""
+    tenant = await _admitted(service, method, context)
+    whose = _whose(tenant)
+    if not isinstance(request, Incoming):
+        held.callback(ADMISSION.open_rpc(whose))
+        check(request)
+        return tenant, request
+    request.known(whose, ADMISSION)
+    held.callback(ADMISSION.open_rpc(whose))
+    if request.streams:
+        return tenant, request
+    message = await request.request()
+    check(message)
+    return tenant, message
+
+
+async def _take_place(
+    service: Service, method: str, held: contextlib.ExitStack, request: Any, context: Context
+) -> None:
+    """Have `held` hold the place that a call which answers once needs."""
+    whose = _whose(PRINCIPAL.get().tenant)
+    if method in getattr(service, "frees", ()):
+        held.enter_context(ADMISSION.freeing(whose))
+    elif method in getattr(service, "waits", ()):
+        held.enter_context(ADMISSION.stream(whose))
+    elif hasattr(request, "__anext__"):
+        held.enter_context(ADMISSION.stream(whose))
+        held.callback(await ADMISSION.upload(whose))
+    else:
+        held.callback(await _at_work(whose, request, context))
+
+
+async def _at_work(whose: str, request: object, context: Context) -> Callable[[], None]:
     size_bytes = request.ByteSize() if isinstance(request, Message) else 0
-    return ADMISSION.work(whose, size_bytes=size_bytes, patience_s=context.time_remaining())
+    return await ADMISSION.begin(whose, size_bytes=size_bytes, patience_s=context.time_remaining())
+
+
+def _whose(tenant: Tenant | None) -> str:
+    return OPERATORS if tenant is None else tenant.name
 
 
 def unary(
     method: Callable[[S, T, Q, Context], Awaitable[A]],
 ) -> Callable[[S, Q, Context], Awaitable[A]]:
-    """Wrap an RPC that answers once."""
+    """Wrap an RPC that answers once. It keeps its place until the peer has taken the answer."""
+    name = method.__name__
 
     @functools.wraps(method)
-    async def rpc(self: S, request: Q, context: Context) -> A:
+    async def rpc(self: S, request: Any, context: Context) -> A:
+        incoming = request
         try:
-            tenant: Any = await _admitted(self, method.__name__, context)
-            check(request)
-            whose = OPERATORS if tenant is None else tenant.name
-            with GUARD.call(self.authenticate, Presented.by(context)):
-                if method.__name__ in getattr(self, "frees", ()):
-                    with ADMISSION.freeing(whose):
-                        return await method(self, tenant, request, context)
-                if method.__name__ in getattr(self, "waits", ()) or hasattr(request, "__anext__"):
-                    with ADMISSION.stream(whose):
-                        return await method(self, tenant, request, context)
-                async with _at_work(whose, request, context):
-                    return await method(self, tenant, request, context)
+            with contextlib.ExitStack() as held:
+                tenant, request = await _begin(self, name, held, request, context)
+                with GUARD.call(self.authenticate, Presented.by(context)):
+                    await _take_place(self, name, held, request, context)
+                    answer = await method(self, tenant, request, context)
+                if isinstance(incoming, Incoming):
+                    incoming.after.push(held.pop_all())
+                return answer
         except Exception as error:
             del request  # grpc keeps the frame for a while, and a refusal must not keep what was refused
             await _abort(context, error)
@@ -162,18 +202,18 @@ def streaming(
     method: Callable[[S, T, Q, Context], AsyncIterator[A]],
 ) -> Callable[[S, Q, Context], AsyncIterator[A]]:
     """Wrap an RPC that answers with a stream."""
+    name = method.__name__
 
     @functools.wraps(method)
-    async def rpc(self: S, request: Q, context: Context) -> AsyncIterator[A]:
+    async def rpc(self: S, request: Any, context: Context) -> AsyncIterator[A]:
         try:
-            tenant: Any = await _admitted(self, method.__name__, context)
-            check(request)
-            whose = OPERATORS if tenant is None else tenant.name
-            async with contextlib.AsyncExitStack() as held:
+            with contextlib.ExitStack() as held:
+                tenant, request = await _begin(self, name, held, request, context)
+                whose = _whose(tenant)
                 held.enter_context(ADMISSION.stream(whose))
                 guard = held.enter_context(StreamGuard(functools.partial(self.authenticate, Presented.by(context))))
-                if method.__name__ in getattr(self, "works", ()):
-                    await held.enter_async_context(_at_work(whose, request, context))
+                if name in getattr(self, "works", ()):
+                    held.callback(await _at_work(whose, request, context))
                 async for answer in method(self, tenant, request, context):
                     guard.send()
                     yield answer
@@ -201,11 +241,6 @@ async def _abort(context: Context, error: Exception) -> NoReturn:
     # grpc-stubs do not know this method, nor that it never returns.
     abort: Callable[[grpc.Status], Awaitable[NoReturn]] = context.abort_with_status  # type: ignore[attr-defined]
     await abort(rpc_status.to_status(status_of(error)))
-
-
-def not_decoded(error: DecodeError) -> InvalidArgument:
-    """Return the error of bytes that are no message of the method's type; `error` names that, and quotes nothing."""
-    return InvalidArgument(f"the request cannot be decoded: {error}")
 
 
 def status_of(error: AirlockError) -> status_pb2.Status:

@@ -8,7 +8,7 @@ from pathlib import Path
 from gateway.clock import MakeId, make_id
 from gateway.errors import Misconfigured
 from gateway.storage.database import Database
-from gateway.storage.settings_store import agreed
+from gateway.storage.settings_store import agreed, value_of
 
 _NAME = "instance"
 _ID = re.compile(r"gw_[0-9a-f]{24}")
@@ -35,6 +35,11 @@ async def shared_instance(database: Database, state_dir: Path, ids: MakeId = mak
         except OSError as error:
             raise Misconfigured(f"{path}: {error}") from error
     return instance
+
+
+async def known_instance(database: Database) -> str | None:
+    """Return the database's id; None where no gateway has served it yet."""
+    return await value_of(database, _NAME)
 
 
 def _own(path: Path) -> str | None:

@@ -14,7 +14,8 @@ from gateway.errors import Misconfigured
 from gateway.identity.tls import server_credentials
 from gateway.serving.taking_server import TakingServer
 
-CONCURRENT_RPCS = 2048
+CONCURRENT_RPCS = 3072
+"""More than callers who are known and callers who are not may have open together."""
 # What agents and services ask for again and again.
 _OFTEN = (
     "/gateway.v1.ToolService/CallTool",
@@ -46,6 +47,9 @@ def server_options(*, shared: bool) -> tuple[tuple[str, int], ...]:
         ("grpc.max_receive_message_length", _REQUEST_LIMIT_BYTES),
         ("grpc.max_send_message_length", _ANSWER_LIMIT_BYTES),
         ("grpc.so_reuseport", int(shared)),
+        # Else a stream's window grows to megabytes on a fast connection, and the core holds as much of each that is not
+        # read. For a message that is being read it grows to the size of the message all the same.
+        ("grpc.http2.bdp_probe", 0),
         ("grpc.max_concurrent_streams", _STREAMS_OF_A_CONNECTION),
         ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),

@@ -1,6 +1,7 @@
 """How many calls may begin at once, by how long work waits for a processor.
 
-    lag         how much later than asked a pause of the event loop ends: what every step of every call waits for
+    lag         how much later than asked a pause of the event loop ends and all that was ready has run: what the steps
+                of the busiest tenant's calls wait for
     pressure    the share of the time in which something on this machine waits for a processor (Linux' PSI); it tells of
                 sandboxes that wait for each other, which the loop does not feel. Without PSI the lag alone counts.
 
@@ -19,6 +20,8 @@ import re
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+
+from gateway.serving.fair_loop import call_last
 
 _TICK_S = 0.1
 # What a call with a dozen steps may lose by waiting for each.
@@ -60,15 +63,18 @@ async def following(tick: Callable[[float, float], None]) -> AsyncIterator[None]
     with _waited_s() as waited_s:
         last_s, last_waited_s = loop.time(), waited_s()
 
+        def begin() -> None:
+            call_last(loop, measure)
+
         def measure() -> None:
             nonlocal last_s, last_waited_s
             now_s, now_waited_s = loop.time(), waited_s()
             passed_s = now_s - last_s
             tick(passed_s - _TICK_S, (now_waited_s - last_waited_s) / passed_s if passed_s else 0.0)
             last_s, last_waited_s = now_s, now_waited_s
-            timers.append(loop.call_later(_TICK_S, measure))
+            timers.append(loop.call_later(_TICK_S, begin))
 
-        timers = deque([loop.call_later(_TICK_S, measure)], maxlen=1)
+        timers = deque([loop.call_later(_TICK_S, begin)], maxlen=1)
         try:
             yield
         finally:

@@ -108,3 +108,5 @@ class TakingServer:
             self._rpcs.add(rpc)
             rpc.add_done_callback(self._rpcs.discard)
             self.taken += 1
+            # What has a reference to a call keeps grpc's core from closing it (rpc_tasks.py).
+            del state, handled, rpc

@@ -68,10 +68,6 @@ class BlobDirectory:
         half.rename(path)
         return on_disk(len(kept))
 
-    def has(self, digest: bytes) -> bool:
-        """Return whether a piece is there."""
-        return self._path(digest.hex()).exists()
-
     def get(self, digest: bytes) -> bytes:
         """Return a piece; Internal where it is gone or not what it was."""
         try:

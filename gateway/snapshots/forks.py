@@ -227,7 +227,7 @@ class Forks:
         if request is not None:
             request = WorkspaceRequest(request.tenant, request.id, request.digest, json.dumps(asdict(forked)))
         metadata = await asyncio.to_thread(directory.metadata, snapshot.id)
-        await self._stores.forks.end(target, mark, row.id, point.messages, metadata or {}, told=told, request=request)
+        await self._stores.forks.end(target, mark, snapshot, point.messages, metadata or {}, told=told, request=request)
         return forked
 
     async def _taken_name(self, tenant: str, name: str, request: WorkspaceRequest | None) -> AirlockError:

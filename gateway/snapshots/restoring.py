@@ -60,7 +60,8 @@ class Restoring:
     ) -> None:
         """Have a snapshot in the place of a thread's files; the caller shares the directory.
 
-        Raises ThreadBusy, Unavailable where the old files are gone and the new ones did not come, and as fill() does.
+        Raises ThreadBusy, Unavailable where the old files may be gone and the new ones are not there, and as fill()
+        does.
         """
         mark = self._ids(RESTORING.removesuffix("_"))
         try:
@@ -75,8 +76,8 @@ class Restoring:
             await self.fill(snapshot, directory, target, spec)
         except WorkspaceIncomplete as error:
             raise Unavailable(
-                f"thread {target.name!r} has neither its old files nor the snapshot's, and takes no calls until it is "
-                f"restored again or deleted: {error}"
+                f"files of thread {target.name!r} may be gone, so it takes no calls until it is restored again or "
+                f"deleted: {error}"
             ) from error
         except Exception:
             await self._store.give_up(target.id, mark, earlier)

@@ -102,14 +102,32 @@ def write(
 
 def read(directory: Path, id_: str, blobs: BlobDirectory) -> Contents:
     """Yield what a snapshot has; Internal where its files are gone or damaged."""
-    for count, line in enumerate(_lines(directory / f"{id_}{MANIFEST}")):
+    for line in _entries(directory / f"{id_}{MANIFEST}"):
+        entry, digests = _entry(line)
+        yield entry, (blobs.get(digest) for digest in digests)
+
+
+def _entries(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a manifest that are entries; Internal where it does not end as it was written."""
+    count, whole = 0, False
+    for line in _lines(path):  # all of them: the checksum comes last
+        if whole:
+            raise _damaged()
         if "entries" in line:
-            if line["entries"] != count:
-                break
-            return
+            whole = line["entries"] == count
+            continue
+        count += 1
+        yield line
+    if not whole:
+        raise _damaged()
+
+
+def _entry(line: dict[str, Any]) -> tuple[WorkspaceEntry, list[bytes]]:
+    try:
         digests = [bytes.fromhex(digest) for digest in line.pop("pieces")]
-        yield WorkspaceEntry(**line), (blobs.get(digest) for digest in digests)
-    raise _damaged()
+        return WorkspaceEntry(**line), digests
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged() from error
 
 
 def read_metadata(directory: Path, id_: str) -> Mapping[str, str] | None:
@@ -125,11 +143,20 @@ def read_metadata(directory: Path, id_: str) -> Mapping[str, str] | None:
 
 
 def check_whole(directory: Path, id_: str, blobs: BlobDirectory) -> None:
-    """Raise Internal where a piece is gone: before anything is removed for the sake of this snapshot."""
+    """Raise Internal where anything of a snapshot is gone or damaged: all of it is read, and compared with its digests.
+
+    To be asked before anything is removed for the sake of this snapshot.
+    """
     if not (directory / f"{id_}{MANIFEST}").exists():
         raise Internal("the snapshot's files are not in this gateway's snapshots_dir: all gateways must have the same")
-    if not all(blobs.has(digest) for digest in digests_of(directory / f"{id_}{PIECES}")):
-        raise _damaged()
+    sizes: dict[bytes, int] = {}
+    for line in _entries(directory / f"{id_}{MANIFEST}"):
+        entry, digests = _entry(line)
+        for digest in digests:
+            if digest not in sizes:
+                sizes[digest] = len(blobs.get(digest))
+        if sum(sizes[digest] for digest in digests) != entry.size_bytes:
+            raise _damaged()
 
 
 def digests_of(path: Path) -> Iterator[bytes]:
@@ -251,7 +278,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
                     raise _damaged()
                 if "version" not in line:
                     yield line
-    except (OSError, zlib.error, ValueError) as error:
+    except (OSError, zlib.error, ValueError, AttributeError) as error:
         raise _damaged() from error
 
 
@@ -263,6 +290,8 @@ def _inflated(path: Path) -> Iterator[bytes]:
                 yield inflating.decompress(packed, _READ_BYTES)
                 packed = inflating.unconsumed_tail
     yield inflating.flush()
+    if not inflating.eof:  # nor was its checksum compared
+        raise ValueError("the manifest ends early")
 
 
 def _damaged() -> Internal:

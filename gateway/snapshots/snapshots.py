@@ -21,6 +21,7 @@ from gateway.calls.thread_engines import ThreadEngines
 from gateway.clock import MakeId, NowUs, make_id, now_us
 from gateway.errors import InProgress, NotFound, RequestIdReused
 from gateway.paging import page_size, paged, place_of
+from gateway.redaction.hooks import redactor_of
 from gateway.snapshots.restoring import Restoring
 from gateway.snapshots.snapshot_directory import PATIENCE_S, SnapshotDirectory
 from gateway.snapshots.taking import Taken, Taking, in_thread
@@ -72,6 +73,8 @@ class Snapshots:
         Raises NotFound, OtherEngine, QuotaExceeded, TooLarge, NoSpace, InProgress, RequestIdReused, and SandboxError.
         """
         request = (request_id, _digest(thread, comment))
+        redactor = redactor_of(tenant.policy.document)
+        comment = comment if redactor is None else redactor.shown(comment)
         if (known := await self._asked_before(tenant, request)) is not None:
             return known
         row = await self._row(tenant, thread)

@@ -4,7 +4,9 @@ The database, whichever it is:
     connecting, migration, tables       SQLite or PostgreSQL, the revisions of the schema, and the schema
     database, writer, refusals          opening it; its one writer, and what the log says when it refuses
     readers, slices, prepared           its readers, shared fairly; long answers in slices; statements compiled once
-    settings_store                      what all gateways of a database agree on
+    schema_check, first_0005            whether the tables are as the revision says; completing an early form of 0005
+    settings_store, channel_store       what all gateways of a database agree on, and those of an engine
+    database_identity                   what tells a database from a copy of it
 Threads and runs:
     store                               what a call and a run write to, put together from these four
     thread_queries, run_queries, call_journal, queries    one thread, one run and its events, the journal of calls

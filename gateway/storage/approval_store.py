@@ -12,8 +12,6 @@ from sqlalchemy import (
     Connection,
     Row,
     case,
-    delete,
-    exists,
     func,
     insert,
     literal,
@@ -122,8 +120,6 @@ class TooManyPending(Exception):
 
 PENDING_LIMIT = 100
 PENDING_LIMIT_BYTES = 16 * 1024 * 1024
-_KEPT_US = 30 * 86_400 * 1_000_000
-_FORGOTTEN_AT_ONCE = 20
 # What a list of many holds of each long text; GetApproval has it whole.
 LISTED_LIMIT_BYTES = 4096
 
@@ -160,7 +156,7 @@ class ApprovalStore:
     async def ask(self, thread: Thread, run_id: str | None, asked: Asked) -> str:
         """Return the id of the pending approval of this call, made when there is none.
 
-        Raises TooManyPending. Old approvals of the tenant are forgotten on the way, a few at a time.
+        Raises TooManyPending.
         """
         size_bytes = len(asked.arguments.encode())
         row = {
@@ -194,7 +190,6 @@ class ApprovalStore:
             ).first()
             if found is not None:
                 return str(found.id)
-            self._forget_old(connection, thread.tenant)
             self._check_room(connection, thread.tenant, size_bytes)
             connection.execute(insert(approvals), {**row, "changed_us": next_change_us(connection, self.clock)})
             if run_id is not None:  # of a service's call its journal tells
@@ -337,14 +332,6 @@ class ApprovalStore:
                 f"the arguments of this tenant's approvals that wait have {taken_bytes:,} bytes, and with the "
                 f"{size_bytes:,} of this call they would be past the limit of {PENDING_LIMIT_BYTES:,}"
             )
-
-    def _forget_old(self, connection: Connection, tenant: str) -> None:
-        """Delete a few approvals that have long been over; the ones that made grants stay with them."""
-        over = (approvals.c.tenant == tenant) & (approvals.c.status != PENDING)
-        old = approvals.c.changed_us < self.clock() - _KEPT_US
-        made_a_grant = exists().where(grants.c.approval_id == approvals.c.id)
-        few = select(approvals.c.id).where(over, old, ~made_a_grant).limit(_FORGOTTEN_AT_ONCE)
-        connection.execute(delete(approvals).where(approvals.c.id.in_(few)))
 
 
 def _sought(thread: Thread, run_id: str, approval_id: str, asked: Asked, by: str) -> AuditEntry:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, select
 
-from gateway.audit.chain import NOTHING_KNOWN, ChainCheck, ChainHead, ChainReport, KnownLink
+from gateway.audit.chain import MISSING, NOTHING_KNOWN, ChainCheck, ChainHead, ChainReport, Known
 from gateway.audit.record import COLUMNS, AuditRecord
 from gateway.storage.database import Database
-from gateway.storage.tables import audit_heads, audit_records
+from gateway.storage.tables import audit_heads, audit_records, runs, tool_calls
 
 SLICE = 500
 _RECORDS = audit_records.c
@@ -57,10 +57,14 @@ class AuditReader:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    async def heads(self) -> Mapping[str, ChainHead]:
+        """Return where each tenant's chain ends."""
+        return {row.tenant: _head(row) for row in await self._database.rows(select(audit_heads))}
+
     async def head(self, tenant: str) -> ChainHead | None:
         """Return where a chain ends; None where there never was a record."""
         found = await self._database.rows(select(audit_heads).where(audit_heads.c.tenant == tenant))
-        return ChainHead(*(getattr(found[0], name) for name in ChainHead.__dataclass_fields__)) if found else None
+        return _head(found[0]) if found else None
 
     async def before(
         self, tenant: str, wanted: AuditFilter, *, sequence: int | None, limit: int
@@ -88,7 +92,7 @@ class AuditReader:
                 yield record
             sequence = found[-1].sequence
 
-    async def verified(self, tenant: str, known: KnownLink = NOTHING_KNOWN) -> ChainReport:
+    async def verified(self, tenant: str, known: Known = NOTHING_KNOWN) -> ChainReport:
         """Compute a chain again, from its first record to where its head was when this began."""
         while True:
             head = await self.head(tenant)
@@ -100,9 +104,19 @@ class AuditReader:
                 if check.broken:
                     break
             report = check.report()
+            if head is None and report.whole and await self._is_audited(tenant):
+                gone = "the chain is gone, and calls or runs of this tenant are stored that were recorded in it"
+                return replace(report, problem=f"{MISSING}: {gone}")
             # Records that retention took away meanwhile are no break: look again at what there is by now.
             if report.whole or not await self._pruned(tenant, head):
                 return report
+
+    async def _is_audited(self, tenant: str) -> bool:
+        """Whether anything is stored of a tenant that is never stored without a record of the audit."""
+        calls, begun = tool_calls.c, runs.c
+        recorded = select(calls.id).where(calls.tenant == tenant, calls.finished_us.is_not(None)).limit(1)
+        started = select(begun.id).where(begun.tenant == tenant).limit(1)
+        return bool(await self._database.rows(recorded) or await self._database.rows(started))
 
     async def _grew(self, tenant: str, head: ChainHead) -> bool:
         """Whether records after a head are there because the head has moved on since."""
@@ -120,6 +134,10 @@ class AuditReader:
         order = _RECORDS.sequence.desc() if newest_first else _RECORDS.sequence
         rows = await self._database.rows(_QUERY.where(*conditions).order_by(order).limit(limit))
         return [_record(row) for row in rows]
+
+
+def _head(row: Row[Any]) -> ChainHead:
+    return ChainHead(*(getattr(row, name) for name in ChainHead.__dataclass_fields__))
 
 
 def _record(row: Row[Any]) -> AuditRecord:

@@ -122,8 +122,12 @@ class AuditStore:
 
     def erase(self, connection: Connection, *, tenant: str) -> int:
         """Take away a tenant's chain, for the tenant is deleted; return how many records there were."""
-        connection.execute(delete(audit_heads).where(audit_heads.c.tenant == tenant))
-        return connection.execute(delete(audit_records).where(audit_records.c.tenant == tenant)).rowcount
+        of_tenant = audit_heads.c.tenant == tenant
+        # The database deletes no record that a head holds, and no head that has records.
+        connection.execute(update(audit_heads).where(of_tenant).values(first_sequence=audit_heads.c.sequence + 1))
+        gone = connection.execute(delete(audit_records).where(audit_records.c.tenant == tenant)).rowcount
+        connection.execute(delete(audit_heads).where(of_tenant))
+        return gone
 
 
 def _row(entry: AuditEntry, now: int) -> dict[str, Any]:

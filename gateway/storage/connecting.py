@@ -151,8 +151,9 @@ def _without_details(context: ExceptionContext) -> None:
 
 def _set_pragmas(connection: Any, _record: object) -> None:
     _make_wal(connection)
-    # What is deleted is overwritten, for a tenant's data that are to go must be gone.
-    for pragma in ("synchronous=NORMAL", "foreign_keys=ON", "secure_delete=ON"):
+    # FULL: a commit is on the disk before it is acknowledged, so a loss of power takes nothing back. What is deleted is
+    # overwritten: data that a tenant asked to erase must be gone.
+    for pragma in ("synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
         connection.execute(f"PRAGMA {pragma}")
 
 

@@ -66,13 +66,21 @@ class Database:
         database = cls(engine)
         try:
             await database._readers.run(partial(upgrade, engine))
-        except (SQLAlchemyError, OSError, NotMigrated) as error:
+        except NotMigrated as error:
+            await database.close()
+            raise Misconfigured(f"the database {engine.url.render_as_string()} cannot be used: {error}") from error
+        except (SQLAlchemyError, OSError) as error:
             await database.close()
             raise Misconfigured(
                 f"the database {engine.url.render_as_string()} does not open: {said_by_driver(error)}. "
                 f"{_HOW_TO_MEND[engine.dialect.name]}"
             ) from error
         return database
+
+    @classmethod
+    async def as_it_is(cls, url: str) -> Self:
+        """Open without migrating or checking the schema, to read from what somebody may have tampered with."""
+        return cls(connect(url))
 
     def listen(self, wrote: Callable[[int, float], None]) -> None:
         """Have each transaction told of: how many writes it took, and how long, in seconds."""

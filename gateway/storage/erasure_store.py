@@ -32,7 +32,6 @@ from gateway.storage.tables import (
     tool_calls,
 )
 from gateway.storage.tenant_rows import belongs_to_tenant
-from gateway.storage.thread_marks import FORKING, RESTORING
 
 AUDIT = frozenset({audit_records.name, audit_heads.name})
 """The tables of the audit, which stays unless its deletion is asked for."""
@@ -57,7 +56,7 @@ class DeletionLost(Exception):
 
 @dataclass(frozen=True)
 class Begun:
-    """A deletion that has begun; `mark` is what a restore or a fork had left in its place, None without one."""
+    """A deletion that has begun; `mark` is what an earlier one, a restore or a fork left in its place."""
 
     mark: str | None = None
 
@@ -83,8 +82,7 @@ class ErasureStore:
                 return None
             refuse_under_way(connection, found.id)
             connection.execute(update(threads).where(threads.c.id == found.id).values(deletion=deletion))
-            marked = found.deletion is not None and found.deletion.startswith((RESTORING, FORKING))
-            return Begun(found.deletion if marked else None)
+            return Begun(found.deletion)
 
         return await self._database.transact(work)
 

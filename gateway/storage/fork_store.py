@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import Connection, func, insert, literal, select, update
+from sqlalchemy import Connection, exists, func, insert, literal, select, update
 
 from gateway.clock import NowUs, now_us
 from gateway.storage.audit_store import AuditEntry, AuditStore
@@ -17,7 +17,8 @@ from gateway.storage.entities import Thread
 from gateway.storage.erasure_store import refuse_under_way, remove_rows
 from gateway.storage.quota_store import refuse_more_threads
 from gateway.storage.restore_store import ThreadGoing, WorkspaceRequest, answer_request, claim_request
-from gateway.storage.tables import messages, thread_metadata, threads
+from gateway.storage.snapshot_store import Snapshot
+from gateway.storage.tables import messages, snapshots, thread_metadata, threads
 from gateway.storage.thread_marks import FORKING, RESTORING
 from gateway.storage.thread_store import MessageRow
 
@@ -66,23 +67,26 @@ class ForkStore:
         self,
         thread: Thread,
         mark: str,
-        source: str,
+        snapshot: Snapshot,
         count: int,
         metadata: Mapping[str, str],
         *,
         told: AuditEntry,
         request: WorkspaceRequest | None,
     ) -> int:
-        """Give a thread the first `count` messages of another one and its metadata, and let it be seen.
+        """Give a thread the first `count` messages of a snapshot's thread and its metadata, and let it be seen.
 
-        Return how many messages there were. ThreadGoing where either thread is gone, or goes.
+        Return how many messages there were: none where retention removed them since the snapshot was read, for those at
+        their positions were said later. ThreadGoing where either thread is gone, or goes.
         """
         kept_us = self._clock()
         values = [
             {"thread_id": thread.id, "key": key, "value": value, "updated_us": kept_us}
             for key, value in metadata.items()
         ]
-        chosen = (_MESSAGES.thread_id == source) & (_MESSAGES.position < count)
+        source = snapshot.thread_id
+        still = select(snapshots.c.id).where(snapshots.c.id == snapshot.id, snapshots.c.messages == snapshot.messages)
+        chosen = (_MESSAGES.thread_id == source) & (_MESSAGES.position < count) & exists(still)
         copied = select(literal(thread.id), _MESSAGES.position, _MESSAGES.run_id, _MESSAGES.message).where(chosen)
 
         def work(connection: Connection) -> int:

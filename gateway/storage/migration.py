@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,12 +12,14 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.errors import Misconfigured
 from gateway.storage.connecting import begin_writing, connect, said_by_driver
+from gateway.storage.schema_check import missing_in
 
-NEWEST = "0005"
+NEWEST = "0007"
 """The revision that this program works with. It is said here, for alembic is a tenth of what a gateway imports, and
 only one that finds another revision needs it."""
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
+_NAMED = 5
 
 
 class NotMigrated(Exception):
@@ -30,16 +33,34 @@ class Revision:
     current: str | None
     newest: str
 
+    @property
+    def known(self) -> bool:
+        """Whether this program has the migration, and so the database is not of a newer one."""
+        return self.current is None or _is_known(self.current)
+
 
 def upgrade(engine: Engine, revision: str = "head") -> None:
     """Bring a database up to a revision, in one transaction; of processes that do so at once, one does.
 
-    Raises SQLAlchemyError, and NotMigrated when the database is of a newer program.
+    Raises SQLAlchemyError, and NotMigrated when the database is of a newer program, or lacks what its revision has.
     """
     with engine.connect() as connection:
         current = _current(connection)
+    if current is not None and not _is_known(current):
+        raise NotMigrated(
+            f"it is at revision {current} and was upgraded by a newer airlock; this one knows revisions up to "
+            f"{NEWEST}. Run the newer release, or restore a backup from before the upgrade (docs/storage.md)"
+        )
     if current != (NEWEST if revision == "head" else revision):
         _migrate(engine, "upgrade", revision)
+    if revision == "head":
+        with engine.connect() as connection:
+            missing = missing_in(connection)
+        if missing:
+            raise NotMigrated(
+                f"it says that it is at revision {NEWEST}, but lacks {shortened(missing)}. A migration was cut short, "
+                "or the tables were changed by hand: restore a backup, or make what is missing as a new database has it"
+            )
 
 
 def downgrade(engine: Engine, revision: str) -> None:
@@ -52,6 +73,8 @@ def _migrate(engine: Engine, way: Literal["upgrade", "downgrade"], revision: str
     from alembic.config import Config  # noqa: PLC0415
     from alembic.util import CommandError  # noqa: PLC0415
 
+    from gateway.storage import first_0005  # noqa: PLC0415
+
     sqlite = engine.dialect.name == "sqlite"
     with engine.connect() as connection:
         if sqlite:
@@ -63,6 +86,8 @@ def _migrate(engine: Engine, way: Literal["upgrade", "downgrade"], revision: str
                 connection.exec_driver_sql(f"SET LOCAL {limit} = 0")
         try:
             begin_writing(connection)
+            if way == "upgrade" and _current(connection) == first_0005.REVISION:
+                first_0005.complete(connection)
             config = Config()
             config.set_main_option("script_location", str(_MIGRATIONS))
             config.attributes["connection"] = connection
@@ -89,6 +114,28 @@ def revision_of(url: str) -> Revision:
     finally:
         engine.dispose()
     return Revision(current, NEWEST)
+
+
+def missing_from(url: str) -> list[str]:
+    """Return what a database of the newest revision lacks. Raises Misconfigured when it does not open."""
+    engine = connect(url)
+    try:
+        with engine.connect() as connection:
+            return missing_in(connection)
+    except (SQLAlchemyError, OSError) as error:
+        raise Misconfigured(f"the database {engine.url.render_as_string()}: {said_by_driver(error)}") from error
+    finally:
+        engine.dispose()
+
+
+def shortened(missing: Sequence[str]) -> str:
+    """Return the first of a list of names, and how many more there are."""
+    more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+    return ", ".join(missing[:_NAMED]) + more
+
+
+def _is_known(revision: str) -> bool:
+    return any((_MIGRATIONS / "versions").glob(f"{revision}_*.py"))
 
 
 def _current(connection: Connection) -> str | None:

@@ -62,14 +62,21 @@ class PolicyStore:
         self._clock = clock
 
     async def apply(
-        self, tenant: str, text: str, kind: Kind, by: str, comment: str = "", *, expected: int | None = None
+        self,
+        tenant: str,
+        text: str,
+        kind: Kind,
+        by: str,
+        comment: str = "",
+        *,
+        expected: int | None = None,
+        after: int = 0,
     ) -> Change:
-        """Put a text in force, in one transaction; nothing is said of whether it loads.
+        """Put a text in force, in one transaction, and return the change; nothing is said of whether it loads.
 
-        A file's text that is the last that came from a file already, because another gateway was faster, changes
-        nothing: the change of that time is returned. So does what an operator applies that is in force already.
-
-        `expected` is the id of the change that is to be in force until then, 0 for none; NotStanding.
+        A text that is in force already changes nothing, nor does a file's text that is not new(): the change that is
+        in force is returned. `expected` is the id of the change that is to be in force until then, 0 for none;
+        NotStanding.
         """
         row: dict[str, Any] = {
             "tenant": tenant,
@@ -83,7 +90,7 @@ class PolicyStore:
         chains = (tenant,) if kind == "file" else tuple(dict.fromkeys((OPERATOR, tenant)))
 
         def work(connection: Connection) -> Change:
-            change = _apply(connection, text=text, row=row, expected=expected)
+            change = _apply(connection, text=text, row=row, expected=expected, after=after)
             if change.at_us == row["at_us"] and change.by == row["by"]:  # else another gateway was faster
                 told = {"tenant": tenant, "how": kind, "text_sha256": row["digest"], "change": change.id}
                 entries = [AuditEntry(chain, "policy_applied", by, details=told) for chain in chains]
@@ -91,6 +98,14 @@ class PolicyStore:
             return change
 
         return await self._database.transact(work)
+
+    async def new(self, tenant: str, digest: str, after: int = 0) -> bool:
+        """Return whether a file's text counts: it was not in force after the change with this id.
+
+        With 0, the file was never read before. Then its text was never in force, and something else of a file was:
+        nothing else shows that the file was edited since what is in force was applied.
+        """
+        return await self._database.transact(lambda connection: _is_new(connection, tenant, digest, after))
 
     async def current(self, tenant: str) -> Change | None:
         """Return the change that is in force for a tenant, None where there never was one."""
@@ -104,11 +119,9 @@ class PolicyStore:
             query = query.where(_CHANGES.id < before)
         return [_change(row) for row in await self._database.rows(query)]
 
-    async def last_of_each(self, kind: Kind | None = None) -> dict[str, Change]:
-        """Return each tenant's last change, of one kind or of any."""
+    async def last_of_each(self) -> dict[str, Change]:
+        """Return each tenant's last change."""
         last = select(func.max(_CHANGES.id)).group_by(_CHANGES.tenant)
-        if kind is not None:
-            last = last.where(_CHANGES.kind == kind)
         found = await self._database.rows(select(policy_changes).where(_CHANGES.id.in_(last)))
         return {row.tenant: _change(row) for row in found}
 
@@ -130,17 +143,26 @@ class PolicyStore:
         return str(found[0].text)
 
 
-def _apply(connection: Connection, *, text: str, row: dict[str, Any], expected: int | None) -> Change:
-    if row["kind"] == "file":
-        from_file = _last(connection, (_CHANGES.tenant == row["tenant"]) & (_CHANGES.kind == "file"))
-        if from_file is not None and from_file.digest == row["digest"]:
-            return from_file
-    else:
-        standing = _last(connection, _CHANGES.tenant == row["tenant"])
-        if standing is not None and standing.digest == row["digest"]:
+def _is_new(connection: Connection, tenant: str, digest: str, after: int) -> bool:
+    of_tenant = _CHANGES.tenant == tenant
+    if _last(connection, of_tenant & (_CHANGES.digest == digest) & (_CHANGES.id > after)) is not None:
+        return False
+    return bool(
+        after
+        or _last(connection, of_tenant & (_CHANGES.kind == "file")) is not None
+        or _last(connection, of_tenant) is None
+    )
+
+
+def _apply(connection: Connection, *, text: str, row: dict[str, Any], expected: int | None, after: int) -> Change:
+    standing = _last(connection, _CHANGES.tenant == row["tenant"])
+    if standing is not None:
+        if standing.digest == row["digest"]:
             return standing
-        if expected is not None and expected != (0 if standing is None else standing.id):
-            raise NotStanding(standing)
+        if row["kind"] == "file" and not _is_new(connection, row["tenant"], row["digest"], after):
+            return standing
+    if expected is not None and expected != (0 if standing is None else standing.id):
+        raise NotStanding(standing)
     known = select(policies.c.digest).where(policies.c.digest == row["digest"])
     if connection.execute(known).first() is None:
         version = {"digest": row["digest"], "text": text, "created_us": row["at_us"]}

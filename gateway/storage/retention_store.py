@@ -5,7 +5,20 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, Delete, Table, delete, exists, func, or_, select, update
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Delete,
+    Select,
+    Table,
+    delete,
+    exists,
+    func,
+    or_,
+    select,
+    update,
+)
 
 from gateway.clock import NowUs, now_us
 from gateway.storage.approval_writes import APPROVED, PENDING
@@ -23,6 +36,7 @@ from gateway.storage.tables import (
     policy_changes,
     runs,
     sandbox_transitions,
+    snapshots,
     threads,
     tool_calls,
 )
@@ -70,7 +84,8 @@ class RetentionStore:
     async def prune_messages(self, before_us: int) -> int:
         """Remove what was said in the threads that no run added to since, but for those with a run under way.
 
-        All of a thread's at once: a history that began in the midst of a step would be of no use.
+        All of a thread's at once: a history that began in the midst of a step would be of no use. The thread's
+        snapshots then count no messages: positions begin at 0 again, and what is said later is not theirs.
         """
         under_way = exists().where(runs.c.thread_id == threads.c.id, runs.c.status.in_(RUNS_UNDER_WAY))
         unused = (func.coalesce(threads.c.used_us, threads.c.created_us) < before_us) & ~under_way
@@ -84,7 +99,7 @@ class RetentionStore:
         while ids := [row.id for row in await self._database.rows(found.where(threads.c.id > last))]:
             for thread_id in ids:
                 still = select(threads.c.id).where(threads.c.id == thread_id, unused)
-                removed += await self._removed(delete(messages).where(messages.c.thread_id.in_(still)))
+                removed += await self._database.transact(partial(_prune_thread, still=still))
             last = ids[-1]
         return removed
 
@@ -102,25 +117,35 @@ class RetentionStore:
     async def prune_approvals(self, before_us: int) -> int:
         """Remove the approvals that were over before that, but for those of runs under way and of grants there are.
 
-        Over is one that was used, refused or taken back, and one that is too late to be answered or used.
+        Over is one that was used, refused or cancelled, and one that has expired. One that a grant goes back to stays
+        without the call that it was about, which may hold secrets.
         """
         goes_on = exists().where(runs.c.id == approvals.c.run_id, runs.c.status.in_(RUNS_UNDER_WAY))
         is_granted = exists().where(grants.c.approval_id == approvals.c.id)
         over = approvals.c.status.not_in((PENDING, APPROVED)) | (approvals.c.expires_us < before_us)
         old = over & (approvals.c.changed_us < before_us)
+        emptied = {"arguments": "{}", "arguments_bytes": 2, "asked": "[]", "edited_arguments": None}
+        has_call = (
+            (approvals.c.arguments != "{}") | (approvals.c.asked != "[]") | approvals.c.edited_arguments.is_not(None)
+        )
+        await self._database.write(
+            (update(approvals).where(old, ~goes_on, is_granted, has_call).values(**emptied), None)
+        )
         return await self._pruned_by_id(approvals, approvals.c.id, old & ~goes_on & ~is_granted)
 
     async def prune_policy_changes(self, before_us: int) -> int:
         """Remove the changes that others took the place of before that; a text that is needed no more goes with them.
 
-        Needed is a text by a change that is left, and by a run under way that is pinned to it. The last change that
-        a file made stays: it tells whether the file is another one now.
+        Needed is a text by a change that is left, and by a run under way that is pinned to it. Of each text that a
+        file had one change stays: a file that has this text again is not taken for an edited one.
         """
         later = policy_changes.alias("later")
         changes = policy_changes.c
         follows = (later.c.tenant == changes.tenant) & (later.c.id > changes.id)
         replaced = exists().where(follows, later.c.at_us < before_us)
-        from_file = (changes.kind != "file") | exists().where(follows, later.c.kind == "file")
+        from_file = (changes.kind != "file") | exists().where(
+            follows, later.c.kind == "file", later.c.digest == changes.digest
+        )
         removed = await self._pruned_by_id(policy_changes, changes.id, replaced & from_file)
         pinned = exists().where(runs.c.status.in_(RUNS_UNDER_WAY), runs.c.checkpoint.contains(policies.c.digest))
         named = exists().where(changes.digest == policies.c.digest)
@@ -187,6 +212,14 @@ class RetentionStore:
 
     def _pruned(self, connection: Connection, *, tenant: str, before_us: int) -> int:
         return self._audit.prune(connection, tenant=tenant, before_us=before_us)
+
+
+def _prune_thread(connection: Connection, *, still: Select[tuple[str]]) -> int:
+    """Remove what was said in a thread; return how many messages that were."""
+    removed = connection.execute(delete(messages).where(messages.c.thread_id.in_(still))).rowcount
+    if removed:
+        connection.execute(update(snapshots).where(snapshots.c.thread_id.in_(still)).values(messages=0))
+    return removed
 
 
 def _ended(before_us: int) -> ColumnElement[bool]:

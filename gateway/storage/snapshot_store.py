@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, tuple_
+from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, tuple_
 
 from gateway.clock import NowUs, now_us
 from gateway.paging import Place
@@ -25,6 +25,7 @@ automatic: they make room for others, and go with their thread."""
 class Snapshot:
     """A row. `thread` is the name of the thread it was taken of, `messages` is how many were said in it by then.
 
+    Once retention has removed those, `messages` is 0.
     `stored_bytes` is what it added on the disk; `run_id` the run that was under way, or ""; `step` is the last one of
     that run that is in it, 0 where it was not taken between two steps.
     """
@@ -82,7 +83,15 @@ class SnapshotStore:
                 later = of_run & (snapshots.c.step >= snapshot.step)
                 replaced = frozenset(row.id for row in connection.execute(select(snapshots.c.id).where(later)))
                 connection.execute(delete(snapshots).where(later))
-            row = {**asdict(snapshot), "request_id": id_ or None, "request_digest": digest if id_ else None}
+            said = snapshot.messages
+            if not snapshot.step:  # no run keeps retention from removing messages while the files are read
+                said = min(said, int(connection.execute(_message_count(snapshot.thread_id)).scalar_one()))
+            row = {
+                **asdict(snapshot),
+                "messages": said,
+                "request_id": id_ or None,
+                "request_digest": digest if id_ else None,
+            }
             connection.execute(insert(snapshots), row)
             self._audit.append(connection, entries=[told])
             return replaced
@@ -155,8 +164,11 @@ class SnapshotStore:
 
     async def message_count(self, thread_id: str) -> int:
         """Return how many messages a thread has."""
-        query = select(func.count().label("messages")).where(messages.c.thread_id == thread_id)
-        return int((await self._database.rows(query))[0].messages)
+        return int((await self._database.rows(_message_count(thread_id)))[0].messages)
+
+
+def _message_count(thread_id: str) -> Select[Any]:
+    return select(func.count().label("messages")).where(messages.c.thread_id == thread_id)
 
 
 def _snapshot(row: Any) -> Snapshot:

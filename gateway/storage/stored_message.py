@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from agent.frozen import storable_text
 from agent.messages import Message, ToolCall
-from agent.storable import storable_message, storable_text
+from agent.storable import storable_message
 
 NOT_READ = "[a message of this thread was stored and cannot be read]"
 _NO_ARGUMENTS = "[arguments that cannot be stored or read]"

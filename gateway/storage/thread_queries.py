@@ -12,6 +12,7 @@ import structlog
 from pydantic import JsonValue
 from sqlalchemy import Column, Connection, Row, Select, func, insert, select
 
+from agent.frozen import freeze
 from agent.messages import Message
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.entities import Thread
@@ -75,8 +76,8 @@ class ThreadQueries(Queries):
 
         def parsed(row: Row[Any]) -> dict[str, JsonValue]:
             try:
-                return {row.key: json.loads(row.value)}
-            except ValueError:  # one damaged value must not cost the thread
+                return {row.key: freeze(json.loads(row.value))}
+            except (ValueError, RecursionError):  # one damaged value must not cost the thread
                 log.warning("a stored value cannot be read", tenant=thread.tenant, thread=thread.name, key=row.key)
                 return {}
 

@@ -170,7 +170,8 @@ class TelemetryHook(Hook):
         """Return what was said, where the operator wants it on spans: without secrets, and its beginning only."""
         recorded, settings = {}, self._telemetry.settings
         if settings.record_arguments:
-            recorded[a.TOOL_ARGUMENTS] = self._redacted(json.dumps(tool.call.arguments))[:_SHOWN_CHARS]
+            text = json.dumps(tool.call.arguments)[: 4 * _SHOWN_CHARS]
+            recorded[a.TOOL_ARGUMENTS] = self._redacted(text)[:_SHOWN_CHARS]
         if settings.record_results and tool.result is not None:
             # The whole of it was redacted by the innermost ring; once more, for hooks further out may have added to it.
             text = tool.result.content[: 4 * _SHOWN_CHARS].decode("utf-8", "replace")

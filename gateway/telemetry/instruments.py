@@ -138,6 +138,21 @@ METRICS = (
         (a.RUN_STATUS,),
         "Runs by how they ended; one that begins to wait for an approval is `waiting`, and is timed again from there.",
     ),
+    Metric(
+        "airlock.policy.drift",
+        "gauge",
+        "{policy}",
+        (),
+        "Policy files that are not what is in force and change nothing; the log names them.",
+    ),
+    Metric("airlock.disk.free", "gauge", "By", (a.DISK,), "Free bytes of the disks that the gateway needs room on."),
+    Metric(
+        "airlock.disk.short",
+        "gauge",
+        "{disk}",
+        (a.DISK,),
+        "1 where less than sandbox.disk_reserve_mib is free, else 0; on the engine's disk nothing may grow then.",
+    ),
     Metric("airlock.run.waiting", "gauge", "{run}", (), "Runs in the database that wait for an approval."),
     Metric(
         "airlock.approval.waiting", "gauge", "{approval}", (), "Approvals in the database that nobody answered yet."

@@ -6,6 +6,7 @@ for each frame file, line and function: enough to mend it. The message is kept o
 
 from __future__ import annotations
 
+import json
 import sys
 import traceback
 from collections.abc import MutableMapping
@@ -16,9 +17,13 @@ from typing import Any
 from opentelemetry import trace
 
 from gateway.errors import AirlockError
+from gateway.redaction.finders import RedactionFailed
+from gateway.redaction.redactor import WELL_KNOWN_SECRETS
 
 _FRAMES = 32
 _CAUSES = 8
+# No secret is as short as this, what leads to it included.
+_PLAIN_CHARS = 6
 
 
 def add_trace(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -28,6 +33,25 @@ def add_trace(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Mu
         event["trace_id"] = f"{context.trace_id:032x}"
         event["span_id"] = f"{context.span_id:016x}"
     return event
+
+
+def without_secrets(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Take secrets out of all that a line says: the gate of the log, the last step before a line is written."""
+    for name, value in event.items():
+        if isinstance(value, str):
+            if len(value) > _PLAIN_CHARS:
+                event[name] = WELL_KNOWN_SECRETS.shown(value)
+        elif value is not None and not isinstance(value, bool | int | float):
+            event[name] = _shown_value(value)
+    return event
+
+
+def _shown_value(value: object) -> object:
+    """Return what is no plain value as JSON without secrets, or as text."""
+    try:
+        return WELL_KNOWN_SECRETS.json(json.loads(json.dumps(value, default=str)))
+    except (TypeError, ValueError, RedactionFailed):
+        return WELL_KNOWN_SECRETS.shown(str(value))
 
 
 def told_exception(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

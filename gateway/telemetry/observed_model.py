@@ -14,7 +14,7 @@ from gateway.telemetry.telemetry import Telemetry
 
 # The wire's dialect: what else answers behind it is not known here.
 _PROVIDER = "openai"
-_FINISH_REASONS = frozenset({"stop", "tool_calls", "length", "content_filter", "function_call"})
+_FINISH_REASONS = frozenset({"stop", "tool_calls", "length", "content_filter", "function_call", "refusal"})
 
 
 class ObservedModel:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.metadata
 from collections.abc import AsyncIterator, Callable
 
 import structlog
@@ -22,8 +21,10 @@ from prometheus_client import CollectorRegistry, start_http_server
 from gateway.errors import Misconfigured
 from gateway.telemetry.bounded_names import BoundedNames
 from gateway.telemetry.instruments import Instruments
+from gateway.telemetry.redacted_spans import RedactingExporter
 from gateway.telemetry.settings import TelemetrySettings
 from gateway.telemetry.telemetry import Telemetry
+from gateway.version import airlock_version
 
 log = structlog.get_logger(__name__)
 # A receiver that is gone must not keep a gateway from stopping.
@@ -37,7 +38,7 @@ async def told(settings: TelemetrySettings, *, process: str, worker: int) -> Asy
     resource = Resource.create(
         {
             "service.name": "airlock-gateway",
-            "service.version": importlib.metadata.version(_NAME),
+            "service.version": airlock_version(),
             "service.instance.id": process,
         }
     )
@@ -65,7 +66,7 @@ def tracer_of(
     provider = TracerProvider(
         sampler=ParentBasedTraceIdRatio(settings.sample_ratio), resource=resource, shutdown_on_exit=False
     )
-    provider.add_span_processor(BatchSpanProcessor(made))
+    provider.add_span_processor(BatchSpanProcessor(RedactingExporter(made)))
     stack.callback(provider.shutdown)
     return provider.get_tracer(_NAME)
 

@@ -25,5 +25,8 @@ Files, with the tool user's rights and never through a link:
     search, glob, grep, walk                         finding names and text
     child_work, thread_work                          what may take long, beside the server's loop
     disk_watch, disk_ledger, disk_use                the workspace kept within its limit of disk, by what numbers
+    kernel_use                                       sockets, terminals and open files, counted by the same watch
     disk_reading                                     what files take, for who asks
+In a container of its own, for a volume that the engine cannot remove:
+    volume_emptier                                   removes a tree of any depth
 """

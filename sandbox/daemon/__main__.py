@@ -53,7 +53,8 @@ def main(arguments: list[str]) -> int:
         os._exit(1)
     control_server.close()
     listener.close()
-    return Init(control_init, server_pid, ToolIdentity(settings.tool_uid, settings.tool_gid)).run()
+    tool = ToolIdentity(settings.tool_uid, settings.tool_gid, own_filters=bool(settings.seccomp_filters))
+    return Init(control_init, server_pid, tool).run()
 
 
 def _prepare_workspace(settings: Settings) -> None:

@@ -75,6 +75,8 @@ class BackgroundProcess:
             return self.ending
         if self.process.past_disk and self._may_be_killed(status):
             return wire.OUTCOME_DISK_LIMIT
+        if self.process.past_kernel and self._may_be_killed(status):
+            return wire.OUTCOME_OUT_OF_MEMORY
         killed = self._cgroup.killed_since(self._kills_before)  # asked at each end, for what it tells the next one
         if killed and not self._killed and self._may_be_killed(status):
             return wire.OUTCOME_OUT_OF_MEMORY

@@ -60,7 +60,7 @@ async def work_in_child(work: Callable[[Emit], None], reply: Mergeable, timeout_
                 return False
             if not piece:
                 # Also when nothing came yet: work that ends says so, and what was killed has not found nothing.
-                raise Fault(wire.FAILURE_KIND_INTERNAL, f"{path}: the search was killed, perhaps for memory")
+                raise Fault(wire.FAILURE_KIND_EXHAUSTED, f"{path}: the search was killed, perhaps for memory")
             data += piece
             if _merge(data, reply):
                 return True

@@ -213,14 +213,20 @@ class DiskLedger:
 
         Where the disk is short that is what there was when it began to be, which the first to ask has noted.
         """
-        size_bytes = self._least_bytes()
-        if size_bytes > self._allowed_bytes + _SLACK_BYTES or self._least_files() > self._allowed_files + _SLACK_FILES:
+        if self.is_past_own():
             return True
         if not self.is_short(free) or self._used is None:
             return False
         if self._short is None:
-            self._short = size_bytes, self._least_files()
+            self._short = self._least_bytes(), self._least_files()
         return self.is_past_floor(free)
+
+    def is_past_own(self) -> bool:
+        """Return whether what was counted is more than the workspace's own limit allows, whatever the disk has."""
+        return (
+            self._least_bytes() > self._allowed_bytes + _SLACK_BYTES
+            or self._least_files() > self._allowed_files + _SLACK_FILES
+        )
 
     def is_far(self) -> bool:
         """Return whether what was counted is far past the limit."""

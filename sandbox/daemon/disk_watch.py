@@ -5,7 +5,8 @@ nothing. Whatever it shrank by may have been this sandbox: when that might pass 
 stopped, and the workspace counted, and with it what is held without a name, by processes or by the daemon for a caller.
 What is within its limit goes on. Past it everything is killed, and the calls are told. A command may run then to remove
 files, and is ended when it takes more than there was; far past the limit none is started, and only the file calls can
-make room.
+make room. A task of its own has kernel objects counted (kernel_use.py), also while the workspace is counted, and past
+their limits everything is killed as well.
 
 What cannot be stopped, because its processes have each other go on, is killed as well. No program is started before the
 workspace was counted once: a daemon that is new does not know what the one before it allowed, and would allow more each
@@ -25,13 +26,14 @@ import asyncio
 import errno
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from sandbox.daemon.call_tree import count_living
 from sandbox.daemon.disk_ledger import DiskLedger, Free
 from sandbox.daemon.disk_reading import through
 from sandbox.daemon.disk_use import BLOCK_BYTES, DiskUse, count_held, count_tree, is_held_here
 from sandbox.daemon.failures import Fault
+from sandbox.daemon.kernel_use import KernelUse
 from sandbox.daemon.paths import components, join
 from sandbox.daemon.settings import Settings
 from sandbox.daemon.spawner import Spawner
@@ -40,16 +42,21 @@ from sandbox.v1 import channel_pb2 as wire
 # What a new directory takes of most disks.
 _DIRECTORY_BYTES = 4096
 _SECOND_LOOK_S = 0.03
+# Between two looks at sockets, terminals and open files.
+_KERNEL_INTERVAL_S = 0.1
 
 SHORT = "the host's disk has less than its reserve left, so nothing may grow"
 SPENT = "the host's disk has less than half of its reserve left, so no program is started"
+HOST_DISK = (SHORT, SPENT)
+"""Refusals that are not for the workspace's own limit."""
 
 
 class DiskWatch:
     """Watches one workspace. Limits of 0 are none; without any it does nothing."""
 
-    def __init__(self, spawner: Spawner, settings: Settings) -> None:
+    def __init__(self, spawner: Spawner, settings: Settings, kernel: KernelUse | None = None) -> None:
         self._spawner = spawner
+        self._kernel = kernel
         self._top = settings.workspace
         self._ledger = DiskLedger(settings.workspace_bytes, settings.workspace_files, settings.disk_reserve_bytes)
         self._on = bool(settings.workspace_bytes or settings.workspace_files or settings.disk_reserve_bytes)
@@ -165,14 +172,13 @@ class DiskWatch:
         return self._on and join(components(path)).startswith(f"{self._top}/")
 
     async def _watch(self) -> None:
+        kernel = asyncio.get_running_loop().create_task(self._watch_kernel())
         try:
             while self._begun:
                 self._begun = False
                 while await self._anybody_lives():
-                    try:
+                    with suppress(OSError):  # the next look may find what it needs
                         await self._look()
-                    except OSError:
-                        pass  # the next look may find what it needs
                     await asyncio.sleep(self._ledger.interval_s())
                 # What the last one wrote is known now; what the disk shrinks by from here on is others'.
                 self._ledger.look(self._disk())
@@ -181,15 +187,34 @@ class DiskWatch:
                         self._ledger.allow_what_there_is()
                         await self._count()
         finally:
+            # Before anything is awaited: a program that starts from here on needs a new watch.
             self._task = None
             self._ledger.look_away()
+            kernel.cancel()
+            await asyncio.wait([kernel])
+
+    async def _watch_kernel(self) -> None:
+        """Kill everything that is past the limits on kernel objects. A count of the workspace delays none of this."""
+        if self._kernel is None:
+            return
+        self._kernel.begin()
+        while True:
+            # First, for most programs have ended by then.
+            await asyncio.sleep(_KERNEL_INTERVAL_S)
+            with suppress(OSError):  # the next look tries again
+                if self._kernel.is_past():
+                    self._spawner.mark_for_kernel()
+                    await self._spawner.kill_everything()
 
     async def _anybody_lives(self) -> bool:
         if self._spawner.live():
             return True
         calls: dict[int, int] = {}
-        for _ in count_living(calls):
-            await asyncio.sleep(0)
+        try:
+            for _ in count_living(calls):
+                await asyncio.sleep(0)
+        except OSError:
+            return True  # not known: the watch must go on
         return bool(calls)
 
     async def _look(self) -> None:
@@ -278,7 +303,8 @@ class DiskWatch:
             hiding = held.hiding | held.holding if self._ledger.is_spent(self._disk()) else held.hiding
             for call in hiding if suspected else ():
                 self._spawner.mark_for_disk(call)
-                await self._spawner.kill_call(call)
+                with suppress(OSError):  # the next count finds it again, and what this one found is needed
+                    await self._spawner.kill_call(call)
             # Those that are let be may have more than was seen.
             self._ledger.take_count(use, shrunk, running=running or bool(held.hiding and not suspected))
 
@@ -295,7 +321,8 @@ class DiskWatch:
 
     async def _end_everything(self) -> None:
         """Kill everything of the tool user; what it leaves behind is what the next program may have."""
-        self._spawner.mark_for_disk()
+        host = self._ledger.is_short(self._disk()) and not self._ledger.is_past_own()
+        self._spawner.mark_for_disk(host=host)
         await self._spawner.kill_everything()
         self._ledger.allow_what_there_is()
         await self._count()

@@ -9,7 +9,7 @@ import signal
 import time
 
 from sandbox.daemon.cgroup import Cgroup
-from sandbox.daemon.disk_watch import DiskWatch
+from sandbox.daemon.disk_watch import HOST_DISK, DiskWatch
 from sandbox.daemon.exec_request import Program, check_program
 from sandbox.daemon.frames import FrameSocket
 from sandbox.daemon.input_stream import InputStream
@@ -73,8 +73,9 @@ class Executor:
         try:
             limit_s = min(program.timeout_s or START_LIMIT_S, START_LIMIT_S)
             if self._disk is not None:
-                if await self._disk.refuse_start(limit_s):
-                    refusal = wire.ExecReply(outcome=wire.OUTCOME_DISK_LIMIT, errno=errno.EDQUOT)
+                if why := await self._disk.refuse_start(limit_s):
+                    host = why in HOST_DISK
+                    refusal = wire.ExecReply(outcome=wire.OUTCOME_DISK_LIMIT, errno=errno.EDQUOT, host_disk=host)
                     await frames.send(wire.Reply(exec=refusal))
                     return
                 self._disk.begin()
@@ -135,6 +136,10 @@ class Executor:
         killed = self._cgroup.killed_since(kills_before)  # asked at each end, for what it tells the next one
         if perhaps_killed and process.past_disk:
             reply.outcome = wire.OUTCOME_DISK_LIMIT
+            reply.host_disk = process.host_disk
+        elif perhaps_killed and process.past_kernel:
+            reply.outcome = wire.OUTCOME_OUT_OF_MEMORY
+            reply.errno = errno.ENFILE
         elif perhaps_killed and killed:
             reply.outcome = wire.OUTCOME_OUT_OF_MEMORY
 

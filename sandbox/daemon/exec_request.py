@@ -14,7 +14,7 @@ ARGV_LIMIT_BYTES = 1024 * 1024 + 32 * 1024
 SPILL_LIMIT_BYTES = 64 * 1024**3
 STREAM_LIMIT_BYTES = 1024**4
 # Head and tail must fit one frame together.
-EXCERPT_LIMIT_CHARS = 100_000
+EXCERPT_LIMIT_CHARS = 150_000
 TIMEOUT_LIMIT_MS = 7 * 24 * 3600 * 1000
 
 _DEFAULT_LIMIT = wire.OutputLimit(limit_chars=80_000, head_chars=2_000, tail_chars=2_000)
@@ -52,10 +52,13 @@ class Program:
         self.stream_limit_bytes = stream_limit_bytes
 
 
-def tool_environment(environment: dict[bytes, bytes]) -> dict[bytes, bytes]:
-    """Return what programs inherit: the image's environment, without what is meant for the daemon."""
+def tool_environment(environment: dict[bytes, bytes], home: str) -> dict[bytes, bytes]:
+    """Return what programs inherit: the image's environment, without what is meant for the daemon.
+
+    Their HOME is the same in every image: a directory that they may write to and that stays.
+    """
     inherited = {name: value for name, value in environment.items() if not name.startswith(b"AIRLOCK_")}
-    return {**_DEFAULT_ENVIRONMENT, **inherited, b"HOME": b"/tmp"}
+    return {**_DEFAULT_ENVIRONMENT, **inherited, b"HOME": os.fsencode(home)}
 
 
 def check_program(request: wire.ExecRequest, workspace: str, environment: dict[bytes, bytes]) -> Program:
@@ -144,8 +147,9 @@ def _limit(request: wire.ExecRequest) -> wire.OutputLimit:
     if not request.HasField("output_limit"):
         return _DEFAULT_LIMIT
     limit = request.output_limit
-    if limit.head_chars + limit.tail_chars > limit.limit_chars:
-        raise invalid_argument("output_limit: head_chars and tail_chars together must not exceed limit_chars")
+    # The tail may be longer: a gateway that looks for secrets must know what stands before what it shows.
+    if limit.head_chars > limit.limit_chars:
+        raise invalid_argument("output_limit: head_chars must not exceed limit_chars")
     if limit.head_chars + limit.tail_chars > EXCERPT_LIMIT_CHARS:
         raise invalid_argument(
             f"output_limit: head_chars and tail_chars must not exceed {EXCERPT_LIMIT_CHARS} together"

@@ -99,18 +99,18 @@ def glob(request: wire.GlobRequest, limit: int, workspace: str, emit: Emit) -> N
     positions = [pattern.start()]
     page = _Page(request.offset, limit, emit)
     if pattern.complete(positions[0]):
-        page.add(join(names), top_state)
+        page.add(join(names), lambda: top_state)
 
     def enter(found: Found) -> bool:
         return pattern.may_go_on(positions[len(found.names)])
 
-    for found in walk(top_fd, private_below(names, workspace), enter, page.miss):
+    for found in walk(top_fd, private_below(names, workspace), enter, page.miss, top=names):
         depth = len(found.names)
         after = pattern.step(positions[depth - 1], found.name)
         positions[depth:] = [after]
         if pattern.complete(after) and (found.is_directory or not pattern.directories_only):
             try:
-                page.add(join([*names, *found.names]), found.stat())
+                page.add(join([*names, *found.names]), found.stat)
             except FileNotFoundError:
                 continue  # gone since the listing
             if page.full:
@@ -131,11 +131,12 @@ class _Page:
         self._unsearched = 0
         self.full = False
 
-    def add(self, path: str, state: os.stat_result) -> None:
-        self._total += 1
-        if self._total <= self._offset:
+    def add(self, path: str, stat: Callable[[], os.stat_result]) -> None:
+        if self._total < self._offset:
+            self._total += 1
             return
-        fragment = wire.EntriesReply(entries=[entry_of(path, state)])
+        fragment = wire.EntriesReply(entries=[entry_of(path, stat())])
+        self._total += 1
         self._sent_bytes += fragment.ByteSize()
         if self._sent >= self._limit or self._sent_bytes > PAGE_LIMIT_BYTES:
             self.full = True

@@ -51,7 +51,7 @@ def grep(request: wire.GrepRequest, limit: int, workspace: str, emit: Emit, *, o
         search.file(fd, join(names))
     else:
         included = re.compile(fnmatch.translate(request.include)).match if request.include else None
-        for found in walk(fd, private_below(names, workspace), missed=search.miss):
+        for found in walk(fd, private_below(names, workspace), missed=search.miss, top=names):
             if not found.is_regular or (included and not included(found.name)):
                 continue
             search.found(found, join([*names, *found.names]))

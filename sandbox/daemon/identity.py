@@ -15,6 +15,11 @@ _NOBODY = -1  # setfsuid() changes nothing for it, and tells whose files these a
 _Call = Callable[..., int]
 
 
+# The group of the bundle's directory (Dockerfile): init and the server enter it, tool code does not. All sandboxes
+# share its volume, so tool code could lock its files for other tenants, and watch their daemons open them.
+BUNDLE_GID = 599_999_999
+
+
 class NotSafe(OSError):
     """The kernel did not make of this process what it must be; str() says what is missing."""
 
@@ -28,7 +33,7 @@ def become_server(settings: Settings) -> None:
     Children that are forked inherit all of it. Raises NotSafe.
     """
     os.umask(0o022)
-    os.setgroups([])
+    os.setgroups([BUNDLE_GID])
     os.setresgid(settings.tool_gid, settings.tool_gid, settings.tool_gid)
     call = libc()
     if call is not None and _files_as(call, settings.tool_uid):

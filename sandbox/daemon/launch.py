@@ -16,13 +16,14 @@ TOOL_UMASK = 0o022
 
 
 class ToolIdentity:
-    """As whom tool code runs."""
+    """As whom tool code runs, and whether it may install seccomp filters of its own."""
 
-    __slots__ = ("gid", "uid")
+    __slots__ = ("gid", "own_filters", "uid")
 
-    def __init__(self, uid: int, gid: int) -> None:
+    def __init__(self, uid: int, gid: int, *, own_filters: bool = False) -> None:
         self.uid = uid
         self.gid = gid
+        self.own_filters = own_filters
 
 
 def start(

@@ -136,8 +136,8 @@ def _become_nursery(line: socket.socket, tool: ToolIdentity) -> None:
         signal.signal(number, signal.SIG_DFL)
     os.closerange(3, line.fileno())
     os.closerange(line.fileno() + 1, max(map(int, os.listdir("/proc/self/fd"))) + 1)
-    take_low_standing()
-    _Nursery(line, tool).serve()
+    filtered = take_low_standing(own_filters=tool.own_filters)
+    _Nursery(line, tool, filtered=filtered).serve()
 
 
 class _Newborn:
@@ -152,9 +152,10 @@ class _Newborn:
 
 
 class _Nursery:
-    def __init__(self, line: socket.socket, tool: ToolIdentity) -> None:
+    def __init__(self, line: socket.socket, tool: ToolIdentity, *, filtered: bool) -> None:
         self._line = line
         self._tool = tool
+        self._filtered = filtered
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._poller = select.poll()
         self._newborns: dict[int, _Newborn] = {}  # by the descriptor that tells of it
@@ -198,6 +199,8 @@ class _Nursery:
         try:
             if kind == PROBE:
                 self._born(call, self._probe(call, program, *fds))
+            elif not self._filtered:
+                self._tell(REFUSED, call, errno.EPERM, 0)  # tool code never runs without the filter
             elif program:
                 self._spawn(call, program, *fds, terminal=kind == SPAWN_TTY)
             else:

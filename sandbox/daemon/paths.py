@@ -12,7 +12,7 @@ from typing import Self
 from sandbox.daemon.failures import Fault, fault_of, invalid_path
 from sandbox.v1 import channel_pb2 as wire
 
-PATH_LIMIT_BYTES = 4096
+PATH_LIMIT_BYTES = 4095
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

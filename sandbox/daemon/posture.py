@@ -52,6 +52,9 @@ async def read_posture(spawner: Spawner, cgroup: Cgroup, daemon_socket: str) -> 
         tool_oom_score_adj_min=int(tool.get("OomScoreAdjMin", "0")),
         daemon_oom_score_adj=_own_oom_score_adj(),
         socket_closed_to_tools=tool.get("SocketClosed") == "1",
+        tool_socket_families=[int(family) for family in tool.get("SocketFamilies", "").split()],
+        socket_programs_refused=tool.get("SocketPrograms") == "0",
+        seccomp_filters_refused=tool.get("SeccompFilters") == "0",
     )
 
 

@@ -27,7 +27,7 @@ async def glob(request: wire.GlobRequest, workspace: str) -> wire.Reply:
     reply = wire.EntriesReply()
     if not await work_in_child(work, reply, GLOB_TIMEOUT_S, request.path):
         message = f"{request.path}: the search took longer than {GLOB_TIMEOUT_S:.0f} s; search a smaller directory"
-        raise Fault(wire.FAILURE_KIND_INTERNAL, message)
+        raise Fault(wire.FAILURE_KIND_TOO_LARGE, message)
     return wire.Reply(entries=reply)
 
 

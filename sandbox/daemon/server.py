@@ -29,6 +29,7 @@ from sandbox.daemon.failures import Fault, fault_of, invalid_argument
 from sandbox.daemon.frames import BrokenFrame, FrameSocket
 from sandbox.daemon.health import Health
 from sandbox.daemon.input_stream import InputStream
+from sandbox.daemon.kernel_use import KernelUse
 from sandbox.daemon.posture import read_posture
 from sandbox.daemon.replacement import remove_unfinished
 from sandbox.daemon.settings import Settings
@@ -68,8 +69,8 @@ class Server:
         self._workspace = settings.workspace
         self._spawner = spawner
         self._cgroup = Cgroup()
-        self._environment = tool_environment(dict(os.environb))
-        self._disk = DiskWatch(spawner, settings)
+        self._environment = tool_environment(dict(os.environb), settings.workspace)
+        self._disk = DiskWatch(spawner, settings, KernelUse(self._cgroup.memory_limit_bytes()))
         self._disk_reading = DiskReading((settings.workspace,), self._disk.counting)
         self._executor = Executor(spawner, self._cgroup, settings.workspace, self._environment, self._disk)
         self._processes: Processes | None = None

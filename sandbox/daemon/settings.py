@@ -10,8 +10,10 @@ DEFAULTS = {
     "workspace-bytes": "0",
     "workspace-files": "0",
     "disk-reserve-bytes": "0",
+    # 1 lets tool code install seccomp filters of its own.
+    "seccomp-filters": "0",
 }
-_AMOUNTS = ("workspace-bytes", "workspace-files", "disk-reserve-bytes")
+_AMOUNTS = ("workspace-bytes", "workspace-files", "disk-reserve-bytes", "seccomp-filters")
 
 
 class Settings:
@@ -19,7 +21,7 @@ class Settings:
 
     __slots__ = (
         *("daemon_uid", "socket", "tool_gid", "tool_uid", "workspace"),
-        *("disk_reserve_bytes", "workspace_bytes", "workspace_files"),
+        *("disk_reserve_bytes", "seccomp_filters", "workspace_bytes", "workspace_files"),
     )
 
     def __init__(
@@ -33,6 +35,7 @@ class Settings:
         workspace_bytes: int = 0,
         workspace_files: int = 0,
         disk_reserve_bytes: int = 0,
+        seccomp_filters: int = 0,
     ) -> None:
         self.socket = socket
         self.workspace = workspace
@@ -42,6 +45,7 @@ class Settings:
         self.workspace_bytes = workspace_bytes
         self.workspace_files = workspace_files
         self.disk_reserve_bytes = disk_reserve_bytes
+        self.seccomp_filters = seccomp_filters
 
 
 def read_settings(arguments: list[str], environment: dict[str, str]) -> Settings:

@@ -47,8 +47,11 @@ class Process:
         self.call = call
         self.started: asyncio.Future[int] = loop.create_future()  # pid; OSError when it could not be started
         self.ended: asyncio.Future[int] = loop.create_future()
-        # Whether it is killed because the workspace is over its limit.
+        # Whether it is killed because the workspace is over its limit, or not over it while the host's disk is short.
         self.past_disk = False
+        self.host_disk = False
+        # Whether it is killed because the sandbox holds more sockets, terminals or open files than it may.
+        self.past_kernel = False
         self._loop = loop
         self._waiting: asyncio.Future[None] | None = None
 
@@ -174,11 +177,19 @@ class Spawner:
         """Return whether the first process of any call that somebody listens to has not ended."""
         return any(not process.ended.done() for process in self._processes.values())
 
-    def mark_for_disk(self, call: int | None = None) -> None:
-        """Have it said of a call that lives, or of all, that it was killed because the workspace is over its limit."""
+    def mark_for_disk(self, call: int | None = None, *, host: bool = False) -> None:
+        """Have it said of a call that lives, or of all, that it was killed because the workspace is over its limit.
+
+        With `host` because the host's disk is short.
+        """
         for number, process in self._processes.items():
             if call in (None, number):
-                process.past_disk = True
+                process.past_disk, process.host_disk = True, host
+
+    def mark_for_kernel(self) -> None:
+        """Have it reported of all calls that live that the sandbox holds too much of the kernel's memory."""
+        for process in self._processes.values():
+            process.past_kernel = True
 
     async def hold_everything(self) -> int:
         """Stop everything of the tool user, but for what is stopped; return how many processes release() lets go.

@@ -28,8 +28,12 @@ _REFER = 1 << 13  # moving between directories, which is refused in every domain
 _REFER_VERSION = 2
 
 
-def take_low_standing() -> None:
-    """Take tool code's score, priority, domain and filter, for good. What this kernel cannot do is left out."""
+def take_low_standing(*, own_filters: bool) -> bool:
+    """Take tool code's score, priority, domain and filter, for good; return whether the filter is installed.
+
+    A kernel without Landlock or scores is left as it is, and the posture shows it. Without the filter no tool code may
+    be started.
+    """
     try:
         # One may always raise one's own.
         with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
@@ -40,7 +44,7 @@ def take_low_standing() -> None:
     call = libc()
     if call is not None:
         _close_proc_to_writers(call)
-    filter_tool_code()
+    return filter_tool_code(own_filters=own_filters)
 
 
 def _close_proc_to_writers(call: Callable[..., int]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 
 from sandbox.daemon.child_work import Emit, work_in_child
 from sandbox.daemon.entries import PAGE_LIMIT_BYTES, entry_of
@@ -42,7 +43,8 @@ async def list_directory(request: wire.ListRequest) -> wire.Reply:
         _emit_page(request, limit, _names(request.path, None) or [], emit)
 
     if not await work_in_child(work, reply, _TIMEOUT_S, request.path):
-        raise Fault(wire.FAILURE_KIND_INTERNAL, f"{request.path}: listing took longer than {_TIMEOUT_S:.0f} s")
+        message = f"{request.path}: listing took longer than {_TIMEOUT_S:.0f} s; move some of the files elsewhere"
+        raise Fault(wire.FAILURE_KIND_TOO_LARGE, message)
     return wire.Reply(entries=reply)
 
 
@@ -134,24 +136,29 @@ async def remove(request: wire.RemoveRequest) -> wire.Reply:
 
 def _remove_tree(path: str) -> None:
     with Place(path) as place:
-        _remove_below(place.directory_fd, place.name, place.path)
-
-
-def _remove_below(directory_fd: int, name: str, path: str) -> None:
-    """Remove a directory through descriptors, so that no link swapped in meanwhile leads elsewhere."""
-    try:
-        fd = _opened(directory_fd, name)
         try:
-            while _empty(fd, fd, levels=_LEVELS):
-                pass
-        finally:
-            os.close(fd)
-        os.rmdir(name, dir_fd=directory_fd)
-    except OSError as error:
-        raise fault_of(error, path) from None
+            remove_directory(place.directory_fd, place.name)
+        except OSError as error:
+            raise fault_of(error, place.path) from None
 
 
-def _empty(top_fd: int, directory_fd: int, *, levels: int) -> bool:
+def remove_directory(directory_fd: int, name: str) -> None:
+    """Remove a directory through descriptors, so that no link swapped in meanwhile leads elsewhere; OSError."""
+    fd = _opened(directory_fd, name)
+    try:
+        empty_directory(fd)
+    finally:
+        os.close(fd)
+    os.rmdir(name, dir_fd=directory_fd)
+
+
+def empty_directory(fd: int, *, opened: Callable[[int, str], int] | None = None) -> None:
+    """Remove what is in a directory, however deep; `opened` opens a name of a directory for that. Raises OSError."""
+    while _empty(fd, fd, levels=_LEVELS, opened=opened or _opened):
+        pass
+
+
+def _empty(top_fd: int, directory_fd: int, *, levels: int, opened: Callable[[int, str], int]) -> bool:
     """Empty a directory; return whether something below it was moved up to `top_fd`, and so is still there.
 
     That is what happens to what lies deeper than so many levels: neither descriptors nor calls grow with a tree that
@@ -164,9 +171,9 @@ def _empty(top_fd: int, directory_fd: int, *, levels: int) -> bool:
         if not is_directory:
             os.unlink(child, dir_fd=directory_fd)
         elif levels:
-            fd = _opened(directory_fd, child)
+            fd = opened(directory_fd, child)
             try:
-                moved |= _empty(top_fd, fd, levels=levels - 1)
+                moved |= _empty(top_fd, fd, levels=levels - 1, opened=opened)
             finally:
                 os.close(fd)
             os.rmdir(child, dir_fd=directory_fd)

@@ -2,10 +2,13 @@
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+
+from sandbox.daemon.paths import PATH_LIMIT_BYTES
 
 # Directories deeper than this are not searched, but counted: each level holds a descriptor.
 DEPTH_LIMIT = 256
+_NAME_LIMIT_BYTES = 255
 
 # Where evicted results are kept, below the workspace; searches skip it unless they start inside it.
 PRIVATE_NAME = ".airlock"
@@ -33,18 +36,23 @@ def walk(
     skip: tuple[str, ...] | None,
     enter: Callable[[Found], bool] | None = None,
     missed: Callable[[], None] | None = None,
+    *,
+    top: Sequence[str] = (),
 ) -> Iterator[Found]:
     """Yield everything below a directory, parents before children, names in order; `enter` may keep it out of one.
 
-    `skip` is the names of one directory, from the top, to leave out. What cannot be read, or lies too deep, is
-    passed over; `missed` is called for each such directory.
+    `skip` is the names of one directory, from the top, to leave out. What cannot be read, lies too deep, or has a
+    longer path than any call takes is passed over; `missed` is called for each such directory. `top` is the names that
+    lead to the top.
     """
-    yield from _walk(top_fd, (), skip, enter or (lambda _: True), missed or (lambda: None))
+    above_bytes = sum(1 + len(os.fsencode(name)) for name in top)
+    yield from _walk(top_fd, (), above_bytes, skip, enter or (lambda _: True), missed or (lambda: None))
 
 
 def _walk(
     fd: int,
     above: tuple[str, ...],
+    above_bytes: int,
     skip: tuple[str, ...] | None,
     enter: Callable[[Found], bool],
     missed: Callable[[], None],
@@ -65,6 +73,11 @@ def _walk(
         missed()
         return
     listed.sort()
+    if above_bytes + 1 + _NAME_LIMIT_BYTES > PATH_LIMIT_BYTES:
+        short = [name for name in listed if above_bytes + 1 + len(os.fsencode(name)) <= PATH_LIMIT_BYTES]
+        if len(short) < len(listed):
+            missed()
+        listed = short
     for name in listed:
         names = (*above, name)
         if names == skip:
@@ -85,7 +98,7 @@ def _walk(
             missed()
             continue
         try:
-            yield from _walk(child, names, skip, enter, missed)
+            yield from _walk(child, names, above_bytes + 1 + len(os.fsencode(name)), skip, enter, missed)
         finally:
             os.close(child)
 

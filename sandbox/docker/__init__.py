@@ -4,7 +4,7 @@
     docker_ground, docker_listing, docker_starting   its rooms, each on the one before
     docker_stopping, docker_spares, docker_reconciling  the next ones
     docker_workspaces, engine_disk                   a thread's files as a whole, and the reserve of the engine's disk
-    volume_emptying                                  and their removal, while the engine goes on making volumes
+    volume_emptying                                  and their removal, however deep, while it goes on making volumes
     docker_requests                                  what Docker is asked, in threads; nothing else imports docker
     container_config, lasting_memory                 what a container is made of: every wall
     posture, mount_rules, host_kernel                what the kernel says of it, and whether that is weaker than asked
@@ -12,6 +12,7 @@
     runtime_volume, image_pulls                      the daemon brought along, and images that are brought
     spare_checks, spare_locks, workspace_claims      spares: whether one is fit, whose it is, and where its files are
     lock_directory, stopped_sandboxes                what several processes of a gateway know of each other's
+    channel_directory                                which directory has the sockets, and which containers use it
     survivor                                         one that an earlier process left
 
 Docker is told digests and sizes; what belongs to whom is in labels, and in files that are locked (lock_directory.py).

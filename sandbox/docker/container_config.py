@@ -11,7 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sandbox.docker.lasting_memory import POSIX_QUEUES_BYTES, lasting_ipc, lasting_tmpfs
+from sandbox.docker.lasting_memory import (
+    POSIX_QUEUES_BYTES,
+    lasting_ipc,
+    lasting_tmpfs,
+    socket_buffers,
+)
 from sandbox.filesystem import WORKSPACE
 from sandbox.owner import Owner, digest, owner_of
 from sandbox.sandbox import SandboxSpec
@@ -28,6 +33,8 @@ MADE_LABEL = "airlock.made"
 POOL_LABEL = "airlock.pool"
 # On a volume of a thread's name that has no files: the id of the sandbox whose volume has them.
 HELD_LABEL = "airlock.held"
+# On a sandbox's container: the identity of the directory that its socket is in.
+CHANNELS_LABEL = "airlock.channels"
 # On the runtime image: how to start the daemon, a JSON list.
 COMMAND_LABEL = "airlock.command"
 
@@ -38,6 +45,8 @@ CAPABILITIES = ("CHOWN", "SETUID", "SETGID", "KILL")
 _FIRST_USER = 600_000_000
 _USER_PAIRS = 200_000_000
 
+# It holds the names of one directory at each of some levels.
+_EMPTIER_BYTES = 512 * 1024 * 1024
 # How many of the host's tasks a process in gVisor takes, most of them its kernel's; idle, that one has some seventy.
 _GVISOR_TASKS = 16
 # What lies over a path that the image declares as a volume: Docker would make a writable one there, without a limit and
@@ -50,7 +59,7 @@ _REMOVED_VARIABLES = (
     *("GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "MALLOC_TRACE", "OPENSSL_CONF", "OPENSSL_MODULES"),
     *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONMALLOC", "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"),
     *("AIRLOCK_SOCKET", "AIRLOCK_WORKSPACE", "AIRLOCK_TOOL_UID", "AIRLOCK_TOOL_GID", "AIRLOCK_DAEMON_UID"),
-    *("AIRLOCK_WORKSPACE_BYTES", "AIRLOCK_WORKSPACE_FILES", "AIRLOCK_DISK_RESERVE_BYTES"),
+    *("AIRLOCK_WORKSPACE_BYTES", "AIRLOCK_WORKSPACE_FILES", "AIRLOCK_DISK_RESERVE_BYTES", "AIRLOCK_SECCOMP_FILTERS"),
 )
 
 
@@ -135,8 +144,11 @@ def container_config(
     workspace_quota: bool,
     volumes: Sequence[str] = (),
     held: str = "",
+    channels: str = "",
 ) -> dict[str, Any]:
     """Return the body of POST /containers/create. `workspace_quota` asks the volume driver for a size limit.
+
+    `channels` is the identity of the directory that `channel_directory` is in, "" where nobody asked for one.
 
     `volumes` are the paths of image_volumes(). `held` is the spare whose volume has the files, and with it the users
     of whatever runs on them; "" where the volume is the thread's own. Of a spare itself nothing here is its owner's.
@@ -147,11 +159,14 @@ def container_config(
         "--workspace-bytes": spec.limits.workspace_bytes,
         "--workspace-files": spec.limits.workspace_files,
         "--disk-reserve-bytes": spec.limits.disk_reserve_bytes,
+        "--seccomp-filters": int(spec.limits.seccomp_filters),
         "--tool-uid": tool_user,
         "--tool-gid": tool_user,
         "--daemon-uid": daemon_user,
     }
     labels = _owner_labels(spec, instance, sandbox_id if is_spare(sandbox_id) else "")
+    if channels:
+        labels[CHANNELS_LABEL] = channels
     return {
         "Image": spec.image,
         # The image's own entry point, user, health check and stop signal are a tenant's code or choice: none is used.
@@ -176,8 +191,8 @@ def container_config(
             "SecurityOpt": ["no-new-privileges"],
             "ReadonlyRootfs": True,
             "Tmpfs": {**dict.fromkeys(volumes, _NOTHING), **lasting_tmpfs(spec.limits)},
-            # gVisor has an IPC namespace of its own making, and knows none of these.
-            "Sysctls": lasting_ipc(spec.limits) if spec.runtime == "runc" else {},
+            # gVisor has IPC and network namespaces of its own making, and knows none of these.
+            "Sysctls": {**lasting_ipc(spec.limits), **socket_buffers()} if spec.runtime == "runc" else {},
             "Mounts": [
                 _workspace_mount(spec, instance, held, quota=workspace_quota),
                 {
@@ -229,6 +244,33 @@ def emptier_config(image: str, volume: str, instance: str, owner: Owner) -> dict
     """Return a carrier's container for a volume that is there, whatever it was made of."""
     mount = {"Type": "volume", "Source": volume, "Target": WORKSPACE, "VolumeOptions": {"NoCopy": True}}
     return _carrier(image, instance, owner, mount)
+
+
+def deep_emptier_config(command: Sequence[str], image: str, volume: str, instance: str, owner: Owner) -> dict[str, Any]:
+    """Return a container that runs, of the runtime image, and removes what is in a volume (volume_emptier.py).
+
+    `command` starts the daemon. Nothing of the tenant's runs in it.
+    """
+    body = emptier_config(image, volume, instance, owner)
+    *python, _ = command
+    return {
+        **body,
+        "Entrypoint": [*python, "sandbox.daemon.volume_emptier", WORKSPACE],
+        "Cmd": [],
+        "HostConfig": {
+            **body["HostConfig"],
+            "CapDrop": ["ALL"],
+            "CapAdd": ["SETUID", "SETGID"],
+            "SecurityOpt": ["no-new-privileges"],
+            "ReadonlyRootfs": True,
+            "LogConfig": {"Type": "none", "Config": {}},
+            "RestartPolicy": {"Name": "no"},
+            "Memory": _EMPTIER_BYTES,
+            "MemorySwap": _EMPTIER_BYTES,
+            "NanoCpus": 1_000_000_000,
+            "PidsLimit": 8,
+        },
+    }
 
 
 def _carrier(image: str, instance: str, owner: Owner, mount: dict[str, Any]) -> dict[str, Any]:

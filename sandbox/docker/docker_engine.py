@@ -29,13 +29,11 @@ from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable, 
 from sandbox.owner import Owner, owner_by_name, owner_of
 from sandbox.sandbox import Sandbox, SandboxSpec
 from sandbox.thread_lock import Note, ThreadLock
-from sandbox.transition import MADE_OTHERWISE, ROOM, STOPPING, UNUSED, Tell, nobody
+from sandbox.transition import CALLS_LOST, MADE_OTHERWISE, OVERDUE, ROOM, STOPPING, UNUSED, Tell, nobody
 
 __all__ = ["DockerEngine", "EngineFacts"]
 
 log = logging.getLogger(__name__)
-
-_OVERDUE = "calls in it went on for long after its lifetime"
 
 
 class DockerEngine(DockerReconciling):
@@ -123,7 +121,7 @@ class DockerEngine(DockerReconciling):
             log.warning("sandbox %s is removed with the calls that are under way in it", note.sandbox)
             await self._destroy(note.sandbox)
             lock.retire()
-            self._told(owner, note, "removed", _OVERDUE if overdue else "a gateway that had calls in it is lost")
+            self._told(owner, note, "removed", OVERDUE if overdue else CALLS_LOST)
             return True
         finally:
             lock.close()
@@ -157,11 +155,7 @@ class DockerEngine(DockerReconciling):
             note = lock.read()
             if note is None or note.sandbox != sandbox_id or lock.gone or not lock.hold_alone():
                 return False
-            stopped = await self._stop_behind_gate(owner, note, held.channel, UNUSED)
-            if not stopped:
-                await self._destroy(sandbox_id)
-                self._stopped.remove(owner)  # a crash in the midst of stopping may have left it
-                self._told(owner, note, "removed", "nobody used it, and it could not be stopped")
+            stopped = await self._stop_or_remove(owner, note, held.channel, UNUSED)
             lock.retire()
             return stopped
         finally:

@@ -30,7 +30,7 @@ from sandbox.owner import Owner, digest, owner_by_name
 from sandbox.sandbox import ListedSandbox, SandboxSpec
 from sandbox.spares import is_spare
 from sandbox.thread_lock import Note, ThreadLock
-from sandbox.transition import State, Tell, Transition, nobody
+from sandbox.transition import CLAIM_LOST, DELETED, State, Tell, Transition, nobody
 from sandbox.usage import Usage, usage_of
 
 
@@ -87,6 +87,8 @@ class DockerGround:
         self._looking: dict[str, asyncio.Future[FoundImage]] = {}
         self._closed = False
         self._removals: set[asyncio.Task[None]] = set()
+        self.channels_identity = ""
+        """Labels the containers that are made from now on; see channel_directory.py."""
 
     @property
     def bounds_workspaces(self) -> bool:
@@ -130,7 +132,7 @@ class DockerGround:
                 lock.close()
         for owner in self._stopped.owners():
             if owner[0] == mine:
-                await self._remove_stopped(owner, "the tenant is deleted")
+                await self._remove_stopped(owner, DELETED)
         for container in await self._containers_left(tenant):
             await self._requests.ask(docker_requests.remove_container, container["Id"])
         removed = 0
@@ -153,9 +155,17 @@ class DockerGround:
             return
         await self._remove_all_stopped()
         left = []
-        for name in await self._requests.ask(docker_requests.list_volumes, self._labels("workspace")):
+        volumes = await self._requests.ask(docker_requests.labelled_volumes, self._labels("workspace"))
+        for name, labels in volumes.items():
+            owner = (
+                labels.get(config.TENANT_LABEL, ""),
+                labels.get(config.THREAD_LABEL, labels.get(config.POOL_LABEL, "")),
+            )
             try:
-                await self._requests.ask(docker_requests.remove_volume, name)
+                try:
+                    await self._requests.ask(docker_requests.remove_volume, name)
+                except SandboxUnavailable:
+                    await self._claims.remove_deep(name, owner)
             except SandboxUnavailable as error:
                 left.append(str(error))
         if left:
@@ -210,7 +220,7 @@ class DockerGround:
             lock.retire()
         finally:
             lock.close()
-        self._told(owner, note, "removed", "the process that claimed it is gone")
+        self._told(owner, note, "removed", CLAIM_LOST)
 
     async def _unclaim(self, owner: Owner, spare: str) -> None:
         """Remove a spare whose claim nobody finished, behind the gate of the thread that it was meant for."""
@@ -329,6 +339,7 @@ class DockerGround:
             workspace_quota=ground.workspace_quota,
             volumes=image.volumes,
             held=held,
+            channels=self.channels_identity,
         )
 
     async def _destroy(self, sandbox_id: str) -> None:

@@ -12,13 +12,13 @@ from sandbox.docker import docker_requests
 from sandbox.docker.docker_spares import DockerSpares
 from sandbox.docker.docker_workspaces import DockerWorkspaces
 from sandbox.docker.survivor import Survivor, reach
+from sandbox.errors import SandboxUnavailable
 from sandbox.owner import Owner
 from sandbox.sandbox import LeftSandbox
 from sandbox.thread_lock import Note
+from sandbox.transition import CLAIM_LOST
 
 log = logging.getLogger(__name__)
-
-_CRASHED = "the process that claimed it is gone"
 
 
 class DockerReconciling(DockerSpares, DockerWorkspaces):
@@ -57,6 +57,22 @@ class DockerReconciling(DockerSpares, DockerWorkspaces):
             await self._reconcile_thread(mine, [])
         return [left.sandbox for left in self._left.values()]
 
+    async def remove_all_of(self, tenant: str) -> int:
+        """Remove all of a tenant, with replaced files that could not be removed at once.
+
+        Such files are in a volume that no longer says whose it is, so SandboxUnavailable is raised at the end if any
+        volume without an owner stays.
+        """
+        await self.remove_carriers()  # one that a process left would keep its volume in use
+        left = await self._reconcile_spares()
+        removed = await super().remove_all_of(tenant)
+        if left:
+            raise SandboxUnavailable(
+                f"volumes of {', '.join(sorted(left))} could not be removed and may have files of this tenant; "
+                "the gateway's log has the reasons"
+            )
+        return removed
+
     async def _owned(self) -> list[tuple[dict[str, Any], Owner]]:
         """Return the containers of this instance's sandboxes, and whose they are; spares are nobody's."""
         found = await self._own_containers("sandbox")
@@ -77,7 +93,7 @@ class DockerReconciling(DockerSpares, DockerWorkspaces):
             note = lock.read()
             if note is not None and note.unchecked:
                 await self._unclaim(owner, note.sandbox)
-                self._told(owner, note, "removed", _CRASHED)
+                self._told(owner, note, "removed", CLAIM_LOST)
                 containers = [container for container in containers if _id_of(container) != note.sandbox]
             kept, resting = None, ""
             for container in containers:

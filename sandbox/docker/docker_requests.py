@@ -36,10 +36,13 @@ _STREAMS, _STREAMS_OF_ONE = 3, 2
 _STREAMS_WAITING_LIMIT = 64
 # An engine removes one volume after the other, and nobody gets one made meanwhile: more at once would only queue there.
 _REMOVALS = 1
+# Programs that empty volumes run apart from removals. One tenant's take one place at most.
+_EMPTIERS = 2
 _STREAM_PIECE_BYTES = 1024 * 1024
 _TIMEOUT_S = 60
 _REMOVAL_TIMEOUT_S = 30
 _CONFLICT_STATUS = 409
+_SAID_CHARS = 500
 
 # What engine 20.10 says of a runtime that it does not have, and what later ones do.
 _UNKNOWN_RUNTIME = ("unknown runtime specified", "invalid runtime name")
@@ -101,6 +104,8 @@ class DockerRequests:
         )
         """Whoever begins a stream has a turn of its tenant's."""
         self._removals = Turns(_REMOVALS)
+        self._emptying = ThreadPoolExecutor(_EMPTIERS, thread_name_prefix="airlock-docker-emptying")
+        self._emptiers = Turns(_EMPTIERS, of_one=1)
         self._client: Client | None = None
         self._connecting = threading.Lock()
 
@@ -143,6 +148,11 @@ class DockerRequests:
         async with self._removals.turn(tenant):
             return await to_the_end(asyncio.get_running_loop().run_in_executor(self._removing, self._request, remove))
 
+    async def run_emptier(self, work: Callable[[], None], *, tenant: str) -> None:
+        """Run a program that empties a volume, in that tenant's turn; no removal waits for it."""
+        async with self._emptiers.turn(tenant):
+            await to_the_end(asyncio.get_running_loop().run_in_executor(self._emptying, work))
+
     def begin_stream(self, work: Callable[[], _Value]) -> asyncio.Future[_Value]:
         """Run work that reads or writes a stream, in a turn of `streams`."""
         return asyncio.get_running_loop().run_in_executor(self._streaming, work)
@@ -181,6 +191,7 @@ class DockerRequests:
         self._threads.shutdown(wait=False)
         self._streaming.shutdown(wait=False)
         self._removing.shutdown(wait=False)
+        self._emptying.shutdown(wait=False)
         self._pinging.shutdown(wait=False)
         if self._client is not None:
             self._client.close()
@@ -300,6 +311,13 @@ def start_container(client: Client, body: dict[str, Any], name: str, *, image: s
         raise StartRefused(reason) from error
 
 
+def run_container(client: Client, body: dict[str, Any], name: str, *, timeout_s: int) -> int:
+    """Create and start a container; return what it exits with. The caller removes it."""
+    create_container(client, body, name)
+    client.start(name)
+    return int(client.wait(name, timeout=timeout_s)["StatusCode"])
+
+
 def start_again(client: Client, name: str) -> None:
     """Start a container that was stopped; one that runs is no error."""
     client.start(name)
@@ -405,7 +423,9 @@ def remove_volume(client: Client, name: str) -> bool:
     except NotFound:
         return False
     except APIError as error:
-        raise SandboxUnavailable(f"volume {name} was not removed: {error.explanation}") from error
+        # Of a tree that is too deep it says each name.
+        said = str(error.explanation)[:_SAID_CHARS]
+        raise SandboxUnavailable(f"volume {name} was not removed: {said}") from error
     return True
 
 

@@ -29,7 +29,7 @@ from sandbox.docker.docker_stopping import DockerStopping
 from sandbox.docker.greeting import introduced, refuse_weak
 from sandbox.docker.runtime_volume import BundleBroken, Ground
 from sandbox.docker.spare_checks import refuse_used, settled
-from sandbox.errors import EngineUnavailable, SandboxError, reason_of
+from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable, reason_of
 from sandbox.owner import Owner, owner_of
 from sandbox.sandbox import Sandbox, SandboxSpec
 from sandbox.spares import SpareKind, SpareRefused, spare_id
@@ -207,10 +207,16 @@ class DockerSpares(DockerStopping):
         finally:
             lock.close()
 
-    async def _destroy_spare(self, spare: str) -> None:
-        """Remove a spare that nobody claimed."""
+    async def _destroy_spare(self, spare: str, *, filled: bool = False) -> None:
+        """Remove a spare that nobody claimed; `filled` where its volume may have files."""
         await self._destroy(spare)
-        await self._requests.ask(docker_requests.remove_volume, config.spare_volume(self._instance, spare))
+        if not filled:
+            try:
+                await self._requests.ask(docker_requests.remove_volume, config.spare_volume(self._instance, spare))
+                return
+            except SandboxUnavailable as error:
+                log.info("the volume of spare %s is emptied first: %s", spare, error)
+        await self._claims.give_back(("", spare), spare, filled=True)
 
     async def _claimed_again(self, spare: str) -> bool:
         """Make the claim anew that somebody removed behind our back; False where no sandbox has the spare's files.
@@ -225,8 +231,8 @@ class DockerSpares(DockerStopping):
                 return True
         return False
 
-    async def _reconcile_spares(self) -> None:
-        """Remove what was made ahead by processes that are gone, and that nobody claimed."""
+    async def _reconcile_spares(self) -> list[str]:
+        """Remove unclaimed spares whose process is gone, with files that a restore left; return those that stay."""
         labels = {config.INSTANCE_LABEL: self._instance, config.POOL_LABEL: ""}
         volumes = await self._requests.ask(docker_requests.labelled_volumes, labels)
         containers = await self._requests.ask(docker_requests.list_containers, labels)
@@ -234,6 +240,7 @@ class DockerSpares(DockerStopping):
         found |= {container["Labels"][config.POOL_LABEL] for container in containers}
         found |= {*self._spare_locks.ids()}
         claimed = await self._claims.owners() if found else {}
+        left = []
         for spare in found - {*claimed, *self._spares}:
             lock = self._spare_locks.try_enter(spare)
             if lock is None:
@@ -242,11 +249,15 @@ class DockerSpares(DockerStopping):
                 # Asked again behind its gate: it may have been claimed, and used, since.
                 if await self._claims.owner_of(spare) is None and not await self._claimed_again(spare):
                     log.info("removing the sandbox %s of a pool that is gone", spare)
-                    await self._destroy_spare(spare)
+                    await self._destroy_spare(spare, filled=True)
                 lock.retire()
+            except SandboxError as error:
+                log.warning("the volume of spare %s stays until the next start: %s", spare, error)
+                left.append(spare)
             finally:
                 lock.close()
         for spare in {*self._spare_locks.ids()} & {*claimed}:
             lock = self._spare_locks.try_enter(spare)
             if lock is not None:
                 lock.retire()
+        return left

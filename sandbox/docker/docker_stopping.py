@@ -27,7 +27,7 @@ from sandbox.owner import Owner, owner_by_name, owner_of
 from sandbox.remote_processes import RemoteProcesses
 from sandbox.sandbox import ListedSandbox, SandboxSpec
 from sandbox.thread_lock import Note, ThreadLock
-from sandbox.transition import ASKED, MADE_OTHERWISE
+from sandbox.transition import ASKED, ASKED_AGAIN, MADE_OTHERWISE, TOO_LONG
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class DockerStopping(DockerStarting):
         """Remove the sandboxes that are stopped for `timeout_s`, or past `limit` of all; return how many went."""
         removed = 0
         for owner in self._stopped.surplus(timeout_s=timeout_s, limit=limit):
-            removed += await self._remove_stopped(owner, "it was stopped for too long, or too many were")
+            removed += await self._remove_stopped(owner, TOO_LONG)
         return removed
 
     async def _stop_unused(self, owner: Owner, lock: ThreadLock, note: Note, reason: str) -> bool:
@@ -81,11 +81,7 @@ class DockerStopping(DockerStarting):
         try:
             if not lock.unused():
                 return False
-            channel = Channel(self._channel_root / note.sandbox)
-            if not await self._stop_behind_gate(owner, note, channel, reason):
-                await self._destroy(note.sandbox)
-                self._stopped.remove(owner)  # a crash in the midst of stopping may have left it
-                self._told(owner, note, "removed", f"{reason}, and it could not be stopped")
+            await self._stop_or_remove(owner, note, Channel(self._channel_root / note.sandbox), reason)
             lock.retire()
             return True
         finally:
@@ -103,6 +99,15 @@ class DockerStopping(DockerStarting):
             return True
         finally:
             lock.close()
+
+    async def _stop_or_remove(self, owner: Owner, note: Note, channel: Channel, reason: str) -> bool:
+        """Stop a sandbox that nobody keeps, behind its gate, or remove it; return whether it is stopped."""
+        if await self._stop_behind_gate(owner, note, channel, reason):
+            return True
+        await self._destroy(note.sandbox)
+        self._stopped.remove(owner)  # a crash in the midst of stopping may have left it
+        self._told(owner, note, "removed", f"{reason}, and it could not be stopped")
+        return False
 
     async def _stop_behind_gate(self, owner: Owner, note: Note, channel: Channel, reason: str) -> bool:
         """Stop a sandbox that nobody keeps; False when it has to be removed. Its channel is closed."""
@@ -171,7 +176,7 @@ class DockerStopping(DockerStarting):
             return None
         self._stopped.remove(owner)
         log.info("sandbox %s is resumed", note.sandbox)
-        self._told(owner, noted, "running", "it was asked for again")
+        self._told(owner, noted, "running", ASKED_AGAIN)
         return self._lent(note, spec, channel, posture, lock)
 
     async def _drop_stopped(

@@ -11,17 +11,18 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from sandbox.docker import container_config as config
 from sandbox.docker import docker_requests
 from sandbox.docker.docker_ground import DockerGround
-from sandbox.errors import SandboxBusy, SandboxError, WorkspaceIncomplete, reason_of
+from sandbox.errors import SandboxBusy, SandboxError
 from sandbox.filesystem import WORKSPACE
 from sandbox.owner import Owner, owner_by_name, owner_of
 from sandbox.sandbox import SandboxSpec
+from sandbox.spares import spare_id
 from sandbox.thread_lock import ThreadLock
 from sandbox.workspace_archive import ArchiveBroken, Contents, read_tar, write_tar
 
@@ -46,7 +47,7 @@ class DockerWorkspaces(DockerGround):
                 return None
             for left in reversed(range(_TRIES)):
                 try:
-                    async with self._carrier(spec) as carrier:
+                    async with self._carrier(spec, await self._claims.held_by(owner)) as carrier:
                         return await self._read(carrier, take)
                 except ArchiveBroken as error:
                     if not left:
@@ -54,10 +55,13 @@ class DockerWorkspaces(DockerGround):
         raise AssertionError("unreachable")
 
     async def replace_workspace(self, spec: SandboxSpec, give: Callable[[], Contents], *, size_bytes: int = 0) -> None:
-        """Have what `give`, called in a thread, yields in the place of a thread's files; its sandbox is removed."""
+        """Have what `give`, called in a thread, yields in the place of a thread's files; its sandbox is removed.
+
+        The old files stay until the new ones are whole, in a volume beside them.
+        """
         owner = owner_of(spec)
         await self._prepared()  # an engine on which nothing can be made must not cost the old files
-        async with self._alone(owner), self._requests.streams.turn(owner[0]):
+        async with self._alone(owner), self._requests.streams.turn(owner[0]), AsyncExitStack() as stack:
             await self._disk.refuse_short(spec.limits.disk_reserve_bytes, size_bytes)
             lock = await self._locks.enter(owner)
             gone = False
@@ -65,6 +69,7 @@ class DockerWorkspaces(DockerGround):
                 note, stopped = lock.read(), self._stopped.read(owner)
                 if note is not None and not lock.unused():
                     raise SandboxBusy("calls are under way in this thread; wait until they are over, or cancel them")
+                fresh = await stack.enter_async_context(self._beside(spec, give))
                 for container in await self._requests.ask(docker_requests.list_containers, self._labels_at(owner)):
                     await self._destroy(container["Labels"][config.SANDBOX_LABEL])
                 held = await self._claims.held_by(owner)
@@ -76,7 +81,7 @@ class DockerWorkspaces(DockerGround):
                 was = note or (None if stopped is None else stopped.note)
                 if was is not None:
                     self._told(owner, was, "removed", "its thread's files are being replaced")
-                await self._replace(spec, give)
+                await self._claims.replace_files(owner, fresh)
             finally:
                 if gone:
                     lock.retire()
@@ -106,28 +111,29 @@ class DockerWorkspaces(DockerGround):
         with suppress(OSError):
             self._carriers.rmdir()
 
-    async def _replace(self, spec: SandboxSpec, give: Callable[[], Contents]) -> None:
-        """Remove the files of a thread and put others there; nothing uses them."""
-        user, _ = config.user_ids(self._instance, spec.tenant, spec.thread)
-        owner = owner_of(spec)
+    @asynccontextmanager
+    async def _beside(self, spec: SandboxSpec, give: Callable[[], Contents]) -> AsyncIterator[str]:
+        """Have files in a spare's volume, and return the spare's id; removed at the end unless it was claimed."""
+        fresh = spare_id(self._new_suffix())
+        owner, (user, _) = owner_of(spec), config.spare_user_ids(self._instance, fresh)
+        lock = self._spare_locks.enter(fresh)  # or whoever starts would remove what nobody has claimed
 
         def write(carrier: str, going: _Going) -> None:
             pieces = self._disk.watched(write_tar(give(), root=_ROOT, owner=user), spec.limits.disk_reserve_bytes)
             self._requests.put_archive(carrier, "/", going(pieces))
 
-        # The new ones are in a volume of the thread's own name, whichever held the old ones.
-        removed = await self._claims.remove_files(owner)
         try:
-            async with self._carrier(spec) as carrier:
+            async with self._carrier(spec, fresh) as carrier:
                 await self._stream(lambda going: write(carrier, going))
-        except BaseException as error:
-            # Half of them would look as if it were all.
-            with suppress(SandboxError):
-                await asyncio.shield(self._claims.remove_files(owner))
-            if removed and isinstance(error, Exception):
-                said = f"the old files are gone, and the new ones did not come: {reason_of(error)}"
-                raise WorkspaceIncomplete(said) from error
+            yield fresh
+        except BaseException:
+            try:
+                await asyncio.shield(self._claims.give_back(owner, fresh, filled=True))
+            except SandboxError as error:
+                log.warning("files that were to replace a thread's stay until the next start: %s", error)
             raise
+        finally:
+            lock.retire()
 
     async def _read(self, carrier: str, take: Callable[[Contents], _Value]) -> _Value:
         def read(going: _Going) -> _Value:
@@ -159,11 +165,13 @@ class DockerWorkspaces(DockerGround):
             raise
 
     @asynccontextmanager
-    async def _carrier(self, spec: SandboxSpec) -> AsyncIterator[str]:
-        """Have a container that mounts the workspace, made if there is none; the caller is alone with it."""
+    async def _carrier(self, spec: SandboxSpec, held: str) -> AsyncIterator[str]:
+        """Have a container that mounts a workspace, made if there is none; the caller is alone with it.
+
+        `held` is the spare whose volume has it, "" for the thread's own.
+        """
         ground = await self._prepared()
-        owner = owner_of(spec)
-        name, held = config.carrier_name(self._instance, owner), await self._claims.held_by(owner)
+        name = config.carrier_name(self._instance, owner_of(spec))
         body = config.carrier_config(self._runtime_image, spec, self._instance, quota=ground.workspace_quota, held=held)
         try:
             await self._requests.ask(docker_requests.create_container, body, name)

@@ -29,8 +29,7 @@ class EngineDisk:
     async def refuse_short(self, reserve_bytes: int, coming_bytes: int) -> None:
         """Raise NoSpace where less than a reserve would be free after so many bytes more; 0 is no reserve."""
         if reserve_bytes:
-            await self.free_bytes()  # which finds out where to look
-            self._refuse_short(reserve_bytes, coming_bytes)
+            _refuse_short(await self.free_bytes(), reserve_bytes, coming_bytes)
 
     async def free_bytes(self) -> int:
         """Return how much is free on the disk, as far as it can be seen."""
@@ -45,18 +44,9 @@ class EngineDisk:
         for piece in pieces:
             unseen_bytes += len(piece)
             if reserve_bytes and unseen_bytes >= _LOOK_BYTES:
-                self._refuse_short(reserve_bytes, unseen_bytes)
+                _refuse_short(self._free(), reserve_bytes, unseen_bytes)
                 unseen_bytes = 0
             yield piece
-
-    def _refuse_short(self, reserve_bytes: int, coming_bytes: int) -> None:
-        free_bytes = self._free()
-        if free_bytes - coming_bytes < reserve_bytes:
-            # How much there is of others' disk is not for a tenant to know.
-            raise NoSpace(
-                f"the engine's disk is nearly full, and {coming_bytes // _MIB:,} MiB more would not leave the "
-                "operator's reserve: remove files, or have the operator make room"
-            )
 
     def _free(self) -> int:
         # The volumes may be on a disk of their own, and to look into the data directory is root's.
@@ -66,6 +56,15 @@ class EngineDisk:
             except OSError:
                 continue
         return self._free_bytes(Path("/"))
+
+
+def _refuse_short(free_bytes: int, reserve_bytes: int, coming_bytes: int) -> None:
+    if free_bytes - coming_bytes < reserve_bytes:
+        # How much there is of others' disk is not for a tenant to know.
+        raise NoSpace(
+            f"the engine's disk is nearly full, and {coming_bytes // _MIB:,} MiB more would not leave the "
+            "operator's reserve: remove files, or have the operator make room"
+        )
 
 
 def _free_bytes(path: Path) -> int:

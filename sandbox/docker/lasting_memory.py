@@ -50,6 +50,15 @@ def lasting_ipc(limits: SandboxLimits) -> dict[str, str]:
     }
 
 
+def socket_buffers() -> dict[str, str]:
+    """Return the kernel settings, of the sandbox's own network namespace, that keep TCP's buffers from growing.
+
+    By default they grow to several MiB. The least, the first and the largest size; that of other sockets is the same,
+    and the daemon limits their number (sandbox/daemon/kernel_use.py).
+    """
+    return {"net.ipv4.tcp_rmem": "4096 131072 212992", "net.ipv4.tcp_wmem": "4096 16384 212992"}
+
+
 def tmp_limit_bytes(memory_bytes: int) -> int:
     """Return how large /tmp may be under a memory limit: what the rest leaves of the half, at least 1 MiB."""
     rest_bytes = (

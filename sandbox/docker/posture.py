@@ -15,6 +15,7 @@ from sandbox.v1 import channel_pb2 as pb
 _CAPABILITY_NUMBERS = {"CHOWN": 0, "KILL": 5, "SETGID": 6, "SETUID": 7, "SYS_RESOURCE": 24}
 _ALLOWED_CAPABILITIES = sum(1 << _CAPABILITY_NUMBERS[name] for name in CAPABILITIES)
 _SECCOMP_FILTER = 2
+_ALLOWED_FAMILIES = frozenset({1, 2, 10})  # AF_UNIX, AF_INET, AF_INET6
 # The kinds that must be the sandbox's own, with the inodes that the host's first ones have on every Linux: a gateway in
 # a container does not see them. <linux/proc_ns.h>; older kernels number the last two as they come.
 _FIRST_NAMESPACES = {"ipc": 0xEFFFFFFF, "uts": 0xEFFFFFFE, "pid": 0xEFFFFFFC, "net": 0xEFFFFFF9, "mnt": 0xEFFFFFF8}
@@ -34,7 +35,7 @@ def weaknesses(
     `gateway_namespaces` are kind -> inode as own_namespaces() has them, `volumes` the paths the image declares.
     """
     host = host or HostKernel()
-    found = _weak_identities(posture)
+    found = [*_weak_identities(posture), *_open_calls(posture, spec)]
     excess = posture.capabilities_bounding & ~_ALLOWED_CAPABILITIES
     if excess:
         allowed = ", ".join(CAPABILITIES[:-1]) + f" and {CAPABILITIES[-1]}"
@@ -95,6 +96,20 @@ def _weak_identities(posture: pb.Posture) -> list[str]:
         found.append(f"Tool code would be in groups of others: {groups}.")
     if posture.tool_capabilities_effective:
         found.append(f"Tool code would hold capabilities ({posture.tool_capabilities_effective:#x}).")
+    return found
+
+
+def _open_calls(posture: pb.Posture, spec: SandboxSpec) -> list[str]:
+    """What the daemon's filter of system calls should refuse to tool code, and does not."""
+    found = []
+    families = sorted({*posture.tool_socket_families} - _ALLOWED_FAMILIES)
+    if families:
+        numbers = ", ".join(map(str, families[:8]))
+        found.append(f"Tool code can make sockets of other families than AF_UNIX, AF_INET and AF_INET6: {numbers}.")
+    if not posture.socket_programs_refused:
+        found.append("Tool code can put BPF programs on sockets.")
+    if not posture.seccomp_filters_refused and not spec.limits.seccomp_filters:
+        found.append("Tool code can install seccomp filters, which its policy does not allow.")
     return found
 
 

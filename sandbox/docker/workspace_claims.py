@@ -9,17 +9,23 @@ name once, whoever asks at the same time, and keeps it over its own crash.
     airlock-i-workspace-pool-1f0e...  pool=pool-1f0e...                     the files
 
 What holds the files goes first and the claim last, so that whatever is left of a thread still counts as its tenant's.
+Files that replace others are written to such a volume, too: nothing of the old ones goes before the new ones are whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from sandbox.docker import container_config as config
 from sandbox.docker import docker_requests
 from sandbox.docker.docker_requests import DockerRequests
-from sandbox.docker.volume_emptying import empty_volume
+from sandbox.docker.volume_emptying import empty_deep_volume, empty_volume
+from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable, WorkspaceIncomplete, reason_of
 from sandbox.owner import Owner
+
+log = logging.getLogger(__name__)
 
 
 class WorkspaceClaims:
@@ -59,9 +65,16 @@ class WorkspaceClaims:
         there = await self._requests.ask(docker_requests.make_volume, self._volume(owner), labels)
         return there.get(config.HELD_LABEL) == spare
 
-    async def give_back(self, owner: Owner, spare: str) -> None:
-        """Remove a spare's volume, and the claim to it if there is one; its container must be gone."""
-        await self._requests.remove_volume(config.spare_volume(self._instance, spare), tenant=owner[0])
+    async def give_back(self, owner: Owner, spare: str, *, filled: bool = False) -> None:
+        """Remove a spare's volume, which has files or none, and the claim to it if there is one.
+
+        Its container must be gone.
+        """
+        volume = config.spare_volume(self._instance, spare)
+        if filled:
+            await self._remove(volume, owner)
+        else:
+            await self._requests.remove_volume(volume, tenant=owner[0])
         if await self.held_by(owner) == spare:
             await self._requests.remove_volume(self._volume(owner), tenant=owner[0])
 
@@ -70,20 +83,65 @@ class WorkspaceClaims:
         return await self._requests.ask(docker_requests.has_volume, self._volume(owner))
 
     async def remove_files(self, owner: Owner) -> bool:
-        """Remove a thread's workspace and return whether there was any; SandboxUnavailable while it is in use."""
+        """Remove a thread's workspace and return whether there was any.
+
+        Raises WorkspaceIncomplete where files may be gone. With any other error none is: SandboxUnavailable while the
+        workspace is in use.
+        """
+        held = await self.held_by(owner)
+        if not held:
+            return await self._remove(self._volume(owner), owner)
+        await self._remove(config.spare_volume(self._instance, held), owner)
+        with _destroying(lambda: True):
+            return await self._requests.remove_volume(self._volume(owner), tenant=owner[0])
+
+    async def replace_files(self, owner: Owner, fresh: str) -> None:
+        """Give a thread the volume of a spare that nobody has, in the place of its own files. Raises as remove_files().
+
+        Files that a claim holds are removed when the new claim is there; what remains of them goes with the next start.
+        """
         held = await self.held_by(owner)
         if held:
-            await self._remove(config.spare_volume(self._instance, held), owner)
-            return await self._requests.remove_volume(self._volume(owner), tenant=owner[0])
-        return await self._remove(self._volume(owner), owner)
+            with _destroying():
+                await self._requests.remove_volume(self._volume(owner), tenant=owner[0])
+        else:
+            await self._remove(self._volume(owner), owner)
+        with _destroying(lambda: True):
+            if not await self.take(owner, fresh):
+                raise SandboxUnavailable("the thread has got other files meanwhile")
+        if held:
+            try:
+                await self._remove(config.spare_volume(self._instance, held), owner)
+            except SandboxError as error:
+                log.warning("files of a thread that were replaced stay until the next start: %s", error)
 
     async def _remove(self, volume: str, owner: Owner) -> bool:
         """Remove a volume, its files before it: nobody waits for these, however many they are."""
+        begun = False
 
         def empty() -> None:
-            empty_volume(self._requests, volume, image=self._runtime_image, instance=self._instance, owner=owner)
+            nonlocal begun
+            begun = empty_volume(
+                self._requests, volume, image=self._runtime_image, instance=self._instance, owner=owner
+            )
 
-        return await self._requests.remove_volume(volume, tenant=owner[0], before=empty)
+        with _destroying(lambda: begun):
+            try:
+                return await self._requests.remove_volume(volume, tenant=owner[0], before=empty)
+            except SandboxUnavailable as error:
+                if not begun:
+                    raise
+                log.info("volume %s is emptied by a program, for the engine could not: %s", volume, error)
+                return await self.remove_deep(volume, owner)
+
+    async def remove_deep(self, volume: str, owner: Owner) -> bool:
+        """Remove a volume that the engine failed to remove, as one with a tree too deep for it."""
+
+        def empty() -> None:
+            empty_deep_volume(self._requests, volume, image=self._runtime_image, instance=self._instance, owner=owner)
+
+        await self._requests.run_emptier(empty, tenant=owner[0])
+        return await self._requests.remove_volume(volume, tenant=owner[0])
 
     async def _owners(self, labels: Mapping[str, str]) -> dict[str, Owner]:
         found = await self._requests.ask(
@@ -96,3 +154,14 @@ class WorkspaceClaims:
 
     def _volume(self, owner: Owner) -> str:
         return config.volume_of(self._instance, owner[1])
+
+
+@contextmanager
+def _destroying(begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Raise WorkspaceIncomplete for an error once `begun` says so, or where the engine may have done its work."""
+    try:
+        yield
+    except SandboxError as error:
+        if begun() or isinstance(error, EngineUnavailable):
+            raise WorkspaceIncomplete(f"the engine failed while files were removed: {reason_of(error)}") from error
+        raise

@@ -26,7 +26,7 @@ NEVER_STARTED = "/never-started"
 """The entry point of a container that is only there for its volumes."""
 _RUNTIME_VOLUME = re.compile(r"airlock-runtime-[0-9a-f]{12}")
 _SANDBOX_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,100}")
-_SYSCTL = re.compile(r"kernel\.(shm|msg|sem)\w*|fs\.mqueue\.\w+")
+_SYSCTL = re.compile(r"kernel\.(shm|msg|sem)\w*|fs\.mqueue\.\w+|net\.ipv4\.tcp_[rw]mem")
 _TMPFS_OPTION = re.compile(r"ro|rw|nosuid|nodev|noexec|exec|(size|nr_inodes|mode)=[0-9]+[kmg]?")
 _ULIMITS = {"nofile", "core", "fsize", "nproc", "msgqueue"}
 

@@ -40,7 +40,7 @@ _NO_CGROUP = os.devnull
 
 
 class LocalDaemon:
-    """Runs programs in `workspace`, with `temporary` as their HOME and TMPDIR; `token` marks what it starts."""
+    """Runs programs in `workspace`, their HOME, with `temporary` as TMPDIR; `token` marks what it starts."""
 
     def __init__(self, workspace: Path, temporary: Path, token: str) -> None:
         self._places = _Places(workspace)
@@ -48,9 +48,8 @@ class LocalDaemon:
         as_daemons = cast(Spawner, self._spawner)
         cgroup = Cgroup(_NO_CGROUP)
         # Of the gateway's own environment, which has its secrets, programs get nothing but the way to other programs.
-        place = os.fsencode(temporary)
         inherited = {b"PATH": os.environb.get(b"PATH", os.defpath.encode())}
-        environment = {**tool_environment(inherited), b"HOME": place, b"TMPDIR": place}
+        environment = {**tool_environment(inherited, str(workspace)), b"TMPDIR": os.fsencode(temporary)}
         self._executor = Executor(as_daemons, cgroup, str(workspace), environment)
         self._processes = _LocalProcesses(as_daemons, cgroup, str(workspace), environment)
         self._health = Health(cgroup)

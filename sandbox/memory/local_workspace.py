@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+from sandbox.daemon import tree_files
 from sandbox.workspace_archive import PERMISSIONS, PIECE_BYTES, ArchiveBroken, Contents, Kind, WorkspaceEntry
 
 _KINDS: dict[int, Kind] = {stat.S_IFDIR: "directory", stat.S_IFREG: "file", stat.S_IFLNK: "symlink"}
@@ -22,11 +25,17 @@ def read_directory(root: Path, *, going: Callable[[], bool] = lambda: True) -> C
             if not going():
                 raise ArchiveBroken("nobody waits for these files any more")
             path = waiting.pop()
-            state = (root / path).lstat()
+            try:
+                state = (root / path).lstat()
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:
+                    raise
+                yield WorkspaceEntry(path, "misnamed"), iter(())
+                continue
             entry = _entry(root, path, state, names)
             if entry.kind == "directory":
-                found = sorted((root / path).iterdir(), reverse=True)  # popped from the end: sorted as they come
-                waiting.extend(str(one.relative_to(root)) for one in found)
+                found = sorted((one.name for one in (root / path).iterdir()), reverse=True)  # popped from the end
+                waiting.extend(f"{path}/{name}" if path else name for name in found)
             yield entry, _content(root / path, entry)
     except OSError as error:
         raise ArchiveBroken(f"the files cannot be read to the end: {error.strerror}") from error
@@ -58,6 +67,19 @@ def fill_directory(root: Path, contents: Contents, *, going: Callable[[], bool] 
     # Last and from below: one that may not be written could not have been filled.
     for place, mode in reversed(modes):
         place.chmod(mode & PERMISSIONS)
+
+
+def remove_directory(path: Path) -> None:
+    """Remove a directory with all that is in it, however deep; what cannot be removed stays."""
+    with suppress(OSError):
+        above = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            tree_files.remove_directory(above, path.name)
+        finally:
+            os.close(above)
+    if path.exists():  # something that this user may not remove, and all that was to come after it
+        with suppress(RecursionError):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _entry(root: Path, path: str, state: os.stat_result, names: dict[tuple[int, int], str]) -> WorkspaceEntry:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from sandbox.errors import SandboxBusy, SandboxUnavailable
-from sandbox.memory.local_workspace import fill_directory, read_directory
+from sandbox.memory.local_workspace import fill_directory, read_directory, remove_directory
 from sandbox.owner import Owner
 from sandbox.workspace_archive import Contents
 
@@ -40,7 +39,7 @@ class LocalWorkspaces:
                 half = named.with_suffix(".half")
                 half.write_text(f"memory-{secrets.token_hex(8)}")
                 half.rename(named)
-            shutil.rmtree(half_done, ignore_errors=True)
+            remove_directory(half_done)
             half_done.mkdir(mode=0o700, exist_ok=True)
             return named.read_text().strip()
         except OSError as error:
@@ -70,7 +69,7 @@ class LocalWorkspaces:
         except OSError as error:
             raise SandboxUnavailable(f"the files of a thread cannot be removed: {error.strerror}") from error
         if grave is not None:
-            await asyncio.to_thread(shutil.rmtree, grave, ignore_errors=True)
+            await asyncio.to_thread(remove_directory, grave)
         return grave is not None
 
     async def save(self, mine: Owner, take: Callable[[Contents], _Value]) -> _Value | None:
@@ -96,14 +95,19 @@ class LocalWorkspaces:
             await _in_thread(fill)
             # Nobody can come between, nor give up: the old files or the new ones, never none.
             grave = self._bury(mine)
+            try:
+                fresh.rename(place)
+            except OSError:
+                if grave is not None:
+                    grave.rename(place)
+                raise
             if grave is not None:
                 done.append(grave)
-            fresh.rename(place)
         except OSError as error:
             raise SandboxUnavailable(f"the files of this thread could not be written: {error.strerror}") from error
         finally:
             for directory in done:
-                await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+                await asyncio.to_thread(remove_directory, directory)
 
     @contextmanager
     def alone(self, mine: Owner) -> Iterator[None]:

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import shutil
 import tempfile
 import time
 from collections import Counter
@@ -34,18 +33,32 @@ from typing import TypeVar
 
 from sandbox.errors import SandboxBusy, SandboxError, SandboxUnavailable
 from sandbox.memory.local_spawner import kill_left
+from sandbox.memory.local_workspace import remove_directory
 from sandbox.memory.local_workspaces import LocalWorkspaces
 from sandbox.memory.memory_sandbox import MemoryPlace, MemorySandbox, MemorySpare, made_alike
 from sandbox.owner import Owner, digest, owner_by_name, owner_of
 from sandbox.sandbox import LeftSandbox, ListedSandbox, Sandbox, SandboxSpec
 from sandbox.spares import SpareKind, spare_id
-from sandbox.transition import ASKED, MADE_OTHERWISE, ROOM, STOPPING, UNUSED, State, Tell, Transition, nobody
+from sandbox.transition import (
+    ASKED,
+    ASKED_AGAIN,
+    CALLS_LOST,
+    DELETED,
+    MADE_OTHERWISE,
+    OVERDUE,
+    ROOM,
+    STOPPING,
+    TOO_LONG,
+    UNUSED,
+    State,
+    Tell,
+    Transition,
+    nobody,
+)
 from sandbox.usage import Usage
 from sandbox.workspace_archive import Contents
 
-_OVERDUE = "calls in it went on for long after its lifetime"
 _RESTORED = "its files were replaced"
-_DELETED = "the tenant is deleted"
 _Saved = TypeVar("_Saved")
 
 
@@ -176,7 +189,7 @@ class MemoryEngine:
             ended_processes=ended_processes,
         )
         self._places[mine] = place
-        self._told(spec, sandbox_id, "running", "it came up" if stopped is None else "it was asked for again")
+        self._told(spec, sandbox_id, "running", "it came up" if stopped is None else ASKED_AGAIN)
         return self._lent(place, spec)
 
     async def find(self, spec: SandboxSpec) -> Sandbox | None:
@@ -246,7 +259,7 @@ class MemoryEngine:
         place = self._places.get(owner_by_name(tenant, thread))
         if place is None or not place.users or (overdue and not self._is_old(place.created_s)):
             return False
-        await self._end(place, _OVERDUE if overdue else "a gateway that had calls in it is lost")
+        await self._end(place, OVERDUE if overdue else CALLS_LOST)
         return True
 
     async def remove_idle(self, tenant: str | None, *, stop: bool = False) -> bool:
@@ -296,7 +309,7 @@ class MemoryEngine:
             surplus.append(next(mine for mine in kept if mine[0] == most))
             kept.remove(surplus[-1])
         for mine in surplus:
-            self._forget_stopped(mine, "it was stopped for too long, or too many were")
+            self._forget_stopped(mine, TOO_LONG)
         return len(surplus)
 
     async def remove(self, sandbox_id: str, reason: str = UNUSED) -> None:
@@ -352,9 +365,9 @@ class MemoryEngine:
     async def remove_all_of(self, tenant: str) -> int:
         """Remove a tenant's sandboxes, busy ones too, and its files; return how many threads had some."""
         for mine in [mine for mine in self._stopped if mine[0] == digest(tenant)]:
-            self._forget_stopped(mine, _DELETED)
+            self._forget_stopped(mine, DELETED)
         places = [place for place in self._places.values() if place.owner[0] == digest(tenant)]
-        await self._end_all(places, _DELETED)
+        await self._end_all(places, DELETED)
         removed = 0
         for mine in self._owners_of(tenant):
             removed += await self._workspaces.delete(mine)
@@ -391,7 +404,7 @@ class MemoryEngine:
             self._forget_stopped(mine, STOPPING)
         await self._end_all(list(self._places.values()), STOPPING)
         if self._temporary:
-            await asyncio.to_thread(shutil.rmtree, self._root, ignore_errors=True)
+            await asyncio.to_thread(remove_directory, self._root)
 
     def _keeps(self, place: MemoryPlace, spec: SandboxSpec) -> bool:
         fits = made_alike(place.spec, spec) and not self._is_old(place.created_s)

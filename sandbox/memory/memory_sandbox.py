@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from sandbox.channel_sandbox import ChannelSandbox
 from sandbox.errors import DaemonLost
 from sandbox.local_fs import LocalFS
 from sandbox.memory.local_daemon import LocalChannel, LocalDaemon
+from sandbox.memory.local_workspace import remove_directory
 from sandbox.owner import owner_of
 from sandbox.remote_processes import RemoteProcesses
 from sandbox.sandbox import ListedSandbox, SandboxSpec
@@ -89,7 +89,7 @@ class MemoryPlace:
 
     async def _end(self) -> None:
         await self._daemon.close()
-        await asyncio.to_thread(shutil.rmtree, self._temporary, ignore_errors=True)
+        await asyncio.to_thread(remove_directory, self._temporary)
 
 
 class MemorySandbox(ChannelSandbox):

@@ -230,7 +230,7 @@ class DiskCount(_message.Message):
     def __init__(self, size_bytes: _Optional[int] = ..., files: _Optional[int] = ..., partial: _Optional[bool] = ...) -> None: ...
 
 class Posture(_message.Message):
-    __slots__ = ("tool_uid", "daemon_uid", "capabilities_bounding", "tool_capabilities_effective", "no_new_privileges", "seccomp_mode", "root_read_only", "memory_limit_bytes", "pids_limit", "network_interfaces", "kernel", "memory_swap_limit_bytes", "cpu_limit_millis", "namespaces", "mounts", "runtime", "tool_groups", "tool_oom_score_adj_min", "daemon_oom_score_adj", "socket_closed_to_tools")
+    __slots__ = ("tool_uid", "daemon_uid", "capabilities_bounding", "tool_capabilities_effective", "no_new_privileges", "seccomp_mode", "root_read_only", "memory_limit_bytes", "pids_limit", "network_interfaces", "kernel", "memory_swap_limit_bytes", "cpu_limit_millis", "namespaces", "mounts", "runtime", "tool_groups", "tool_oom_score_adj_min", "daemon_oom_score_adj", "socket_closed_to_tools", "tool_socket_families", "socket_programs_refused", "seccomp_filters_refused")
     TOOL_UID_FIELD_NUMBER: _ClassVar[int]
     DAEMON_UID_FIELD_NUMBER: _ClassVar[int]
     CAPABILITIES_BOUNDING_FIELD_NUMBER: _ClassVar[int]
@@ -251,6 +251,9 @@ class Posture(_message.Message):
     TOOL_OOM_SCORE_ADJ_MIN_FIELD_NUMBER: _ClassVar[int]
     DAEMON_OOM_SCORE_ADJ_FIELD_NUMBER: _ClassVar[int]
     SOCKET_CLOSED_TO_TOOLS_FIELD_NUMBER: _ClassVar[int]
+    TOOL_SOCKET_FAMILIES_FIELD_NUMBER: _ClassVar[int]
+    SOCKET_PROGRAMS_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    SECCOMP_FILTERS_REFUSED_FIELD_NUMBER: _ClassVar[int]
     tool_uid: int
     daemon_uid: int
     capabilities_bounding: int
@@ -271,7 +274,10 @@ class Posture(_message.Message):
     tool_oom_score_adj_min: int
     daemon_oom_score_adj: int
     socket_closed_to_tools: bool
-    def __init__(self, tool_uid: _Optional[int] = ..., daemon_uid: _Optional[int] = ..., capabilities_bounding: _Optional[int] = ..., tool_capabilities_effective: _Optional[int] = ..., no_new_privileges: _Optional[bool] = ..., seccomp_mode: _Optional[int] = ..., root_read_only: _Optional[bool] = ..., memory_limit_bytes: _Optional[int] = ..., pids_limit: _Optional[int] = ..., network_interfaces: _Optional[_Iterable[str]] = ..., kernel: _Optional[str] = ..., memory_swap_limit_bytes: _Optional[int] = ..., cpu_limit_millis: _Optional[int] = ..., namespaces: _Optional[_Iterable[_Union[Namespace, _Mapping]]] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., runtime: _Optional[str] = ..., tool_groups: _Optional[_Iterable[int]] = ..., tool_oom_score_adj_min: _Optional[int] = ..., daemon_oom_score_adj: _Optional[int] = ..., socket_closed_to_tools: _Optional[bool] = ...) -> None: ...
+    tool_socket_families: _containers.RepeatedScalarFieldContainer[int]
+    socket_programs_refused: bool
+    seccomp_filters_refused: bool
+    def __init__(self, tool_uid: _Optional[int] = ..., daemon_uid: _Optional[int] = ..., capabilities_bounding: _Optional[int] = ..., tool_capabilities_effective: _Optional[int] = ..., no_new_privileges: _Optional[bool] = ..., seccomp_mode: _Optional[int] = ..., root_read_only: _Optional[bool] = ..., memory_limit_bytes: _Optional[int] = ..., pids_limit: _Optional[int] = ..., network_interfaces: _Optional[_Iterable[str]] = ..., kernel: _Optional[str] = ..., memory_swap_limit_bytes: _Optional[int] = ..., cpu_limit_millis: _Optional[int] = ..., namespaces: _Optional[_Iterable[_Union[Namespace, _Mapping]]] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., runtime: _Optional[str] = ..., tool_groups: _Optional[_Iterable[int]] = ..., tool_oom_score_adj_min: _Optional[int] = ..., daemon_oom_score_adj: _Optional[int] = ..., socket_closed_to_tools: _Optional[bool] = ..., tool_socket_families: _Optional[_Iterable[int]] = ..., socket_programs_refused: _Optional[bool] = ..., seccomp_filters_refused: _Optional[bool] = ...) -> None: ...
 
 class Namespace(_message.Message):
     __slots__ = ("kind", "inode")
@@ -357,7 +363,7 @@ class Output(_message.Message):
     def __init__(self, stream: _Optional[_Union[OutputStream, str]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class ExecReply(_message.Message):
-    __slots__ = ("outcome", "exit_code", "signal", "errno", "output", "tail", "evicted", "output_bytes", "duration_us", "pids_refused", "survivors")
+    __slots__ = ("outcome", "exit_code", "signal", "errno", "output", "tail", "evicted", "output_bytes", "duration_us", "pids_refused", "survivors", "host_disk")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
@@ -369,6 +375,7 @@ class ExecReply(_message.Message):
     DURATION_US_FIELD_NUMBER: _ClassVar[int]
     PIDS_REFUSED_FIELD_NUMBER: _ClassVar[int]
     SURVIVORS_FIELD_NUMBER: _ClassVar[int]
+    HOST_DISK_FIELD_NUMBER: _ClassVar[int]
     outcome: Outcome
     exit_code: int
     signal: int
@@ -380,7 +387,8 @@ class ExecReply(_message.Message):
     duration_us: int
     pids_refused: int
     survivors: int
-    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., errno: _Optional[int] = ..., output: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., tail: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., evicted: _Optional[_Union[Evicted, _Mapping]] = ..., output_bytes: _Optional[int] = ..., duration_us: _Optional[int] = ..., pids_refused: _Optional[int] = ..., survivors: _Optional[int] = ...) -> None: ...
+    host_disk: bool
+    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., errno: _Optional[int] = ..., output: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., tail: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., evicted: _Optional[_Union[Evicted, _Mapping]] = ..., output_bytes: _Optional[int] = ..., duration_us: _Optional[int] = ..., pids_refused: _Optional[int] = ..., survivors: _Optional[int] = ..., host_disk: _Optional[bool] = ...) -> None: ...
 
 class Evicted(_message.Message):
     __slots__ = ("path", "size_bytes", "lines", "sha256", "incomplete")

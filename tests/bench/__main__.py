@@ -14,6 +14,7 @@ daemon_files     256 MiB in and out, beside `docker cp`
 snapshot_cost    100 MiB in 5,000 files kept and put back, beside `docker cp`
 daemon_size      what an idle daemon costs in memory, and how soon it answers
 fair_creation    what one tenant's burst of sandboxes costs another, with turns and without
+heavy_tenant     what one tenant's output full of secrets and long command lines cost another's light calls
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from tests.bench import (
     daemon_files,
     daemon_size,
     fair_creation,
+    heavy_tenant,
     many_clients,
     many_sandboxes,
     policy_decisions,
@@ -54,6 +56,7 @@ _MODULES = (
     snapshot_cost,
     daemon_size,
     fair_creation,
+    heavy_tenant,
 )
 
 

@@ -29,6 +29,7 @@ class Fleet:
 
     home: Home
     gateway: Served
+    keys: Mapping[str, str]
     clients: Mapping[str, Client]
 
     def processes(self) -> Sequence[int]:
@@ -69,7 +70,7 @@ async def fleet(
                     tenant: await stack.enter_async_context(Client(gateway.address, key))
                     for tenant, key in keys.items()
                 }
-                made = Fleet(home, gateway, clients)
+                made = Fleet(home, gateway, keys, clients)
                 yield made
         if at_end is not None:
             await asyncio.to_thread(at_end, made)

@@ -53,7 +53,7 @@ def orphans(engine: OwnEngine, home: Home, channels: Path, threads: Iterable[tup
     )
     waiting = {path.stem.removeprefix(f"{home.instance}-") for path in channels.glob("pool/*.lock")}
     wrong += _both("waits in the pool", spares, "has a lock file there", waiting)
-    places = {path.name for path in channels.iterdir()} - set(_FIXED)
+    places = {path.name for path in channels.iterdir() if path.is_dir()} - set(_FIXED)
     wrong += _both("is there", live | stopped | spares, "has a channel directory", places)
     wrong += [f"{path} is left" for path in (*channels.glob("carriers/*"), *channels.glob("stopped/*.half"))]
 

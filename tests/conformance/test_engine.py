@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 
@@ -661,6 +662,28 @@ async def test_a_removed_workspace_is_empty_the_next_time(engine: Engine) -> Non
     with pytest.raises(NotFound):
         await second.files.stat("/workspace/a")
     await engine.remove(second.id)
+
+
+_DEEPEN = """\
+import os
+for _ in range(3000):
+    os.mkdir("d" * 20)
+    os.chdir("d" * 20)
+open("bottom", "w").close()
+"""
+
+
+async def test_a_tree_deeper_than_any_path_is_saved_as_far_as_paths_go_and_removed_whole(engine: Engine) -> None:
+    sandbox = await engine.create(spec("deep"))
+    await sandbox.files.write("/workspace/deepen.py", _DEEPEN.encode())
+    assert (await run(sandbox.shell, "python3 deepen.py")).exit_code == 0
+    kinds = await engine.save_workspace(spec("deep"), lambda contents: Counter(entry.kind for entry, _ in contents))
+    assert kinds is not None
+    # What is left out is counted, as one for each directory where paths end.
+    assert (kinds["file"], kinds["misnamed"] > 0) == (1, True)
+    await engine.remove(sandbox.id)
+    assert await engine.remove_workspace("tenant-a", "deep")
+    assert not await engine.remove_workspace("tenant-a", "deep")
 
 
 async def test_all_that_an_engine_has_of_a_tenant_goes_at_once_and_nothing_of_others(engine: Engine) -> None:

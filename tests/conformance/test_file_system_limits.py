@@ -178,6 +178,40 @@ async def test_a_pipe_is_refused_and_holds_nobody(files: FileSystem, inside: Ins
     assert (await files.stat(f"{HOME}/pipe")).type == "other"
 
 
+async def test_a_socket_is_refused_as_no_regular_file(files: FileSystem, inside: Inside) -> None:
+    await inside.run("""python3 -c "import socket; socket.socket(socket.AF_UNIX).bind('socket')" """)
+    for call in (
+        content(files, f"{HOME}/socket"),
+        files.read_lines(f"{HOME}/socket"),
+        files.write(f"{HOME}/socket", b""),
+        files.edit(f"{HOME}/socket", b"a", b"b"),
+        files.grep(f"{HOME}/socket", "a"),
+    ):
+        with pytest.raises(InvalidArgument, match="socket"):
+            await call
+
+
+_DEEPEN = "import os, sys; [(os.mkdir(sys.argv[1]), os.chdir(sys.argv[1])) for _ in range(int(sys.argv[2]))]"
+
+
+async def test_a_tree_deeper_than_any_path_is_searched_as_far_as_paths_go_and_removed(
+    files: FileSystem, inside: Inside
+) -> None:
+    await inside.run("echo needle > near")
+    for name, levels in (("d" * 250, 300), ("e", 3_000)):
+        await inside.run(f"python3 -c '{_DEEPEN}' {name} {levels} && cd {name} && echo needle > near")
+        page = await files.glob(HOME, "**/*")
+        assert page.unsearched == 1
+        assert max(len(entry.name) for entry in page.entries) <= 4095
+        found = await files.grep(HOME, "needle")
+        assert ([match.path for match in found.matches], found.unsearched) == (
+            [f"{HOME}/{name}/near", f"{HOME}/near"],
+            1,
+        )
+        await files.remove(f"{HOME}/{name}", recursive=True)
+        assert await names(files) == ["near"]
+
+
 async def test_what_searches_do_not_reach_is_counted(files: FileSystem, inside: Inside) -> None:
     deep = "/d" * 300
     await inside.run(f"mkdir -p .{deep} && echo needle > .{deep}/file && echo needle > near")

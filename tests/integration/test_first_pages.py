@@ -45,7 +45,7 @@ async def test_the_python_of_the_readme_calls_a_tool_and_follows_a_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     home = make_home(tmp_path / "home")
-    async with ScriptedModelServer([Turn(expect=["fix the tests"], say="They pass.")]) as model:
+    async with ScriptedModelServer([Turn(expect=["write a haiku"], say="It is in haiku.txt.")]) as model:
         home.configure(model={"base_url": model.base_url, "name": "scripted"})
         with served(home, env={"OPENAI_API_KEY": "none", "NO_PROXY": "127.0.0.1"}) as gateway:
             block = python_of("README.md")

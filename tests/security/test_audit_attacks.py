@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 from sqlalchemy import Connection, delete, insert, select, text, update
 
-from gateway.audit.chain import NOTHING_KNOWN, ChainReport, KnownLink
+from gateway.audit.chain import NOTHING_KNOWN, ChainReport, Known
 from gateway.audit.record import START_DIGEST, record_digest
 from gateway.storage.audit_reader import AuditReader
 from gateway.storage.audit_store import AuditEntry, AuditStore
@@ -21,6 +21,9 @@ GUARDS = {
         "DROP TRIGGER audit_records_changed",
         "DROP TRIGGER audit_records_held",
         "DROP TRIGGER audit_heads_back",
+        "DROP TRIGGER audit_heads_held",
+        "DROP TRIGGER audit_heads_replaced",
+        "DROP TRIGGER audit_records_replaced",
     ],
     "postgresql": ["ALTER TABLE audit_records DISABLE TRIGGER ALL", "ALTER TABLE audit_heads DISABLE TRIGGER ALL"],
 }
@@ -42,7 +45,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
     await opened.close()
 
 
-async def verified(database: Database, known: KnownLink = NOTHING_KNOWN) -> ChainReport:
+async def verified(database: Database, known: Known = NOTHING_KNOWN) -> ChainReport:
     return await AuditReader(database).verified("t", known)
 
 
@@ -128,7 +131,7 @@ async def test_a_tail_that_was_cut_off_with_the_head_is_found_by_whoever_noted_a
 
     await database.transact(attack)
     assert (await verified(database)).whole  # the chain itself cannot tell
-    report = await verified(database, KnownLink(noted.last_sequence, noted.last_digest))
+    report = await verified(database, {noted.last_sequence: noted.last_digest})
     assert (report.broken_sequence, report.problem.partition(":")[0]) == (701, "cut off")
 
 
@@ -147,7 +150,7 @@ async def test_a_chain_that_was_written_anew_is_found_by_whoever_noted_a_digest(
 
     await database.transact(attack)
     assert (await verified(database)).whole
-    report = await verified(database, KnownLink(noted.last_sequence, noted.last_digest))
+    report = await verified(database, {noted.last_sequence: noted.last_digest})
     assert (report.broken_sequence, report.problem.partition(":")[0]) == (LENGTH, "changed")
 
 
@@ -224,7 +227,7 @@ async def test_a_whole_chain_that_is_gone_is_found_by_whoever_noted_a_digest(dat
 
     await database.transact(attack)
     assert (await verified(database)).whole
-    assert not (await verified(database, KnownLink(noted.last_sequence, noted.last_digest))).whole
+    assert not (await verified(database, {noted.last_sequence: noted.last_digest})).whole
 
 
 async def test_an_export_shows_what_was_changed_in_it(database: Database) -> None:

@@ -5,7 +5,8 @@
 
 import { randomUUID } from "node:crypto";
 import { createClient, Code, ConnectError, type Interceptor } from "@connectrpc/connect";
-import { createGrpcTransport } from "@connectrpc/connect-node";
+import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
+import { ErrorInfoSchema, RetryInfoSchema } from "./gen/google/rpc/error_details_pb.js";
 import { ToolService, Verdict, type ToolResult } from "./gen/gateway/v1/tool_service_pb.js";
 import { WorkspaceService } from "./gen/gateway/v1/workspace_service_pb.js";
 
@@ -26,10 +27,10 @@ const withKey: Interceptor = (next) => (request) => {
   request.header.set("authorization", `Bearer ${process.env.AIRLOCK_API_KEY ?? ""}`);
   return next(request);
 };
-const transport = createGrpcTransport({
-  baseUrl: `http://${process.env.AIRLOCK_ADDRESS ?? "127.0.0.1:7443"}`,
-  interceptors: [withKey],
-});
+const baseUrl = `http://${process.env.AIRLOCK_ADDRESS ?? "127.0.0.1:7443"}`;
+// Ours, to be closed at the end: an open connection keeps the process alive.
+const sessionManager = new Http2SessionManager(baseUrl);
+const transport = createGrpcTransport({ baseUrl, interceptors: [withKey], sessionManager });
 const tools = createClient(ToolService, transport);
 const workspace = createClient(WorkspaceService, transport);
 
@@ -60,14 +61,19 @@ async function execute(command: string): Promise<ToolResult> {
   };
   for (let attempt = 1; ; attempt++) {
     try {
+      let result: ToolResult | undefined;
+      // Read to the end: a stream that is left early keeps its timer, and with it the process, until the timeout.
       for await (const said of tools.streamToolCall({ call }, { timeoutMs: 30_000 })) {
         if (said.event.case === "output") {
           process.stdout.write(said.event.value.data);
         } else if (said.event.case === "result") {
-          return said.event.value;
+          result = said.event.value;
         }
       }
-      throw new Error("the stream ended without a result");
+      if (result === undefined) {
+        throw new Error("the stream ended without a result");
+      }
+      return result;
     } catch (error) {
       const again = error instanceof ConnectError && (error.code === Code.Unavailable || error.code === Code.Aborted);
       if (!again || attempt === ATTEMPTS) {
@@ -78,13 +84,31 @@ async function execute(command: string): Promise<ToolResult> {
   }
 }
 
-await workspace.writeFile(upload("/workspace/sales.csv", Buffer.from(SALES)));
-await workspace.writeFile(upload("/workspace/report.py", Buffer.from(PROGRAM)));
-const result = await execute("python3 /workspace/report.py");
-if (result.verdict !== Verdict.ALLOW || result.exitCode !== 0) {
-  // A refusal is an answer, not an error: it names the rule, and whoever asks for the report can be told.
-  console.error(`no report: ${result.outcome}, rule ${result.rule}: ${result.reason}${result.note}`);
+async function report(): Promise<void> {
+  await workspace.writeFile(upload("/workspace/sales.csv", Buffer.from(SALES)));
+  await workspace.writeFile(upload("/workspace/report.py", Buffer.from(PROGRAM)));
+  const result = await execute("python3 /workspace/report.py");
+  if (result.verdict !== Verdict.ALLOW || result.exitCode !== 0) {
+    // A refusal is an answer, not an error: it names the rule, and whoever asks for the report can be told.
+    console.error(`no report: ${result.outcome}, rule ${result.rule}: ${result.reason}${result.note}`);
+    process.exitCode = 1;
+  } else {
+    console.log(JSON.stringify(JSON.parse(await download("/workspace/report.json"))));
+  }
+}
+
+// The rich details of an error: ErrorInfo has Airlock's reason, which programs tell errors apart by (docs/reference/errors.md).
+function explained(error: ConnectError): string {
+  const reason = error.findDetails(ErrorInfoSchema)[0]?.reason ?? Code[error.code];
+  const retry = error.findDetails(RetryInfoSchema)[0]?.retryDelay;
+  return `${error.rawMessage} (${reason}${retry ? `; try again in ${retry.seconds} s` : ""})`;
+}
+
+try {
+  await report();
+} catch (error) {
+  console.error(`no report: ${error instanceof ConnectError ? explained(error) : error}`);
   process.exitCode = 1;
-} else {
-  console.log(JSON.stringify(JSON.parse(await download("/workspace/report.json"))));
+} finally {
+  sessionManager.abort();
 }

@@ -152,6 +152,8 @@ async def test_an_answer_on_another_gateway_lets_the_run_go_on(
     one = await _home(tmp_path / "one", model)
     one.store_in(database_url)
     two = await _home(tmp_path / "two", model, database_url=database_url)
+    for home in (one, two):
+        home.configure(sandbox={"channel_dir": str(tmp_path / "channels")})
     key = await asyncio.to_thread(_approver_key, one)
     with served(one, ENV) as first, served(two, ENV) as second:
         async with Client(first.address, one.key) as client, Approver(second.address, key) as approver:

@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from gateway.client import AuditQuery, Client, PermissionDenied
 from tests.gateway_process import Home, airlock, make_home, served
@@ -56,3 +59,58 @@ async def test_what_is_done_over_the_wire_is_in_the_audit_and_verifies_everywher
     assert (offline["whole"], offline["last_digest"]) == (True, report["last_digest"])
     direct = airlock("audit", "verify", "--config", str(home.config), "--tenant", "default", "--json")
     assert json.loads(direct.stdout)["whole"]
+
+
+def keys(directory: Path) -> tuple[Path, Path]:
+    """Make a key to sign with and its public half."""
+    private, public = directory / "anchor.key", directory / "anchor.pub"
+    key = Ed25519PrivateKey.generate()
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    return private, public
+
+
+async def test_a_gateway_anchors_its_audit_and_what_the_owner_of_the_database_cuts_off_is_found(tmp_path: Path) -> None:
+    private, public = keys(tmp_path)
+    home = make_home(tmp_path / "home")
+    anchors = tmp_path / "anchors.jsonl"
+    section = {"anchor": {"file": str(anchors), "key_file": str(private), "every_s": 1}}
+    home.config.write_text(f"{home.config.read_text()}\naudit: {json.dumps(section)}\n", encoding="utf-8")
+    key = audit_key(home)
+    with served(home) as gateway:
+        async with Client(gateway.address, key) as client:
+            for _ in range(3):
+                await client.call_tool("ls", {"path": "/workspace"}, thread="t")
+        env = {"AIRLOCK_ADDRESS": gateway.address, "AIRLOCK_API_KEY": key}
+    of_tenant = ("audit", "verify", "--tenant", "default", "--anchor", str(anchors), "--anchor-key", str(public))
+    offline = (*of_tenant, "--config", str(home.config), "--json")
+    assert json.loads(airlock(*offline).stdout)["whole"]
+    database = sqlite3.connect(home.config.parent / "state" / "airlock.db")
+    found = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND name LIKE 'audit%'"
+    guards = dict(database.execute(found).fetchall())
+    for name in guards:
+        database.execute(f"DROP TRIGGER {name}")
+    database.execute("DELETE FROM audit_records WHERE tenant = 'default' AND sequence > 1")
+    database.execute(
+        "UPDATE audit_heads SET sequence = 1, digest = (SELECT digest FROM audit_records WHERE tenant = 'default') "
+        "WHERE tenant = 'default'"
+    )
+    for statement in guards.values():
+        database.execute(statement)
+    database.commit()
+    database.close()
+    whole = airlock("audit", "verify", "--config", str(home.config), "--tenant", "default", "--json")
+    assert json.loads(whole.stdout)["whole"]
+    cut = airlock(*offline, check=False)
+    assert (cut.returncode, json.loads(cut.stdout)["problem"].partition(":")[0]) == (1, "cut off")
+    with served(home) as gateway:
+        env["AIRLOCK_ADDRESS"] = gateway.address
+        asked = await asyncio.to_thread(airlock, *of_tenant, "--json", env=env, check=False)
+        assert (asked.returncode, json.loads(asked.stdout)["problem"].partition(":")[0]) == (1, "cut off")
+
+
+def test_a_tenant_that_is_not_there_has_no_audit_to_verify(tmp_path: Path) -> None:
+    home = make_home(tmp_path / "home")
+    asked = airlock("audit", "verify", "--config", str(home.config), "--tenant", "typo", "--json", check=False)
+    assert asked.returncode != 0
+    assert "no tenant 'typo'" in asked.stdout + asked.stderr

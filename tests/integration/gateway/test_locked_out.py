@@ -15,9 +15,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gateway.client import Client
 from gateway.serving.anonymous_calls import STREAMS, STREAMS_OF_A_HOST
-from gateway.serving.arrivals import MANY
 from gateway.serving.listening import CONCURRENT_RPCS
 from tests.gateway_process import Home, Served, airlock, make_home, served
+from tests.raw_http2 import raw_connection
 
 _CONNECTIONS = 30
 _EACH = CONCURRENT_RPCS * 3 // 2 // _CONNECTIONS
@@ -79,15 +79,33 @@ async def test_watches_of_health_that_nobody_paid_for_lock_nobody_out(
         assert (await health.Check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
 
 
-async def test_calls_whose_request_never_comes_lock_nobody_out(gateway: Served, home: Home, operator_key: str) -> None:
+async def test_calls_without_a_credential_are_refused_before_their_request_is_read(
+    gateway: Served, home: Home, operator_key: str
+) -> None:
     async with _channels(gateway) as channels:
-        # A stream of requests to the gateway's eyes is what any method is, until its one request is there.
+        # The client sends no request: a stream of requests is what any method is until the first has come.
         begun: list[Any] = [
             channel.stream_unary("/gateway.v1.ToolService/CallTool")() for channel in channels for _ in range(_EACH)
         ]
-        codes = asyncio.as_completed([call.code() for call in begun])
-        for _, one in zip(range(len(begun) - CONCURRENT_RPCS + MANY), codes, strict=False):
-            assert await one in _ENDS
+        codes = set(await asyncio.gather(*(call.code() for call in begun)))
+        assert codes <= {*_ENDS, grpc.StatusCode.UNAUTHENTICATED}
         await _both_get_through(gateway, home, operator_key)
-        for call in begun:
-            call.cancel()
+
+
+async def test_answers_of_health_that_are_never_read_lock_nobody_out(
+    gateway: Served, home: Home, operator_key: str
+) -> None:
+    async with contextlib.AsyncExitStack() as open_:
+        # Three connections from an address of their own, 700 calls each, and not a byte of window for the answers.
+        peers = [await open_.enter_async_context(raw_connection(gateway.address, source="127.0.0.2")) for _ in range(3)]
+        for peer in peers:
+            for _ in range(700):
+                peer.call("/grpc.health.v1.Health/Check")
+            await peer.flush()
+        # What is over the bounds is refused in headers, which need no window.
+        await asyncio.gather(*(peer.wait_ended(600) for peer in peers))
+        await _both_get_through(gateway, home, operator_key)
+        async with grpc.aio.insecure_channel(gateway.address) as channel:
+            health: Any = health_pb2_grpc.HealthStub(channel)
+            status = (await health.Check(health_pb2.HealthCheckRequest())).status
+        assert status == health_pb2.HealthCheckResponse.SERVING

@@ -68,7 +68,9 @@ async def model() -> AsyncIterator[ScriptedModelServer]:
 def two(tmp_path: Path, database_url: str, model: ScriptedModelServer) -> Iterator[Two]:
     home = make_home(tmp_path / "one")
     home.store_in(database_url)
-    home.configure(model={"base_url": model.base_url, "name": "scripted"})
+    home.configure(
+        model={"base_url": model.base_url, "name": "scripted"}, sandbox={"channel_dir": str(tmp_path / "channels")}
+    )
     (home.config.parent / "policies" / "default.yaml").write_text(_text("first"), encoding="utf-8")
     other = Home(tmp_path / "two" / "airlock.yaml", home.key)
     other.config.parent.mkdir()

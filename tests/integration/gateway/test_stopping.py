@@ -44,8 +44,8 @@ async def _held_call(home: Home, client: Client) -> AsyncIterator[asyncio.Task[o
         await call
 
 
-async def _told_to_stop(gateway: Served, health: health_pb2_grpc.HealthStub) -> None:
-    """Send SIGTERM, and see all services go from SERVING to NOT_SERVING."""
+async def _told_to_stop(gateway: Served, health: health_pb2_grpc.HealthStub, number: signal.Signals) -> None:
+    """Send a signal, and see all services go from SERVING to NOT_SERVING."""
     async with AsyncExitStack() as stack:
         watched = []
         for service in ("", *SERVICES):
@@ -53,15 +53,24 @@ async def _told_to_stop(gateway: Served, health: health_pb2_grpc.HealthStub) -> 
             stack.callback(watch.cancel)
             assert (await watch.read()).status == SERVING
             watched.append(watch)
-        gateway.process.send_signal(signal.SIGTERM)
+        gateway.process.send_signal(number)
         async with asyncio.timeout(30):
             for watch in watched:
                 assert (await watch.read()).status == NOT_SERVING
 
 
-@pytest.mark.parametrize("options", [(), ("--workers", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize(
+    "options, number",
+    [
+        ((), signal.SIGTERM),
+        (("--workers", "2"), signal.SIGTERM),
+        ((), signal.SIGHUP),
+        (("--workers", "2"), signal.SIGHUP),
+    ],
+    ids=["alone", "workers", "alone-hangup", "workers-hangup"],
+)
 async def test_a_gateway_that_stops_says_so_and_lets_calls_end_but_takes_no_new_one(
-    tmp_path: Path, options: tuple[str, ...]
+    tmp_path: Path, options: tuple[str, ...], number: signal.Signals
 ) -> None:
     home = await asyncio.to_thread(make_home, tmp_path / "home")
     home.configure(drain_s=60)
@@ -73,7 +82,7 @@ async def test_a_gateway_that_stops_says_so_and_lets_calls_end_but_takes_no_new_
             _held_call(home, client) as call,
         ):
             await late.list_tools()
-            await _told_to_stop(gateway, health_pb2_grpc.HealthStub(channel))
+            await _told_to_stop(gateway, health_pb2_grpc.HealthStub(channel), number)
             # Health says so first; what comes in that moment is still taken, and has its answer.
             with pytest.raises(Unavailable):
                 async with asyncio.timeout(30):

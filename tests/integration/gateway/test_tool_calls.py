@@ -244,3 +244,31 @@ async def test_a_transfer_whose_peer_stalls_lets_go_of_the_sandbox(pair: Pair, m
     monkeypatch.setattr(workspace_service, "STALL_LIMIT_S", 0.05)
     with pytest.raises(DeadlineExceeded, match="nothing moved"):
         await workspace_service._in_time(asyncio.Event().wait())
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_deadline_ends_a_call_and_what_it_started_also_what_ignores_signals(
+    pair: Pair, client: Client, streamed: bool
+) -> None:
+    thread = f"deadline-{streamed}"
+    await client.call_tool("execute", {"command": "true"}, thread=thread)  # the sandbox is there
+    command = "trap '' TERM INT HUP; n=0; while [ $n -lt 600 ]; do echo . >> ticks; sleep 0.05; n=$((n+1)); done"
+
+    async def ticks() -> int:
+        return len(await client.read_file(thread, "/workspace/ticks")) // 2
+
+    with pytest.raises(DeadlineExceeded):
+        await client.call_tool(
+            "execute",
+            {"command": command},
+            thread=thread,
+            timeout_s=2.0,
+            request_id=thread,
+            on_output=(lambda *_: None) if streamed else None,
+        )
+    in_time = await ticks()
+    query = f"SELECT outcome FROM tool_calls WHERE request_id = '{thread}' AND outcome IS NOT NULL"
+    while not (ended := await asyncio.to_thread(pair.home.rows, query)):
+        await asyncio.sleep(0.05)
+    assert ended == [("cancelled",)]
+    assert await ticks() - in_time < in_time / 2  # two seconds of them; it would linger for three

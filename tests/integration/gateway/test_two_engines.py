@@ -76,33 +76,38 @@ async def test_a_run_goes_where_its_files_are_and_elsewhere_only_once_they_were_
         )
         key = str(json.loads(made.stdout)["key"])
         adopting = ("thread", "adopt", "--yes", "--json", "--config", str(two.config))
-        with served(one, ENV) as first, on_other_engine(), served(two, ENV) as second:
-            async with Client(first.address, key) as here, Client(second.address, key) as there:
+        with served(one, ENV) as first:
+            async with Client(first.address, key) as here:
+                # The second gateway finds it, and so takes the engine for one that has a new id.
                 await here.write_file("t", "/workspace/kept", b"what was kept")
-                with psycopg.connect(postgres_url) as database:
-                    (engine,) = database.execute("SELECT engine FROM threads WHERE name = 't'").fetchone() or ("",)
-                with pytest.raises(OtherEngine, match=engine):
-                    await there.call_tool("execute", {"command": "true"}, thread="t")
-                for client in (there, here):
-                    run_id, events = await _run(client)
-                    assert events[0].type == "run_started"
-                    assert events[-1].payload["answer"] == "I see it."
-                    assert _hosted(postgres_url, run_id) == engine
+                with on_other_engine(), served(two, ENV) as second:
+                    async with Client(second.address, key) as there:
+                        with psycopg.connect(postgres_url) as database:
+                            (engine,) = database.execute("SELECT engine FROM threads WHERE name = 't'").fetchone() or (
+                                "",
+                            )
+                        with pytest.raises(OtherEngine, match=engine):
+                            await there.call_tool("execute", {"command": "true"}, thread="t")
+                        for client in (there, here):
+                            run_id, events = await _run(client)
+                            assert events[0].type == "run_started"
+                            assert events[-1].payload["answer"] == "I see it."
+                            assert _hosted(postgres_url, run_id) == engine
 
-                refused = await asyncio.to_thread(airlock, *adopting, engine, check=False)
-                assert (refused.returncode, "serves at" in refused.stdout) == (2, True)
-                first.kill()
-                await _until_nobody_serves(postgres_url, engine)
-                with pytest.raises(OtherEngine, match="No gateway on that engine serves now"):
-                    await there.start_run("go", thread="t")
-                adopted = await asyncio.to_thread(airlock, *adopting, engine)
-                assert json.loads(adopted.stdout) == {"from": engine, "to": ENGINE, "threads": {"default": 1}}
-                # Both are one engine in truth, so the files are there.
-                _, events = await _run(there)
-                assert events[-1].payload["answer"] == "I see it."
-                again = await asyncio.to_thread(airlock, *adopting, engine, check=False)
-                assert again.returncode == 2
-                assert f"Threads are on: {ENGINE} (1, a gateway serves it)" in again.stdout
+                        refused = await asyncio.to_thread(airlock, *adopting, engine, check=False)
+                        assert (refused.returncode, "serves at" in refused.stdout) == (2, True)
+                        first.kill()
+                        await _until_nobody_serves(postgres_url, engine)
+                        with pytest.raises(OtherEngine, match="No gateway on that engine serves now"):
+                            await there.start_run("go", thread="t")
+                        adopted = await asyncio.to_thread(airlock, *adopting, engine)
+                        assert json.loads(adopted.stdout) == {"from": engine, "to": ENGINE, "threads": {"default": 1}}
+                        # Both are one engine in truth, so the files are there.
+                        _, events = await _run(there)
+                        assert events[-1].payload["answer"] == "I see it."
+                        again = await asyncio.to_thread(airlock, *adopting, engine, check=False)
+                        assert again.returncode == 2
+                        assert f"Threads are on: {ENGINE} (1, a gateway serves it)" in again.stdout
         assert model.failures == []
     assert containers_of(two.instance) == []
     assert volumes_of(two.instance) == []

@@ -131,7 +131,7 @@ async def test_a_slow_tool_call_shows_its_output_as_it_comes_and_once(watched: W
     piped = await asyncio.to_thread(
         airlock, "tool", "call", "execute", '{"command": "echo one; sleep 1.2; echo two"}', env=watched.env
     )
-    assert piped.stdout == "one\ntwo\n\n"
+    assert piped.stdout == "one\ntwo\n"
 
 
 async def test_a_run_that_was_cancelled_ends_the_watch_with_bad_news(watched: Watched) -> None:

@@ -42,7 +42,8 @@ def pair(home: Home) -> Iterator[Served]:
         yield gateway
     assert containers_of(home.instance) == []
     assert volumes_of(home.instance) == []
-    assert list((home.config.parent / "state" / "channels").iterdir()) == []
+    left = sorted(path.name for path in (home.config.parent / "state" / "channels").iterdir())
+    assert left == [f"{home.instance}.database", "identity"]
 
 
 @asynccontextmanager

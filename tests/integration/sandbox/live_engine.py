@@ -17,6 +17,7 @@ from sandbox.filesystem import ExecResult
 from sandbox.protocols import Shell
 from sandbox.sandbox import SandboxLimits, SandboxSpec
 from tests.docker_state import containers_of, volumes_of
+from tests.made_instances import record_instance
 
 IMAGE = "airlock-sandbox"
 RUNTIME_IMAGE = "airlock-runtime"
@@ -24,7 +25,7 @@ LIMITS = SandboxLimits(memory_bytes=256 * 1024 * 1024, workspace_bytes=64 * 1024
 
 
 def instance_id() -> str:
-    return f"test-{secrets.token_hex(4)}"
+    return record_instance(f"test-{secrets.token_hex(4)}")
 
 
 def spec(thread: str = "t1", tenant: str = "tenant-a", image: str = IMAGE, runtime: str = "runc") -> SandboxSpec:

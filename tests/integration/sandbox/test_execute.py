@@ -61,7 +61,7 @@ async def test_a_signal_is_told(sandbox: Sandbox) -> None:
 
 async def test_a_command_runs_in_the_workspace_as_nobody_special(sandbox: Sandbox) -> None:
     said = text(await run(sandbox.shell, "pwd; id -u; echo $HOME; cat"))
-    assert said == f"/workspace\n{sandbox.posture.tool_uid}\n/tmp\n"
+    assert said == f"/workspace\n{sandbox.posture.tool_uid}\n/workspace\n"
 
 
 async def test_the_streams_are_told_apart_and_bytes_stay_bytes(sandbox: Sandbox) -> None:

@@ -12,7 +12,15 @@ import pytest
 from sandbox.docker import docker_requests
 from sandbox.docker.container_config import carrier_name
 from sandbox.docker.docker_engine import DockerEngine
-from sandbox.errors import NoSpace, SandboxBusy, SandboxUnavailable, TooLarge, WorkspaceIncomplete
+from sandbox.errors import (
+    EngineUnavailable,
+    NoSpace,
+    SandboxBusy,
+    SandboxError,
+    SandboxUnavailable,
+    TooLarge,
+    WorkspaceIncomplete,
+)
 from sandbox.owner import owner_of
 from sandbox.workspace_archive import ArchiveBroken, Contents, WorkspaceEntry
 from tests.docker_state import volumes_of
@@ -126,18 +134,105 @@ async def test_what_breaks_off_leaves_no_half_of_it(engine: DockerEngine) -> Non
 
     sandbox = await engine.create(spec("broken"))
     await run(sandbox.shell, "touch old")
-    with pytest.raises(WorkspaceIncomplete, match="gone"):
+    before = volumes_of(engine._instance)
+    with pytest.raises(LookupError, match="gone"):
         await engine.replace_workspace(spec("broken"), broken)
+    assert volumes_of(engine._instance) == before
+    assert sandbox.alive
+    assert text(await run(sandbox.shell, "ls")) == "old\n"
     await engine.remove(sandbox.id)
-    again = await engine.create(spec("broken"))
-    assert text(await run(again.shell, "ls")) == ""
-    await engine.remove(again.id)
+
+
+@pytest.mark.parametrize(
+    "fault, claimed",
+    [
+        pytest.param(EngineUnavailable("timed out"), False, id="timeout-own-volume"),
+        pytest.param(EngineUnavailable("timed out"), True, id="timeout-claimed-volume"),
+        pytest.param(SandboxUnavailable("409: in use"), True, id="409-claimed-volume"),
+    ],
+)
+async def test_whichever_request_fails_a_restore_keeps_the_old_files_or_says_that_they_may_be_gone(
+    engine: DockerEngine, monkeypatch: pytest.MonkeyPatch, fault: SandboxError, claimed: bool
+) -> None:
+    """Each request that makes or removes a volume fails in turn; after a timeout the engine may have done it."""
+    new = giving({WorkspaceEntry("new", "file", 0o600, 0, 1): b"x"})
+    seen, before = set[str](), volumes_of(engine._instance)
+    for number in range(12):
+        for done in (False, True) if isinstance(fault, EngineUnavailable) else (False,):
+            thread = f"fault-{claimed}-{type(fault).__name__}-{number}-{done}"
+            sandbox = await engine.create(spec(thread))
+            if claimed:
+                await engine.replace_workspace(spec(thread), giving({}))
+                sandbox = await engine.create(spec(thread))
+            await run(sandbox.shell, "touch old")
+            with monkeypatch.context() as patched:
+                asked = _failing(patched, number, fault, done=done)
+                try:
+                    await engine.replace_workspace(spec(thread), new)
+                    said = "done"
+                except WorkspaceIncomplete:
+                    said = "incomplete"
+                except SandboxError:
+                    said = "refused"
+            tree = await engine.save_workspace(spec(thread), tree_of)
+            names = {entry.path for entry in tree or ()} - {""}
+            assert {"done": {"new"}, "refused": {"old"}}.get(said, names) == names, (said, number, done)
+            seen.add(said)
+            # Whatever it was, a second restore brings the files, and a deletion leaves nothing.
+            await engine.replace_workspace(spec(thread), new)
+            again = await engine.save_workspace(spec(thread), tree_of) or {}
+            assert {entry.path: data for entry, data in again.items() if entry.path} == {"new": b"x"}
+            assert await engine.remove_workspace("tenant-a", thread)
+        if len(asked) <= number:
+            break
+    assert seen >= {"done", "incomplete"}
+    await engine.reconcile()
+    assert volumes_of(engine._instance) == before
+
+
+def _failing(patched: pytest.MonkeyPatch, number: int, fault: SandboxError, *, done: bool) -> list[str]:
+    """Have the request of this number fail, of those that make or remove volumes; return all that were made."""
+    asked: list[str] = []
+
+    def failing(name: str) -> Callable[..., object]:
+        real = getattr(docker_requests, name)
+
+        def request(*args: object, **more: object) -> object:
+            asked.append(name)
+            if len(asked) - 1 != number:
+                return real(*args, **more)
+            if done:
+                real(*args, **more)
+            raise fault
+
+        return request
+
+    for name in ("remove_volume", "make_volume"):
+        patched.setattr(docker_requests, name, failing(name))
+    return asked
+
+
+async def test_a_deletion_that_the_engine_fails_at_says_whether_files_may_be_gone(
+    engine: DockerEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = await engine.create(spec("undeleted"))
+    await run(sandbox.shell, "touch old")
+    await engine.remove(sandbox.id)
+    with monkeypatch.context() as patched:
+        _failing(patched, 0, EngineUnavailable("timed out"), done=False)
+        with pytest.raises(WorkspaceIncomplete):
+            await engine.remove_workspace("tenant-a", "undeleted")
+    # One that is refused once is tried again.
+    with monkeypatch.context() as patched:
+        asked = _failing(patched, 0, SandboxUnavailable("409: in use"), done=False)
+        assert await engine.remove_workspace("tenant-a", "undeleted")
+    assert asked.count("remove_volume") == 2
 
 
 async def test_a_save_that_ends_early_says_why_at_once_and_holds_nobody_up(engine: DockerEngine) -> None:
     """An engine that writes to nobody keeps the container that it reads, whoever asks for that to be removed."""
     mib = 1024 * 1024
-    large = dataclasses.replace(spec("large"), limits=dataclasses.replace(LIMITS, workspace_bytes=8192 * mib))
+    large = dataclasses.replace(spec("ends-early"), limits=dataclasses.replace(LIMITS, workspace_bytes=8192 * mib))
     sandbox = await engine.create(large)
     # More than any socket holds.
     assert (await run(sandbox.shell, f"head -c {100 * mib} /dev/zero > big")).exit_code == 0
@@ -214,7 +309,7 @@ async def test_files_are_gone_before_their_volume_is_removed_but_not_those_that_
 
     with monkeypatch.context() as patched:
         patched.setattr(docker_requests, "remove_volume", refused)
-        with pytest.raises(SandboxUnavailable, match="stays"):
+        with pytest.raises(WorkspaceIncomplete, match="stays"):
             await engine.remove_workspace("tenant-a", "full")
     assert await _carriers(engine) == 0
     emptied = await engine.save_workspace(spec("full"), tree_of)
@@ -222,6 +317,30 @@ async def test_files_are_gone_before_their_volume_is_removed_but_not_those_that_
     assert [entry.path for entry in emptied] == [""]
     assert await engine.remove_workspace("tenant-a", "full")
     assert not await engine.remove_workspace("tenant-a", "full")
+
+
+async def test_a_volume_that_the_engine_cannot_empty_is_emptied_by_a_program(
+    engine: DockerEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine needs a descriptor for each level of a tree, and no tree here may be deeper than it has of those."""
+    sandbox = await engine.create(spec("too-deep"))
+    made = "mkdir -p $(printf 'd/%.0s' $(seq 900)) closed/in && touch closed/in/a && chmod 000 closed/in closed"
+    assert (await run(sandbox.shell, made)).exit_code == 0
+    await engine.remove(sandbox.id)
+
+    def refused(*_: object, **__: object) -> bool:
+        raise SandboxUnavailable("too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine._requests, "put_archive", refused)
+        patched.setattr(docker_requests, "remove_volume", refused)
+        with pytest.raises(WorkspaceIncomplete, match="too many open files"):
+            await engine.remove_workspace("tenant-a", "too-deep")
+    assert await _carriers(engine) == 0
+    emptied = await engine.save_workspace(spec("too-deep"), tree_of)
+    assert emptied is not None
+    assert [entry.path for entry in emptied] == [""]
+    assert await engine.remove_workspace("tenant-a", "too-deep")
 
 
 async def test_one_saves_at_a_time_and_who_gives_up_leaves_nothing(engine: DockerEngine) -> None:
@@ -251,12 +370,12 @@ async def test_one_saves_at_a_time_and_who_gives_up_leaves_nothing(engine: Docke
 async def test_what_a_process_left_that_died_is_removed_by_the_next(engine: DockerEngine) -> None:
     sandbox = await engine.create(spec("left"))
     await engine.remove(sandbox.id)
-    carrying = engine._carrier(spec("left"))
+    carrying = engine._carrier(spec("left"), "")
     await carrying.__aenter__()
     assert await _carriers(engine) == 1
     await engine.reconcile()
     assert await _carriers(engine) == 0
-    again = engine._carrier(spec("left"))
+    again = engine._carrier(spec("left"), "")
     await again.__aenter__()
     assert await engine.remove_workspace("tenant-a", "left")
     # One that had no container yet, and one that is at work.

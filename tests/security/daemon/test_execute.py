@@ -58,9 +58,9 @@ def test_nul_and_invalid_utf8_come_back_as_they_were(client: Client) -> None:
     assert text(reply.output) == b"a\x00\xff\x80b"
 
 
-def test_the_environment_is_the_images_with_tmp_as_home(client: Client) -> None:
+def test_the_environment_is_the_images_with_the_workspace_as_home(client: Client) -> None:
     reply = client.output('echo "$HOME $PWD $X $AIRLOCK_Y"; id -u; id -g; umask', env={"X": "given"})
-    assert reply.split() == ["/tmp", "/workspace", "given", "10001", "10001", "0022"]
+    assert reply.split() == ["/workspace", "/workspace", "given", "10001", "10001", "0022"]
 
 
 def test_a_tool_process_has_no_descriptor_but_its_three(client: Client) -> None:

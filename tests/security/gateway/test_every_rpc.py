@@ -21,7 +21,17 @@ from tests.gateway_process import make_home, served
 from tests.postgres import PostgresServer
 from tests.security.gateway.credentials import OTHER, ApiKeys, Certificates, Credentials, Kind, Tokens
 from tests.security.gateway.rpc_table import RPCS, Ids
-from tests.security.gateway.walked_gateway import ABSENT, POLICY, ask, described, make_keys, make_things, requests
+from tests.security.gateway.walked_gateway import (
+    ABSENT,
+    POLICY,
+    ask,
+    ask_raw,
+    described,
+    make_keys,
+    make_things,
+    requests,
+    with_half_a_pair,
+)
 
 UNAUTHENTICATED, DENIED = grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED
 
@@ -66,14 +76,15 @@ def test_no_rpc_is_forgotten_here(walk: Walk) -> None:
     assert set(walk.methods) == set(RPCS)
 
 
-def test_no_rpc_answers_without_a_credential_and_none_says_why_a_key_is_none(walk: Walk) -> None:
+def test_no_rpc_answers_without_a_credential_and_none_says_why_a_key_is_none_but_that_it_expired(walk: Walk) -> None:
     for name, method in walk.methods.items():
         request = requests(name, walk.theirs)
-        dead = [ask(credential, name, method, request) for credential in walk.credentials.dead_keys.values()]
-        assert len({found.said for found in dead}) == 1, name
-        for wrong, credential in {**walk.credentials.nobodys, **walk.credentials.dead_keys}.items():
-            found = ask(credential, name, method, request)
-            assert (found.code, found.reason, found.answers) == (UNAUTHENTICATED, "UNAUTHENTICATED", []), (name, wrong)
+        dead = {wrong: ask(one, name, method, request) for wrong, one in walk.credentials.dead_keys.items()}
+        assert len({found.said for wrong, found in dead.items() if wrong != "expired"}) == 1, name
+        nobodys = {wrong: ask(one, name, method, request) for wrong, one in walk.credentials.nobodys.items()}
+        for wrong, found in {**nobodys, **dead}.items():
+            reason = "KEY_EXPIRED" if wrong == "expired" else "UNAUTHENTICATED"
+            assert (found.code, found.reason, found.answers) == (UNAUTHENTICATED, reason, []), (name, wrong)
 
 
 def test_no_rpc_answers_to_a_credential_for_something_else(walk: Walk) -> None:
@@ -89,6 +100,18 @@ def test_no_rpc_answers_to_a_credential_for_something_else(walk: Walk) -> None:
             assert found.answers == []
             tried += 1
     assert tried > 5 * len(RPCS)
+
+
+def test_half_a_surrogate_pair_in_any_string_is_an_invalid_argument(walk: Walk) -> None:
+    tried = 0
+    for name, method in walk.methods.items():
+        scope = RPCS[name].scope
+        credential = walk.credentials.tenant.get(scope) or walk.credentials.operator[scope]
+        for field, raw in with_half_a_pair(method):
+            found = ask_raw(credential, name, raw)
+            assert found is grpc.StatusCode.INVALID_ARGUMENT, (name, field, found)
+            tried += 1
+    assert tried > 2 * len(RPCS)
 
 
 def test_another_tenants_ids_are_answered_as_those_of_nobody(walk: Walk) -> None:

@@ -14,6 +14,7 @@ import pytest
 from gateway.policy.effects import FileUse
 from gateway.policy.globs import compile_glob
 from gateway.policy.wrappers import read_programs
+from tests.strace import needs_strace
 
 _CALLS = (
     "open,openat,openat2,creat,rename,renameat,renameat2,unlink,unlinkat,rmdir,mkdir,mkdirat,symlink,symlinkat,link,"
@@ -165,13 +166,7 @@ cd src && cat m.py && cp m.py ../out/
 """.strip().splitlines()
 
 
-def _strace_works() -> bool:
-    if shutil.which("strace") is None:
-        return False
-    return subprocess.run(["strace", "-o", "/dev/null", "true"], check=False, capture_output=True).returncode == 0
-
-
-pytestmark = pytest.mark.skipif(not _strace_works(), reason="strace does not work here")
+pytestmark = needs_strace
 
 
 @pytest.mark.parametrize("line", COMMANDS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -15,7 +17,7 @@ from sandbox.docker.docker_engine import DockerEngine
 from sandbox.errors import FileError, PostureTooWeak
 from sandbox.sandbox import Sandbox
 from tests.docker_state import containers_of
-from tests.integration.sandbox.live_engine import IMAGE, RUNTIME_IMAGE, instance_id, removed, run, spec, text
+from tests.integration.sandbox.live_engine import IMAGE, LIMITS, RUNTIME_IMAGE, instance_id, removed, run, spec, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -33,6 +35,21 @@ VOLUME /data
 HEALTHCHECK --interval=1s CMD touch /tmp/healthy
 STOPSIGNAL SIGCONT
 """
+
+
+# Under this profile the daemon cannot install its own filter.
+NO_OTHER_FILTER = json.dumps(
+    {
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "syscalls": [
+            {
+                "names": ["prctl"],
+                "action": "SCMP_ACT_ERRNO",
+                "args": [{"index": 0, "value": 22, "op": "SCMP_CMP_EQ"}],
+            }
+        ],
+    }
+)
 
 
 Loosen = Callable[[dict[str, Any]], object]
@@ -65,6 +82,12 @@ def writable_bundle(body: dict[str, Any]) -> None:
     """Let the daemon's own files be written."""
     (bundle,) = (mount for mount in body["HostConfig"]["Mounts"] if mount["Target"] == RUNTIME_DIRECTORY)
     bundle["ReadOnly"] = False
+
+
+def own_seccomp_filters(body: dict[str, Any]) -> None:
+    """Let tool code install seccomp filters, which the policy does not ask for."""
+    asked = body["Entrypoint"]
+    asked[asked.index("--seccomp-filters") + 1] = "1"
 
 
 def host_name(body: dict[str, Any]) -> None:
@@ -115,6 +138,8 @@ def hostile_image() -> Iterator[str]:
         (also_tmpfs("/scratch", "mode=1777"), "not asked for: /scratch"),
         (also_tmpfs("/tmp", "mode=1777,suid,dev"), "/tmp is mounted without nosuid and nodev"),
         (writable_bundle, "/opt/airlock is writable"),
+        (host(SecurityOpt=["no-new-privileges", f"seccomp={NO_OTHER_FILTER}"]), "sockets of other families"),
+        (own_seccomp_filters, "install seccomp filters"),
     ],
 )
 async def test_a_sandbox_weaker_than_asked_is_refused_and_removed(tmp_path: Path, loosen: Loosen, said: str) -> None:
@@ -216,3 +241,21 @@ async def test_an_owner_s_name_appears_nowhere_in_docker(engine: DockerEngine) -
     )
     assert "Zebra" not in shown.stdout
     await engine.remove(made.id)
+
+
+async def test_programs_install_seccomp_filters_where_the_policy_lets_them(engine: DockerEngine) -> None:
+    asked = dataclasses.replace(spec("filters"), limits=dataclasses.replace(LIMITS, seccomp_filters=True))
+    made = await engine.create(asked)
+    try:
+        assert not made.posture.seccomp_filters_refused
+        install = (
+            "import array, ctypes, struct; body = array.array('B', struct.pack('=HBBI', 6, 0, 0, 0x7FFF0000));"
+            "program = struct.pack('@HP', 1, body.buffer_info()[0]);"
+            "print(ctypes.CDLL(None).prctl(22, 2, program, 0, 0))"
+        )
+        assert text(await run(made.shell, f'python3 -c "{install}"')) == "0\n"
+        # The daemon's own stays.
+        family = await run(made.shell, "python3 -c 'import socket; socket.socket(socket.AF_NETLINK)'")
+        assert "Address family not supported" in text(family)
+    finally:
+        await engine.remove(made.id)

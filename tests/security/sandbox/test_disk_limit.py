@@ -303,7 +303,8 @@ async def test_more_disk_than_the_workspace_may_have_ends_whatever_takes_it(sand
         pytest.skip("the program of this attack is for x86-64")
     ended = await run(sandbox.shell, python(ATTACKS[attack]), timeout_s=50)
     assert told(ended)[0] == "disk_limit", told(ended)
-    assert "limit" in ended.message
+    assert "the workspace took more disk than its limit" in ended.message
+    assert "host" not in ended.message
 
 
 @pytest.mark.parametrize("attack", DIRECTORY_ATTACKS)
@@ -587,9 +588,10 @@ async def test_nothing_grows_while_the_host_has_less_than_its_reserve(engine: Do
         assert told(await run(sandbox.shell, "echo little > file; cat file")) == ("exited", " little\n")
         ended = await run(sandbox.shell, python(ATTACKS["many files"]), timeout_s=50)
         assert ended.outcome == "disk_limit"
-        assert "nearly full" in ended.message
+        assert "the host's disk is nearly full, though the workspace is within its limit" in ended.message
         refused = await run(sandbox.shell, "rm [0-9]*")
         assert (refused.outcome, "nothing is started" in refused.message) == ("disk_limit", True)
+        assert "the host's disk is nearly full" in refused.message
         with pytest.raises(NoSpace, match="reserve"):
             await sandbox.processes.start("p", [b"true"], **STARTING)
         for entry in (await sandbox.files.ls("/workspace")).entries:
@@ -605,7 +607,8 @@ async def test_nothing_starts_while_the_host_has_less_than_half_of_its_reserve(e
     limits = dataclasses.replace(LIMITS, disk_reserve_bytes=2**60)
     sandbox = await engine.create(dataclasses.replace(spec("disk-spent"), limits=limits))
     try:
-        assert (await run(sandbox.shell, "echo little > file")).outcome == "disk_limit"
+        refused = await run(sandbox.shell, "echo little > file")
+        assert (refused.outcome, "the host's disk is nearly full" in refused.message) == ("disk_limit", True)
         with pytest.raises(NoSpace, match="half of its reserve"):
             await sandbox.processes.start("p", [b"true"], **STARTING)
         assert not (await sandbox.files.ls("/workspace")).entries

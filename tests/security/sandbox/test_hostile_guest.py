@@ -318,7 +318,7 @@ def hold():
             kept.append(os.open('/dev/null', os.O_RDONLY))
     except OSError:
         forever()
-crowd(hold, 100)
+crowd(hold, 15)  # of 4,096 each, and 65,536 are for all of them
 worst()
 forever()
 """)

@@ -123,6 +123,8 @@ def test_the_flow_that_nobody_set() -> None:
     (policy,) = [hook for hook in flow().hooks if isinstance(hook, ErrorPolicy)]
     names = ("retries", "backoff_s", "on_model_error", "on_tool_error", "on_tool_blocked")
     assert [getattr(policy, name) for name in names] == [2, 0.5, "stop", "continue", "continue"]
+    (reason,) = [hook for hook in flow().hooks if isinstance(hook, FinishReason)]
+    assert reason.on_cut_answer == "stop"
 
 
 def test_a_hook_that_says_nothing_has_five_seconds_and_fails_closed() -> None:

@@ -40,7 +40,7 @@ def nested(depth: int) -> Any:
         (call("t", a={"b": float("inf")}), "hold NaN or Infinity"),
         (
             call("t").model_copy(update={"raw_arguments": "x" * (ARGUMENTS_LIMIT_CHARS + 1)}),
-            "have 2,097,153 characters, the limit is 2,097,152",
+            "have 4,194,305 characters, the limit is 4,194,304",
         ),
     ],
 )

@@ -116,7 +116,9 @@ async def test_no_hook_at_all_ends_after_one_step_with_a_named_rule() -> None:
 @pytest.mark.parametrize("reason", ["length", "content_filter"])
 async def test_a_cut_answer_is_told(reason: str) -> None:
     _, events = await run(SaysInTurn(says("half", finish_reason=reason)))
-    assert finished(events)["stop"]["rule"] == reason
+    end = finished(events)
+    assert (end["status"], end["stop"]["rule"]) == ("stopped", "model_cut")
+    assert reason in end["stop"]["reason"]
     assert "cut" in finished(events)["stop"]["reason"]
 
 

@@ -18,11 +18,12 @@ from agent.capabilities.flow import flow
 from agent.capability import Capability
 from agent.continuation import ContinuationDecision, ContinuationOutcome
 from agent.errors import ModelUnavailable
+from agent.frozen import storable_text
 from agent.hook import Hook
 from agent.loop import Agent
 from agent.messages import Message, ToolCall, Usage
 from agent.state import AgentState, CurrentExecution, Spent, ToolExecution
-from agent.storable import storable_message, storable_text
+from agent.storable import storable_message
 from agent.tool import ToolContext, ToolResult
 from agent.verdict import Verdict, VerdictKind
 from tests.unit.agent.fakes import Events, SaysInTurn, call, done, says, state, tool

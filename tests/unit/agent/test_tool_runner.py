@@ -11,7 +11,7 @@ import pytest
 
 from agent.capabilities.filesystem import filesystem
 from agent.events import discard
-from agent.hook import Hook, NextToolUse
+from agent.hook import Hook, NextToolUse, OnFailure
 from agent.hook_engine import HookEngine
 from agent.messages import ToolCall
 from agent.state import AgentState, ToolExecution
@@ -40,7 +40,7 @@ def result_of(execution: ToolExecution) -> ToolResult:
     return execution.result
 
 
-def never(*_: object) -> Any:
+async def never(*_: object) -> Any:
     raise AssertionError("the tool must not run")
 
 
@@ -99,24 +99,41 @@ async def test_policy_judges_the_absolute_path_that_the_tool_opens() -> None:
 
 
 @pytest.mark.parametrize("path", ["a/../../etc/./passwd", b"/etc/passwd"])
-async def test_a_path_that_a_hook_changed_in_the_dict_itself_is_brought_into_its_final_form_and_checked(
-    path: str | bytes,
-) -> None:
+async def test_a_path_that_a_hook_rewrote_is_brought_into_its_final_form_and_checked(path: str | bytes) -> None:
     policy = allowing()
 
-    class ChangesTheDict(Hook):
+    class Rewrites(Hook):
         async def before_tool_use(self, state: AgentState) -> AgentState:
-            assert state.current.tool.call.arguments is not None
-            state.current.tool.call.arguments["path"] = path  # type: ignore[assignment]
-            return state
+            return state.with_arguments({"path": path})  # type: ignore[dict-item]
 
     files = FakeFiles({"/etc/passwd": b"root"})
-    (execution,) = await run([call("read_file", path="x")], filesystem(files).tools, policy, ChangesTheDict())
+    (execution,) = await run([call("read_file", path="x")], filesystem(files).tools, policy, Rewrites())
     if isinstance(path, str):
         assert policy.seen == [{"path": "/etc/passwd"}]
         assert result_of(execution).content == b"root"
     else:
         assert "`path`: must be a string" in result_of(execution).text()
+
+
+@pytest.mark.parametrize("on_failure", ["open", "closed"])
+async def test_arguments_cannot_be_changed_in_place(on_failure: OnFailure) -> None:
+    class ChangesTheDict(Hook):
+        async def before_tool_use(self, state: AgentState) -> AgentState:
+            assert state.current.tool.call.arguments is not None
+            state.current.tool.call.arguments["deep"][0]["path"] = "/etc/passwd"  # type: ignore[index, call-overload]
+            return state
+
+    async def echo(asked: Any, context: ToolContext) -> ToolResult:
+        return ToolResult(str(asked.model_dump()).encode())
+
+    policy, hook = allowing(), ChangesTheDict()
+    hook.on_failure = on_failure
+    asked = call("t", deep=[{"path": "x"}])
+    (execution,) = await run([asked], [tool("t", echo)], policy, hook)
+    assert execution.blocked is (on_failure == "closed")
+    if on_failure == "open":
+        assert result_of(execution).content == b"{'deep': [{'path': 'x'}]}"
+    assert asked.arguments == {"deep": [{"path": "x"}]}
 
 
 async def test_a_directory_that_was_not_named_is_judged_as_the_workspace() -> None:
@@ -141,54 +158,16 @@ class MutatesArguments(Hook):
         return await next_(call)
 
 
-@pytest.mark.parametrize("ring", [SwapsArguments(), MutatesArguments()])
-async def test_a_ring_that_changes_the_judged_arguments_is_refused(ring: Hook) -> None:
+@pytest.mark.parametrize(
+    "ring, said",
+    [
+        (SwapsArguments(), "changed its arguments after they were judged"),
+        (MutatesArguments(), "belongs to an immutable state"),
+    ],
+)
+async def test_a_ring_that_changes_the_judged_arguments_is_refused(ring: Hook, said: str) -> None:
     (execution,) = await run([call("t", command="good")], [tool("t", never)], ring, allowing())
-    assert "changed its arguments after they were judged" in result_of(execution).text()
-
-
-async def test_a_reference_kept_by_a_hook_cannot_change_what_runs() -> None:
-    ran: list[object] = []
-
-    class KeepsAndChanges(Hook):
-        async def before_tool_use(self, state: AgentState) -> AgentState:
-            self.kept = state.current.tool.call.arguments
-            return state
-
-        async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
-            assert self.kept is not None
-            self.kept["command"] = "evil"
-            return await next_(call)
-
-    async def record(asked: Any, context: ToolContext) -> ToolResult:
-        ran.append(asked.command)
-        return ToolResult(b"")
-
-    await run([call("t", command="good")], [tool("t", record)], KeepsAndChanges(), allowing())
-    assert ran == ["good"]
-
-
-async def test_changing_the_arguments_while_the_tool_runs_does_not_reach_it() -> None:
-    ran: list[object] = []
-
-    class SlowToRead(Toolbox):
-        async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
-            for _ in range(10):
-                await asyncio.sleep(0)
-            ran.append(call.arguments)
-            return ToolResult(b"")
-
-    class ChangesMeanwhile(Hook):
-        async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
-            running = asyncio.ensure_future(next_(call))
-            await asyncio.sleep(0)
-            assert call.arguments is not None
-            call.arguments["command"] = "evil"
-            return await running
-
-    engine = HookEngine([ChangesMeanwhile(), allowing()])
-    await ToolRunner(engine, SlowToRead([tool("t", done)]), Events()).run(state(), [call("t", command="good")])
-    assert ran == [{"command": "good"}]
+    assert said in result_of(execution).text()
 
 
 async def test_rings_wrap_from_highest_priority_inwards() -> None:

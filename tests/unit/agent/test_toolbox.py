@@ -37,7 +37,7 @@ def test_unfit_arguments_name_the_field_what_is_wrong_and_what_is_allowed() -> N
 
 
 def test_a_call_that_fits_passes_and_is_left_as_it_is() -> None:
-    fitting = call("look", path="a")
+    fitting = call("look", path="/a")
     assert BOX.check(fitting) is None
     assert BOX.normalised(fitting) is fitting
 

@@ -11,6 +11,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "client.md"
 _READS = re.compile(
     r"(get|list|watch|tail|verify)_\w+|approvals?|audit|grants|keys|messages|policy(_changes)?|process(es|_output)"
     r"|sandbox_transitions|sandboxes|snapshots|tenants?"
+    r"|aclose"  # no call of the gateway
 )
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from agent.capabilities.flow import ErrorPolicy
+from agent.capabilities.flow import ErrorPolicy, FinishReason
 from agent.capabilities.structured_output import StructuredOutput
 from agent.capabilities.summarization import Summarizer
 from agent.capabilities.tracing import ListRecorder, Recorder
@@ -248,8 +248,13 @@ def test_the_flow_is_as_the_settings_say(settings: dict[str, Any]) -> None:
 
 def test_the_flow_without_settings_is_the_usual_one_of_an_agent() -> None:
     settings = CapabilitiesSettings().flow.model_dump()
+    assert settings.pop("on_cut_answer") == FinishReason().on_cut_answer
     usual = ErrorPolicy()
     assert settings == {name: getattr(usual, name) for name in settings}
+
+
+def test_answers_that_were_cut_are_taken_where_the_settings_say_so() -> None:
+    assert _hook(_built({"flow": {"on_cut_answer": "accept"}}), FinishReason).on_cut_answer == "accept"
 
 
 async def test_a_model_is_asked_again_as_often_as_the_flow_says() -> None:

@@ -154,35 +154,6 @@ async def test_asked_and_denied_calls_of_a_service_use_the_minute_up(asking: Ask
     assert desk.ran == []
 
 
-# --- how long it is kept ---
-
-
-async def test_what_is_over_is_forgotten_after_thirty_days_a_few_at_a_time(asking: Asking) -> None:
-    for number in range(50):
-        approval_id = await asking.ask(f"d{number}")
-        resolution = Resolution("denied", "deny", "k")
-        if number == 0:
-            resolution = Resolution("approved", "allow_thread", "k", grant=NewGrant("grant_1", "[]", None))
-        assert await asking.store.resolve(await asking.get(approval_id), resolution)
-    asking.clock.now_us += 30 * _DAY_US - 60_000_000
-    waits = await asking.ask("waits", expires_us=asking.clock() + 90 * _DAY_US)
-    assert await asking.kept() == 51
-    asking.clock.now_us += 60_000_000 + 1_000
-    kept = []
-    for number in range(4):
-        await asking.ask(f"new{number}")
-        kept.append(await asking.kept())
-    assert kept == [51 - 20 + 1, 51 - 40 + 2, 51 - 49 + 3, 51 - 49 + 4]
-    asking.clock.now_us += 31 * _DAY_US
-    await asking.ask("later")
-    assert (await asking.get(waits)).status == "pending"
-    assert [grant.id for grant in await _grants(asking)] == ["grant_1"]
-
-
-async def _grants(asking: Asking) -> list[object]:
-    return list(await asking.store.grants.page("t", thread=None, include_ended=True, before=None, limit=9))
-
-
 # --- what lists hold ---
 
 

@@ -175,6 +175,7 @@ HOUSE = {
     "api_key_env": "HOUSE_KEY",
     "stream": False,
     "timeout_s": 9.0,
+    "answer_timeout_s": 90.0,
     "max_output_tokens": 900,
     "context_window_tokens": 5000,
     "input_usd_per_mtok": 1.0,

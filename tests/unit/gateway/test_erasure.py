@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from gateway.storage.erasure_store import ErasureStore, belongs_to_thread
 from gateway.storage.tables import api_keys, audit_records, metadata, runs, threads
 from gateway.storage.tenant_rows import belongs_to_tenant
 from sandbox.engine import Engine
-from sandbox.errors import EngineUnavailable, SandboxBusy, SandboxUnavailable
+from sandbox.errors import EngineUnavailable, SandboxBusy, SandboxUnavailable, WorkspaceIncomplete
 from tests.unit.gateway.filled_database import AUDIT, OF_NO_TENANT, fill, rows
 
 GONE, KEPT = "zgone", "zkept"
@@ -227,6 +228,49 @@ async def test_a_thread_with_calls_under_way_keeps_its_rows(database: Database, 
     assert await rows(database) == before
 
 
+async def test_a_thread_whose_files_may_be_gone_can_only_be_deleted(
+    database: Database, erasure: Erasure, files: Files
+) -> None:
+    await database.write((update(runs).where(runs.c.tenant == GONE).values(status="completed"), None))
+    name = await _name(database, GONE)
+
+    async def mark() -> str | None:
+        return str((await database.rows(select(threads.c.deletion).where(threads.c.tenant == GONE)))[0].deletion)
+
+    files.failures = [WorkspaceIncomplete("the engine failed")]
+    with pytest.raises(Unavailable, match="delete it again"):
+        await erasure.thread(GONE, name, "key")
+    shut = await mark()
+    assert shut.startswith("del_")
+    # A deletion after it that removes nothing opens the thread no more than the first did.
+    files.failures = [SandboxUnavailable("the engine does not answer")]
+    with pytest.raises(Unavailable, match="not removed"):
+        await erasure.thread(GONE, name, "key")
+    assert await mark() == shut
+    assert (await erasure.thread(GONE, name, "key"))["threads"] == 1
+
+
+async def test_a_caller_that_goes_away_does_not_open_a_thread_whose_files_are_being_removed(
+    database: Database,
+) -> None:
+    await database.write((update(runs).where(runs.c.tenant == GONE).values(status="completed"), None))
+    name = await _name(database, GONE)
+    begun, going_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(tenant: str, thread: str) -> bool:
+        begun.set()
+        await going_on.wait()
+        return True
+
+    deleting = asyncio.create_task(Erasure(database, ErasureStore(database), slow).thread(GONE, name, "key"))
+    await begun.wait()
+    deleting.cancel()
+    going_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await deleting
+    assert await database.rows(select(threads.c.id).where(threads.c.tenant == GONE)) == []
+
+
 async def test_another_tenants_thread_of_that_name_is_not_there(database: Database, erasure: Erasure) -> None:
     with pytest.raises(NotFound):
         await erasure.thread(KEPT, await _name(database, GONE), "key")
@@ -261,7 +305,7 @@ async def test_files_on_another_engine_are_removed_by_a_gateway_there_and_the_ro
 
 
 async def test_a_workspace_that_a_container_on_its_way_out_still_holds_is_waited_for() -> None:
-    held = [SandboxUnavailable("volume is in use"), SandboxUnavailable("volume is in use")]
+    held: list[Exception] = [SandboxUnavailable("volume is in use"), SandboxUnavailable("volume is in use")]
     asked: list[str] = []
 
     class Held:
@@ -282,6 +326,10 @@ async def test_a_workspace_that_a_container_on_its_way_out_still_holds_is_waited
     assert asked == ["stop t a", "stop t a", "stop t a", "removed t a"]
     held += [SandboxUnavailable("volume is in use")] * 100
     with pytest.raises(SandboxUnavailable):
+        await remove_files_of(engine, no_time)("t", "a")
+    # Whatever comes after files may be gone, that is what the last try says.
+    held[:] = [EngineUnavailable("no answer"), WorkspaceIncomplete("emptied")]
+    with pytest.raises(WorkspaceIncomplete, match="no answer"):
         await remove_files_of(engine, no_time)("t", "a")
 
 

@@ -33,7 +33,9 @@ def test_what_is_no_token_is_refused(token: str) -> None:
             place_of(token, "runs")
 
 
-@pytest.mark.parametrize("place", [[True, "x"], [2**63, "x"], [1.5, "x"], [1, 2], [1], "x", None])
+@pytest.mark.parametrize(
+    "place", [[True, "x"], [2**63, "x"], [1.5, "x"], [1, 2], [1], "x", None, [1, "\ud800"], [1, "a\0"]]
+)
 def test_a_token_with_a_place_that_is_none_is_refused(place: object) -> None:
     digest = json.loads(base64.urlsafe_b64decode(token_of((1, "x"), "runs") + "=="))[0]
     told = [digest, *place] if isinstance(place, list) else place

@@ -62,9 +62,9 @@ async def test_history_has_every_act_and_the_last_is_in_force(store: PolicyStore
 async def test_two_gateways_that_see_one_edited_file_make_one_change(store: PolicyStore) -> None:
     made = await asyncio.gather(*(store.apply("t", "a", "file", f"gateway {n}") for n in range(8)))
     assert len({change.id for change in made}) == 1
-    await store.apply("t", "b", "apply", "me")
+    applied = await store.apply("t", "b", "apply", "me")
     again = await store.apply("t", "a", "file", "gateway 9")
-    assert again.id == made[0].id  # the file was not edited since: what was applied stays
+    assert again.id == applied.id  # the file was not edited since: what was applied stays
     assert [change.kind for change in await store.history("t", 9)] == ["apply", "file"]
 
 

@@ -16,7 +16,9 @@ from gateway.composition.foundation import policies_in_force
 from gateway.config import Config
 from gateway.errors import Misconfigured
 from gateway.policies import Policies
+from gateway.policy_files import PolicyFiles
 from gateway.storage.database import Database
+from gateway.storage.policy_store import PolicyStore
 from gateway.tenants import Tenants
 
 BAD = "version: 1\nrules:\n- {id: a, tools: [execute], effect: maybe, reason: r}\n- {id: b}\n"
@@ -200,3 +202,91 @@ async def test_a_file_that_is_mended_to_what_it_was_is_told_and_takes_nothing_ba
         file.write_text(_text("first"), encoding="utf-8")
         assert version in await _said(capsys, "loads again, unchanged")
         assert await _rule(policies) == "first"
+
+
+async def test_two_gateways_with_different_files_do_not_flip_the_policy_at_restarts(tmp_path: Path) -> None:
+    configs = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "t.yaml").write_text(_text(name), encoding="utf-8")
+        configs.append(_config(tmp_path / name))
+    async with _gateway(tmp_path, configs[0]):
+        pass
+    async with _gateway(tmp_path, configs[1]):  # a text that was never in force, and so an edit
+        pass
+    for _ in range(2):
+        for config in configs:
+            async with _gateway(tmp_path, config) as policies:
+                assert await _rule(policies) == "two"
+                assert len(await policies.store.history("t0", 9)) == 2
+
+
+async def test_a_file_that_is_first_seen_takes_nothing_from_what_was_applied(tmp_path: Path) -> None:
+    file = tmp_path / "t.yaml"
+    file.write_text(_text("file"), encoding="utf-8")
+    database = await Database.open(f"sqlite:///{tmp_path}/airlock.db")
+    await PolicyStore(database).apply("t0", _text("applied", effect="ask"), "apply", "me")
+    await database.close()
+    with capture_logs() as lines:
+        async with _gateway(tmp_path, _config(tmp_path)) as policies:
+            assert await _rule(policies) == "applied"
+            file.write_text(_text("edited"), encoding="utf-8")
+            await _until(policies, "edited")
+    (told,) = [one for one in lines if "is not what is in force" in one["event"]]
+    assert (told["log_level"], told["tenant"], told["path"], told["by"]) == ("warning", "t0", str(file), "me")
+
+
+async def test_drift_is_logged_once_and_counted_until_it_is_over(tmp_path: Path) -> None:
+    file = tmp_path / "t.yaml"
+    file.write_text(_text("file"), encoding="utf-8")
+    database = await Database.open(f"sqlite:///{tmp_path}/airlock.db")
+    policies = Policies(PolicyStore(database))
+    files = PolicyFiles(_config(tmp_path), policies)
+    try:
+        await policies.open()
+        await files.open()
+        assert files.drifted == {}
+        with capture_logs() as lines:
+            async with policies.following(), files.watching(), asyncio.timeout(30):
+                await policies.store.apply("t0", _text("applied"), "apply", "me")
+                while files.drifted != {"t0": file}:
+                    await asyncio.sleep(0.02)
+                await policies.store.apply("t0", _text("file"), "rollback", "me")
+                while files.drifted:
+                    await asyncio.sleep(0.02)
+        assert [one["by"] for one in lines if "is not what is in force" in one["event"]] == ["me"]
+    finally:
+        files.close()
+        policies.close()
+        await database.close()
+
+
+async def test_a_file_that_arrives_late_takes_nothing_from_a_newer_one(tmp_path: Path) -> None:
+    file = tmp_path / "t.yaml"
+    file.write_text(_text("first"), encoding="utf-8")
+    async with _gateway(tmp_path, _config(tmp_path)) as policies:
+        # Another gateway's copy of the file went through two edits before this one's has the first of them.
+        for name in ("second", "third"):
+            await policies.store.apply("t0", _text(name), "file", "file elsewhere", after=policies.newest)
+        await _until(policies, "third")
+        with capture_logs() as lines:
+            file.write_text(_text("second"), encoding="utf-8")
+            async with asyncio.timeout(30):
+                while not any("is not what is in force" in one["event"] for one in lines):
+                    await asyncio.sleep(0.02)
+        assert await _rule(policies) == "third"
+        file.write_text(_text("fourth"), encoding="utf-8")
+        await _until(policies, "fourth")
+
+
+async def test_a_tenant_may_have_no_file(tmp_path: Path) -> None:
+    (tmp_path / "airlock.yaml").write_text("tenants: {t0: {policy: managed}}\n", encoding="utf-8")
+    config = Config.load(tmp_path / "airlock.yaml")
+    async with _gateway(tmp_path, config) as policies:
+        with pytest.raises(Misconfigured, match="airlock policy apply FILE --tenant t0"):
+            await policies.current("t0")
+        await policies.store.apply("t0", _text("applied"), "apply", "me")
+        async with asyncio.timeout(30):
+            while policies.change_in_force("t0") is None:
+                await asyncio.sleep(0.02)
+        assert await _rule(policies) == "applied"

@@ -36,11 +36,12 @@ from gateway.storage.tables import (
     tool_calls,
 )
 from gateway.storage.thread_store import ThreadStore
+from gateway.trusted_time import TrustedTime
 
 HOUR_US = 3600 * 1_000_000
 DAY_US = 24 * HOUR_US
 NOW = 1000 * DAY_US
-ALL = RetentionSettings(events_days=10, tool_calls_days=10, audit_days=10)
+ALL = RetentionSettings(events_days=10, tool_calls_days=10, approvals_days=None, audit_days=10)
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ async def database(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncI
 
 
 def _retention(database: Database, settings: RetentionSettings = ALL) -> Retention:
-    return Retention(RetentionStore(database, lambda: NOW), settings, lambda: NOW)
+    return Retention(RetentionStore(database, lambda: NOW), settings, TrustedTime(database, lambda: NOW))
 
 
 async def _add_run(database: Database, n: int, status: str, days_ago: float, sequences: int = 8) -> None:
@@ -137,7 +138,8 @@ async def test_results_are_forgotten_after_hours_and_the_calls_stay(database: Da
     for n, hours in enumerate([25, 26, 27, 28, 23]):
         await _add_call(database, f"c{n}", hours / 24, request_id=f"r{n}", request_digest="d", result="{}")
     await _add_call(database, "c5", 2, over=False, request_id="r5", request_digest="d")
-    assert await _retention(database, RetentionSettings()).prune() == {"request_results": 4, "sandbox_transitions": 0}
+    hourly = RetentionSettings(approvals_days=None)
+    assert await _retention(database, hourly).prune() == {"request_results": 4, "sandbox_transitions": 0}
     found = await database.rows(select(tool_calls.c.request_id, tool_calls.c.result).order_by(tool_calls.c.id))
     assert [tuple(row) for row in found] == [(None, None)] * 4 + [("r4", "{}"), ("r5", None)]
 
@@ -249,6 +251,80 @@ async def test_approvals_go_when_they_are_over_but_for_those_whose_run_or_grant_
     assert await _ids(database, approvals.c.id) == ["granted", "of a run that waits", "open", "to be used", "young"]
 
 
+async def test_an_approval_that_a_grant_goes_back_to_stays_without_the_call_it_was_about(database: Database) -> None:
+    for id_, days_ago in (("old", 11), ("young", 9)):
+        await _add_approval(
+            database, id_, "used", days_ago, arguments='{"command": "login s3cret"}', asked='["login s3cret"]'
+        )
+        await _grant(database, f"g {id_}", id_)
+    await _retention(database, RetentionSettings(approvals_days=10)).prune()
+    rows = await database.rows(
+        select(approvals.c.id, approvals.c.arguments, approvals.c.asked).order_by(approvals.c.id)
+    )
+    assert [tuple(row) for row in rows] == [
+        ("old", "{}", "[]"),
+        ("young", '{"command": "login s3cret"}', '["login s3cret"]'),
+    ]
+
+
+async def test_approvals_go_after_thirty_days_unless_the_operator_says_otherwise(database: Database) -> None:
+    await _add_approval(database, "old", "used", 31)
+    await _add_approval(database, "young", "used", 29)
+    await _retention(database, RetentionSettings()).prune()
+    assert await _ids(database, approvals.c.id) == ["young"]
+
+
+async def test_nothing_goes_by_a_clock_that_jumped_ahead_until_it_stood_for_a_day(database: Database) -> None:
+    await _add_call(database, "call", 0)
+    clock = [NOW]
+    retention = Retention(RetentionStore(database, lambda: clock[0]), ALL, TrustedTime(database, lambda: clock[0]))
+    assert (await retention.prune())["tool_calls"] == 0
+    clock[0] += 400 * DAY_US
+    for _ in range(3):
+        assert await retention.prune() == {}
+        clock[0] += HOUR_US
+    assert await _ids(database, tool_calls.c.id) == ["call"]
+    # The operator sets the clock right, and it goes on as before.
+    clock[0] = NOW + 5 * HOUR_US
+    assert (await retention.prune())["tool_calls"] == 0
+    clock[0] += HOUR_US
+    assert (await retention.prune())["tool_calls"] == 0
+    # It was no jump: no gateway ran for that long. After a day of looks the time is trusted.
+    clock[0] = NOW + 400 * DAY_US
+    for _ in range(24):
+        assert await retention.prune() == {}
+        clock[0] += HOUR_US
+    assert (await retention.prune())["tool_calls"] == 1
+
+
+async def test_gateways_that_run_now_and_then_prune_once_they_ran_for_a_day(database: Database) -> None:
+    await _add_call(database, "call", 0)
+    clock = [NOW]
+    retention = Retention(RetentionStore(database, lambda: clock[0]), ALL, TrustedTime(database, lambda: clock[0]))
+    await retention.prune()
+    pruned = []
+    for day in (20, 23, 26, 29):  # eight hours every third day
+        clock[0] = NOW + day * DAY_US
+        for _ in range(9):
+            pruned.append((await retention.prune()).get("tool_calls"))
+            clock[0] += HOUR_US
+    assert pruned.index(1) == 26
+    assert set(pruned[:26]) == {None}
+
+
+async def test_a_gateway_whose_clock_is_wrong_prunes_nothing_beside_one_whose_clock_is_right(
+    database: Database,
+) -> None:
+    await _add_call(database, "call", 0)
+    days_ahead = 400 * DAY_US
+    for hour in range(48):
+        at = NOW + hour * HOUR_US
+        for now in (at, at + days_ahead):
+            store = RetentionStore(database, lambda now=now: now)  # type: ignore[misc]
+            await Retention(store, ALL, TrustedTime(database, lambda now=now: now)).prune()  # type: ignore[misc]
+    assert await _ids(database, tool_calls.c.id) == ["call"]
+
+
 async def test_versions_of_a_policy_go_once_others_took_their_place_and_what_is_in_force_or_pinned_stays(
     database: Database,
 ) -> None:
@@ -256,8 +332,9 @@ async def test_versions_of_a_policy_go_once_others_took_their_place_and_what_is_
         store = PolicyStore(database, lambda: NOW - round(days_ago * DAY_US))
         return (await store.apply(tenant, text, kind, "somebody")).digest
 
+    from_file = await apply("t", "from a file", "file", 42)
+    edited = await apply("t", "from an edited file", "file", 41)
     gone = await apply("t", "first", "apply", 40)
-    from_file = await apply("t", "from a file", "file", 30)
     pinned = await apply("t", "pinned", "apply", 29)
     shared = await apply("t", "shared", "apply", 28)
     till_yesterday = await apply("t", "till yesterday", "apply", 20)
@@ -267,9 +344,9 @@ async def test_versions_of_a_policy_go_once_others_took_their_place_and_what_is_
     await database.write((update(runs).values(checkpoint=f'{{"policy": ":{pinned}"}}'), None))
     assert (await _retention(database, _old()).prune())["policy_changes"] == 3
     store = PolicyStore(database)
-    assert [one.digest for one in await store.history("t", 10)] == [now, till_yesterday, from_file]
+    assert [one.digest for one in await store.history("t", 10)] == [now, till_yesterday, edited, from_file]
     assert [one.digest for one in await store.history("u", 10)] == [shared]
-    left = {from_file, pinned, shared, till_yesterday, now}
+    left = {from_file, edited, pinned, shared, till_yesterday, now}
     assert set(await _ids(database, policies.c.digest)) == left
     assert gone not in left
     assert (await _retention(database, _old()).prune())["policy_changes"] == 0
@@ -303,7 +380,7 @@ async def test_calls_that_did_not_execute_grow_old_as_others_do_and_make_room(da
 async def test_nothing_goes_that_nobody_asked_to_go(database: Database) -> None:
     await _add_run(database, 1, "completed", 900)
     await _add_call(database, "old", 900)
-    nothing = {"request_results": 0, "sandbox_transitions": 0}
+    nothing = {"request_results": 0, "grants": 0, "approvals": 0, "sandbox_transitions": 0}
     assert await _retention(database, RetentionSettings()).prune() == nothing
 
 
@@ -326,7 +403,7 @@ async def test_it_goes_on_after_the_database_refused(database: Database) -> None
         return await real(before_us)
 
     store.forget_results = forget_results  # type: ignore[method-assign]
-    async with Retention(store, ALL, lambda: NOW).following(look_s=0.001):
+    async with Retention(store, ALL, TrustedTime(database, lambda: NOW)).following(look_s=0.001):
         await asyncio.wait_for(pruned.wait(), 30)
 
 

@@ -108,6 +108,13 @@ def test_devices_and_names_outside_of_the_workspace_are_told_apart() -> None:
     ]
 
 
+def test_a_directory_whose_entries_may_have_no_path_counts_as_something_left_out() -> None:
+    near, far = "n" * 200, "/".join(["d" * 199] * 18)
+    stream = tar(*((member(f"workspace/{path}", tarfile.DIRTYPE), b"") for path in (near, far)))
+    found = [(entry.path, entry.kind) for entry, _ in read_tar([stream], "workspace")]
+    assert found == [(near, "directory"), (far, "directory"), (far, "misnamed")]
+
+
 def test_content_that_is_shorter_than_it_says_is_not_sent_on() -> None:
     tree = {WorkspaceEntry("a", "file", 0o600, 0, 10): b"short"}
     with pytest.raises(ArchiveBroken):

@@ -173,3 +173,11 @@ def test_the_command_policy_is_mandatory_so_that_subagents_have_it_and_absent_wh
     (hook,) = bash(FakeShell(), command_policy=no_rm).hooks
     assert hook.mandatory
     assert bash(FakeShell()).hooks == ()
+
+
+def test_the_model_is_told_when_there_is_no_network() -> None:
+    def said(network: bool | None) -> str:
+        return bash(FakeShell(), network=network).tools[0].description
+
+    assert "There is no network" in said(False)
+    assert "network" not in said(True) + said(None)

@@ -61,7 +61,44 @@ def end(events: Events) -> tuple[Any, Any, Any, str]:
 async def test_a_response_with_tool_calls_goes_on_and_one_without_ends_with_its_finish_reason() -> None:
     _, events = await run(SaysInTurn(says("", call("t")), says("half", finish_reason="length")))
     assert events[-1].payload["steps"] == 2
-    assert end(events)[:3] == ("completed", "finish_reason", "length")
+    assert end(events)[:3] == ("stopped", "finish_reason", "model_cut")
+
+
+CUT_ANSWERS = [("length", "model_cut"), ("content_filter", "model_cut"), ("refusal", "model_refused")]
+
+
+@pytest.mark.parametrize("finish_reason, rule", CUT_ANSWERS)
+async def test_an_answer_that_is_not_whole_stops_the_run_unless_the_settings_take_it(
+    finish_reason: str, rule: str
+) -> None:
+    half = says('<tool_call>{"name": "ls", "argum', finish_reason=finish_reason)
+    final, events = await run(SaysInTurn(half))
+    assert end(events)[:3] == ("stopped", "finish_reason", rule)
+    assert f"(finish reason {finish_reason})" in end(events)[3]
+    assert events[-1].payload["answer"] == final.messages[-1].content == half.message.content
+    _, events = await run(SaysInTurn(half), on_cut_answer="accept")
+    assert end(events)[:3] == ("completed", "finish_reason", finish_reason)
+
+
+async def test_a_cut_answer_that_a_hook_sends_back_is_not_the_last() -> None:
+    class SendsBack(Hook):
+        name = "sends_back"
+
+        async def after_step(self, state: AgentState) -> AgentState:
+            response = state.current.response
+            if response is None or response.finish_reason == "stop":
+                return state
+            return state.request_continuation(self.name, "again", "it is not whole")
+
+    final, events = await run(SaysInTurn(says("ha", finish_reason="length"), says("whole")), SendsBack())
+    assert end(events)[:2] == ("completed", "finish_reason")
+    assert final.steps == 2
+
+
+async def test_a_cut_response_with_whole_tool_calls_goes_on() -> None:
+    cut = says("", call("t")).with_(finish_reason="length")
+    _, events = await run(SaysInTurn(cut, says("done")))
+    assert end(events)[0] == "completed"
 
 
 async def test_a_model_that_is_away_is_asked_again_within_the_step_with_growing_waits() -> None:
@@ -242,11 +279,22 @@ async def test_messages_that_stay_too_long_end_the_run() -> None:
     assert len(model.requests) == 2
 
 
-async def test_a_request_of_another_hook_does_not_keep_a_run_with_another_error_going() -> None:
+async def test_a_request_of_another_hook_keeps_a_run_with_any_error_going_for_three_steps() -> None:
+    class Asks(Hook):
+        async def on_error(self, state: AgentState) -> AgentState:
+            return state.request_continuation("asks", "again", "again")
+
     model = SaysInTurn(ModelRefused("bad key"))
-    _, events = await run(model, Shortens())
+    _, events = await run(model, Asks())
     assert end(events)[:3] == ("failed", "error_policy", "ModelRefused")
-    assert len(model.requests) == 1
+    assert len(model.requests) == 4
+
+
+async def test_a_request_at_on_error_wins_over_the_default_that_lets_the_run_end() -> None:
+    model = SaysInTurn(ModelRefused("busy with something"), says("back"))
+    final, events = await run(model, Shortens())
+    assert end(events)[0] == "completed"
+    assert final.messages[-1].content == "back"
 
 
 async def test_an_error_of_another_kind_is_shown_to_the_model() -> None:

@@ -22,7 +22,7 @@ def read(raw: str, name: str = "t") -> ToolCall:
 
 ZEROS = "[" + "0," * ARGUMENTS_LIMIT_VALUES + "0]"
 ABSURD = {
-    "long": ('{"a": "' + "x" * ARGUMENTS_LIMIT_CHARS + '"}', "the limit is 2,097,152"),
+    "long": ('{"a": "' + "x" * ARGUMENTS_LIMIT_CHARS + '"}', "the limit is 4,194,304"),
     "numbers": ('{"a": ' + ZEROS + "}", "more than 20,000 values"),
     "lists": ('{"a": [' + "[]," * ARGUMENTS_LIMIT_VALUES + "0]}", "more than 20,000 values"),
     "keys": (

@@ -42,11 +42,16 @@ async def ask(
                 requests.extend(server.requests)
 
 
-def streamed(*deltas: Any, usage: Any = None, finish_reason: str = "stop") -> Turn:
+def streamed(*deltas: Any, usage: Any = None, finish_reason: str = "stop", done: bool = True) -> Turn:
     """An endpoint's stream as it is written here, however odd."""
     chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
     chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish_reason}], "usage": usage})
-    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+    return events(*(f"data: {json.dumps(chunk)}" for chunk in chunks), *(["data: [DONE]"] if done else []))
+
+
+def events(*said: str) -> Turn:
+    """The same, with each event as it is."""
+    body = "".join(f"{event}\n\n" for event in said)
     return Turn(fault=Fault("status", status=200, headers={"Content-Type": "text/event-stream"}, body=body))
 
 
@@ -343,8 +348,8 @@ async def test_an_endpoint_that_reports_no_usage_is_estimated(stream: bool, usag
 @pytest.mark.parametrize(
     "turn, output_tokens",
     [
-        (streamed({"content": "x" * 400}, finish_reason=""), 100),
-        (streamed({"content": "x" * 400}, finish_reason="", usage=REPORTED), 500),
+        (streamed({"content": "x" * 400}, finish_reason="", done=False), 100),
+        (streamed({"content": "x" * 400}, finish_reason="", usage=REPORTED, done=False), 500),
         (streamed({"reasoning_content": "x" * 5_000_000}), 1_250_000),
         (streamed({"tool_calls": [fragment("x" * 5_000_000, "a", "1", index=0)]}), 1_250_001),
     ],

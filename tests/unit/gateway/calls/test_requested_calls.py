@@ -260,12 +260,14 @@ async def test_a_caller_who_comes_back_finds_the_call_that_he_left(database: Dat
     assert (sandbox.ran, sandbox.cancelled) == (1, 0)
 
 
-@pytest.mark.parametrize("how", ["lingered", "deadline", "cancel", "close"])
+@pytest.mark.parametrize("how", ["lingered", "deadline", "deadline soon", "cancel", "close"])
 async def test_a_call_that_nobody_comes_back_for_is_ended(database: Database, sandbox: Sandbox, how: str) -> None:
     gateway = Gateway(database, sandbox, linger_s=0.01 if how == "lingered" else 30.0)
     sandbox.free.clear()
-    deadline_s = asyncio.get_running_loop().time() if how == "deadline" else None
-    left = asyncio.create_task(gateway.call(deadline_s=deadline_s))
+    now_s = asyncio.get_running_loop().time()
+    left = asyncio.create_task(
+        gateway.call(deadline_s={"deadline": now_s, "deadline soon": now_s + 0.5}.get(how)),
+    )
     await sandbox.began.get()
     left.cancel()
     await asyncio.gather(left, return_exceptions=True)
@@ -284,6 +286,25 @@ async def test_a_call_that_nobody_comes_back_for_is_ended(database: Database, sa
     assert (answer.result.outcome, sandbox.ran, sandbox.cancelled) == ("cancelled", 1, 1)
     while gateway.lingering:  # its record is there a moment before its task is over
         await asyncio.sleep(0)
+
+
+async def test_the_deadline_of_a_caller_leaves_another_the_time_to_come_back(
+    database: Database, sandbox: Sandbox
+) -> None:
+    gateway = Gateway(database, sandbox)
+    sandbox.free.clear()
+    patient = asyncio.create_task(gateway.call())
+    await sandbox.began.get()
+    hasty = asyncio.create_task(gateway.call(deadline_s=asyncio.get_running_loop().time()))
+    await asyncio.sleep(0)
+    for caller in (patient, hasty):
+        caller.cancel()
+        await asyncio.gather(caller, return_exceptions=True)
+    back = asyncio.create_task(gateway.call())
+    await asyncio.sleep(0)
+    sandbox.free.set()
+    assert (await back).result.exit_code == 3
+    assert (sandbox.ran, sandbox.cancelled) == (1, 0)
 
 
 async def test_who_waits_for_a_call_that_is_cancelled_is_told(database: Database, sandbox: Sandbox) -> None:

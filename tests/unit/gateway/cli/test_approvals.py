@@ -209,6 +209,14 @@ def test_the_proposed_rule_may_hold_for_the_run_or_the_thread(
         assert [one.answer for one in service.answers] == [answer]
 
 
+def test_only_a_call_of_a_run_is_offered_an_answer_for_the_run(served: tuple[Service, str]) -> None:
+    service, address = served
+    service.approvals["apr_1"] = pending("apr_1", run_id="")
+    shown = subprocess.run(command(address, "show", "apr_1"), capture_output=True, text=True, check=True).stdout
+    assert "t would allow:" in shown
+    assert "r and t would allow:" not in shown
+
+
 def test_without_a_proposed_rule_only_once_and_no_are_answers(served: tuple[Service, str]) -> None:
     service, address = served
     service.approvals["apr_1"] = pending("apr_1", proposed_rule="")

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from gateway.cli.doctor import _database
+from gateway.cli.doctor_database import database_finding
+from gateway.cli.finding import Finding
+from gateway.config import Config
 from gateway.storage.connecting import connect
 from gateway.storage.migration import downgrade, revision_of, upgrade
 
@@ -17,6 +19,10 @@ def config(tmp_path: Path, empty_url: str) -> Path:
     path = tmp_path / "airlock.yaml"
     path.write_text(f"database_url: {empty_url}\ntenants: {{t: {{policy: t.yaml}}}}\n", encoding="utf-8")
     return path
+
+
+def _database(path: Path) -> Finding:
+    return database_finding(Config.load(path))
 
 
 def test_it_names_the_revision_and_what_the_next_start_makes_of_it(config: Path, empty_url: str) -> None:
@@ -31,7 +37,8 @@ def test_it_names_the_revision_and_what_the_next_start_makes_of_it(config: Path,
     assert revision_of(empty_url).current == "0003"
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    assert _database(config).state == "failed"
+    newer = _database(config)
+    assert (newer.state, "newer airlock" in newer.mend) == ("failed", True)
     engine.dispose()
 
 
@@ -49,3 +56,23 @@ def test_a_database_that_does_not_open_says_why_and_never_the_password(tmp_path:
     found = _database(config)
     assert (found.state, "secret" in found.mend) == ("failed", False)
     assert "No such file" in found.mend
+
+
+def test_a_database_that_lacks_a_table_of_its_revision_is_a_failure(config: Path, empty_url: str) -> None:
+    engine = connect(empty_url)
+    upgrade(engine)
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE workspace_requests"))
+    engine.dispose()
+    found = _database(config)
+    assert (found.state, "lacks table workspace_requests" in found.detail) == ("failed", True)
+
+
+def test_a_password_file_that_is_missing_is_a_finding(tmp_path: Path) -> None:
+    config = tmp_path / "airlock.yaml"
+    config.write_text(
+        "database_url: postgresql://someone@/x\ndatabase_password_file: none\ntenants: {t: {policy: t.yaml}}\n",
+        encoding="utf-8",
+    )
+    found = _database(config)
+    assert (found.state, "database_password_file" in found.mend) == ("failed", True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.cli.doctor_policies import in_force
+from gateway.cli.doctor_policies import drift_findings, in_force
 from gateway.config import Config
 from gateway.storage.database import Database
 from gateway.storage.policy_store import PolicyStore
@@ -34,10 +34,35 @@ async def test_what_was_applied_counts_until_a_file_is_edited(tmp_path: Path, em
         assert await _images(config) == ["filed"]  # no gateway has looked yet
         store = PolicyStore(database)
         await store.apply("t", file.read_text(encoding="utf-8"), "file", "file t.yaml")
+        assert await drift_findings(config) == []
         await store.apply("t", POLICY.format("applied", "applied"), "apply", "operator")
         assert await _images(config) == ["applied"]
+        (drift,) = await drift_findings(config)
+        assert (drift.what, drift.state) == ("policy of t", "warning")
+        assert f"{file} is not what is in force" in drift.detail
+        assert f"airlock policy apply {file} --tenant t" in drift.mend
         file.write_text(POLICY.format("edited", "edited"), encoding="utf-8")
         assert await _images(config) == ["edited"]
+        assert await drift_findings(config) == []  # the next start takes it
+    finally:
+        await database.close()
+
+
+async def test_a_tenant_without_a_file_is_judged_by_what_was_applied(tmp_path: Path, database_url: str) -> None:
+    path = tmp_path / "airlock.yaml"
+    path.write_text(f"database_url: {database_url}\ntenants: {{t: {{policy: managed}}}}\n", encoding="utf-8")
+    config = Config.load(path)
+    database = await Database.open(database_url)
+    try:
+        assert await _images(config) == []
+        (none,) = await drift_findings(config)
+        assert (none.detail, "policy apply FILE --tenant t" in none.mend) == (
+            "managed by airlock policy apply, and none was applied yet",
+            True,
+        )
+        await PolicyStore(database).apply("t", POLICY.format("applied", "applied"), "apply", "operator")
+        assert await _images(config) == ["applied"]
+        assert await drift_findings(config) == []
     finally:
         await database.close()
 

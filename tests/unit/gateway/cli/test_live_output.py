@@ -6,16 +6,16 @@ import asyncio
 import io
 
 import pytest
-from rich.console import Console
 
 from gateway.cli import live_output
 from gateway.cli.live_output import LiveOutput
+from gateway.cli.safe_console import SafeConsole
 from gateway.client import ToolResult
 
 
 def _screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     screen = io.StringIO()
-    monkeypatch.setattr(live_output, "out", Console(file=screen, force_terminal=True, highlight=False, soft_wrap=True))
+    monkeypatch.setattr(live_output, "out", SafeConsole(file=screen, force_terminal=True, soft_wrap=True))
     return screen
 
 

@@ -123,6 +123,24 @@ def test_explain_judges_as_of_a_time(file: Path) -> None:
     assert run(*call, "--at", "soon").exit_code == 2
 
 
+def test_lint_says_that_no_rule_lets_an_agent_start_its_subagents(tmp_path: Path) -> None:
+    (tmp_path / "airlock.yaml").write_text(
+        "tenants: {t: {policy: t.yaml}}\n"
+        "agents: {lead: {capabilities: {subagents: {definitions: {r: {description: d, system_prompt: p}}}}}}\n",
+        encoding="utf-8",
+    )
+    policy = tmp_path / "t.yaml"
+    rule = "version: 1\nrules: [{{id: a, tools: [{}], effect: allow, reason: r}}]\n"
+    policy.write_text(rule.format("ls"), encoding="utf-8")
+    config = ("--config", str(tmp_path / "airlock.yaml"))
+    assert said("lint", policy)["findings"] == []
+    (finding,) = said("lint", policy, *config)["findings"]
+    assert finding["what"] == "no rule allows spawn_subagent, and agent lead has subagents: each start is denied"
+    assert finding["severity"] == "warning"
+    policy.write_text(rule.format("spawn_subagent"), encoding="utf-8")
+    assert said("lint", policy, *config)["findings"] == []
+
+
 def test_lint_ends_well_with_notes_only_and_badly_with_warnings(file: Path) -> None:
     file.write_text(STARTER_POLICY)
     assert run("lint", file).exit_code == 0

@@ -67,6 +67,16 @@ def test_apply_history_rollback_and_current_tell_one_story(line: Line) -> None:
     assert line.policy("current", *of, "--text")["text"] == _text("second")
 
 
+def test_applying_another_text_than_the_watched_files_says_that_an_edit_replaces_it(line: Line) -> None:
+    of = ("--tenant", "default")
+    watched = line.directory / "policies" / "default.yaml"
+    assert line.policy("apply", line.file(_text("first")), *of)["watched_file_differs"] == str(watched)
+    _, output = line.run("policy", "apply", line.file(_text("second")), *of, "--config", line.config)
+    assert f"{watched} says something else" in output
+    watched.write_text(_text("third"), encoding="utf-8")
+    assert "watched_file_differs" not in line.policy("apply", line.file(_text("third")), *of)
+
+
 def test_what_is_in_force_already_is_not_applied_again(line: Line) -> None:
     of = ("--tenant", "default")
     assert not line.policy("apply", line.file(_text("first")), *of)["unchanged"]

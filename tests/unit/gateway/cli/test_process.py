@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import typer
 
-from gateway.cli.process import _piece_as_json, _ShownText, signal_number
+from gateway.cli.process import _piece_as_json, _Shown, signal_number
 from gateway.client import ProcessOutput
 
 
@@ -20,17 +22,23 @@ def test_what_is_no_signal_is_wrong_usage(text: str) -> None:
         signal_number(text)
 
 
-def test_a_character_in_two_pieces_is_one_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_character_in_two_pieces_is_one_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     whole = "é🚀\n".encode()
-    shown = _ShownText()
+    shown = _Shown()
     for at in range(len(whole)):
         shown.add(ProcessOutput(at, whole[at : at + 1]))
     shown.end()
     assert capsys.readouterr().out == "é🚀\n"
 
 
-def test_half_a_character_before_a_hole_or_the_end_is_shown_as_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = _ShownText()
+def test_half_a_character_before_a_hole_or_the_end_is_shown_as_what_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    shown = _Shown()
     shown.add(ProcessOutput(0, b"a\xc3"))
     shown.add(ProcessOutput(10, b"\xa9b\xc3"))
     shown.end()

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gateway.cli.printable import one_line, printable, short_arguments
+from gateway.cli.printable import one_line, short_arguments
 from gateway.cli.run_summary import RunSummary
 from gateway.cli.run_view import RunView
+from gateway.printable_text import printable
 
 EVICTED = {"path": "/workspace/.airlock/output/c1.txt", "size_bytes": 100_000, "lines": 2_000, "incomplete": False}
 HOSTILE = "[bold]x[/bold]\x1b[2J\x1b]0;title\x07\x9b31m\u202egnp\u202c\r\x00\ud800\x7f"
@@ -213,6 +214,17 @@ def test_model_text_that_came_in_pieces_is_not_repeated_when_it_is_whole() -> No
 
 def test_model_text_of_an_endpoint_that_does_not_stream_is_shown_whole() -> None:
     assert "Hi" in shown(("step_started", {"step": 1}), ("model_finished", {"text": "Hi"}))
+
+
+def test_a_wait_for_the_model_is_shown() -> None:
+    text = shown(("step_started", {"step": 1}), ("model_waiting", {"step": 1, "reason": f"its turn {HOSTILE}"}))
+    assert "waits for the model: its turn" in text
+    assert "\x1b" not in text
+    summary = RunSummary()
+    summary.feed("run_finished", {"status": "completed", "model_ms": 1.0, "model_wait_ms": 36_000.0})
+    stream = io.StringIO()
+    Console(file=stream, width=100).print(summary.table())
+    assert "model 0.001 s, waiting for the model 36.000 s, hooks" in stream.getvalue()
 
 
 def test_the_last_line_says_why_the_run_stopped_and_who_said_so() -> None:

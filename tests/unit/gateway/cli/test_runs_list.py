@@ -6,11 +6,11 @@ import io
 from datetime import UTC, datetime
 from typing import get_args
 
-from rich.console import Console
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
 from gateway.cli.runs import Status, _listed
+from gateway.cli.safe_console import SafeConsole
 from gateway.client import Run, RunStatus
 
 STARTED = datetime(2026, 11, 21, 20, 21, 20, tzinfo=UTC)
@@ -20,9 +20,10 @@ def test_the_id_and_status_of_a_run_are_whole_at_80_columns() -> None:
     ids = [f"run_{number:024x}" for number in range(3)]
     runs = [Run(id_, "a-long-thread", "default", "completed", {}, 1, "[red]x " * 9, STARTED, None) for id_ in ids]
     screen = io.StringIO()
-    Console(file=screen, width=80).print(_listed(runs))
+    SafeConsole(file=screen, width=80, soft_wrap=True, force_terminal=True, color_system=None).print(_listed(runs))
     lines = screen.getvalue().splitlines()
-    assert [line.split()[:2] for line in lines if line.startswith(" run_")] == [[id_, "completed"] for id_ in ids]
+    assert [line.split()[:2] for line in lines if line.startswith("run_")] == [[id_, "completed"] for id_ in ids]
+    assert all("a-long-thread" in lines[number] and "[red]x" in lines[number] for number in (3, 5, 7))
 
 
 def test_a_status_is_one_of_the_client_s_or_wrong_usage() -> None:

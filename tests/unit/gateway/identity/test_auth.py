@@ -128,7 +128,7 @@ async def test_without_a_known_key_nothing_is_said(keys: KeyStore, key: str | No
 
 
 @pytest.mark.parametrize("state", ["unknown", "revoked", "expired"])
-async def test_the_caller_is_told_the_same_of_every_key_and_operators_are_told_which_and_why(
+async def test_only_the_holder_of_an_expired_key_is_told_why_and_operators_are_told_of_every_key(
     keys: KeyStore, state: str
 ) -> None:
     key, now = make_key(), [1_000_000]
@@ -139,9 +139,10 @@ async def test_the_caller_is_told_the_same_of_every_key_and_operators_are_told_w
         await keys.revoke(key.id, by="test")
     now[0] = 3_000_000
     authenticate = _authenticator(keys)
-    with capture_logs() as logged, pytest.raises(Unauthenticated, match="this key is not known") as refused:
+    said, reason = ("has expired", "KEY_EXPIRED") if state == "expired" else ("is not known", "UNAUTHENTICATED")
+    with capture_logs() as logged, pytest.raises(Unauthenticated, match=f"this key {said}") as refused:
         await authenticate(cast(Context, FakeContext(key.secret)))
-    assert refused.value.details == {}
+    assert (refused.value.details, refused.value.reason) == ({}, reason)
     known = {} if state == "unknown" else {"key_id": key.id, "shown": key.shown, "tenant": "acme"}
     await asyncio.gather(*authenticate._denials._writing)
     rows = await keys._database.rows(select(audit_records.c.details).where(audit_records.c.kind == "denied"))

@@ -17,6 +17,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gateway.config import Config
 from gateway.errors import ScopeMissing, Unauthenticated
+from gateway.identity.key_set import KeySet, PublicKey
+from gateway.identity.settings import JwtSettings
+from gateway.identity.token_authenticator import Issuer, TokenAuthenticator
 from tests.unit.gateway.who_server import who_server
 
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -191,3 +194,30 @@ def test_a_dangerous_or_contradictory_issuer_is_refused(tmp_path: Path, wrong: M
     document = {"tenants": {"acme": {"policy": "p.yaml"}}, "identity": settings(tmp_path, **wrong)}
     with pytest.raises(ValueError, match=said):
         Config.model_validate(document)
+
+
+async def test_a_clock_that_is_set_back_does_not_keep_a_token_from_being_verified_again() -> None:
+    class Counted(KeySet):
+        asked = 0
+
+        async def key(self, key_id: str) -> PublicKey:
+            self.asked += 1
+            return await super().key(key_id)
+
+    class AnyTenant:
+        async def named(self, name: str) -> str:
+            return name
+
+    now_s, passed_s = [time.time()], [0.0]
+    configured = JwtSettings(issuer=ISSUER, audience="airlock", jwks_file=Path("unused"))
+    keys = Counted(ISSUER, lambda: json.dumps(jwks(a=RSA)).encode())
+    tenants: Any = AnyTenant()
+    authenticate = TokenAuthenticator([Issuer(configured, keys)], tenants, lambda: now_s[0], lambda: passed_s[0])
+    sent = token(nbf=now_s[0] - 7200)
+    await authenticate(sent)
+    await authenticate(sent)
+    assert keys.asked == 1
+    now_s[0] -= 3600
+    passed_s[0] += 31
+    await authenticate(sent)
+    assert keys.asked == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
@@ -95,7 +96,7 @@ async def test_a_long_command_line_is_judged_beside_the_event_loop() -> None:
             judged_in.append(threading.get_ident())
             return super().judge(*args, **kwargs)
 
-    hook = PolicyHook(Watched(POLICY.document))
+    hook = PolicyHook(Watched(POLICY.document), work=asyncio.to_thread)
     for command in ("echo x", "echo " + "x" * 5000):
         state = await hook.before_tool_use(calling(ToolCall(id="c", name="execute", arguments={"command": command})))
         verdict = state.current.tool.verdict

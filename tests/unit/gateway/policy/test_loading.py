@@ -61,6 +61,13 @@ def test_any_tool_that_does_not_page_can_have_sizes_of_its_own_and_they_survive_
         ("version: 1\nrules: []\nlimits: []", 3, "limits", "must be a mapping with these fields: timeout_s"),
         ("version: 1\nrules: []\nopaque: maybe", 3, "opaque", "allowed: 'deny', 'ask', 'allow'"),
         ("version: 1\nrules: []\neviction:\n  head_chars: 90000", 3, "eviction", "not be more than limit_chars"),
+        ("version: 1\nrules: []\neviction:\n  head_chars: 100001", 4, "eviction.head_chars", "less than or equal"),
+        (
+            "version: 1\nrules: []\neviction:\n  {limit_chars: 200000, head_chars: 60000, tail_chars: 60000}",
+            3,
+            "eviction",
+            "not be more than 100,000",
+        ),
         ("version: 1\nrules: []\neviction:\n  tools: {ls: {}}", 4, "eviction.tools.ls", "its results come in pages"),
         ("version: 1\nrules: []\neviction:\n  tools: {a b: {}}", 4, "eviction.tools.a b", "letters, digits"),
         ("version: 1\nrules: []\neviction:\n  tools: {x: 5}", 4, "eviction.tools.x", "must be a mapping"),

@@ -19,7 +19,7 @@ from gateway.policy.wrappers import _Unwrapping, read_programs
 from tests.security.policy.strict_policy import STRICT
 
 _MANY = 2900
-_TIMES_ECHO = 60
+_TIMES_PARSING = 10
 _LIMIT_CPU_S = 1.0
 _SPACE = LIMIT_BYTES - 200
 
@@ -92,6 +92,10 @@ def _words_of(shape: str) -> tuple[Word, ...]:
     return parse_line(line).commands[0].words[1:]
 
 
+def _parsing_s() -> float:
+    return _cpu_s(lambda: parse_line(f"echo{_OPERANDS['names']}"))
+
+
 def _read(name: str, words: tuple[Word, ...], cwd: Directories) -> None:
     reading = _Unwrapping()
     reading.command(SimpleCommand((Word(name), *words), cwd), 0)
@@ -102,15 +106,15 @@ _NAMES = {(_PROGRAMS.get(name), _WRAPPERS.get(name)): name for name in sorted({*
 
 
 @pytest.mark.parametrize("name", _NAMES.values())
-def test_the_worst_line_of_a_program_is_read_about_as_fast_as_any(name: str) -> None:
+def test_the_worst_line_of_a_program_is_read_at_a_small_multiple_of_parsing_one(name: str) -> None:
     cwd = tuple(f"/d{place}" for place in range(LIMIT_DIRECTORIES))
-    slow = {}
+    slow = []
     for shape in _OPERANDS:
         words = _words_of(shape)
-        allowed_s = min(_LIMIT_CPU_S, max(_TIMES_ECHO * _cpu_s(lambda words=words: _read("echo", words, cwd)), 0.2))
         tries = (_cpu_s(lambda words=words: _read(name, words, cwd)) for _ in range(3))
-        if all(taken_s > allowed_s for taken_s in tries):
-            slow[shape] = allowed_s
+        # How fast this machine is now is asked again for each try; what grows with the square is slow in every one.
+        if all(taken_s > 0.1 and taken_s > _TIMES_PARSING * _parsing_s() for taken_s in tries):
+            slow.append(shape)
     assert not slow
 
 

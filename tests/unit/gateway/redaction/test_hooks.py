@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -280,21 +279,21 @@ async def test_a_stream_is_searched_by_itself_where_the_other_writes_in_between(
     assert shown.withheld_by == "internal"
 
 
-async def test_a_long_result_is_redacted_beside_the_event_loop() -> None:
-    threads: list[int] = []
+async def test_a_result_full_of_secrets_is_redacted_in_small_turns_of_its_tenant() -> None:
+    turns: list[int] = []
 
-    class Notes(Redactor):
-        def redact(self, data: bytes, *, cut_start: bool = False, cut_end: bool = False) -> bytes:
-            threads.append(threading.get_ident())
-            return super().redact(data, cut_start=cut_start, cut_end=cut_end)
+    async def work(function: Callable[..., Any], /, *args: Any) -> Any:
+        turns.append(len(args[0]))
+        return await asyncio.to_thread(function, *args)
 
-    hook = RedactionHook(Notes(RedactionSection()))
-    await call([hook], Tools(ToolResult(b"short", outcome="exited")))
-    assert set(threads) == {threading.get_ident()}
-    threads.clear()
-    shown, *_ = await call([hook], Tools(ToolResult(LONG + TOKEN.encode(), outcome="exited")))
-    assert threading.get_ident() not in threads
-    assert b"[redacted github-token]" in shown.content
+    hook = RedactionHook(Redactor(RedactionSection()), work)
+    for plain in (b"short " + TOKEN.encode(), b"plain " * 5000):
+        await call([hook], Tools(ToolResult(plain, outcome="exited")))
+    assert turns == []
+    dense = b"://u:passwd@" * 10_000
+    shown, *_ = await call([hook], Tools(ToolResult(dense, outcome="exited")))
+    assert b"passwd" not in shown.content
+    assert (sum(turns), max(turns)) == (len(dense), 32_768)
 
 
 async def test_a_rule_is_about_its_tools_only() -> None:
@@ -312,4 +311,4 @@ async def test_a_rule_in_shadow_only_says_so() -> None:
 
 def test_a_policy_that_asks_for_nothing_has_no_hook() -> None:
     assert hooks_of(redaction=RedactionSection(well_known=False)) == ()
-    assert [hook.name for hook in hooks_of()] == ["redaction"]
+    assert [hook.name for hook in hooks_of()] == ["redaction", "redacted-outcome"]

@@ -401,3 +401,66 @@ def test_one_look_finds_what_the_finders_find() -> None:
 def _with_a_secret() -> bytes:
     """Return a text with a secret after much that is none."""
     return b"nothing here\n" * 300 + b"token ghp_" + b"A1b2" * 9
+
+
+@pytest.mark.parametrize(
+    "dense",
+    [
+        b"://u:passwd@",
+        b"-----BEGIN PRIVATE " + b"KEY-----" + b"a" * 32 + b"-----END",
+        b"-----BEGIN PRIVATE " + b"KEY-----\n" + b"aaaaaaaa\n" * 4 + b"-----END",
+        b"-----BEGIN PRIVATE " + b"KEY-----" + b"-a" * 100,
+        b"gh" + b"p_" + b"a" * 36 + b" ",
+    ],
+)
+def test_a_piece_costs_as_much_for_each_byte_however_long_it_is(dense: bytes) -> None:
+    def cost_s(size_bytes: int) -> float:
+        data = (dense * (size_bytes // len(dense) + 1))[:size_bytes]
+        best = float("inf")
+        for _ in range(3):
+            stream = WELL.stream()
+            started = time.process_time()
+            stream.feed(data)
+            stream.flush()
+            best = min(best, time.process_time() - started)
+        return best / size_bytes
+
+    assert cost_s(256 * 1024) < 4 * cost_s(16 * 1024)
+
+
+@pytest.mark.parametrize("width", [8, 10, 16, 24, 31, 32, 39, 40, 64, 76])
+@pytest.mark.parametrize("ends", ["\n", "\r\n", "\\n"])
+def test_a_private_key_is_found_however_narrow_its_lines_are(width: int, ends: str) -> None:
+    key = B64 * 4
+    body = ends.join(key[at : at + width] for at in range(0, len(key), width)) + ends
+    begin, end = "-----BEGIN PRIVATE " + f"KEY-----{ends}", "-----END PRIVATE KEY-----"
+    shown = WELL.text(f"see {begin}{body}{end} there")
+    assert B64[:8] not in shown
+    assert B64[80:88] not in shown
+    assert shown.startswith("see -----BEGIN PRIVATE KEY-----")
+    assert shown.endswith(f"{end} there")
+
+
+def test_the_margin_is_that_of_the_longest_secret_a_redactor_knows() -> None:
+    assert WELL.margin_bytes > len(PEM)
+    assert WELL.margin_bytes >= max(one.longest_bytes for one in WELL_KNOWN)
+    own = RedactedPattern(id="own", pattern="x+", longest_chars=4000)
+    assert Redactor(RedactionSection(well_known=False, patterns=(own,))).margin_bytes == 16_000
+
+
+def test_json_is_redacted_as_its_texts_are_and_keeps_its_form() -> None:
+    token = "gh" + "p_" + B64[:36]
+    value = {"a": [token, 1, None, {"b\n": f"x {token}", token: True}], "": "", "u": "ü€\ud800"}
+    assert WELL.json(value) == {
+        "a": [WELL.text(token), 1, None, {"b\n": WELL.text(f"x {token}"), WELL.text(token): True}],
+        "": "",
+        "u": "ü€\ud800",
+    }
+    assert WELL.json({"plain": ["a", 1]}) == {"plain": ["a", 1]}
+
+
+def test_a_text_that_is_secrets_without_end_fails_instead_of_taking_long() -> None:
+    with pytest.raises(RedactionFailed, match="too many"):
+        WELL.text("://u:passwd@" * 10_000)
+    with pytest.raises(RedactionFailed, match="too many"):
+        WELL.json(["://u:passwd@"] * 10_000)

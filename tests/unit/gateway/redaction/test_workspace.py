@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +14,7 @@ from gateway.calls.redacted_workspace import RedactedWorkspace
 from gateway.calls.thread_sandbox import ThreadSandbox
 from gateway.policy.document import RedactionSection
 from gateway.redaction import Redactor
+from gateway.redaction.fair_redactor import FairRedactor
 from sandbox.filesystem import ExecResult, OutputPiece, OutputStream, SpilledOutput
 from sandbox.local_fs import LocalFS
 from sandbox.process import ProcessPage
@@ -20,11 +22,12 @@ from tests.unit.gateway.redaction.secrets import B64, PEM
 
 TOKEN = "gh" + "p_" + B64[:36]
 REDACTOR = Redactor(RedactionSection())
+FAIR = FairRedactor(REDACTOR)
 TEXT = f"{'x' * 30} {TOKEN}\n{PEM}end {TOKEN} of it\n{'z' * 300}\n".encode()
 
 
 def workspace(root: Path) -> RedactedWorkspace:
-    return RedactedWorkspace(cast(ThreadSandbox, LocalFS(root)), REDACTOR)
+    return RedactedWorkspace(cast(ThreadSandbox, LocalFS(root)), FAIR)
 
 
 @pytest.mark.parametrize("size", range(1, 41))
@@ -68,10 +71,10 @@ class Says:
     async def execute(
         self, command: str, *, limit_chars: int, head_chars: int, tail_chars: int, **_: Any
     ) -> ExecResult:
-        assert head_chars + tail_chars <= limit_chars
+        assert head_chars <= limit_chars
         said = self.said
         spilled = SpilledOutput("/workspace/.airlock/output/c.txt", len(said), 1, "0" * 64, False)
-        tail = said[len(said) - tail_chars :]
+        tail = said[max(head_chars, len(said) - tail_chars) :]
         return ExecResult(
             "exited",
             exit_code=0,
@@ -87,12 +90,49 @@ async def test_no_part_of_a_secret_stays_at_the_edges_of_an_excerpt(limit_chars:
     for place in range(60):
         middle = b" " * 200_000
         said = b"a " * (place // 2) + b" " + TOKEN.encode() + middle + TOKEN.encode() + b" b" * (place // 2)
-        files = RedactedWorkspace(cast(ThreadSandbox, Says(said)), REDACTOR)
+        files = RedactedWorkspace(cast(ThreadSandbox, Says(said)), FAIR)
         done = await files.execute("x", timeout_s=1, call_id="c", limit_chars=limit_chars, head_chars=50, tail_chars=50)
         head, tail = (b"".join(piece.data for piece in pieces) for pieces in (done.output, done.tail))
         assert (len(head), len(tail)) == (50, 50)
         for at in range(33):
             assert B64[at : at + 3].encode() not in head + b"|" + tail
+
+
+@pytest.mark.parametrize("limit_chars", [1000, 1100, 5000, 80_000])
+async def test_no_line_of_a_private_key_comes_out_in_a_tail_whatever_the_limits_are(limit_chars: int) -> None:
+    for size, lines in ((2, b"x\n" * 100_000), (5000, b""), (0, b"")):
+        for after in (0, 100, 400):
+            said = lines + b"-" * size + PEM.encode() + b"y" * after
+            files = RedactedWorkspace(cast(ThreadSandbox, Says(said)), FAIR)
+            done = await files.execute(
+                "x", timeout_s=1, call_id="c", limit_chars=limit_chars, head_chars=500, tail_chars=500
+            )
+            shown = b"".join(piece.data for piece in (*done.output, *done.tail))
+            assert b"MIIE" not in shown
+            assert B64[20:28].encode() not in shown
+
+
+async def test_an_output_just_over_a_small_limit_is_shown_as_head_and_tail_of_the_whole() -> None:
+    said = bytes(range(65, 91)) * 50
+    files = RedactedWorkspace(cast(ThreadSandbox, Says(said)), FAIR)
+    done = await files.execute("x", timeout_s=1, call_id="c", limit_chars=1000, head_chars=500, tail_chars=500)
+    assert b"".join(piece.data for piece in done.output) == said[:500]
+    assert b"".join(piece.data for piece in done.tail) == said[-500:]
+
+
+@pytest.mark.parametrize("width", [8, 16, 24, 39, 64])
+async def test_grep_shows_no_line_of_a_private_key_however_narrow_it_is(tmp_path: Path, width: int) -> None:
+    key = B64 * 4
+    lines = [key[at : at + width] for at in range(0, len(key), width)]
+    begin, end = "-----BEGIN PRIVATE " + "KEY-----", "-----END PRIVATE KEY-----"
+    (tmp_path / "key").write_text("\n".join(["before", begin, *lines, end, "a word after it"]))
+    for number in range(10):
+        (tmp_path / f"plain{number}").write_text(f"a word, {B64[:39]}\n{B64}\n" * 5)
+    shown = await workspace(tmp_path).grep("/workspace/key", ".")
+    assert [match.text for match in shown.matches][-1] == "a word after it"
+    assert not any(line in match.text for match in shown.matches for line in lines)
+    shown = await workspace(tmp_path).grep("/workspace", "[A-Za-z]", include="plain*")
+    assert {match.text for match in shown.matches} == {f"a word, {B64[:39]}", B64}
 
 
 @settings(max_examples=50, deadline=None)
@@ -105,7 +145,7 @@ def test_pieces_of_streams_come_apart_as_they_were(sizes: Sequence[int]) -> None
     for place, size in enumerate(sizes):
         pieces.append(OutputPiece(streams[place % 2], data[at // 2 : at // 2 + size]))
         at += size
-    redacted = RedactedWorkspace(cast(ThreadSandbox, None), REDACTOR)._pieces(pieces)
+    redacted = asyncio.run(RedactedWorkspace(cast(ThreadSandbox, None), FAIR)._pieces(pieces))
     assert [(piece.stream, len(piece.data)) for piece in redacted] == [
         (piece.stream, len(piece.data)) for piece in pieces
     ]
@@ -136,6 +176,20 @@ async def read_on(reader: ProcessReader) -> bytes:
 async def test_output_of_a_process_is_redacted_across_pages_and_waits_for_the_rest_of_a_token() -> None:
     said = f"say {TOKEN} x\n$ gh".encode()
     assert await read_on(ProcessReader(cast(ThreadSandbox, Process(said, end=True)), None)) == said
-    assert await read_on(ProcessReader(cast(ThreadSandbox, Process(said, end=True)), REDACTOR)) == REDACTOR.redact(said)
+    assert await read_on(ProcessReader(cast(ThreadSandbox, Process(said, end=True)), FAIR)) == REDACTOR.redact(said)
     half = f"say {TOKEN[:20]}".encode()
-    assert await read_on(ProcessReader(cast(ThreadSandbox, Process(half, end=False)), REDACTOR)) == half[:8]
+    assert await read_on(ProcessReader(cast(ThreadSandbox, Process(half, end=False)), FAIR)) == half[:8]
+
+
+async def test_a_process_whose_first_output_is_lost_does_not_show_the_rest_of_a_key() -> None:
+    class Lost(Process):
+        async def read_process(self, process_id: str, *, offset: int, **asked: Any) -> ProcessPage:
+            return await super().read_process(process_id, offset=max(offset, 200), **asked)
+
+    said = f"{PEM}and then\n".encode()
+    page = await ProcessReader(cast(ThreadSandbox, Lost(said, end=True)), FAIR).read(
+        "p", stderr=False, offset=0, wait_s=0
+    )
+    assert page.offset == 200
+    assert said[200 : 200 + len(page.data)] != page.data
+    assert page.data.strip(b"*").startswith(b"[redacted")

@@ -49,7 +49,7 @@ async def served(database_url: str) -> AsyncIterator[Served]:
     database = await Database.open(database_url)
     seconds = iter(range(100_000))
     store = AuditStore(database, lambda: int((START + timedelta(seconds=next(seconds))).timestamp() * 1_000_000))
-    audit = Audit(AuditReader(database), poll_s=0.01)
+    audit = Audit(AuditReader(database), ["acme", "other"], poll_s=0.01)
 
     async def authenticate(context: Context) -> Principal:
         del context
@@ -173,7 +173,12 @@ async def test_an_operator_says_whose_and_reads_the_operators_own_by_default(ser
     served.principal = Principal(None, Caller("k", "alk_op.."), ("operate", "audit"))
     assert [record.kind for record in await served.client.audit()] == ["key_created"]
     assert [record.kind for record in await served.client.audit(tenant="other")] == ["run_started"]
-    assert (await served.client.verify_audit(tenant="nobody")).records == 0
+    assert (await served.client.verify_audit(tenant="acme")).records == 0
+    for asked in (served.client.audit(tenant="typo"), served.client.verify_audit(tenant="typo")):
+        with pytest.raises(NotFound, match="no tenant 'typo'"):
+            await asked
+    with pytest.raises(NotFound, match="no tenant 'typo'"):
+        await anext(aiter(served.client.tail_audit(tenant="typo")))
 
 
 async def test_a_key_without_the_scope_reads_nothing(served: Served) -> None:

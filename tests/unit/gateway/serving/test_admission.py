@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator
 
 import pytest
@@ -11,8 +12,8 @@ import pytest
 from gateway.errors import Overloaded
 from gateway.serving.admission import Admission
 from gateway.serving.admission_settings import AdmissionSettings
-from gateway.serving.anonymous_calls import STREAMS
-from gateway.serving.arrivals import MANY
+from gateway.serving.anonymous_calls import REFLECTIONS, STREAMS
+from gateway.serving.arrivals import ANONYMOUS, UNIDENTIFIED
 from gateway.serving.listening import CONCURRENT_RPCS
 from gateway.serving.open_rpcs import OPEN_RPCS, OPEN_RPCS_WITH_FEW, OPEN_RPCS_WITH_OPERATORS
 from gateway.storage.audit_store import OPERATORS
@@ -188,21 +189,24 @@ async def test_cancellations_wait_for_no_place_and_a_tenant_has_so_many_at_once(
 
 
 def test_all_rpcs_that_are_open_stay_below_the_servers_limit_with_a_part_for_others_and_for_operators() -> None:
-    admission = Admission(AdmissionSettings(streams_per_tenant=10_000))
+    admission = Admission()
+    open_rpcs: list[str] = []
 
     def fill(held: contextlib.ExitStack, tenant: str) -> int:
         with contextlib.suppress(Overloaded):
             for count in range(CONCURRENT_RPCS):
-                held.enter_context(admission.stream(f"{tenant}{count // 8}" if tenant == "few" else tenant))
-        return admission.snapshot().streams
+                held.callback(admission.open_rpc(f"{tenant}{count // 8}" if tenant == "few" else tenant))
+                open_rpcs.append(tenant)
+                held.callback(open_rpcs.pop)
+        return len(open_rpcs)
 
     for _ in range(2):
         with contextlib.ExitStack() as held:
             assert fill(held, "greedy") == OPEN_RPCS
             assert fill(held, "few") == OPEN_RPCS_WITH_FEW
             assert fill(held, OPERATORS) == OPEN_RPCS_WITH_OPERATORS
-    assert OPEN_RPCS_WITH_OPERATORS + STREAMS + MANY < CONCURRENT_RPCS
-    assert admission.snapshot().streams == 0
+    strangers = UNIDENTIFIED + ANONYMOUS + STREAMS + REFLECTIONS
+    assert OPEN_RPCS_WITH_OPERATORS + strangers < CONCURRENT_RPCS
 
 
 async def test_a_loop_that_is_late_lets_in_fewer_and_those_who_wait_come_in_once_it_is_not() -> None:
@@ -216,6 +220,27 @@ async def test_a_loop_that_is_late_lets_in_fewer_and_those_who_wait_come_in_once
             calls.admission.observe(0.0, 0.0)
         await calls.settle()
         assert len(calls.begun) == 50
+
+
+async def test_on_a_busy_machine_one_tenant_begins_few_calls_while_another_calls_too() -> None:
+    share = 2 * (os.cpu_count() or 1)
+    async with _calls(calls_at_once=256, calls_at_once_under_load=128) as calls:
+        for _ in range(100):
+            calls.admission.observe(1.0, 0.0)
+        await calls.ask("quiet")
+        await calls.ask("busy", 60)
+        assert calls.begun.count("busy") == share
+        calls.now_s = 1.5  # and nobody else has called since
+        calls.admission.observe(1.0, 0.0)
+        await calls.settle()
+        assert calls.begun.count("busy") == 60
+
+
+async def test_on_a_machine_with_time_to_spare_a_tenant_s_calls_begin_whoever_else_calls() -> None:
+    async with _calls() as calls:
+        await calls.ask("quiet")
+        await calls.ask("busy", 60)
+        assert calls.begun.count("busy") == 60
 
 
 async def test_calls_that_have_been_at_work_for_long_keep_nobody_out_of_a_machine_that_is_busy() -> None:
@@ -267,3 +292,14 @@ async def test_streams_are_counted_apart_and_given_back() -> None:
 def test_a_share_larger_than_the_whole_is_refused() -> None:
     with pytest.raises(ValueError, match="no tenant would get so many"):
         AdmissionSettings(calls_at_once=1, calls_at_once_per_tenant=2)
+
+
+async def test_uploads_of_a_tenant_wait_for_each_other_and_those_of_another_do_not() -> None:
+    admission = Admission(AdmissionSettings(uploads_per_tenant=1))
+    end = await admission.upload("a")
+    waits = asyncio.create_task(admission.upload("a"))
+    (await admission.upload("b"))()
+    await asyncio.sleep(0)
+    assert not waits.done()
+    end()
+    (await waits)()

@@ -117,7 +117,7 @@ async def test_a_gateway_that_drains_serves_no_more_whatever_comes_back() -> Non
         engine.gone = False
         asked = engine.asked
         await _until(lambda: engine.asked > asked + 3)
-        assert healthy._server_status[TOOL] == NOT_SERVING
+        assert healthy._statuses[TOOL] == NOT_SERVING
 
 
 async def test_a_database_that_goes_and_comes_back_takes_the_services_with_it(

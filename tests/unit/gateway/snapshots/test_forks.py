@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from sqlalchemy import insert, select, update
 
 from agent.messages import Message, ToolCall
 from gateway.calls.thread_engines import ThreadEngines
-from gateway.clock import make_id
+from gateway.clock import make_id, now_us
 from gateway.errors import (
     Conflict,
     InvalidArgument,
@@ -29,6 +30,7 @@ from gateway.storage.erasure_store import ErasureStore
 from gateway.storage.fork_store import ForkStore
 from gateway.storage.quota_store import QuotaStore
 from gateway.storage.restore_store import RestoreStore, ThreadGoing
+from gateway.storage.retention_store import RetentionStore
 from gateway.storage.run_writes import KeptStep
 from gateway.storage.snapshot_store import RUN, STEP, SnapshotStore
 from gateway.storage.tables import audit_records, messages, threads, tool_calls, workspace_requests
@@ -125,6 +127,33 @@ async def test_a_step_whose_files_are_not_kept_is_refused_with_the_nearest_ones(
     with pytest.raises(InvalidArgument):
         await forks.fork(ACME, "a", "b", ForkAt(step=1))
     assert await desk.threads_listed.get("acme", "b") is None
+
+
+async def test_a_fork_of_a_snapshot_has_nothing_said_after_retention_removed_its_messages(desk: Desk) -> None:
+    thread = await two_steps(desk)
+    forks = forks_of(desk)
+    then = await desk.snapshots.create(ACME, "a", comment="")
+    assert await RetentionStore(desk.database).prune_messages(now_us() + 1) == 6
+    assert (await desk.snapshots.get(ACME, then.id)).messages == 0
+    await add(desk, thread, "r2", [said("user", "said later")])
+    assert (await forks.fork(ACME, "", "b", ForkAt(snapshot_id=then.id))).messages == 0
+    assert await of(desk, "b") == ([], {"todo": '"all done"'}, {"f1": b"1", "f2": b"2"})
+    with pytest.raises(NotFound):
+        await forks.fork(ACME, "a", "c", ForkAt(run_id="r1", step=1))
+
+
+async def test_a_fork_has_nothing_said_later_though_retention_comes_while_its_files_are_written(desk: Desk) -> None:
+    thread = await two_steps(desk)
+    then = await desk.snapshots.create(ACME, "a", comment="")
+
+    class PrunedMeanwhile(ForkStore):
+        async def end(self, *args: Any, **more: Any) -> int:
+            await RetentionStore(desk.database).prune_messages(now_us() + 1)
+            await add(desk, thread, "r2", [said("user", "said later")])
+            return await super().end(*args, **more)
+
+    await forks_of(desk, PrunedMeanwhile).fork(ACME, "", "b", ForkAt(snapshot_id=then.id))
+    assert (await of(desk, "b"))[0] == []
 
 
 async def test_a_fork_without_a_moment_is_of_now_and_one_of_a_snapshot_is_of_then(desk: Desk) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
+import zlib
 from pathlib import Path
 
 import pytest
 
 from gateway.errors import InProgress, Internal, NoSpace, QuotaExceeded, TooLarge
+from gateway.snapshots.blob_directory import BLOB_LIMIT_BYTES
 from gateway.snapshots.snapshot_directory import SnapshotDirectory
 from gateway.snapshots.snapshot_files import Limits
 from sandbox.workspace_archive import Contents, WorkspaceEntry
@@ -95,22 +98,38 @@ def test_what_is_too_much_is_refused_before_it_is_read(directory: SnapshotDirect
 def test_a_damaged_or_missing_piece_is_an_error_and_no_file(directory: SnapshotDirectory, tmp_path: Path) -> None:
     directory.write("s1", of({"a": random_bytes(1, 50_000)}), _LIMITS)
     [piece] = [path for path in tmp_path.glob("*/blobs/*/*") if path.stat().st_size > 40_000]
-    piece.write_bytes(b"r" + random_bytes(2, 50_000))
-    with pytest.raises(Internal):
-        files_of(directory, "s1")
-    piece.unlink()
-    with pytest.raises(Internal):
-        directory.check_whole("s1")
+    for damaged in (b"r" + random_bytes(2, 50_000), b"", None):
+        if damaged is None:
+            piece.unlink()
+        else:
+            piece.write_bytes(damaged)
+        with pytest.raises(Internal):
+            files_of(directory, "s1")
+        with pytest.raises(Internal):
+            directory.check_whole("s1")
 
 
 def test_a_manifest_that_was_cut_is_an_error(directory: SnapshotDirectory, tmp_path: Path) -> None:
     directory.write("s1", of({str(n): b"%d" % n for n in range(500)}), _LIMITS)
     [manifest] = tmp_path.glob("*/snapshots/*.manifest")
     whole = manifest.read_bytes()
-    for cut in (0, 1, len(whole) // 2, len(whole) - 8):
+    for cut in (0, 1, len(whole) // 2, len(whole) - 8, len(whole) - 1):
         manifest.write_bytes(whole[:cut])
         with pytest.raises(Internal):
             files_of(directory, "s1")
+        with pytest.raises(Internal):
+            directory.check_whole("s1")
+
+
+def test_a_manifest_that_leaves_out_a_piece_of_a_file_is_an_error(directory: SnapshotDirectory, tmp_path: Path) -> None:
+    directory.write("s1", of({"a": b"a" * (BLOB_LIMIT_BYTES + 1)}), _LIMITS)
+    directory.check_whole("s1")
+    [manifest] = tmp_path.glob("*/snapshots/*.manifest")
+    lines = [json.loads(line) for line in zlib.decompress(manifest.read_bytes()).splitlines()]
+    lines[2]["pieces"].pop()
+    manifest.write_bytes(zlib.compress("".join(json.dumps(line) + "\n" for line in lines).encode()))
+    with pytest.raises(Internal):
+        directory.check_whole("s1")
 
 
 def test_a_disk_that_is_nearly_full_is_left_alone(

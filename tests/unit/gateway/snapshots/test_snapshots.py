@@ -310,12 +310,13 @@ async def test_what_a_tenant_has_kept_is_in_its_quotas(desk: Desk) -> None:
     assert used["snapshot_bytes"].used == first.stored_bytes
 
 
-async def test_a_snapshot_whose_pieces_are_gone_replaces_nothing(desk: Desk) -> None:
+@pytest.mark.parametrize("damaged", ["piece", "manifest"])
+async def test_a_snapshot_that_is_damaged_replaces_nothing(desk: Desk, damaged: str) -> None:
     await desk.write(ACME, "a", x=b"one")
     first = await desk.snapshots.create(ACME, "a", comment="")
     for path in desk.kept():
-        if not path.suffix:
-            path.unlink()
+        if path.suffix == (".manifest" if damaged == "manifest" else ""):
+            path.write_bytes(b"")
     with pytest.raises(Internal):
         await desk.snapshots.restore(ACME, first.id, "")
     assert desk.engine.asked == 0  # another engine may have removed the old files by then

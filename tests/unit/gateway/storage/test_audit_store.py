@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -109,9 +110,28 @@ async def test_the_database_refuses_to_change_or_remove_a_record(database: Datab
         update(audit_records).where(audit_records.c.sequence == 1).values(kind="nothing"),
         delete(audit_records).where(audit_records.c.sequence == 2),
         update(audit_heads).values(sequence=1),
+        delete(audit_heads).where(audit_heads.c.tenant == "t"),
+        delete(audit_heads),
     ):
         with pytest.raises((DatabaseError, ConstraintViolated, Unavailable)):
             await database.write((statement, None))
+    assert await whole(database, "t")
+
+
+@pytest.mark.parametrize("table", ["audit_heads", "audit_records"])
+async def test_the_database_refuses_to_replace_or_truncate_what_is_there(database: Database, table: str) -> None:
+    await AuditStore(database).write(AuditEntry("t", "run_started"), AuditEntry("t", "run_finished"))
+    before = (await chain(database, "t"), await AuditReader(database).head("t"))
+
+    def attack(connection: Connection) -> None:
+        if connection.dialect.name == "sqlite":
+            connection.exec_driver_sql(f"REPLACE INTO {table} SELECT * FROM {table}")
+        else:
+            connection.exec_driver_sql(f"TRUNCATE {table}")
+
+    with contextlib.suppress(DatabaseError, ConstraintViolated, Unavailable):
+        await database.transact(attack)
+    assert (await chain(database, "t"), await AuditReader(database).head("t")) == before
     assert await whole(database, "t")
 
 

@@ -198,20 +198,36 @@ async def test_a_run_does_not_begin_where_files_go(
     assert is_of_deletion(caught.value)
 
 
-@pytest.mark.parametrize("ended", [SandboxBusy("in use"), asyncio.CancelledError()], ids=["busy", "cancelled"])
 async def test_a_deletion_that_is_given_up_leaves_the_thread_of_use(
-    database: Database, calls: ToolCalls, files: Files, erasure: Erasure, ended: BaseException
+    database: Database, calls: ToolCalls, files: Files, erasure: Erasure
 ) -> None:
     await _call(calls)
 
     async def fail() -> None:
-        raise ended
+        raise SandboxBusy("in use")
 
     files.meanwhile = [fail]
-    with pytest.raises(ThreadBusy if isinstance(ended, SandboxBusy) else asyncio.CancelledError):
+    with pytest.raises(ThreadBusy):
         await erasure.thread("t", "a", "key")
     assert (await _call(calls)).result.outcome == "exited"
     assert await _count(database, threads, threads.c.deletion.is_not(None)) == 0
+
+
+async def test_a_deletion_that_is_cut_short_may_have_removed_files_and_is_only_to_be_done_again(
+    calls: ToolCalls, files: Files, erasure: Erasure
+) -> None:
+    await _call(calls)
+
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    files.meanwhile = [cancelled]
+    with pytest.raises(asyncio.CancelledError):
+        await erasure.thread("t", "a", "key")
+    with pytest.raises(Unavailable, match="being deleted"):
+        await _call(calls)
+    await erasure.thread("t", "a", "key")
+    assert (await _call(calls)).result.outcome == "exited"
 
 
 async def test_a_deletion_whose_process_was_killed_is_done_by_the_next_and_until_then_nothing_begins(

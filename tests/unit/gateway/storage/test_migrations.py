@@ -125,3 +125,27 @@ async def test_a_database_of_a_newer_program_is_refused_and_left_alone(engine: E
 def test_a_server_that_is_not_there_is_told_as_that(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match="the database postgresql"):
         revision_of(f"postgresql://postgres:secret@/x?host={tmp_path}")
+
+
+def test_snapshots_of_threads_whose_messages_were_removed_count_none_after_the_upgrade(engine: Engine) -> None:
+    upgrade(engine, "0005")
+    then = MetaData()
+    with engine.begin() as connection:
+        then.reflect(connection)
+        tables = then.tables
+        rows = {name: {column.name: _value(column) for column in table.columns} for name, table in tables.items()}
+        for name in ("kept", "pruned", "empty"):
+            connection.execute(
+                tables["threads"].insert(), rows["threads"] | {"id": name, "name": name, "deletion": None}
+            )
+            shot = {"id": name, "thread_id": name, "created_us": 10, "messages": 2, "request_id": None}
+            connection.execute(tables["snapshots"].insert(), rows["snapshots"] | shot)
+        for name, started_us in (("kept", 5), ("pruned", 15)):
+            run = {"id": name, "thread_id": name, "started_us": started_us, "request_id": None}
+            connection.execute(tables["runs"].insert(), rows["runs"] | run)
+            said = {"thread_id": name, "position": 0, "run_id": name}
+            connection.execute(tables["messages"].insert(), rows["messages"] | said)
+    upgrade(engine)
+    with engine.connect() as connection:
+        found = connection.execute(text("SELECT id, messages FROM snapshots")).all()
+    assert dict(tuple(row) for row in found) == {"kept": 2, "pruned": 0, "empty": 0}

@@ -61,8 +61,8 @@ BAD: list[tuple[Callable[..., Awaitable[object]], dict[str, Any], dict[str, Any]
     (_lines, {"limit_bytes": 1024**2}, {"limit_bytes": 1024**2 + 1}, "limit_bytes"),
     (_exec, _env(4096), _env(4097), "env"),
     (_exec, {"timeout_ms": 604_800_000}, {"timeout_ms": 604_800_001}, "timeout_ms"),
-    (_exec, _output(head_chars=100_000), _output(head_chars=100_001), "head_chars"),
-    (_exec, _output(tail_chars=100_000), _output(tail_chars=100_001), "tail_chars"),
+    (_exec, _output(head_chars=150_000), _output(head_chars=150_001), "head_chars"),
+    (_exec, _output(tail_chars=150_000), _output(tail_chars=150_001), "tail_chars"),
     (_exec, _output(spill_limit_bytes=64 * 1024**3), _output(spill_limit_bytes=64 * 1024**3 + 1), "spill_limit_bytes"),
     (_exec, _output(spill_quota_bytes=64 * 1024**3), _output(spill_quota_bytes=64 * 1024**3 + 1), "spill_quota_bytes"),
     (

@@ -179,8 +179,8 @@ def test_what_cannot_be_run_is_refused_by_field(fields: dict[str, Any], kind: in
 
 
 def test_tools_inherit_the_images_environment_but_nothing_of_the_daemons() -> None:
-    environment = tool_environment({b"PATH": b"/go/bin", b"AIRLOCK_SOCKET": b"/x", b"HOME": b"/root"})
-    assert environment == {b"PATH": b"/go/bin", b"HOME": b"/tmp", b"LANG": b"C.UTF-8"}
+    environment = tool_environment({b"PATH": b"/go/bin", b"AIRLOCK_SOCKET": b"/x", b"HOME": b"/root"}, "/workspace")
+    assert environment == {b"PATH": b"/go/bin", b"HOME": b"/workspace", b"LANG": b"C.UTF-8"}
 
 
 def test_the_server_loads_neither_tls_nor_the_python_protobuf_runtime() -> None:

@@ -15,6 +15,7 @@ from sandbox.daemon import disk_watch
 from sandbox.daemon.disk_use import DiskUse
 from sandbox.daemon.disk_watch import DiskWatch
 from sandbox.daemon.failures import Fault
+from sandbox.daemon.kernel_use import TERMINALS_LIMIT, KernelUse
 from sandbox.daemon.settings import Settings
 from sandbox.daemon.spawner import Spawner
 from sandbox.v1 import channel_pb2 as wire
@@ -27,17 +28,21 @@ class PlayedSpawner:
 
     def __init__(self) -> None:
         self.lives = False
+        self.host = False
         self.done: list[str] = []
         # What comes of holding everything: it cannot be done, or some went on while it was counted.
         self.holds = True
         self.gone_on = 0
+        # How many orders to kill everything fail before one is obeyed.
+        self.failures = 0
         # What goes with those that are killed.
         self.leaves: Callable[[], None] = lambda: None
 
     def live(self) -> bool:
         return self.lives
 
-    def mark_for_disk(self, call: int | None = None) -> None:
+    def mark_for_disk(self, call: int | None = None, *, host: bool = False) -> None:
+        self.host = host
         self.done.append("marked" if call is None else f"marked {call}")
 
     async def hold_everything(self) -> int:
@@ -50,7 +55,14 @@ class PlayedSpawner:
         self.done.append("released")
         return self.gone_on
 
+    def mark_for_kernel(self) -> None:
+        self.done.append("marked for kernel")
+
     async def kill_everything(self) -> int:
+        if self.failures:
+            self.failures -= 1
+            self.done.append("not killed")
+            raise OSError(errno.ENOMEM, "no memory")
         self.done.append("killed")
         self.lives = False
         self.leaves()
@@ -64,14 +76,22 @@ class PlayedSpawner:
 class Watched:
     """A watch of a directory, on a disk of which `free` is free."""
 
-    def __init__(self, top: Path, *, size_bytes: int = 8 * MIB, files: int = 100, reserve_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        top: Path,
+        *,
+        size_bytes: int = 8 * MIB,
+        files: int = 100,
+        reserve_bytes: int = 0,
+        kernel: KernelUse | None = None,
+    ) -> None:
         self.top = top
         self.free = [1000 * MIB, 1_000_000]
         self.spawner = PlayedSpawner()
         settings = Settings(
             "/s", str(top), 1, 1, 2, workspace_bytes=size_bytes, workspace_files=files, disk_reserve_bytes=reserve_bytes
         )
-        self.watch = DiskWatch(cast(Spawner, self.spawner), settings)
+        self.watch = DiskWatch(cast(Spawner, self.spawner), settings, kernel)
         self.watch._disk = lambda: (self.free[0], self.free[1])  # type: ignore[method-assign]
         self.later_s = 0.0
         self.watch._ledger._clock = lambda: time.monotonic() + self.later_s
@@ -147,6 +167,7 @@ async def test_past_the_limit_everything_is_held_counted_and_killed(watched: Wat
     watched.write("large", 20 * MIB)
     await watched.until(lambda: "released" in watched.spawner.done)
     assert watched.spawner.done == ["held", "marked", "killed", "released"]
+    assert not watched.spawner.host
     assert watched.watch.used[0] >= 20 * MIB
     assert await watched.watch.refuse_start() == ""
     watched.write("little", 100)
@@ -263,6 +284,7 @@ async def test_while_the_disk_is_short_for_all_who_grows_is_ended_and_nobody_els
     assert "killed" not in watched.spawner.done
     watched.write("large", 30 * MIB)
     await watched.until(lambda: "killed" in watched.spawner.done)
+    assert watched.spawner.host, "the workspace is within its own limit"
 
 
 async def test_who_was_ended_while_the_disk_is_short_may_not_have_again_what_it_lost(tmp_path: Path) -> None:
@@ -518,4 +540,107 @@ async def test_a_look_that_fails_is_not_the_last_one(tmp_path: Path, monkeypatch
     watched.write("large", 30 * MIB)
     await watched.until(lambda: "killed" in watched.spawner.done)
     assert looked > 1
+    await watched.end()
+
+
+class Terminals:
+    """A directory of terminals, and a watch of kernel objects that counts those."""
+
+    def __init__(self, place: Path) -> None:
+        place.mkdir()
+        self._place = place
+        self.kernel = KernelUse(0, proc=str(place / "no"), terminals=str(place))
+
+    def pass_limit(self) -> None:
+        for number in range(TERMINALS_LIMIT + 1):
+            (self._place / str(number)).touch()
+
+    def close(self) -> None:
+        for file in self._place.iterdir():
+            file.unlink()
+
+
+@pytest.fixture
+def terminals(tmp_path_factory: pytest.TempPathFactory) -> Terminals:
+    return Terminals(tmp_path_factory.mktemp("dev") / "pts")
+
+
+async def test_kernel_objects_past_their_limit_end_everything_while_the_workspace_is_counted_at_ease(
+    tmp_path: Path, terminals: Terminals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(tmp_path, kernel=terminals.kernel)
+    watched.spawner.leaves = terminals.close
+    may_end = _slow_count(monkeypatch)
+    watched.begin()
+    await watched.until(watched.watch.counting.locked)
+    assert watched.spawner.done == []
+    terminals.pass_limit()
+    await watched.until(lambda: "killed" in watched.spawner.done)
+    assert not watched.watch._ledger.counted, "the count goes on"
+    assert watched.spawner.done == ["marked for kernel", "killed"]
+    may_end.set()
+    await watched.end()
+
+
+async def test_after_a_kill_for_kernel_objects_fails_both_limits_are_still_watched(
+    tmp_path: Path, terminals: Terminals
+) -> None:
+    watched = Watched(tmp_path, kernel=terminals.kernel)
+    watched.begin()
+    await watched.until(lambda: watched.watch._ledger.counted)
+    watched.spawner.failures = 1
+
+    def start_another() -> None:
+        terminals.close()
+        watched.spawner.lives = True
+
+    watched.spawner.leaves = start_another
+    terminals.pass_limit()
+    await watched.until(lambda: "killed" in watched.spawner.done)
+    assert watched.spawner.done == ["marked for kernel", "not killed", "marked for kernel", "killed"]
+    watched.spawner.leaves = lambda: None
+    watched.spawner.done.clear()
+    watched.write("large", 30 * MIB)
+    await watched.until(lambda: "killed" in watched.spawner.done)
+    assert "marked for kernel" not in watched.spawner.done
+    await watched.end()
+
+
+async def test_after_a_kill_for_the_disk_fails_the_next_look_kills(watched: Watched) -> None:
+    watched.begin()
+    await watched.until(lambda: watched.watch._ledger.counted)
+    watched.spawner.failures = 1
+    watched.write("large", 30 * MIB)
+    await watched.until(lambda: "killed" in watched.spawner.done)
+    assert watched.spawner.done.count("not killed") == 1
+    await watched.end()
+
+
+async def test_kernel_objects_are_watched_for_each_program_and_not_after_the_last(
+    tmp_path: Path, terminals: Terminals
+) -> None:
+    watched = Watched(tmp_path, kernel=terminals.kernel)
+    tasks = asyncio.all_tasks()
+    watched.spawner.leaves = terminals.close
+    for _ in range(2):
+        watched.spawner.done.clear()
+        watched.begin()
+        terminals.pass_limit()
+        await watched.until(lambda: "killed" in watched.spawner.done)
+        await watched.end()
+        await watched.until(lambda: asyncio.all_tasks() == tasks)
+
+
+async def test_processes_that_cannot_be_listed_are_taken_to_live(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: dict[int, int]) -> Iterator[None]:
+        raise OSError(errno.ENOMEM, "no memory")
+
+    monkeypatch.setattr(disk_watch, "count_living", fails)
+    watched.watch.begin()
+    await watched.until(lambda: watched.watch._ledger.counted)
+    watched.write("large", 30 * MIB)
+    await watched.until(lambda: "killed" in watched.spawner.done)
+    monkeypatch.setattr(disk_watch, "count_living", lambda _: iter(()))
     await watched.end()

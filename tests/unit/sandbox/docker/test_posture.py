@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -87,6 +88,9 @@ def posture(**changes: Any) -> pb.Posture:
         "capabilities_bounding": 0xE1,
         "no_new_privileges": True,
         "socket_closed_to_tools": True,
+        "tool_socket_families": [1, 2, 10],
+        "socket_programs_refused": True,
+        "seccomp_filters_refused": True,
         "seccomp_mode": 2,
         "root_read_only": True,
         "memory_limit_bytes": 1000,
@@ -107,6 +111,11 @@ def test_a_sandbox_as_strong_as_its_spec_has_no_weakness() -> None:
     assert weaknesses(posture(), spec()) == []
 
 
+def test_seccomp_filters_that_the_policy_allows_are_no_weakness() -> None:
+    asked = dataclasses.replace(spec(), limits=dataclasses.replace(LIMITS, seccomp_filters=True))
+    assert weaknesses(posture(seccomp_filters_refused=False), asked) == []
+
+
 def test_limits_tighter_than_asked_are_no_weakness() -> None:
     tighter = posture(memory_limit_bytes=1, memory_swap_limit_bytes=1, pids_limit=1, cpu_limit_millis=1)
     assert weaknesses(tighter, spec()) == []
@@ -122,6 +131,9 @@ def test_limits_tighter_than_asked_are_no_weakness() -> None:
         ({"capabilities_bounding": 0xE1 | 1 << 21}, "0x200000"),
         ({"no_new_privileges": False}, "no_new_privileges"),
         ({"socket_closed_to_tools": False}, "reach the daemon's socket"),
+        ({"tool_socket_families": [1, 2, 10, 16, 40]}, "AF_INET6: 16, 40."),
+        ({"socket_programs_refused": False}, "BPF programs on sockets"),
+        ({"seccomp_filters_refused": False}, "its policy does not allow"),
         ({"root_read_only": False}, "root file system"),
         ({"network_interfaces": ["eth0"]}, "eth0"),
         ({"seccomp_mode": 0}, "seccomp"),

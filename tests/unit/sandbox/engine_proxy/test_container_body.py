@@ -8,8 +8,15 @@ from typing import Any
 
 import pytest
 
-from sandbox.docker.container_config import Runtime, carrier_config, container_config, filler_config
+from sandbox.docker.container_config import (
+    Runtime,
+    carrier_config,
+    container_config,
+    deep_emptier_config,
+    filler_config,
+)
 from sandbox.engine_proxy.container_body import Refused, check_container, check_files, check_volume
+from sandbox.owner import owner_of
 from sandbox.sandbox import SandboxSpec
 
 RUNTIME_VOLUME = "airlock-runtime-0123456789ab"
@@ -36,6 +43,10 @@ def test_what_a_gateway_makes_passes(tmp_path: Path, runtime: str, quota: bool) 
     check_container(body(tmp_path, runtime, quota=quota), tmp_path)
     check_container(filler_config("airlock-runtime", RUNTIME_VOLUME, "i"), tmp_path)
     check_container(carrier_config("airlock-sandbox", SPEC, "i", quota=quota), tmp_path)
+    emptier = deep_emptier_config(
+        ["python3", "-m", "d"], "airlock-runtime", "airlock-i-workspace-t", "i", owner_of(SPEC)
+    )
+    check_container(emptier, tmp_path)
     check_volume({"Name": "airlock-i-quota-probe", "Driver": "local", "DriverOpts": {"size": "1m"}})
 
 

@@ -1,4 +1,4 @@
-"""The options that every subcommand which talks to a gateway has in common: `airlock --tls-ca ca.pem tool ...`."""
+"""The options before the subcommand: `airlock --version`, and TLS, `airlock --tls-ca ca.pem tool ...`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,20 @@ from typing import Annotated
 import typer
 
 
-def set_tls(
+def _version(value: bool) -> None:
+    if value:
+        from gateway.cli.terminal import out
+        from gateway.version import airlock_version
+
+        out.print(f"airlock {airlock_version()}")
+        raise typer.Exit
+
+
+def set_up(
     *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
     tls: Annotated[bool, typer.Option("--tls", envvar="AIRLOCK_TLS", help="Talk TLS to the gateway.")] = False,
     ca: Annotated[
         Path | None, typer.Option("--tls-ca", envvar="AIRLOCK_TLS_CA", help="Who signed the gateway's certificate.")
@@ -25,6 +37,7 @@ def set_tls(
     ] = "",
 ) -> None:
     """Airlock: a sandboxed, multi-tenant tool-execution gateway."""
+    del version  # its callback has done it
     if not (tls or ca or certificate or key or server_name):
         return
     from gateway.client.tls import AMBIENT, Tls

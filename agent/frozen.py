@@ -1,0 +1,139 @@
+"""What may enter a state: values that nobody can change in place, and that come back the same from any store.
+
+`freeze` is the one gate for JSON, `storable_text` for what is said. What `freeze` returns is a dict or a list to
+everybody who reads, json and pydantic included; to change one, make a copy: {**value, "key": 1}, [*value, 1].
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, NoReturn
+
+from pydantic import AfterValidator, JsonValue
+
+DEPTH_LIMIT = 96
+"""Deeper values cannot be relied on to be dumped and loaded again."""
+
+
+def storable_text(text: str) -> str:
+    """Return the text with U+FFFD for each half of a surrogate pair, which no store and no endpoint takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _refuse(self: object, *_: object, **__: object) -> NoReturn:
+    kind = "dict" if isinstance(self, dict) else "list"
+    raise TypeError(f"this {kind} belongs to an immutable state: make a copy, and give it to a with_... method")
+
+
+class NotStorable(ValueError):
+    """A value that does not come back the same from a store."""
+
+
+class FrozenDict(dict[str, Any]):
+    """A dict that cannot be changed, of values that cannot; freeze() and frozen_arguments() make them."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+
+    def __copy__(self) -> FrozenDict:
+        return self
+
+    def __deepcopy__(self, memo: object) -> FrozenDict:
+        return self
+
+    def __reduce__(self) -> Any:
+        return FrozenDict, (dict(self),)
+
+
+class FrozenList(list[Any]):
+    """A list that cannot be changed, of values that cannot."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = clear = extend = insert = pop = remove = reverse = sort = _refuse
+
+    def __copy__(self) -> FrozenList:
+        return self
+
+    def __deepcopy__(self, memo: object) -> FrozenList:
+        return self
+
+    def __reduce__(self) -> Any:
+        return FrozenList, (list(self),)
+
+
+def freeze(value: Any) -> Any:
+    """Return a JSON value, frozen; tuples become lists, as they would in JSON.
+
+    Raises NotStorable for what does not come back the same from a store: keys that are no str, numbers that are not
+    finite, half of a surrogate pair, values that are nested too deep, and what is no JSON at all.
+    """
+    return _frozen(value, 0, strict=True)
+
+
+def with_entry(values: dict[str, Any], key: str, value: Any) -> FrozenDict:
+    """Return frozen values with one entry set. Raises as freeze does, for the new entry; the others are not walked."""
+    try:
+        return FrozenDict({**values, _key(key): _frozen(value, 1, strict=True)})
+    except ValueError as error:
+        raise NotStorable(f"what was given for {key!r} is not JSON: {error}") from error
+
+
+def frozen_arguments(arguments: Any) -> Any:
+    """Return the arguments of a tool call, frozen and else as they are: agent.intake says what is wrong with them."""
+    return _frozen(arguments, 0, strict=False)
+
+
+def _frozen(value: Any, depth: int, *, strict: bool) -> Any:
+    # Loops, not comprehensions: arguments that are nested deep must not take two frames a level.
+    if isinstance(value, dict):
+        if type(value) is FrozenDict and not strict:
+            return value
+        _check_depth(depth, strict=strict)
+        entries = {}
+        for key, inner in value.items():
+            entries[_key(key) if strict else key] = _frozen(inner, depth + 1, strict=strict)
+        return FrozenDict(entries)
+    if isinstance(value, list | tuple):
+        if type(value) is FrozenList and not strict:
+            return value
+        _check_depth(depth, strict=strict)
+        items = []
+        for inner in value:
+            items.append(_frozen(inner, depth + 1, strict=strict))  # noqa: PERF401
+        return FrozenList(items)
+    if strict:
+        _check_scalar(value)
+    return value
+
+
+def _check_depth(depth: int, *, strict: bool) -> None:
+    if strict and depth >= DEPTH_LIMIT:
+        raise NotStorable(f"values are nested more than {DEPTH_LIMIT} deep: make them flatter")
+
+
+def _key(key: object) -> str:
+    if not isinstance(key, str):
+        raise NotStorable(f"the key {key!r} is no str, and would come back from a store as one")
+    _check_scalar(key)
+    return key
+
+
+def _check_scalar(value: object) -> None:
+    if isinstance(value, str):
+        if storable_text(value) is not value:
+            raise NotStorable("a text holds half of a surrogate pair, which no store takes")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise NotStorable(f"{value} is no JSON number")
+    elif not (value is None or isinstance(value, bool | int)):
+        raise NotStorable(f"{type(value).__name__} is no JSON: str, int, float, bool, None, list and dict are")
+
+
+Text = Annotated[str, AfterValidator(storable_text)]
+Json = Annotated[dict[str, JsonValue], AfterValidator(freeze)]
+Arguments = Annotated[dict[str, JsonValue], AfterValidator(frozen_arguments)]

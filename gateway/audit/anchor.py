@@ -1,0 +1,106 @@
+"""An anchor: where a chain of the audit ended at a time, signed, and kept outside the database.
+
+Whoever owns the database can cut a chain off or write a whole new one, with its head. Neither goes through the digests
+of anchors that were written before, and none can be made without the key.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
+
+from gateway.errors import Misconfigured
+
+_PURPOSE = b"airlock audit anchor\n"
+_SIGNATURE = "signature"
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """A chain's head: its tenant ("" are the operators), its last record, and how many records there were."""
+
+    tenant: str
+    at_us: int
+    sequence: int
+    digest: str
+    records: int
+
+    def _signed_bytes(self) -> bytes:
+        return _PURPOSE + json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
+
+    def line(self, key: Ed25519PrivateKey) -> str:
+        """Return the anchor as a line of JSON, signed, without the line's end."""
+        signature = base64.b64encode(key.sign(self._signed_bytes())).decode()
+        return json.dumps({**asdict(self), _SIGNATURE: signature})
+
+    @classmethod
+    def of_line(cls, line: str, key: Ed25519PublicKey) -> Anchor:
+        """Return the anchor of a line; ValueError where it is none, or was not signed with the key."""
+        fields: Any = json.loads(line)
+        if not isinstance(fields, dict):
+            raise ValueError("not a JSON object")  # noqa: TRY004 - a bad line is one kind of error
+        signature = fields.pop(_SIGNATURE, None)
+        types = {name: type(value) for name, value in fields.items()}
+        if types != {"tenant": str, "at_us": int, "sequence": int, "digest": str, "records": int}:
+            raise ValueError("not an anchor: its fields are others")
+        anchor = cls(**fields)
+        try:
+            key.verify(base64.b64decode(str(signature), validate=True), anchor._signed_bytes())
+        except (InvalidSignature, binascii.Error) as error:
+            raise ValueError("its signature is not of this key") from error
+        return anchor
+
+
+def known_by(lines: Iterable[str], key: Ed25519PublicKey, tenant: str) -> Mapping[int, str]:
+    """Return the digests that a file's anchors have of a tenant's records, by sequence number.
+
+    ValueError names the first line that is no anchor of this key, or contradicts one before it.
+    """
+    known: dict[int, str] = {}
+    for number, line in enumerate(lines, 1):
+        try:
+            anchor = Anchor.of_line(line, key)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"line {number}: {error}") from error
+        if anchor.tenant != tenant:
+            continue
+        if known.setdefault(anchor.sequence, anchor.digest) != anchor.digest:
+            raise ValueError(
+                f"line {number}: record {anchor.sequence} had another digest in an earlier anchor: "
+                "the chain was replaced between the two, or the tenant was deleted with its audit and made again"
+            )
+    return known
+
+
+def private_key(path: Path) -> Ed25519PrivateKey:
+    """Read the key that anchors are signed with; Misconfigured says what is wrong with the file."""
+    key = _key(path, lambda data: load_pem_private_key(data, password=None), "a private")
+    if not isinstance(key, Ed25519PrivateKey):
+        raise Misconfigured(f"{path}: not an Ed25519 key; make one: openssl genpkey -algorithm ed25519 -out {path}")
+    return key
+
+
+def public_key(path: Path) -> Ed25519PublicKey:
+    """Read the key that anchors are verified with; Misconfigured says what is wrong with the file."""
+    key = _key(path, load_pem_public_key, "a public")
+    if not isinstance(key, Ed25519PublicKey):
+        raise Misconfigured(f"{path}: not an Ed25519 key; it is the public half of audit.anchor.key_file")
+    return key
+
+
+def _key(path: Path, load: Any, kind: str) -> Any:
+    try:
+        return load(path.read_bytes())
+    except OSError as error:
+        raise Misconfigured(f"{path}: {error.strerror}") from error
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise Misconfigured(f"{path}: not {kind} key as PEM without a password") from error

@@ -1,0 +1,72 @@
+"""What `airlock doctor --config` says of the directories that only the gateways of one engine and database share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway.cli.finding import Finding
+
+if TYPE_CHECKING:
+    from gateway.config import Config
+    from gateway.storage.database import Database
+    from gateway.storage.database_identity import DatabaseIdentity
+    from sandbox.docker.docker_requests import DockerRequests
+
+
+async def directory_findings(config: Config, engine: str, requests: DockerRequests) -> AsyncIterator[Finding]:
+    """Yield what a start would refuse, and change nothing; `engine` is its id. The database is migrated.
+
+    Raises SandboxError, Misconfigured, Unavailable.
+    """
+    from gateway.serving.instance import known_instance
+    from gateway.storage.connecting import connect
+    from gateway.storage.database import Database
+    from gateway.storage.database_identity import identity_of
+
+    database = Database(connect(config.resolved_database_url()))
+    try:
+        instance = await known_instance(database)
+        if instance is None:
+            return  # nothing was ever served
+        identity = await identity_of(database)
+        yield await _channels(config, engine, instance, requests, database)
+        for what, directory in (
+            ("channels", config.resolved_channel_dir()),
+            ("snapshots", config.resolved_snapshots_dir()),
+        ):
+            copied = _copied(what, directory, instance, identity)
+            if copied is not None:
+                yield copied
+    finally:
+        await database.close()
+
+
+async def _channels(
+    config: Config, engine: str, instance: str, requests: DockerRequests, database: Database
+) -> Finding:
+    from gateway.errors import Misconfigured
+    from gateway.sandboxes.channel_claim import channel_use, check_channels
+    from gateway.storage.channel_store import ChannelStore
+
+    what, directory = "channel directory", config.resolved_channel_dir()
+    try:
+        use = await channel_use(requests, engine, instance, directory)
+        check_channels(use, await ChannelStore(database).records())
+    except Misconfigured as error:
+        return Finding(what, "failed", f"{directory} is not the one that this engine uses", str(error))
+    return Finding(what, "ok", f"{directory}, of engine {engine}")
+
+
+def _copied(what: str, directory: Path, instance: str, identity: DatabaseIdentity) -> Finding | None:
+    from gateway.errors import Misconfigured
+    from gateway.serving.database_lock import refuse_copy
+
+    try:
+        refuse_copy(directory, instance, identity)
+    except Misconfigured as error:
+        return Finding(f"database of {what}", "failed", f"another database uses {directory}", str(error))
+    except OSError as error:
+        return Finding(f"database of {what}", "warning", f"{directory}: {error.strerror}", "make it readable")
+    return None

@@ -1,0 +1,170 @@
+"""`airlock exec`: run a command in a thread's sandbox, as if it ran here: its output, its input, its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from gateway.cli.process_start import variable
+from gateway.cli.safe_console import SafeBytes
+from gateway.cli.terminal import (
+    DEFAULT_ADDRESS,
+    EXIT_DENIED,
+    EXIT_INTERRUPTED,
+    EXIT_NOT_RUN,
+    EXIT_TIMED_OUT,
+    Address,
+    Json,
+    Key,
+    err,
+    error_details,
+    fail,
+    print_json,
+    run_client,
+)
+
+if TYPE_CHECKING:
+    from gateway.client import ProgramResult
+    from gateway.errors import PermissionDenied
+
+_SIGNALLED = 128
+_CHUNK_BYTES = 64 * 1024
+
+
+class ExecCommand(TyperCommand):
+    """A command whose exit codes 1 to 124 are those of what it runs: wrong usage is another one."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the command line."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            # typer's errors of usage have one, whichever click it was built on; --help ends with typer.Exit.
+            if hasattr(error, "exit_code") and not isinstance(error, typer.Exit):
+                error.exit_code = EXIT_NOT_RUN
+            raise
+
+
+def exec_(
+    argv: Annotated[
+        list[str],
+        typer.Argument(metavar="-- CMD [ARGS]...", help="The command and its arguments; no shell interprets them."),
+    ],
+    *,
+    thread: Annotated[str, typer.Option(help="Thread in whose sandbox it runs.")] = "default",
+    stdin: Annotated[bool, typer.Option("--stdin", "-i", help="Pass standard input on.")] = False,
+    cwd: Annotated[str, typer.Option(help="Where it runs; /workspace unless given.")] = "",
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="An environment variable; can be given several times."),
+    ] = None,
+    timeout_s: Annotated[
+        float | None, typer.Option("--timeout-s", help="End it after so many seconds; else the policy's longest.")
+    ] = None,
+    address: Address = DEFAULT_ADDRESS,
+    key: Key = "",
+    as_json: Json = False,
+) -> None:
+    """Run a command in a sandbox and exit with its exit code, or 128 and the number of the signal that ended it.
+
+    Exits 124 if the command timed out, 126 if policy denies it, and 125 if it did not run or did not end by itself.
+    """
+    from gateway.errors import PermissionDenied
+
+    try:
+        variables = dict(variable(one, as_json=as_json) for one in env or ())
+        work = _run(argv, thread, cwd, variables, timeout_s, address, key, stdin=stdin, as_json=as_json)
+        result = run_client(work, as_json=as_json)
+    except typer.Exit as ended:
+        raise typer.Exit(EXIT_INTERRUPTED if ended.exit_code == EXIT_INTERRUPTED else EXIT_NOT_RUN) from None
+    if isinstance(result, PermissionDenied):
+        fail(str(result), EXIT_DENIED, as_json=as_json, details=error_details(result))
+    if as_json:
+        print_json(_as_json(result))
+    elif result.outcome != "exited":
+        err.print(f"{result.outcome}: {result.message}" if result.message else result.outcome, style="red")
+    raise typer.Exit(_exit_code(result))
+
+
+async def _run(
+    argv: list[str],
+    thread: str,
+    cwd: str,
+    env: dict[str, str],
+    timeout_s: float | None,
+    address: str,
+    key: str,
+    *,
+    stdin: bool,
+    as_json: bool,
+) -> ProgramResult | PermissionDenied:
+    """Run it, and return how it ended, or that policy denies it."""
+    from gateway.client import Client
+    from gateway.errors import PermissionDenied, ScopeMissing
+
+    shown = {"stdout": SafeBytes(), "stderr": SafeBytes(stderr=True)}
+
+    def show(stream: str, data: bytes) -> None:
+        shown[stream].write(data)
+        shown[stream].flush()
+
+    try:
+        async with Client(address, key) as airlock:
+            return await airlock.run_program(
+                argv,
+                thread=thread,
+                stdin=_standard_input() if stdin else None,
+                cwd=cwd,
+                env=env,
+                timeout_s=timeout_s,
+                on_output=None if as_json else show,
+            )
+    except ScopeMissing:
+        raise
+    except PermissionDenied as error:
+        return error
+    finally:
+        for stream in shown.values():
+            stream.end()
+
+
+async def _standard_input() -> AsyncIterator[bytes]:
+    """Yield standard input as it comes; a thread that nothing waits for reads it, as a program may end before it."""
+    loop, pieces = asyncio.get_running_loop(), asyncio.Queue[bytes](1)
+
+    def read() -> None:
+        while True:
+            data = os.read(sys.stdin.fileno(), _CHUNK_BYTES)
+            try:
+                asyncio.run_coroutine_threadsafe(pieces.put(data), loop).result()
+            except RuntimeError:  # the loop is closed
+                return
+            if not data:
+                return
+
+    threading.Thread(target=read, daemon=True).start()
+    while data := await pieces.get():
+        yield data
+
+
+def _exit_code(result: ProgramResult) -> int:
+    if result.exit_code is not None:
+        return result.exit_code
+    if result.outcome == "timed_out":
+        return EXIT_TIMED_OUT
+    if result.signal is not None:
+        return _SIGNALLED + result.signal
+    return EXIT_NOT_RUN
+
+
+def _as_json(result: ProgramResult) -> dict[str, Any]:
+    fields = {name: value for name, value in asdict(result).items() if not isinstance(value, bytes)}
+    return fields | {"stdout": result.stdout, "stderr": result.stderr}

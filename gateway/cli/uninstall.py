@@ -1,0 +1,232 @@
+"""`airlock uninstall`: remove what one gateway made, and nothing of any other gateway on the same engine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gateway.cli.slow_work import SlowWork
+from gateway.cli.terminal import EXIT_BAD_NEWS, EXIT_USAGE, Json, fail, out, print_json
+
+if TYPE_CHECKING:
+    from gateway.config import Config
+    from sandbox.docker.docker_requests import DockerRequests
+
+
+@dataclass
+class Found:
+    """What there is of a gateway. `state` is None where there is no state directory, or it must not be removed."""
+
+    instance: str
+    containers: list[str] = field(default_factory=list)
+    volumes: list[str] = field(default_factory=list)
+    state: Path | None = None
+    kept: list[str] = field(default_factory=list)
+
+    @property
+    def in_docker(self) -> int:
+        """How many things the engine has."""
+        return len(self.containers) + len(self.volumes)
+
+
+def uninstall(
+    *,
+    config: Annotated[Path, typer.Option(help="The gateway's configuration file.")] = Path("airlock.yaml"),
+    keep_state: Annotated[
+        bool, typer.Option("--keep-state", help="Keep the state directory: runs, keys, audit, snapshots.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the containers, volumes and state directory of a gateway, ask, and remove them.
+
+    The gateway must be stopped. The volumes hold the files of all threads; they are removed also with --keep-state.
+    Its configuration, policies, a PostgreSQL database and shared images stay.
+    """
+    if as_json and not yes:
+        fail("--json cannot ask: add --yes", EXIT_USAGE, as_json=True)
+    from gateway.config import Config
+    from gateway.errors import AirlockError
+    from sandbox.errors import SandboxError
+
+    try:
+        loaded = Config.load(config)
+        with _stopped(loaded):
+            asyncio.run(_uninstall(loaded, config, keep_state=keep_state, yes=yes, as_json=as_json))
+    except (AirlockError, SandboxError) as error:
+        fail(str(error), EXIT_USAGE, as_json=as_json)
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror}", EXIT_BAD_NEWS, as_json=as_json)
+
+
+async def _uninstall(config: Config, path: Path, *, keep_state: bool, yes: bool, as_json: bool) -> None:
+    from gateway.errors import Misconfigured
+
+    found = Found(_instance(config))
+    async with _engine(config) as engine:
+        if found.instance and engine is not None:
+            await _look(engine, found)
+        _look_at_state(config, path, found, keep=keep_state)
+        if not as_json:
+            _print(found)
+        remove_docker = found.in_docker > 0 and (
+            yes or typer.confirm("Remove these from Docker? The volumes hold the files of all threads.", err=True)
+        )
+        # Without the state directory nobody knows whose containers and volumes they are: those go first.
+        remove_state = found.state is not None and (remove_docker or not found.in_docker)
+        if remove_state and not yes:
+            remove_state = typer.confirm(f"Remove {found.state} with its runs, keys, audit and snapshots?", err=True)
+        left = []
+        if remove_docker and engine is not None:
+            with SlowWork("removing"):
+                left = await _remove(engine, found, config.sandbox.runtime_image)
+    if left:
+        raise Misconfigured(f"not all could be removed, so the state directory stays; try again. {'; '.join(left)}")
+    if remove_state and found.state is not None:
+        shutil.rmtree(found.state)
+    if as_json:
+        print_json(
+            {
+                "instance": found.instance,
+                "containers": found.containers,
+                "volumes": found.volumes,
+                "state_dir": str(found.state) if found.state is not None else None,
+                "kept": found.kept,
+            }
+        )
+    else:
+        removed = (found.in_docker if remove_docker else 0) + remove_state
+        out.print(f"removed {removed} of {found.in_docker + (found.state is not None)}")
+
+
+@contextlib.contextmanager
+def _stopped(config: Config) -> Iterator[None]:
+    """Hold the state directory as a gateway does; Misconfigured while one runs on it or on its database."""
+    from gateway.errors import Misconfigured
+    from gateway.serving.database_lock import refuse_in_use
+    from gateway.serving.state_lock import locked_state
+
+    state = config.path(config.state_dir)
+    if not state.exists():
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked_state(state))
+        except Misconfigured as error:
+            raise Misconfigured(f"the gateway is running; stop it first. {error}") from error
+        if instance := _instance(config):
+            refuse_in_use(config.resolved_channel_dir(), instance)
+        yield
+
+
+def _instance(config: Config) -> str:
+    """Return the id on the gateway's containers and volumes; "" where the state directory has none."""
+    path = config.path(config.state_dir) / "instance"
+    return path.read_text(encoding="ascii").strip() if path.exists() else ""
+
+
+@contextlib.asynccontextmanager
+async def _engine(config: Config) -> AsyncIterator[DockerRequests | None]:
+    from sandbox.docker.docker_requests import DockerRequests
+
+    if config.sandbox.engine == "memory":
+        yield None
+        return
+    requests = DockerRequests(config.sandbox.engine_url, "sandbox.engine_url of the configuration")
+    try:
+        yield requests
+    finally:
+        requests.close()
+
+
+async def _look(engine: DockerRequests, found: Found) -> None:
+    from sandbox.docker.container_config import INSTANCE_LABEL
+    from sandbox.docker.docker_requests import list_containers, list_volumes
+
+    labels = {INSTANCE_LABEL: found.instance}
+    containers = await engine.ask(list_containers, labels)
+    found.containers = sorted(container["Names"][0].lstrip("/") for container in containers)
+    found.volumes = sorted(await engine.ask(list_volumes, labels))
+
+
+def _look_at_state(config: Config, path: Path, found: Found, *, keep: bool) -> None:
+    from gateway.storage.connecting import file_of, shown
+
+    state = config.path(config.state_dir).resolve()
+    if state.exists() and not keep:
+        inside = [one for one in _operators_own(config, path) if one.resolve().is_relative_to(state)]
+        if inside:
+            found.kept.append(f"{state}: {', '.join(str(one) for one in inside)} would go with it")
+        else:
+            found.state = state
+    elif state.exists():
+        found.kept.append(str(state))
+    url = config.resolved_database_url()
+    database = file_of(url)
+    if database is None:
+        found.kept.append(f"database {shown(url)}")
+    for outside in (database, config.resolved_snapshots_dir(), config.resolved_channel_dir()):
+        if outside is not None and outside.exists() and not outside.resolve().is_relative_to(state):
+            found.kept.append(str(outside))
+    found.kept.append(f"{path} and its policies")
+
+
+def _operators_own(config: Config, path: Path) -> Iterator[Path]:
+    """Yield what an operator wrote, or keeps as evidence: uninstalling removes none of it."""
+    yield path
+    named = [config.operator_policy, *(tenant.policy for tenant in config.tenants.values())]
+    if config.tls is not None:
+        named += [config.tls.certificate, config.tls.key]
+    if config.audit.anchor is not None:
+        named += [config.audit.anchor.file, config.audit.anchor.key_file]
+    yield from (config.path(one) for one in named if isinstance(one, Path))
+
+
+async def _remove(engine: DockerRequests, found: Found, runtime_image: str) -> list[str]:
+    """Remove what was found in Docker; return what is left, and why."""
+    from sandbox.docker.docker_requests import remove_container
+    from sandbox.docker.volume_emptying import empty_deep_volume
+    from sandbox.errors import SandboxError
+
+    left = []
+    for name in found.containers:
+        try:
+            await engine.ask(remove_container, name)
+        except SandboxError as error:
+            left.append(f"container {name}: {error}")
+    for name in found.volumes:
+        empty = partial(
+            empty_deep_volume, engine, name, image=runtime_image, instance=found.instance, owner=("uninstall", name)
+        )
+        try:
+            try:
+                await engine.remove_volume(name, tenant="")
+            except SandboxError:  # a tree too deep for the engine
+                await engine.remove_volume(name, tenant="", before=empty)
+        except SandboxError as error:
+            left.append(f"volume {name}: {error}")
+    return left
+
+
+def _print(found: Found) -> None:
+    if not found.instance:
+        out.print(
+            "the state directory names no gateway: it never started, or the directory is lost. "
+            "Nothing in Docker was looked for"
+        )
+    for kind in ("containers", "volumes"):
+        for name in getattr(found, kind):
+            out.print(f"{kind[:-1]} {name}")
+    if found.state is not None:
+        out.print(f"state directory {found.state}")
+    for kept in found.kept:
+        out.print(f"stays: {kept}", style="dim")

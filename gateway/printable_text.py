@@ -1,0 +1,24 @@
+"""Text from outside, made safe for a terminal: no cursor moves, no hidden characters, no reversed direction."""
+
+from __future__ import annotations
+
+import unicodedata
+
+# A control character is shown as its picture: ESC as ␛.
+_PICTURES = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\t\n"} | {0x7F: "\u2421"}
+_BLANK = str.maketrans("\t\n", "  ")
+_UNPRINTABLE = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
+
+
+def printable(text: object) -> str:
+    """Return text that moves no cursor, hides nothing and can always be encoded; tabs and newlines stay."""
+    plain = str(text)
+    if plain.translate(_BLANK).isprintable():
+        return plain
+    pictured = plain.replace("\r\n", "\n").translate(_PICTURES)
+    return "".join("\ufffd" if is_unprintable(character) else character for character in pictured)
+
+
+def is_unprintable(character: str) -> bool:
+    """Return whether a terminal might act on a character instead of showing it; tabs and newlines are fine."""
+    return character not in "\t\n" and unicodedata.category(character) in _UNPRINTABLE

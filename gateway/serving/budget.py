@@ -1,0 +1,68 @@
+"""What is bounded by tenant and in all: bytes of messages in memory, uploads under way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+
+
+class Budget:
+    """So much of one tenant and of all. A tenant that has nothing always gets something in."""
+
+    def __init__(self, of_tenant: int, in_all: int) -> None:
+        self._of_tenant = of_tenant
+        self._in_all = in_all
+        self._held: Counter[str] = Counter()
+        self.in_all = 0
+        self._waiting: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
+
+    def configure(self, of_tenant: int, in_all: int) -> None:
+        """Use other bounds from now on."""
+        self._of_tenant, self._in_all = of_tenant, in_all
+
+    def fits(self, tenant: str, size: int) -> bool:
+        """Return whether a tenant may have so much more."""
+        held = self._held.get(tenant, 0)
+        if not held:
+            return True
+        return held + size <= self._of_tenant and self.in_all + size <= self._in_all
+
+    def add(self, tenant: str, size: int) -> None:
+        """Count something, whatever the bounds say; a negative number gives it back."""
+        self.in_all += size
+        self._held[tenant] += size
+        if not self._held[tenant]:
+            del self._held[tenant]
+        if size < 0 and self._waiting:
+            # Those of other tenants may wait for what all have together.
+            for waiting in list(self._waiting):
+                self._wake(waiting)
+
+    async def take(self, tenant: str, size: int) -> None:
+        """Count something, after a wait until it fits if need be. Each tenant's are in turn."""
+        if tenant not in self._waiting and self.fits(tenant, size):
+            self.add(tenant, size)
+            return
+        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(tenant, deque()).append((size, taken))
+        try:
+            await taken
+        except asyncio.CancelledError:
+            if taken.done() and not taken.cancelled():
+                self.add(tenant, -size)  # it was given at the very moment
+            else:
+                taken.cancel()
+                self._wake(tenant)
+            raise
+
+    def _wake(self, tenant: str) -> None:
+        queue = self._waiting.get(tenant)
+        while queue:
+            size, taken = queue[0]
+            if not taken.done():
+                if not self.fits(tenant, size):
+                    return
+                self.add(tenant, size)
+                taken.set_result(None)
+            queue.popleft()
+        self._waiting.pop(tenant, None)

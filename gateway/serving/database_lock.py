@@ -1,0 +1,116 @@
+"""One database a directory: a copy of a database beside the original has its instance id, and so its files.
+
+The gateways of a database hold a lock in each directory that they share with nobody else, a file that names their
+database. A gateway of another database with the same instance id finds it held, and does not start. Once nobody holds
+it any more it is renamed: the database was moved, or restored in place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import structlog
+
+from gateway.errors import Misconfigured
+from gateway.storage.database_identity import DatabaseIdentity
+
+log = structlog.get_logger(__name__)
+_LIMIT_BYTES = 4096
+_TRIES = 10
+_RETRY_S = 0.01
+
+
+@contextlib.contextmanager
+def locked_for(directory: Path, instance: str, database: DatabaseIdentity) -> Iterator[None]:
+    """Hold a directory for the gateways of one database until the block ends. Raises Misconfigured, and OSError."""
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(_path(directory, instance), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        _lock(descriptor, directory, database)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def refuse_copy(directory: Path, instance: str, database: DatabaseIdentity) -> None:
+    """Raise Misconfigured where locked_for() would, and change nothing. Raises OSError."""
+    try:
+        descriptor = os.open(_path(directory, instance), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        holder = _read(descriptor)
+        if holder is not None and holder.id != database.id and not _take(descriptor, fcntl.LOCK_EX):
+            raise _is_copy(directory, holder, database)
+    finally:
+        os.close(descriptor)
+
+
+def refuse_in_use(directory: Path, instance: str) -> None:
+    """Raise Misconfigured while a gateway of this instance holds a directory, and change nothing. Raises OSError."""
+    try:
+        descriptor = os.open(_path(directory, instance), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        if not _take(descriptor, fcntl.LOCK_EX):
+            raise Misconfigured(
+                "another gateway of the same database is running on this engine, and it uses the same containers and "
+                "volumes; stop it first"
+            )
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, directory: Path, database: DatabaseIdentity) -> None:
+    # A lock is not changed in one step, so what the file says is read again after each change.
+    for attempt in range(1, _TRIES + 1):
+        fcntl.flock(descriptor, fcntl.LOCK_SH)  # nobody holds it alone for longer than it takes to write a line
+        holder = _read(descriptor)
+        if holder is not None and holder.id == database.id:
+            return
+        if not _take(descriptor, fcntl.LOCK_EX):
+            if holder is not None and attempt == _TRIES:
+                raise _is_copy(directory, holder, database)
+            time.sleep(_RETRY_S)  # another process of this gateway may be at the same
+            continue
+        if holder is not None and holder.shown != database.shown:
+            log.warning("the database was moved or restored", directory=str(directory), before=holder.shown)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps({"id": database.id, "shown": database.shown}).encode(), 0)
+    raise Misconfigured(f"{directory} is being claimed by another gateway at this moment; try again")
+
+
+def _take(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read(descriptor: int) -> DatabaseIdentity | None:
+    try:
+        found = json.loads(os.pread(descriptor, _LIMIT_BYTES, 0))
+        return DatabaseIdentity(str(found["id"]), str(found["shown"]))
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _path(directory: Path, instance: str) -> Path:
+    return directory / f"{instance}.database"
+
+
+def _is_copy(directory: Path, holder: DatabaseIdentity, database: DatabaseIdentity) -> Misconfigured:
+    return Misconfigured(
+        f"{directory} is in use by a gateway whose database is {holder.shown}; this gateway's is {database.shown}, a "
+        "copy of it with the same instance id, so both would change the same sandboxes, workspaces and snapshots. "
+        "Point both gateways at one database, or stop the other gateway if this database replaces its own. A copy for "
+        "tests needs an engine, a channel_dir and a snapshots_dir of its own"
+    )

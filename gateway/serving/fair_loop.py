@@ -1,0 +1,109 @@
+"""Fair scheduling of the event loop: what one tenant's calls have ready does not delay another tenant's.
+
+A turn of asyncio's loop runs all callbacks that are ready, and looks for input only then. A call of fifteen steps waits
+fifteen times until everything that a busy tenant has ready was run. Here each tenant has a queue of its own, of which a
+turn runs a few callbacks. While one tenant alone uses the loop, and for callbacks of no tenant, turns are asyncio's.
+
+A task belongs to the tenant that schedule_for() named in its context, and so do the tasks and callbacks that it starts.
+This replaces the loop's `_ready`, which is not public (CPython 3.11 to 3.14). A loop without such a queue stays as it
+is, and tests/unit/gateway/serving/test_fair_loop.py fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextvars import ContextVar, copy_context
+from threading import get_ident
+from time import monotonic
+from typing import Any
+
+_TENANT: ContextVar[str | None] = ContextVar("scheduled_for", default=None)
+_A_TURN = 1
+# A tenant that has made no step for so long has no call that could be delayed.
+_IDLE_S = 0.5
+
+
+def schedule_for(tenant: str | None) -> None:
+    """Have the current task, and what it starts from now on, take turns as work of a tenant."""
+    _TENANT.set(tenant)
+
+
+def make_fair(loop: asyncio.AbstractEventLoop) -> None:
+    """Schedule a loop's callbacks fairly from now on; call it in the loop's thread."""
+    ready = getattr(loop, "_ready", None)
+    if type(ready) is deque:
+        fair = FairQueue()
+        for handle in ready:
+            fair.append(handle)
+        loop._ready = fair  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def call_last(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+    """Call a function after everything that is ready now."""
+    ready = getattr(loop, "_ready", None)
+    context = copy_context()
+    if isinstance(ready, FairQueue):
+        context.run(_TENANT.set, ready.busiest())
+    loop.call_soon(callback, context=context)
+
+
+class FairQueue(deque[Any]):
+    """A loop's queue of asyncio.Handle. The loop takes its length at the start of a turn, and runs so many.
+
+    The deque itself has what the next turn runs; a tenant's callbacks come into it a few at a time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = get_ident()
+        self._tenants: dict[str, deque[Any]] = {}
+        self._waiting: set[int] = set()
+        # The tenant of the latest callback, and when one of another tenant was ready.
+        self._latest = ""
+        self._others_s = 0.0
+
+    def append(self, handle: Any) -> None:
+        """Add a callback that is ready."""
+        tenant = handle._context.get(_TENANT)  # noqa: SLF001
+        # Other threads add callbacks at any moment (call_soon_threadsafe), and only the deque itself is safe for that.
+        if tenant is None or get_ident() != self._thread:
+            super().append(handle)
+            return
+        # The loop adds the callback of a readable socket in each turn until it has run.
+        if id(handle) in self._waiting:
+            return
+        self._waiting.add(id(handle))
+        if tenant != self._latest:
+            self._latest, self._others_s = tenant, monotonic()
+        queue = self._tenants.get(tenant)
+        if queue is None:
+            queue = self._tenants[tenant] = deque()
+        queue.append(handle)
+
+    def busiest(self) -> str | None:
+        """Return the tenant with the most callbacks ready; None where no tenant has any."""
+        return max(self._tenants, key=lambda tenant: len(self._tenants[tenant]), default=None)
+
+    def clear(self) -> None:
+        """Remove all callbacks."""
+        super().clear()
+        self._tenants.clear()
+        self._waiting.clear()
+
+    def __bool__(self) -> bool:
+        return bool(super().__len__() or self._tenants)
+
+    def __len__(self) -> int:
+        """Begin a turn; return how many callbacks it runs."""
+        if self._tenants:
+            alone = len(self._tenants) == 1 and monotonic() - self._others_s > _IDLE_S
+            for tenant, queue in list(self._tenants.items()):
+                for _ in range(len(queue) if alone else min(_A_TURN, len(queue))):
+                    handle = queue.popleft()
+                    self._waiting.discard(id(handle))
+                    super().append(handle)
+                if not queue:
+                    del self._tenants[tenant]
+        return super().__len__()

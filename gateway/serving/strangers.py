@@ -1,0 +1,61 @@
+"""Calls whose caller is not known, counted by connection, by address and in all.
+
+They never get the places that are left for callers who are known (gateway/serving/open_rpcs.py).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Callable
+
+from gateway.errors import Overloaded
+
+_RETRY_S = 1.0
+# Whoever has an address of IPv6 has a whole network of them.
+_IPV6_PREFIX = 64
+
+
+def host_of(peer: str) -> str:
+    """Return the address of a peer, as grpc names it, without its port; the network of one with IPv6."""
+    kind, _, rest = peer.partition(":")
+    host = rest.rpartition(":")[0]
+    if kind != "ipv6":
+        return f"{kind}:{host}"
+    address = host.replace("%5B", "").replace("%5D", "").strip("[]").partition("%")[0]
+    try:
+        return str(ipaddress.ip_network((address, _IPV6_PREFIX), strict=False))
+    except ValueError:
+        return peer
+
+
+class Strangers:
+    """Bounds calls of one kind."""
+
+    def __init__(self, *, of_connection: int, of_host: int, in_all: int) -> None:
+        self._limits = of_connection, of_host, in_all
+        self._open: Counter[str] = Counter()
+
+    def begin(self, peer: str) -> Callable[[], None]:
+        """Count a call of a peer until what is returned is called; raises Overloaded."""
+        names = f"connection {peer}", f"host {host_of(peer)}", "all"
+        for name, limit in zip(names, self._limits, strict=True):
+            if name in self._open and self._open[name] >= limit:
+                whose = name.partition(" ")[0]
+                where = {"connection": "on this connection", "host": "from this address", "all": "on this gateway"}
+                raise Overloaded(f"{limit} calls without a known caller are open {where[whose]}: try again", _RETRY_S)
+        for name in names:
+            self._open[name] += 1
+        ended = False
+
+        def end() -> None:
+            nonlocal ended
+            if ended:
+                return
+            ended = True
+            for name in names:
+                self._open[name] -= 1
+                if not self._open[name]:
+                    del self._open[name]
+
+        return end

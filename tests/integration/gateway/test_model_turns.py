@@ -1,0 +1,67 @@
+"""A real gateway and an endpoint that keeps it waiting, or gives half an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from agent.models.scripted_model_server import ScriptedModelServer, Turn
+from gateway.client import Client, Event
+from tests.gateway_process import Home, airlock, make_home, served
+from tests.unit.agent.models.asking import sse
+from tests.unit.agent.models.raw_endpoint import answering, serving
+
+ENV = {"OPENAI_API_KEY": "none", "NO_PROXY": "127.0.0.1"}
+
+
+async def _home(directory: Path, base_url: str, **sections: Any) -> Home:
+    home = await asyncio.to_thread(make_home, directory)
+    home.configure(model={"base_url": base_url, "name": "m"}, sandbox={"engine": "memory"}, **sections)
+    return home
+
+
+async def test_an_inference_that_waits_for_its_turn_says_so_and_is_no_time_of_the_model(tmp_path: Path) -> None:
+    release = asyncio.Event()
+
+    async def held(writer: asyncio.StreamWriter) -> None:
+        await release.wait()
+        await answering(sse("done"), content_type="text/event-stream")(writer)
+
+    async def follow(airlock: Client, thread: str, seen: list[Event]) -> None:
+        async for event in airlock.run("do it", thread=thread):
+            seen.append(event)
+            if event.type == "model_waiting":
+                release.set()
+
+    first: list[Event] = []
+    second: list[Event] = []
+    async with serving(held) as endpoint:
+        tenants = {"default": {"policy": "policies/default.yaml", "concurrent_inferences": 1}}
+        home = await _home(tmp_path / "home", endpoint.base_url, tenants=tenants)
+        with served(home, ENV) as gateway:
+            async with Client(gateway.address, home.key) as airlock:
+                running = asyncio.create_task(follow(airlock, "a", first))
+                async with asyncio.timeout(60):
+                    while not endpoint.requests:
+                        await asyncio.sleep(0.01)
+                    await follow(airlock, "b", second)
+                    await running
+    assert not [event for event in first if event.type == "model_waiting"]
+    (waited,) = [event.payload for event in second if event.type == "model_waiting"]
+    assert "concurrent_inferences: 1" in str(waited["reason"])
+    assert first[-1].payload["model_wait_ms"] == 0
+    assert float(str(second[-1].payload["model_wait_ms"])) > 0
+    assert second[-1].payload["status"] == "completed"
+
+
+async def test_a_cut_answer_is_a_status_and_an_exit_code_of_its_own(tmp_path: Path) -> None:
+    async with ScriptedModelServer([Turn(say="The answer is", finish_reason="length")]) as model:
+        home = await _home(tmp_path / "home", model.base_url)
+        with served(home, ENV) as gateway:
+            env = {"AIRLOCK_ADDRESS": gateway.address, "AIRLOCK_API_KEY": home.key}
+            ran = await asyncio.to_thread(airlock, "run", "what is it?", env=env, check=False)
+            assert (ran.returncode, "model_cut" in ran.stdout) == (4, True), ran.stdout + ran.stderr
+            async with Client(gateway.address, home.key) as client:
+                (run,) = [run async for run in client.list_runs()]
+                assert (run.status, run.stop["rule"]) == ("stopped", "model_cut")
