@@ -11,6 +11,7 @@ A call that did not execute is kept too, once for a request id, however often it
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ class LateOutcomes:
         self._late[call.call_id] = _Late(call, write, once_for)
         self._once.add(once_for)
         if self._writing is None or self._writing.done():
-            self._writing = asyncio.create_task(self._write_all(), name="late outcomes")
+            self._writing = asyncio.create_task(self._write_all(), name="late outcomes", context=contextvars.Context())
 
     def refuse(self, call_id: str) -> None:
         """Raise Unavailable where the outcome of a call waits here."""

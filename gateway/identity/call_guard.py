@@ -6,6 +6,7 @@ One look in a while at all calls that are under way, so that a short one costs a
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self
@@ -35,7 +36,10 @@ class CallGuard:
         self._calls[call] = None
         # One that was left by an event loop that has ended looks at nothing any more.
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.get_running_loop().create_task(self._look(), name="are the callers still known")
+            # It serves all tenants, so it takes nothing from the caller that happened to be first.
+            self._looking = asyncio.get_running_loop().create_task(
+                self._look(), name="are the callers still known", context=contextvars.Context()
+            )
 
     def over(self, call: GuardedCall) -> None:
         """Look at a call no more."""

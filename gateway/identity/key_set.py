@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 import time
 import urllib.request
@@ -72,7 +73,9 @@ class KeySet:
     def _fetched(self) -> asyncio.Task[None]:
         if self._fetching is None:
             self._tried_at = self._clock()
-            self._fetching = asyncio.create_task(self._take(), name="public keys of an issuer")
+            self._fetching = asyncio.create_task(
+                self._take(), name="public keys of an issuer", context=contextvars.Context()
+            )
             self._fetching.add_done_callback(self._forget)
         return self._fetching
 

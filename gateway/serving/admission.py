@@ -288,11 +288,8 @@ class Admission:
             self._served.pop(tenant, None)
 
     def _hand_out(self) -> None:
-        while next_ := min(
-            (tenant for tenant in self._queues if self._may_begin(tenant)),
-            key=lambda tenant: (self._at_work[tenant], self._served.get(tenant, 0)),
-            default=None,
-        ):
+        while waiting := [tenant for tenant in self._queues if self._may_begin(tenant)]:
+            next_ = min(waiting, key=lambda tenant: (self._at_work[tenant], self._served.get(tenant, 0)))
             # A call that was cancelled a moment ago is still in the queue, and takes nobody's turn.
             place = self._queues[next_].popleft()
             self._forget_if_empty(next_)

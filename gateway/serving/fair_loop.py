@@ -77,10 +77,8 @@ class FairQueue(deque[Any]):
         self._waiting.add(id(handle))
         if tenant != self._latest:
             self._latest, self._others_s = tenant, monotonic()
-        queue = self._tenants.get(tenant)
-        if queue is None:
-            queue = self._tenants[tenant] = deque()
-        queue.append(handle)
+        # Making a deque may run the garbage collector, and a finalizer that adds a callback comes in here again.
+        self._tenants.setdefault(tenant, deque()).append(handle)
 
     def busiest(self) -> str | None:
         """Return the tenant with the most callbacks ready; None where no tenant has any."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Protocol
 
@@ -46,7 +47,7 @@ class Sending:
         self._sending[task] = loop.time() + self.send_s + size_bytes / _SLOWEST_BYTES_A_SECOND
         task.add_done_callback(self._sent)
         if self._timer is None:
-            self._timer = loop.call_later(self.send_s, self._look)
+            self._timer = loop.call_later(self.send_s, self._look, context=contextvars.Context())
 
     @contextlib.contextmanager
     def one(self) -> Iterator[None]:

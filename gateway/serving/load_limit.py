@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import os
 import re
 from collections import deque
@@ -59,7 +60,7 @@ class LoadLimit:
 @contextlib.asynccontextmanager
 async def following(tick: Callable[[float, float], None]) -> AsyncIterator[None]:
     """Tell `tick` the loop's lag in seconds and the pressure, ten times a second, until the block ends."""
-    loop = asyncio.get_running_loop()
+    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
     with _waited_s() as waited_s:
         last_s, last_waited_s = loop.time(), waited_s()
 
@@ -72,9 +73,9 @@ async def following(tick: Callable[[float, float], None]) -> AsyncIterator[None]
             passed_s = now_s - last_s
             tick(passed_s - _TICK_S, (now_waited_s - last_waited_s) / passed_s if passed_s else 0.0)
             last_s, last_waited_s = now_s, now_waited_s
-            timers.append(loop.call_later(_TICK_S, begin))
+            timers.append(loop.call_later(_TICK_S, begin, context=context))
 
-        timers = deque([loop.call_later(_TICK_S, begin)], maxlen=1)
+        timers = deque([loop.call_later(_TICK_S, begin, context=context)], maxlen=1)
         try:
             yield
         finally:

@@ -7,6 +7,7 @@ when others wait for its place: an honest one comes with the call's beginning.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -103,7 +104,7 @@ class Reads:
         if self._timer is None or self._timer.when() > at:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = loop.call_at(max(at, loop.time() + 0.01), self._look)
+            self._timer = loop.call_at(max(at, loop.time() + 0.01), self._look, context=contextvars.Context())
 
     def _look(self) -> None:
         """End what has taken too long, and what others have waited for long enough."""

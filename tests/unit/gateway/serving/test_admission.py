@@ -95,6 +95,14 @@ async def test_places_that_get_free_go_round_among_the_tenants_that_wait() -> No
         assert max(counts.values()) - min(counts.values()) <= 2, counts
 
 
+async def test_an_operator_that_waits_keeps_no_tenant_from_its_place() -> None:
+    async with _calls(calls_at_once=2, calls_at_once_per_tenant=1, queue_per_tenant=5) as calls:
+        for waiting in ("a", OPERATORS, OPERATORS, "c"):
+            await calls.ask(waiting)
+        await calls.end(3)
+        assert sorted(calls.begun) == [OPERATORS, OPERATORS, "a", "c"]
+
+
 async def test_a_tenant_has_so_many_at_work_even_when_nobody_else_calls() -> None:
     async with _calls(calls_at_once=8, calls_at_once_per_tenant=2) as calls:
         await calls.ask("a", 5)

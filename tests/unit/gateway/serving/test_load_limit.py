@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
+from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.serving import load_limit
+from gateway.serving.fair_loop import _TENANT, schedule_for
 from gateway.serving.load_limit import LoadLimit, following
 
 _LATE_S, _EARLY_S = 0.5, 0.0
@@ -64,3 +69,17 @@ async def test_a_loop_that_is_held_up_is_told_as_late_by_as_much() -> None:
         await lags.get()
         time.sleep(0.5)  # the loop cannot go on meanwhile
         assert await lags.get() > 0.3
+
+
+async def test_each_look_at_the_lag_begins_in_no_tenant_s_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: asyncio.Queue[str | None] = asyncio.Queue()
+
+    def behind_the_busiest(loop: asyncio.AbstractEventLoop, measure: Callable[[], object]) -> None:
+        begun.put_nowait(_TENANT.get())
+        context = contextvars.copy_context()
+        context.run(schedule_for, "busy")
+        loop.call_soon(measure, context=context)
+
+    monkeypatch.setattr(load_limit, "call_last", behind_the_busiest)
+    async with following(lambda _lag_s, _pressure: None), asyncio.timeout(30):
+        assert [await begun.get() for _ in range(3)] == [None] * 3

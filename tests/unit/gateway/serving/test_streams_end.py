@@ -14,6 +14,7 @@ from gateway.errors import AirlockError, Unauthenticated, Unavailable
 from gateway.identity.call_guard import CallGuard
 from gateway.identity.keys import make_key
 from gateway.identity.stream_guard import StreamGuard
+from gateway.serving.fair_loop import _TENANT, schedule_for
 from gateway.storage.key_store import KeyStore
 from tests.unit.gateway.who_server import who_server
 
@@ -85,6 +86,17 @@ async def test_an_answer_that_comes_in_spite_of_its_end_is_not_given() -> None:
     guarded = CallGuard(every_s=0.001).call(authenticate, None)
     with pytest.raises(Unauthenticated, match="revoked"), guarded, contextlib.suppress(asyncio.CancelledError):
         await asyncio.Event().wait()
+
+
+async def test_callers_are_asked_about_in_the_turns_of_no_tenant() -> None:
+    asked_as: asyncio.Queue[str | None] = asyncio.Queue()
+
+    async def authenticate(context: object) -> None:
+        asked_as.put_nowait(_TENANT.get())
+
+    schedule_for("first")
+    with CallGuard(every_s=0.001).call(authenticate, None):
+        assert await asyncio.wait_for(asked_as.get(), 30) is None
 
 
 async def test_a_database_that_does_not_answer_ends_no_call() -> None:
