@@ -11,7 +11,7 @@ from agent.approval import ApprovalSought, Approver, Denied, Granted, Pending, S
 from agent.frozen import frozen_arguments
 from agent.messages import ToolCall
 from agent.state import AgentState, ToolExecution
-from agent.tool import ToolResult
+from agent.tool_result import ToolResult
 from agent.verdict import Verdict, VerdictKind
 
 _log = logging.getLogger(__name__)

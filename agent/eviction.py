@@ -20,7 +20,7 @@ from agent.filesystem import FileSystem, SpilledOutput
 from agent.hook import Hook, NextToolUse
 from agent.messages import ToolCall
 from agent.paths import WORKSPACE
-from agent.tool import Evicted, ToolResult
+from agent.tool_result import Evicted, ToolResult
 
 PRIVATE_DIRECTORY = f"{WORKSPACE}/.airlock"
 """What is kept beside the project's own files; searches skip it unless they start inside it."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from agent.file_arguments import GlobArguments, LsArguments
 from agent.filesystem import EntriesPage
-from agent.tool import ToolResult
+from agent.tool_result import ToolResult
 
 PAGE_BYTES = 65_536
 """What a page of any of the file tools holds at most."""

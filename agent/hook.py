@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 from agent.filesystem import OutputStream
 from agent.messages import Message, ToolCall
 from agent.state import AgentState, ModelResponse
-from agent.tool import ToolResult, ToolSpec
+from agent.tool_result import ToolResult, ToolSpec
 
 OnFailure = Literal["closed", "open"]
 

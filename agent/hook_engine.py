@@ -28,7 +28,7 @@ from agent.hook_guard import check_result, kept_strict, settled_by_innermost
 from agent.messages import ToolCall
 from agent.state import AgentState, ModelResponse
 from agent.time_limit import within
-from agent.tool import ToolResult
+from agent.tool_result import ToolResult
 from agent.verdict import Verdict
 
 Point = Literal[

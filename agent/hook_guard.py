@@ -16,7 +16,7 @@ from agent.frozen import FrozenDict, freeze
 from agent.hook import Hook
 from agent.messages import Message
 from agent.state import AgentState, ModelResponse, Spent, ToolExecution
-from agent.tool import ToolResult, ToolSpec
+from agent.tool_result import ToolResult, ToolSpec
 from agent.verdict import Verdict, VerdictKind
 
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from agent.messages import ToolCall
 from agent.state import AgentState
-from agent.tool import ToolResult
+from agent.tool_result import ToolResult
 from agent.verdict import Verdict
 
 INTERRUPTED = "interrupted"

@@ -20,7 +20,7 @@ from pydantic import Field, InstanceOf, JsonValue
 from agent.continuation import ContinuationDecision, ContinuationOutcome
 from agent.frozen import FrozenDict, Json, Text, frozen_arguments, with_entry
 from agent.messages import Message, ToolCall, Usage, Value
-from agent.tool import ToolResult, ToolSpec
+from agent.tool_result import ToolResult, ToolSpec
 from agent.verdict import PolicyWord, Verdict, VerdictKind
 
 

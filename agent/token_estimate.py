@@ -15,7 +15,7 @@ from typing import Self
 from pydantic import Field, JsonValue, ValidationError
 
 from agent.messages import Message, Value
-from agent.tool import ToolSpec
+from agent.tool_result import ToolSpec
 
 CHARS_PER_TOKEN = 4
 

@@ -32,7 +32,8 @@ from agent.live_output import LiveOutput, output_filters
 from agent.messages import ToolCall
 from agent.recovery import EarlierCall
 from agent.state import AgentState, ToolExecution
-from agent.tool import RunInFlight, ToolContext, ToolExecutor, ToolResult
+from agent.tool import RunInFlight, ToolContext, ToolExecutor
+from agent.tool_result import ToolResult
 from agent.verdict import Verdict, VerdictKind
 
 _WHOLE = frozenset({"exited", "completed", "failed"})

@@ -16,7 +16,8 @@ from pydantic_core import ErrorDetails
 from agent.errors import InvalidPath
 from agent.messages import ToolCall
 from agent.paths import resolve
-from agent.tool import Tool, ToolContext, ToolResult, ToolSpec
+from agent.tool import Tool, ToolContext
+from agent.tool_result import ToolResult, ToolSpec
 
 _log = logging.getLogger(__name__)
 _SHOWN_PROBLEMS = 10

@@ -16,7 +16,7 @@ import structlog
 
 from agent.intake import bounded
 from agent.messages import ToolCall
-from agent.tool import ToolResult
+from agent.tool_result import ToolResult
 from gateway.calls.approver import call_digest
 from gateway.errors import AirlockError, AlreadyResolved, EditRefused, Internal, InvalidArgument, NotFound
 from gateway.paging import PAGE_LIMIT, Place, page_size, paged, place_of

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from agent.frozen import NotStorable, freeze
 from agent.messages import Message
 from gateway.errors import InvalidArgument, NotFound, ThreadBusy, TooLarge
-from gateway.identity.principal import actor
+from gateway.identity.caller import actor
 from gateway.paging import page_size, paged, place_of
 from gateway.quotas import Quotas
 from gateway.runs.thread_history import KEY_LIMIT_CHARS, KEYS_LIMIT, METADATA_LIMIT_BYTES, VALUE_LIMIT_CHARS

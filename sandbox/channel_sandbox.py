@@ -8,7 +8,8 @@ from collections.abc import Callable
 from sandbox import replies
 from sandbox.channel import Channel
 from sandbox.errors import DaemonLost
-from sandbox.health import Health, health_of
+from sandbox.health import Health
+from sandbox.health_reply import health_of
 from sandbox.protocols import FileSystem
 from sandbox.remote_fs import RemoteFS
 from sandbox.remote_processes import RemoteProcesses

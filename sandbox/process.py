@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+
+from sandbox.filesystem import OutputStream
+
+OnProgramOutput = Callable[[OutputStream, bytes], Awaitable[None]]
+"""Called with each piece of a program's output, in order; the program waits for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 
 from sandbox import replies
 from sandbox.channel import Call, Channel
 from sandbox.errors import DaemonLost
-from sandbox.filesystem import OutputStream
+from sandbox.process import OnProgramOutput
 from sandbox.v1 import channel_pb2 as pb
-
-OnProgramOutput = Callable[[OutputStream, bytes], Awaitable[None]]
 
 _INPUT_BYTES = 256 * 1024
 

@@ -13,8 +13,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from typing import Protocol
 
 from sandbox.filesystem import EditResult, EntriesPage, Entry, ExecResult, GrepPage, LinesPage, OnOutput
-from sandbox.process import Process, ProcessList, ProcessPage, ProgramResult
-from sandbox.program_stream import OnProgramOutput
+from sandbox.process import OnProgramOutput, Process, ProcessList, ProcessPage, ProgramResult
 
 
 class FileSystem(Protocol):

@@ -16,9 +16,9 @@ from sandbox.channel import Channel
 from sandbox.daemon.characters import BYTES_PER_CHARACTER, count_characters, prefix_length
 from sandbox.errors import DaemonLost, SandboxError
 from sandbox.filesystem import OUTPUT_DIRECTORY, ExecResult, OnOutput, OutputPiece, OutputStream, SpilledOutput
-from sandbox.process import ProgramResult
+from sandbox.process import OnProgramOutput, ProgramResult
 from sandbox.program import checked_argv, checked_directory, checked_environment, checked_request
-from sandbox.program_stream import CallersFault, OnProgramOutput, ProgramStream
+from sandbox.program_stream import CallersFault, ProgramStream
 from sandbox.v1 import channel_pb2 as pb
 
 DEFAULT_SPILL_LIMIT_BYTES = 256 * 1024 * 1024

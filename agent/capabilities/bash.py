@@ -17,7 +17,8 @@ from agent.filesystem import ExecResult, OutputPiece, Shell, SpilledOutput
 from agent.hook import Hook
 from agent.matchers import tool_name
 from agent.state import AgentState
-from agent.tool import Evicted, Tool, ToolContext, ToolResult
+from agent.tool import Tool, ToolContext
+from agent.tool_result import Evicted, ToolResult
 
 __all__ = ["CommandPolicy", "CommandPolicyHook", "Eviction", "bash"]
 

@@ -36,7 +36,8 @@ from agent.filesystem import FileSystem
 from agent.hook import Hook, OnFailure
 from agent.matchers import tool_name
 from agent.state import AgentState
-from agent.tool import Tool, ToolContext, ToolResult
+from agent.tool import Tool, ToolContext
+from agent.tool_result import ToolResult
 
 __all__ = ["PAGE_BYTES", "FileTracking", "filesystem"]
 

@@ -21,7 +21,8 @@ from agent.capability import Capability
 from agent.hook import Hook
 from agent.messages import ToolCall
 from agent.state import AgentState, ToolExecution
-from agent.tool import ToolContext, ToolExecutor, ToolResult, ToolSpec
+from agent.tool import ToolContext, ToolExecutor
+from agent.tool_result import ToolResult, ToolSpec
 
 OUT_OF_TIME = ToolResult.error("the call was cancelled: the run's time is over", outcome="cancelled")
 

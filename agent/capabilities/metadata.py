@@ -19,7 +19,8 @@ from agent.capability import Capability
 from agent.hook import Hook
 from agent.matchers import tool_name
 from agent.state import AgentState
-from agent.tool import Tool, ToolContext, ToolResult
+from agent.tool import Tool, ToolContext
+from agent.tool_result import ToolResult
 
 MAX_KEYS = 256
 MAX_VALUE_BYTES = 16 * 1024

@@ -23,7 +23,8 @@ from agent.hook import Hook
 from agent.messages import Value
 from agent.paths import resolve
 from agent.state import AgentState
-from agent.tool import Tool, ToolContext, ToolResult
+from agent.tool import Tool, ToolContext
+from agent.tool_result import ToolResult
 
 CATALOG = "skills.catalog"
 BROKEN = "skills.broken"

@@ -18,7 +18,8 @@ from agent.subagents.background import BackgroundSubagents, Noted, noted
 from agent.subagents.family import Families, FamilyLedger, Member
 from agent.subagents.subagent import Subagent
 from agent.subagents.subagent_run import start
-from agent.tool import RunInFlight, Tool, ToolContext, ToolResult
+from agent.tool import RunInFlight, Tool, ToolContext
+from agent.tool_result import ToolResult
 
 __all__ = ["Subagent", "subagents"]
 

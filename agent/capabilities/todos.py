@@ -19,7 +19,8 @@ from agent.hook import Hook
 from agent.matchers import tool_name
 from agent.messages import Message
 from agent.state import AgentState
-from agent.tool import Tool, ToolContext, ToolResult
+from agent.tool import Tool, ToolContext
+from agent.tool_result import ToolResult
 
 KEY = "todos.list"
 """Where the list is in the thread's metadata."""

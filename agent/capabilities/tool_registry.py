@@ -17,7 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from agent.capability import Capability
 from agent.hook import Hook
 from agent.state import AgentState
-from agent.tool import Tool, ToolContext, ToolResult, ToolSpec
+from agent.tool import Tool, ToolContext
+from agent.tool_result import ToolResult, ToolSpec
 
 LOADED = "tool_registry.loaded"
 """The note of what was loaded, in the order it was found."""

@@ -23,7 +23,7 @@ from agent.capability import Capability
 from agent.hook import Hook, InferenceRequest, NextInference, NextToolUse
 from agent.messages import ToolCall
 from agent.state import ModelResponse
-from agent.tool import ToolResult
+from agent.tool_result import ToolResult
 from agent.tool_runner import digestible
 
 _log = logging.getLogger(__name__)

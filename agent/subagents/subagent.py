@@ -13,7 +13,8 @@ from agent.messages import ToolCall
 from agent.model import Model
 from agent.state import AgentState
 from agent.subagents.family import Member
-from agent.tool import ToolContext, ToolExecutor, ToolResult, ToolSpec
+from agent.tool import ToolContext, ToolExecutor
+from agent.tool_result import ToolResult, ToolSpec
 from agent.toolbox import no_such_tool
 
 _NESTED = {"run_started": "subagent_started", "run_finished": "subagent_finished"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.identity.principal import actor
+from gateway.identity.caller import actor
 from gateway.storage.audit_store import AuditEntry
 from gateway.tenants import Tenant
 

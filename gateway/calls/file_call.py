@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pydantic import JsonValue
 
 from agent.messages import ToolCall
-from agent.tool import ToolContext, ToolResult
+from agent.tool import ToolContext
+from agent.tool_result import ToolResult
 from gateway.calls.stand_in import StandIn
 from gateway.calls.thread_sandbox import ThreadSandbox
 from gateway.errors import AirlockError, PermissionDenied

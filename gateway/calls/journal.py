@@ -26,7 +26,7 @@ from agent.hook import Hook, NextToolUse
 from agent.messages import ToolCall
 from agent.recovery import EarlierCall
 from agent.state import AgentState, ToolExecution
-from agent.tool import ToolResult
+from agent.tool_result import ToolResult
 from agent.tool_runner import digestible
 from agent.verdict import VerdictKind
 from gateway.audit.call_audit import Moves, call_entry, shown_name

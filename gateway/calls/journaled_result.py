@@ -10,7 +10,7 @@ from typing import Any
 
 from agent.asking import blocked_result
 from agent.recovery import INTERRUPTED, EarlierCall
-from agent.tool import Evicted, ToolResult
+from agent.tool_result import Evicted, ToolResult
 from agent.verdict import PolicyWord, Verdict, VerdictKind
 from gateway.redaction import Redactor
 

@@ -16,7 +16,8 @@ from agent.filesystem import OutputStream
 from agent.hook import OutputFilter
 from agent.live_output import filtered, output_filters
 from agent.messages import ToolCall
-from agent.tool import ToolContext, ToolResult
+from agent.tool import ToolContext
+from agent.tool_result import ToolResult
 from gateway.calls.program import Program
 from gateway.calls.stand_in import StandIn
 from gateway.calls.thread_sandbox import ThreadSandbox

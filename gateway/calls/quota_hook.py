@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 from agent.hook import Hook, NextToolUse
 from agent.messages import ToolCall
 from agent.state import AgentState
-from agent.tool import ToolResult
+from agent.tool_result import ToolResult
 from gateway.errors import QuotaExceeded
 from gateway.policy.decision import Decision, RuleLimit
 from gateway.policy.document import QuotasSection

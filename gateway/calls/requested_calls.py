@@ -23,7 +23,7 @@ from typing import Any
 from agent.filesystem import OnOutput
 from agent.messages import ToolCall
 from agent.state import ToolExecution
-from agent.tool import ToolResult
+from agent.tool_result import ToolResult
 from gateway.calls.quota_hook import QUOTA
 from gateway.calls.tool_calls import FinishedToolCall, ToolCalls
 from gateway.calls.tool_request import RememberedCall, ToolRequest

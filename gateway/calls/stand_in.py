@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agent.messages import ToolCall
-from agent.tool import ToolContext, ToolResult, ToolSpec
+from agent.tool import ToolContext
+from agent.tool_result import ToolResult, ToolSpec
 
 
 class StandIn:

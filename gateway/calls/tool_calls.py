@@ -24,7 +24,8 @@ from agent.hook_engine import HookEngine
 from agent.messages import ToolCall
 from agent.models.argument_text import ArgumentReader
 from agent.state import AgentState, ToolExecution
-from agent.tool import ToolExecutor, ToolResult, ToolSpec
+from agent.tool import ToolExecutor
+from agent.tool_result import ToolResult, ToolSpec
 from agent.tool_runner import ToolRunner
 from agent.toolbox import Toolbox
 from gateway.agents import Workspace, seven_tools

@@ -16,7 +16,7 @@ from pydantic import Base64Bytes, BaseModel, ConfigDict
 
 from agent.messages import ToolCall
 from agent.state import ToolExecution
-from agent.tool import Evicted, ToolResult
+from agent.tool_result import Evicted, ToolResult
 from agent.verdict import Verdict
 from gateway.errors import InProgress
 from sandbox.process import ProgramResult

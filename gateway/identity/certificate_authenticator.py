@@ -14,8 +14,9 @@ from hashlib import sha256
 from cryptography import x509
 
 from gateway.errors import Unauthenticated
+from gateway.identity.caller import Caller, shown_of
 from gateway.identity.presented import Context
-from gateway.identity.principal import Caller, Principal, shown_of
+from gateway.identity.principal import Principal
 from gateway.identity.settings import CertificateSettings
 from gateway.tenants import Tenants
 

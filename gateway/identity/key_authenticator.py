@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 
 from gateway.errors import AirlockError, KeyExpired, Unauthenticated
+from gateway.identity.caller import Caller
 from gateway.identity.keys import digest_of
-from gateway.identity.principal import Caller, Principal
+from gateway.identity.principal import Principal
 from gateway.storage.key_store import KEY_EXPIRED, KEY_REVOKED, KeyStore, StoredKey
 from gateway.tenants import Tenants
 

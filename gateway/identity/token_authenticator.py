@@ -12,9 +12,10 @@ from typing import Any
 import jwt
 
 from gateway.errors import Unauthenticated
+from gateway.identity.caller import Caller, shown_of
 from gateway.identity.key_set import KeySet
 from gateway.identity.keys import APPROVE, TENANT_SCOPES, digest_of
-from gateway.identity.principal import Caller, Principal, shown_of
+from gateway.identity.principal import Principal
 from gateway.identity.settings import JwtSettings
 from gateway.tenants import Tenants
 

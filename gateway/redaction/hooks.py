@@ -14,7 +14,7 @@ from agent.filesystem import OutputStream
 from agent.hook import Hook, NextToolUse, OutputFilter
 from agent.messages import ToolCall
 from agent.state import AgentState, ToolExecution
-from agent.tool import ToolResult
+from agent.tool_result import ToolResult
 from agent.verdict import Verdict
 from gateway.heavy_work import Work, at_once
 from gateway.policy.document import PolicyDocument

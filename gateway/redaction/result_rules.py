@@ -13,7 +13,7 @@ import structlog
 from agent.hook import Hook, NextToolUse
 from agent.hook_engine import withheld
 from agent.messages import ToolCall
-from agent.tool import Evicted, ToolResult
+from agent.tool_result import Evicted, ToolResult
 from gateway.heavy_work import Work, at_once
 from gateway.policy.document import ResultRule
 from gateway.policy.regexes import compile_regex

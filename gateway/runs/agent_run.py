@@ -20,7 +20,7 @@ from gateway import agents
 from gateway.agent_settings import AgentSettings
 from gateway.calls.tool_calls import ToolCalls, ToolPath
 from gateway.errors import NotFound
-from gateway.identity.principal import act_for
+from gateway.identity.caller import act_for
 from gateway.models import Models
 from gateway.patience import patiently
 from gateway.redaction.events import redacted_events

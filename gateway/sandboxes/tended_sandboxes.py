@@ -11,7 +11,7 @@ from agent.cancellation import to_the_end
 from gateway.calls.tool_calls import ToolCalls
 from gateway.erasure import remove_files_of
 from gateway.errors import NotFound, ThreadBusy, Unavailable
-from gateway.identity.principal import actor
+from gateway.identity.caller import actor
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.thread_store import ThreadStore
 from gateway.tenants import Tenant

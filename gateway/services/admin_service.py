@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.errors import InvalidArgument
+from gateway.identity.caller import actor
 from gateway.identity.keys import ACTING_SCOPES, OPERATOR_SCOPES, make_key
 from gateway.identity.presented import Context
-from gateway.identity.principal import actor
 from gateway.paging import page_size, paged, place_of
 from gateway.policy_admin import PolicyAdmin
 from gateway.services.admin_messages import change_message, key_message

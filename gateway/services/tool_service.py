@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator
 
 from agent.filesystem import OnOutput
-from agent.tool import Evicted
+from agent.tool_result import Evicted
 from agent.verdict import VerdictKind
 from gateway.calls.output_pieces import OutputPieces
 from gateway.calls.requested_calls import RequestedCalls

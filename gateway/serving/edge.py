@@ -35,9 +35,10 @@ from gateway.errors import (
     from_sandbox,
 )
 from gateway.identity.call_guard import CallGuard
+from gateway.identity.caller import CALLER, Caller
 from gateway.identity.keys import OPERATE
 from gateway.identity.presented import Context, Presented
-from gateway.identity.principal import CALLER, PRINCIPAL, Caller, Principal
+from gateway.identity.principal import PRINCIPAL, Principal
 from gateway.identity.stream_guard import StreamGuard
 from gateway.serving.admission import Admission
 from gateway.serving.fair_loop import schedule_for

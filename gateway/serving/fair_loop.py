@@ -14,12 +14,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from contextvars import ContextVar, copy_context
+from contextvars import copy_context
 from threading import get_ident
 from time import monotonic
 from typing import Any
 
-_TENANT: ContextVar[str | None] = ContextVar("scheduled_for", default=None)
+from gateway.current_tenant import CURRENT_TENANT
+
 _A_TURN = 1
 # A tenant that has made no step for so long has no call that could be delayed.
 _IDLE_S = 0.5
@@ -27,7 +28,7 @@ _IDLE_S = 0.5
 
 def schedule_for(tenant: str | None) -> None:
     """Have the current task, and what it starts from now on, take turns as work of a tenant."""
-    _TENANT.set(tenant)
+    CURRENT_TENANT.set(tenant)
 
 
 def make_fair(loop: asyncio.AbstractEventLoop) -> None:
@@ -45,7 +46,7 @@ def call_last(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -
     ready = getattr(loop, "_ready", None)
     context = copy_context()
     if isinstance(ready, FairQueue):
-        context.run(_TENANT.set, ready.busiest())
+        context.run(CURRENT_TENANT.set, ready.busiest())
     loop.call_soon(callback, context=context)
 
 
@@ -66,7 +67,7 @@ class FairQueue(deque[Any]):
 
     def append(self, handle: Any) -> None:
         """Add a callback that is ready."""
-        tenant = handle._context.get(_TENANT)  # noqa: SLF001
+        tenant = handle._context.get(CURRENT_TENANT)  # noqa: SLF001
         # Other threads add callbacks at any moment (call_soon_threadsafe), and only the deque itself is safe for that.
         if tenant is None or get_ident() != self._thread:
             super().append(handle)

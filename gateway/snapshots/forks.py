@@ -30,7 +30,7 @@ from gateway.errors import (
     ThreadBusy,
     Unavailable,
 )
-from gateway.identity.principal import actor
+from gateway.identity.caller import actor
 from gateway.quotas import Quotas
 from gateway.snapshots.fork_points import ForkPoint, ForkPoints
 from gateway.snapshots.snapshot_directory import SnapshotDirectory

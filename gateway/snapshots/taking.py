@@ -18,7 +18,7 @@ from pydantic import JsonValue
 from agent.cancellation import to_the_end
 from gateway.clock import MakeId, NowUs
 from gateway.errors import InProgress, QuotaExceeded, ThreadBusy, Unavailable
-from gateway.identity.principal import actor
+from gateway.identity.caller import actor
 from gateway.snapshots.snapshot_directory import SnapshotDirectory
 from gateway.snapshots.snapshot_files import Limits, Written, quota_exceeded
 from gateway.storage.audit_store import AuditEntry

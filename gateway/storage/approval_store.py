@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 
 from gateway.clock import MakeId, NowUs, make_id, now_us
-from gateway.identity.principal import actor
+from gateway.identity.caller import actor
 from gateway.storage.approval_expiry import late, mark_expired
 from gateway.storage.approval_writes import (
     APPROVED,

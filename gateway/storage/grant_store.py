@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, case, exists, or_, select, update
 
 from gateway.clock import NowUs, now_us
-from gateway.identity.principal import actor
+from gateway.identity.caller import actor
 from gateway.storage.approval_writes import APPROVED, CANCELLED, came_before, change_approvals
 from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database

@@ -14,14 +14,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from gateway.identity.principal import PRINCIPAL
+from gateway.current_tenant import CURRENT_TENANT
 from gateway.storage.connecting import READERS
 
 # How many reads of one tenant there may be at once.
 _SHARE = READERS // 2
 # How many reads of all calls there may be at once.
 _OF_CALLS = READERS - 1
-_OPERATORS = ""
 T = TypeVar("T")
 
 
@@ -39,7 +38,7 @@ class Readers:
         """Return what `read` returns, called in a thread: soon if it is `foremost`, else in the caller's turn."""
         if foremost:
             return await asyncio.wrap_future(self._foremost.submit(read))
-        whose = _whose()
+        whose = CURRENT_TENANT.get()
         if whose is None:
             return await asyncio.wrap_future(self._threads.submit(read))
         share = self._shares.get(whose)
@@ -62,14 +61,6 @@ class Readers:
         """Wait for what is being read, and end the threads."""
         self._threads.shutdown()
         self._foremost.shutdown()
-
-
-def _whose() -> str | None:
-    """Return whose share a read is of; None where no call has asked for it."""
-    who = PRINCIPAL.get(None)
-    if who is None:
-        return None
-    return _OPERATORS if who.tenant is None else who.tenant.name
 
 
 def _closing(places: contextlib.ExitStack, loop: asyncio.AbstractEventLoop) -> Callable[[Future[Any]], None]:

@@ -21,7 +21,7 @@ from opentelemetry.util.types import AttributeValue
 from agent.hook import Hook, NextToolUse
 from agent.messages import ToolCall
 from agent.state import AgentState, ToolExecution
-from agent.tool import ToolResult
+from agent.tool_result import ToolResult
 from gateway.policy import document as policy_tools
 from gateway.telemetry import attributes as a
 from gateway.telemetry.bounded_names import BoundedNames

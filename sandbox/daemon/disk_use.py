@@ -17,7 +17,7 @@ import stat
 from collections.abc import Iterator
 
 from sandbox.daemon.call_tree import call_of, is_dead, read_status
-from sandbox.daemon.posture import is_gvisor
+from sandbox.daemon.kernel import is_gvisor
 
 BLOCK_BYTES = 512
 # Each level holds two descriptors. What lies deeper is looked into afterwards, so many of its directories.

@@ -6,14 +6,13 @@ import os
 
 from sandbox.daemon.cgroup import Cgroup
 from sandbox.daemon.control_wire import CALL_GID_BASE
+from sandbox.daemon.kernel import is_gvisor
 from sandbox.daemon.mounts import read_mounts
 from sandbox.daemon.spawner import Spawner
 from sandbox.v1 import channel_pb2 as wire
 
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 _INTERFACES_LIMIT = 64
-# How gVisor's kernel has named itself: for years with this build, later with its name in the release.
-_GVISOR_VERSION = "#1 SMP Sun Jan 10 15:06:54 PST 2016"
 
 
 async def read_posture(spawner: Spawner, cgroup: Cgroup, daemon_socket: str) -> wire.Posture:
@@ -86,11 +85,6 @@ def _namespaces() -> list[wire.Namespace]:
         if inode.isdecimal():
             found.append(wire.Namespace(kind=kind, inode=int(inode)))
     return found
-
-
-def is_gvisor(release: str, version: str) -> bool:
-    """Return whether this is gVisor's kernel, by what uname says of it."""
-    return "gvisor" in release or version == _GVISOR_VERSION or os.path.exists("/proc/sentry-meminfo")
 
 
 def _own_oom_score_adj() -> int:

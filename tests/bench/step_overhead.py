@@ -30,7 +30,8 @@ from agent.loop import Agent
 from agent.messages import Message, ToolCall, Usage
 from agent.model import OnDelta
 from agent.state import AgentState, ModelResponse
-from agent.tool import Tool, ToolContext, ToolResult
+from agent.tool import Tool, ToolContext
+from agent.tool_result import ToolResult
 from gateway.calls.journal import JournalHook
 from gateway.runs.checkpoints import Checkpoints
 from gateway.runs.run_log import RunLog

@@ -16,7 +16,8 @@ from agent.hook import Hook, InferenceRequest
 from agent.messages import Message, ToolCall, Usage
 from agent.model import OnDelta
 from agent.state import AgentState, ModelResponse
-from agent.tool import Tool, ToolContext, ToolResult
+from agent.tool import Tool, ToolContext
+from agent.tool_result import ToolResult
 
 
 class Events(list[Event]):

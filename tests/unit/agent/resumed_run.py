@@ -25,7 +25,8 @@ from agent.loop import Agent
 from agent.messages import Message, ToolCall
 from agent.model import OnDelta
 from agent.state import AgentState, ModelResponse
-from agent.tool import ToolContext, ToolResult
+from agent.tool import ToolContext
+from agent.tool_result import ToolResult
 from tests.unit.agent.fakes import Events, says, tool
 
 ODD = "\u0000 \u202e \ufeff \U0001f469\u200d\U0001f4bb e\u0301 \u2028 \\ud800 </tool>"

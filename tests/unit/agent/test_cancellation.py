@@ -22,7 +22,8 @@ from agent.loop import Agent, Run
 from agent.messages import ToolCall
 from agent.model import OnDelta
 from agent.state import AgentState, CurrentExecution, ModelResponse
-from agent.tool import ToolContext, ToolResult
+from agent.tool import ToolContext
+from agent.tool_result import ToolResult
 from tests.unit.agent.fakes import Events, SaysInTurn, call, says, state, tool
 
 RINGS = ("around_inference", "around_tool_use")

@@ -20,7 +20,8 @@ from agent.filesystem import Entry
 from agent.hook import Hook, NextToolUse
 from agent.hook_engine import HookEngine
 from agent.messages import ToolCall
-from agent.tool import Evicted, ToolContext, ToolResult
+from agent.tool import ToolContext
+from agent.tool_result import Evicted, ToolResult
 from agent.tool_runner import ToolRunner
 from agent.toolbox import Toolbox
 from sandbox.local_fs import LocalFS

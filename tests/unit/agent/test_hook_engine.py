@@ -18,7 +18,7 @@ from agent.hook import Hook
 from agent.hook_engine import HookEngine
 from agent.messages import ToolCall
 from agent.state import AgentState, CurrentExecution, ToolExecution
-from agent.tool import ToolResult
+from agent.tool_result import ToolResult
 from agent.verdict import VerdictKind
 from tests.unit.agent.fakes import Events, PolicyThat, allowing, call, state
 

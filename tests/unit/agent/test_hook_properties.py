@@ -22,7 +22,8 @@ from agent.hook_engine import POINTS, HookEngine
 from agent.loop import Agent
 from agent.messages import ToolCall
 from agent.state import AgentState, CurrentExecution, ToolExecution
-from agent.tool import ToolContext, ToolResult
+from agent.tool import ToolContext
+from agent.tool_result import ToolResult
 from agent.tool_runner import ToolRunner
 from agent.toolbox import Toolbox
 from agent.verdict import VerdictKind

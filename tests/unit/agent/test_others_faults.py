@@ -20,7 +20,8 @@ from agent.loop import Agent
 from agent.messages import Message, ToolCall, Usage
 from agent.model import Model, OnDelta
 from agent.state import AgentState, ModelResponse, ToolExecution
-from agent.tool import Tool, ToolContext, ToolResult
+from agent.tool import Tool, ToolContext
+from agent.tool_result import ToolResult
 from agent.toolbox import Toolbox
 from tests.unit.agent.fakes import AnyArguments, Events, PolicyThat, SaysInTurn, call, done, says, state, tool
 

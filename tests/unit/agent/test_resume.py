@@ -24,7 +24,8 @@ from agent.loop import Agent
 from agent.messages import Message, ToolCall, Usage
 from agent.state import AgentState, CurrentExecution, Spent, ToolExecution
 from agent.storable import storable_message
-from agent.tool import ToolContext, ToolResult
+from agent.tool import ToolContext
+from agent.tool_result import ToolResult
 from agent.verdict import Verdict, VerdictKind
 from tests.unit.agent.fakes import Events, SaysInTurn, call, done, says, state, tool
 

@@ -18,7 +18,8 @@ from agent.messages import Message
 from agent.model import OnDelta
 from agent.run_stream import RunStream, stream
 from agent.state import AgentState, ModelResponse
-from agent.tool import ToolContext, ToolResult
+from agent.tool import ToolContext
+from agent.tool_result import ToolResult
 from tests.unit.agent.fakes import Events, SaysInTurn, call, done, says, state, tool
 
 

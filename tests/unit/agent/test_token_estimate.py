@@ -7,7 +7,7 @@ import pytest
 from agent import token_estimate
 from agent.messages import Message
 from agent.token_estimate import InputEstimate, message_tokens, prompt_tokens, text_tokens
-from agent.tool import ToolSpec
+from agent.tool_result import ToolSpec
 from tests.unit.agent.fakes import call
 
 

@@ -15,7 +15,8 @@ from agent.hook import Hook, NextToolUse, OnFailure
 from agent.hook_engine import HookEngine
 from agent.messages import ToolCall
 from agent.state import AgentState, ToolExecution
-from agent.tool import Tool, ToolContext, ToolResult
+from agent.tool import Tool, ToolContext
+from agent.tool_result import ToolResult
 from agent.tool_runner import ToolRunner
 from agent.toolbox import Toolbox
 from agent.verdict import VerdictKind

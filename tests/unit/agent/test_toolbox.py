@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from agent.capabilities.todos import todos
 from agent.messages import ToolCall
 from agent.subagents.subagent import LentTools
-from agent.tool import Tool, ToolContext, ToolResult
+from agent.tool import Tool, ToolContext
+from agent.tool_result import ToolResult
 from agent.toolbox import Toolbox
 from tests.unit.agent.fakes import AnyArguments, call, done, tool
 

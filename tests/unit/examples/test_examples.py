@@ -11,7 +11,7 @@ from agent.capabilities.bash import bash
 from agent.capabilities.filesystem import filesystem
 from agent.hook_engine import HookEngine
 from agent.models.scripted_model_server import Call, Fault, ScriptedModelServer, Turn
-from agent.tool import ToolResult
+from agent.tool_result import ToolResult
 from agent.tool_runner import ToolRunner
 from agent.toolbox import Toolbox
 from examples import local_agent

@@ -12,7 +12,8 @@ import yaml
 from structlog.testing import capture_logs
 
 from agent.messages import ToolCall
-from agent.tool import ToolContext, ToolResult, ToolSpec
+from agent.tool import ToolContext
+from agent.tool_result import ToolResult, ToolSpec
 from gateway.approvals import Approvals
 from gateway.calls.approver import call_digest
 from gateway.calls.tool_calls import FinishedToolCall

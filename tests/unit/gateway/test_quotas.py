@@ -20,7 +20,7 @@ from agent.loop import Agent
 from agent.messages import Message, ToolCall, Usage
 from agent.model import Model, OnDelta
 from agent.state import AgentState, ModelResponse
-from agent.tool import ToolResult
+from agent.tool_result import ToolResult
 from agent.tool_runner import ToolRunner
 from agent.toolbox import Toolbox
 from gateway.calls.quota_hook import QuotaHook

@@ -13,8 +13,9 @@ from sqlalchemy import insert, update
 
 from agent.messages import Message, ToolCall
 from gateway.client import Client, InvalidArgument, NotFound, ThreadBusy, TooLarge
+from gateway.identity.caller import Caller
 from gateway.identity.presented import Context
-from gateway.identity.principal import Caller, Principal
+from gateway.identity.principal import Principal
 from gateway.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy

@@ -9,7 +9,8 @@ from agent.hook import Hook
 from agent.hook_engine import HookEngine
 from agent.messages import ToolCall
 from agent.state import AgentState, ToolExecution
-from agent.tool import ToolContext, ToolResult
+from agent.tool import ToolContext
+from agent.tool_result import ToolResult
 from agent.tool_runner import ToolRunner
 from agent.toolbox import Toolbox
 from tests.unit.agent.fakes import (

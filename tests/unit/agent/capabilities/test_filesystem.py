@@ -13,7 +13,8 @@ from agent.eviction import Eviction
 from agent.hook_engine import HookEngine
 from agent.messages import ToolCall
 from agent.state import AgentState
-from agent.tool import ToolContext, ToolResult
+from agent.tool import ToolContext
+from agent.tool_result import ToolResult
 from agent.tool_runner import ToolRunner
 from agent.toolbox import Toolbox
 from sandbox.local_fs import LocalFS

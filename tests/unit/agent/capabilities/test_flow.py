@@ -16,7 +16,7 @@ from agent.model import OnDelta
 from agent.models.openai_model import OpenAIModel
 from agent.models.scripted_model_server import Fault, ScriptedModelServer, Turn
 from agent.state import AgentState, ModelResponse
-from agent.tool import ToolResult
+from agent.tool_result import ToolResult
 from tests.unit.agent.fakes import Events, PolicyThat, SaysInTurn, allowing, call, done, says, state, tool
 
 AWAY = ModelUnavailable("nobody at http://x")

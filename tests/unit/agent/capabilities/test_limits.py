@@ -17,7 +17,8 @@ from agent.hook import Hook
 from agent.loop import Agent
 from agent.messages import Usage
 from agent.state import AgentState, ModelResponse, Spent
-from agent.tool import Evicted, ToolContext, ToolResult
+from agent.tool import ToolContext
+from agent.tool_result import Evicted, ToolResult
 from tests.unit.agent.fakes import Events, PolicyThat, SaysInTurn, allowing, call, done, says, state, tool
 
 TOOLS = Capability("tools", tools=(tool("t", done), tool("other", done)))

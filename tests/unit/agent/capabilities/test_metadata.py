@@ -15,7 +15,8 @@ from agent.hook import Hook, NextToolUse
 from agent.loop import Agent
 from agent.messages import ToolCall
 from agent.state import AgentState
-from agent.tool import ToolContext, ToolResult
+from agent.tool import ToolContext
+from agent.tool_result import ToolResult
 from agent.toolbox import Toolbox
 from tests.unit.agent.fakes import Events, SaysInTurn, call, says, state
 

@@ -26,7 +26,8 @@ from agent.model import OnDelta
 from agent.state import AgentState, ModelResponse, Spent
 from agent.subagents.family import Families, Family
 from agent.subagents.subagent import LentTools
-from agent.tool import ToolContext, ToolResult
+from agent.tool import ToolContext
+from agent.tool_result import ToolResult
 from agent.tool_runner import ToolRunner
 from agent.toolbox import Toolbox
 from tests.unit.agent.fakes import AnyArguments, Events, PolicyThat, SaysInTurn, allowing, call, done, says, tool

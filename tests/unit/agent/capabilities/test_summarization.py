@@ -27,7 +27,7 @@ from agent.loop import Agent
 from agent.messages import Message, Usage
 from agent.model import OnDelta
 from agent.state import AgentState, ModelResponse
-from agent.tool import ToolResult
+from agent.tool_result import ToolResult
 from sandbox.local_fs import LocalFS
 from tests.unit.agent.fakes import Events, FakeFiles, SaysInTurn, allowing, call, done, says, state, tool
 

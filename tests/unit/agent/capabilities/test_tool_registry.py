@@ -16,7 +16,8 @@ from agent.hook import Hook
 from agent.loop import Agent
 from agent.messages import ToolCall
 from agent.state import AgentState
-from agent.tool import Tool, ToolContext, ToolResult, ToolSpec
+from agent.tool import Tool, ToolContext
+from agent.tool_result import ToolResult, ToolSpec
 from agent.tool_runner import ToolRunner
 from agent.toolbox import Toolbox
 from tests.unit.agent.fakes import Events, SaysInTurn, call, done, says, state

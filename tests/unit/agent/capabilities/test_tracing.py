@@ -17,7 +17,7 @@ from agent.hook import Hook
 from agent.loop import Agent
 from agent.messages import ToolCall
 from agent.state import AgentState
-from agent.tool import ToolResult
+from agent.tool_result import ToolResult
 from tests.unit.agent.fakes import Events, SaysInTurn, allowing, call, done, says, state, tool
 
 

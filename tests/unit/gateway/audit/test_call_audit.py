@@ -14,14 +14,15 @@ import pytest
 from sqlalchemy import select
 
 from agent.messages import ToolCall
-from agent.tool import ToolContext, ToolResult
+from agent.tool import ToolContext
+from agent.tool_result import ToolResult
 from gateway.audit.record import AuditRecord
 from gateway.calls import tool_calls as tool_calls_room
 from gateway.calls.stand_in import StandIn
 from gateway.calls.tool_calls import ToolCalls
 from gateway.calls.tool_request import ToolRequest
 from gateway.errors import Unavailable
-from gateway.identity.principal import CALLER, Caller
+from gateway.identity.caller import CALLER, Caller
 from gateway.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.judge import Policy

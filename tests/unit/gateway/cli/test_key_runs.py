@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select
 
 from gateway.config import Config
-from gateway.identity.principal import CALLER, Caller
+from gateway.identity.caller import CALLER, Caller
 from gateway.storage.database import Database
 from gateway.storage.store import Store
 from gateway.storage.tables import runs

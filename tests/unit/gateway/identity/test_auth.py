@@ -16,12 +16,12 @@ from structlog.testing import capture_logs
 
 from gateway.errors import AirlockError, ScopeMissing, Unauthenticated
 from gateway.identity.auth import Authentication
+from gateway.identity.caller import Caller
 from gateway.identity.certificate_authenticator import CertificateAuthenticator
 from gateway.identity.denials import Denials
 from gateway.identity.key_authenticator import KeyAuthenticator
 from gateway.identity.keys import make_key
 from gateway.identity.presented import Context
-from gateway.identity.principal import Caller
 from gateway.model_settings import ModelSettings
 from gateway.policy import Policy, PolicyDocument
 from gateway.services.process_service import ProcessService

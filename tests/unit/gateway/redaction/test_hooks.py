@@ -12,7 +12,8 @@ from agent.hook import Hook, NextToolUse
 from agent.hook_engine import HookEngine
 from agent.messages import ToolCall
 from agent.state import AgentState
-from agent.tool import Evicted, ToolContext, ToolResult, ToolSpec
+from agent.tool import ToolContext
+from agent.tool_result import Evicted, ToolResult, ToolSpec
 from agent.tool_runner import ToolRunner
 from gateway.policy.document import PolicyDocument, RedactedPattern, RedactionSection, ResultRule
 from gateway.redaction import Redactor

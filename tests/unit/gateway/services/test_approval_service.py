@@ -12,8 +12,9 @@ import pytest
 from gateway.approvals import Approvals
 from gateway.calls.requested_calls import RequestedCalls
 from gateway.client import Client, EditRefused, InvalidArgument, NotFound
+from gateway.identity.caller import Caller
 from gateway.identity.presented import Context
-from gateway.identity.principal import Caller, Principal
+from gateway.identity.principal import Principal
 from gateway.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.judge import Policy

@@ -14,8 +14,9 @@ from gateway.audit.audit import Audit
 from gateway.client.audit import AuditCalls, AuditQuery
 from gateway.client.retry import Retry
 from gateway.errors import InvalidArgument, NotFound, ScopeMissing, Unavailable
+from gateway.identity.caller import Caller
 from gateway.identity.presented import Context
-from gateway.identity.principal import Caller, Principal
+from gateway.identity.principal import Principal
 from gateway.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.current_tenant import CURRENT_TENANT
 from gateway.serving import load_limit
-from gateway.serving.fair_loop import _TENANT, schedule_for
+from gateway.serving.fair_loop import schedule_for
 from gateway.serving.load_limit import LoadLimit, following
 
 _LATE_S, _EARLY_S = 0.5, 0.0
@@ -75,7 +76,7 @@ async def test_each_look_at_the_lag_begins_in_no_tenant_s_turn(monkeypatch: pyte
     begun: asyncio.Queue[str | None] = asyncio.Queue()
 
     def behind_the_busiest(loop: asyncio.AbstractEventLoop, measure: Callable[[], object]) -> None:
-        begun.put_nowait(_TENANT.get())
+        begun.put_nowait(CURRENT_TENANT.get())
         context = contextvars.copy_context()
         context.run(schedule_for, "busy")
         loop.call_soon(measure, context=context)

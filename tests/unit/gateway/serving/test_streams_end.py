@@ -10,11 +10,12 @@ import grpc.aio
 import pytest
 
 from gateway.client.wire import raise_error
+from gateway.current_tenant import CURRENT_TENANT
 from gateway.errors import AirlockError, Unauthenticated, Unavailable
 from gateway.identity.call_guard import CallGuard
 from gateway.identity.keys import make_key
 from gateway.identity.stream_guard import StreamGuard
-from gateway.serving.fair_loop import _TENANT, schedule_for
+from gateway.serving.fair_loop import schedule_for
 from gateway.storage.key_store import KeyStore
 from tests.unit.gateway.who_server import who_server
 
@@ -92,7 +93,7 @@ async def test_callers_are_asked_about_in_the_turns_of_no_tenant() -> None:
     asked_as: asyncio.Queue[str | None] = asyncio.Queue()
 
     async def authenticate(context: object) -> None:
-        asked_as.put_nowait(_TENANT.get())
+        asked_as.put_nowait(CURRENT_TENANT.get())
 
     schedule_for("first")
     with CallGuard(every_s=0.001).call(authenticate, None):

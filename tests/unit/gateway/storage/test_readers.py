@@ -9,11 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gateway.identity.principal import PRINCIPAL, Principal
-from gateway.model_settings import ModelSettings
-from gateway.policy import Policy, PolicyDocument
+from gateway.current_tenant import CURRENT_TENANT
 from gateway.storage.readers import Readers
-from gateway.tenants import Tenant
 
 
 @pytest.fixture
@@ -47,8 +44,7 @@ def _as(name: str | None, readers: Readers, read: Callable[[], str]) -> asyncio.
     """Read as a call of a tenant, or of an operator, does."""
 
     async def call() -> str:
-        tenant = None if name is None else Tenant(name, Policy(PolicyDocument(version=1)), ModelSettings(), {})
-        PRINCIPAL.set(Principal(tenant))
+        CURRENT_TENANT.set(name or "")
         return await readers.run(read)
 
     return asyncio.create_task(call())

@@ -14,7 +14,8 @@ from agent.hook import Hook
 from agent.loop import Agent
 from agent.messages import Message, ToolCall, Usage
 from agent.state import AgentState
-from agent.tool import ToolContext, ToolResult
+from agent.tool import ToolContext
+from agent.tool_result import ToolResult
 from gateway.policy import STARTER_POLICY, load_policy
 from gateway.redaction.hooks import redactor_of
 from gateway.telemetry import attributes as a

@@ -1,0 +1,8 @@
+"""For which tenant the current task works: its callbacks and its database reads take turns with other tenants'."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+CURRENT_TENANT: ContextVar[str | None] = ContextVar("current_tenant", default=None)
+"""The tenant's name, "" for an operator, None for the gateway itself. Tasks inherit it from their parent."""
