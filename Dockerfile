@@ -37,17 +37,17 @@ COPY sandbox /source/sandbox
 RUN python3 -X no_debug_ranges /source/deploy/bundle.py \
         --protobuf /wheels/protobuf-*.whl --source /source --output /opt/airlock \
     && /opt/airlock/lib/ld.so --inhibit-cache --library-path /opt/airlock/lib /opt/airlock/bin/python3 -I -S -B -X utf8 -c \
-        "from sandbox.daemon import lean_imports; lean_imports.install(); \
+        "from sandbox.daemon import lazy_module; lazy_module.install(); \
 import importlib, pkgutil, sys, sandbox.daemon; \
-modules = [module.name for module in pkgutil.iter_modules(sandbox.daemon.__path__)]; \
-[importlib.import_module(name) for name in ('_ctypes', 'hashlib', *('sandbox.daemon.' + name for name in modules))]; \
-[getattr(late, 'any_name', None) for late in [*sys.modules.values()] if isinstance(late, lean_imports.StandIn)]; \
+modules = [module.name for module in pkgutil.walk_packages(sandbox.daemon.__path__, 'sandbox.daemon.')]; \
+[importlib.import_module(name) for name in ('_ctypes', 'hashlib', *modules)]; \
+[getattr(late, 'any_name', None) for late in [*sys.modules.values()] if isinstance(late, lazy_module.StandIn)]; \
 from google.protobuf.internal import api_implementation; \
 from sandbox.daemon.build import BUILD; \
-sys.exit(api_implementation.Type() != 'upb' or sys.prefix != '/opt/airlock' or len(BUILD) != 64 or len(modules) < 20 or len(lean_imports.loaded_for_use()) < 15)" \
+sys.exit(api_implementation.Type() != 'upb' or sys.prefix != '/opt/airlock' or len(BUILD) != 64 or len(modules) < 20 or len(lazy_module.loaded_for_use()) < 15)" \
     && chgrp 599999999 /opt/airlock && chmod 750 /opt/airlock
 
-# Only the daemon enters /opt/airlock (BUNDLE_GID of sandbox/daemon/identity.py): COPY keeps the modes of what is below its source.
+# Only the daemon enters /opt/airlock (BUNDLE_GID of sandbox/daemon/supervisor/identity.py): COPY keeps the modes of what is below its source.
 FROM scratch AS runtime
 COPY --from=bundle /opt /opt
 LABEL airlock.kind="image"

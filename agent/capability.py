@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.hook import Hook
-from agent.tool import Tool
+from agent.hooks.hook import Hook
+from agent.tools.tool import Tool
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from agent.coalescing import Coalescer
 from agent.errors import ModelNonsense, ModelUnavailable
 from agent.events import EventSink, emit
 from agent.frozen import storable_text
-from agent.hook import InferenceRequest
-from agent.hook_engine import HookEngine
-from agent.intake import bounded
+from agent.hooks.engine import HookEngine
+from agent.hooks.hook import InferenceRequest
 from agent.messages import Usage
 from agent.model import Model, QueuedModel
 from agent.models.metered_model import MeteredModel
 from agent.state import ModelResponse
+from agent.tools.intake import bounded
 
 
 class Inference:

@@ -24,8 +24,6 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from agent.approval import Approver, PendingStep, Suspended
-from agent.asking import edited_calls
 from agent.cancellation import Cancellation, to_the_end
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import TimeLeft, ToolsInTime, limits, time_left_s
@@ -34,17 +32,19 @@ from agent.continuation import ContinuationDecision, ContinuationOutcome
 from agent.errors import HookFailed, ModelError
 from agent.events import EventSink, discard, emit
 from agent.frozen import freeze, storable_text
-from agent.hook import Hook, InferenceRequest
-from agent.hook_engine import HOOK_FAILED, HookEngine, Point
+from agent.hooks.engine import HOOK_FAILED, HookEngine, Point
+from agent.hooks.hook import Hook, InferenceRequest
 from agent.inference import Inference
 from agent.messages import Message, ToolCall
 from agent.model import Model
 from agent.recovery import EarlierCall, Recovery
 from agent.state import AgentState, CurrentExecution, ModelResponse
 from agent.storable import storable_message
-from agent.tool import ToolExecutor
-from agent.tool_runner import ToolRunner
-from agent.toolbox import Toolbox
+from agent.tools.approval import Approver, PendingStep, Suspended
+from agent.tools.asking import edited_calls
+from agent.tools.runner import ToolRunner
+from agent.tools.tool import ToolExecutor
+from agent.tools.toolbox import Toolbox
 
 _log = logging.getLogger(__name__)
 

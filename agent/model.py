@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
-from agent.hook import InferenceRequest
+from agent.hooks.hook import InferenceRequest
 from agent.state import ModelResponse
 
 OnDelta = Callable[[str], None]

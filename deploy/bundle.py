@@ -5,8 +5,8 @@ Run inside the base image by the interpreter that is to be bundled:
     python3 -X no_debug_ranges deploy/bundle.py --protobuf PROTOBUF.whl --source REPOSITORY --output /opt/airlock
 
 The directory holds the loader, CPython, the shared libraries both need, a trimmed standard library, protobuf,
-sandbox.v1 and sandbox.daemon, and in BUILD the digest of their sources (sandbox/docker/build.py). It is started through
-its own loader (the Dockerfile has the whole command line), so the image needs no libc, no Python and no shell:
+sandbox.v1 and sandbox.daemon, and in BUILD the digest of their sources (sandbox/engines/docker/build.py). It is
+started through its own loader (the Dockerfile has the whole command line), so the image needs no libc, Python or shell:
 
     /opt/airlock/lib/ld.so --library-path /opt/airlock/lib ... /opt/airlock/bin/python3 ... -m sandbox.daemon
 
@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 # What a daemon never needs: tests, tools for people, other machines' modules. Of ctypes it needs the compiled half
-# (sandbox/daemon/identity.py).
+# (sandbox/daemon/supervisor/identity.py).
 _LEFT_OUT_PACKAGES = frozenset(
     {
         *("__pycache__", "lib-dynload", "site-packages", "dist-packages"),  # not modules, or taken on their own terms
@@ -124,7 +124,7 @@ def bundle(protobuf: Path, source: Path, output: Path) -> None:
         _compile_tree(_modules(source, source / "sandbox" / package), python_library)
 
     # By the gateway's own module: the two ends compare what it says.
-    build = runpy.run_path(str(source / "sandbox" / "docker" / "build.py"))
+    build = runpy.run_path(str(source / "sandbox" / "engines" / "docker" / "build.py"))
     digest = build["sources_digest"](source / "sandbox")
     (output / build["BUILD_FILE"]).write_text(digest + "\n", encoding="ascii")
 

@@ -42,7 +42,7 @@ INPUTS = {
         "deploy/bundle.py",
         "deploy/sandbox.lock",
         "sandbox/__init__.py",
-        "sandbox/docker/build.py",
+        "sandbox/engines/docker/build.py",
         "sandbox/v1",
         "sandbox/daemon",
     ],

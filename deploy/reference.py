@@ -24,7 +24,7 @@ from grpc_tools import protoc
 import agent.events
 from gateway.cli import terminal
 from gateway.cli.main import app
-from gateway.config import Config
+from gateway.config.config import Config
 from gateway.errors import AirlockError, all_errors
 from gateway.policy.schema import policy_schema
 from gateway.v1 import validate_pb2

@@ -8,7 +8,7 @@ hold whatever is called belongs in the tenant's policy, or does not belong in th
 
 from fnmatch import fnmatchcase
 
-from agent.hook import Hook
+from agent.hooks.hook import Hook
 from agent.state import AgentState
 
 SECRETS = ("*/.env", "*/.env.*", "*.pem", "*/id_rsa")

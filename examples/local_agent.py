@@ -10,7 +10,7 @@ from agent.capabilities.todos import todos
 from agent.loop import Agent
 from agent.models.openai_model import OpenAIModel
 from agent.state import AgentState
-from sandbox.local_fs import LocalFS
+from sandbox.engines.local.local_fs import LocalFS
 
 
 async def main(directory: str, task: str) -> str:

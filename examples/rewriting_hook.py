@@ -6,8 +6,8 @@ Agent(model=..., capabilities=[bash(shell)], hooks=[ShortCommands(), RedactKeys(
 import re
 from dataclasses import replace
 
-from agent.hook import Hook
-from agent.matchers import tool_name
+from agent.hooks.hook import Hook
+from agent.hooks.matchers import tool_name
 from agent.state import AgentState
 
 _KEY = re.compile(rb"\b(sk|ghp|AKIA)[-_A-Za-z0-9]{16,}")

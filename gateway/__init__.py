@@ -1,5 +1,5 @@
 """The gateway: the service and what it stands on. See ARCHITECTURE.md."""
 
-from gateway.version import airlock_version
+from gateway.support.version import airlock_version
 
 __version__ = airlock_version()

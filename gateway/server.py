@@ -10,34 +10,34 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from gateway.clock import now_us
 from gateway.composition.audit_anchor import make_anchoring
 from gateway.composition.foundation import Foundation, lay_foundation
 from gateway.composition.sandboxes import open_sandboxes
 from gateway.composition.services import SERVICES, Parts, add_services, make_parts
 from gateway.composition.work import begin_work, make_lease
-from gateway.config import Config
-from gateway.policies import Policies
-from gateway.retention import Retention
+from gateway.config.config import Config
+from gateway.data_lifecycle.retention import Retention
+from gateway.data_lifecycle.trusted_time import TrustedTime
+from gateway.policy_versions.policies import Policies
 from gateway.serving.anonymous_calls import BoundedHealth
-from gateway.serving.arrivals import Arrivals
-from gateway.serving.cautions import refuse_unconfined
 from gateway.serving.edge import ADMISSION
 from gateway.serving.fair_loop import make_fair
+from gateway.serving.first_message_timeout import Arrivals
 from gateway.serving.grpc_wakeups import take_wakeups_as_they_come
 from gateway.serving.health import Health, needs_of
 from gateway.serving.listening import bind, make_server
 from gateway.serving.rpc_tasks import follow_rpcs
+from gateway.serving.startup_checks import refuse_unconfined
 from gateway.serving.state_lock import held_slot, locked_state
 from gateway.serving.taking_server import TakingServer
 from gateway.serving.worker import Worker
 from gateway.snapshots.tidying import tidying
 from gateway.storage.retention_store import RetentionStore
 from gateway.storage.store import Store
+from gateway.support.clock import now_us
 from gateway.telemetry.admission import observe_admission
 from gateway.telemetry.rpc import RpcInterceptor
-from gateway.tenants import Tenants
-from gateway.trusted_time import TrustedTime
+from gateway.tenancy.tenants import Tenants
 
 _ALONE = Worker()
 _SWITCH_INTERVAL_S = 0.001

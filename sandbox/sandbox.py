@@ -17,9 +17,9 @@ class SandboxLimits:
     """What a sandbox may use; all enforced by the kernel unless said otherwise.
 
     The kernel holds `workspace_bytes` where the engine's disk has project quotas, and for each file. Elsewhere the
-    daemon does, as it does `workspace_files` (sandbox/daemon/disk_watch.py); 0 is no limit of files. While less than
-    `disk_reserve_bytes` is free on the engine's disk nothing in the sandbox may grow; that is the operator's, the same
-    for all. `seccomp_filters` says whether programs may install seccomp filters of their own.
+    daemon does, as it does `workspace_files` (sandbox/daemon/limits/disk_watch.py); 0 is no limit of files. While less
+    than `disk_reserve_bytes` is free on the engine's disk nothing in the sandbox may grow; that is the operator's, the
+    same for all. `seccomp_filters` says whether programs may install seccomp filters of their own.
     """
 
     memory_bytes: int = 1024 * 1024 * 1024

@@ -63,7 +63,7 @@ class Home:
     @property
     def database_url(self) -> str:
         """Where the gateway keeps its state."""
-        from gateway.config import Config
+        from gateway.config.config import Config
 
         return Config.load(self.config).resolved_database_url()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from sandbox.engine import Engine
-from sandbox.sandbox_keeper import SandboxKeeper
+from sandbox.engines.engine import Engine
+from sandbox.keeper.sandbox_keeper import SandboxKeeper
 
 
 def make_keeper(

@@ -12,13 +12,13 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
 
 from agent.capability import Capability
-from agent.eviction import Eviction, marker
 from agent.filesystem import ExecResult, OutputPiece, Shell, SpilledOutput
-from agent.hook import Hook
-from agent.matchers import tool_name
+from agent.hooks.hook import Hook
+from agent.hooks.matchers import tool_name
 from agent.state import AgentState
-from agent.tool import Tool, ToolContext
 from agent.tool_result import Evicted, ToolResult
+from agent.tools.eviction import Eviction, marker
+from agent.tools.tool import Tool, ToolContext
 
 __all__ = ["CommandPolicy", "CommandPolicyHook", "Eviction", "bash"]
 

@@ -13,8 +13,13 @@ from types import MappingProxyType
 from pydantic import JsonValue
 
 from agent.capability import Capability
-from agent.eviction import Eviction, EvictionHook
-from agent.file_arguments import (
+from agent.filesystem import FileSystem
+from agent.hooks.hook import Hook, OnFailure
+from agent.hooks.matchers import tool_name
+from agent.state import AgentState
+from agent.tool_result import ToolResult
+from agent.tools.eviction import Eviction, EvictionHook
+from agent.tools.file_arguments import (
     EditFileArguments,
     GlobArguments,
     GrepArguments,
@@ -22,7 +27,7 @@ from agent.file_arguments import (
     ReadFileArguments,
     WriteFileArguments,
 )
-from agent.file_pages import (
+from agent.tools.file_pages import (
     PAGE_BYTES,
     binary,
     encoded,
@@ -32,12 +37,7 @@ from agent.file_pages import (
     shown_call,
     whole_characters,
 )
-from agent.filesystem import FileSystem
-from agent.hook import Hook, OnFailure
-from agent.matchers import tool_name
-from agent.state import AgentState
-from agent.tool import Tool, ToolContext
-from agent.tool_result import ToolResult
+from agent.tools.tool import Tool, ToolContext
 
 __all__ = ["PAGE_BYTES", "FileTracking", "filesystem"]
 

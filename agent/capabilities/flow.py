@@ -9,7 +9,7 @@ from typing import Literal
 from agent.capability import Capability
 from agent.continuation import ContinuationDecision
 from agent.errors import ContextLengthExceeded, HookFailed, ModelError, ModelUnavailable
-from agent.hook import Hook, InferenceRequest, NextInference
+from agent.hooks.hook import Hook, InferenceRequest, NextInference
 from agent.state import AgentState, ModelResponse, ToolExecution
 
 OnError = Literal["stop", "continue"]

@@ -18,11 +18,11 @@ from typing import Self
 
 from agent.cancellation import Cancellation
 from agent.capability import Capability
-from agent.hook import Hook
+from agent.hooks.hook import Hook
 from agent.messages import ToolCall
 from agent.state import AgentState, ToolExecution
-from agent.tool import ToolContext, ToolExecutor
 from agent.tool_result import ToolResult, ToolSpec
+from agent.tools.tool import ToolContext, ToolExecutor
 
 OUT_OF_TIME = ToolResult.error("the call was cancelled: the run's time is over", outcome="cancelled")
 

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from agent.capability import Capability
 from agent.filesystem import FileSystem
-from agent.hook import Hook
+from agent.hooks.hook import Hook
 from agent.paths import resolve
 from agent.state import AgentState
 

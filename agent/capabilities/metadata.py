@@ -16,11 +16,11 @@ import pydantic_core
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema
 
 from agent.capability import Capability
-from agent.hook import Hook
-from agent.matchers import tool_name
+from agent.hooks.hook import Hook
+from agent.hooks.matchers import tool_name
 from agent.state import AgentState
-from agent.tool import Tool, ToolContext
 from agent.tool_result import ToolResult
+from agent.tools.tool import Tool, ToolContext
 
 MAX_KEYS = 256
 MAX_VALUE_BYTES = 16 * 1024

@@ -20,7 +20,7 @@ from agent.capability import Capability
 from agent.continuation import ContinuationDecision
 from agent.final_json import json_in
 from agent.frozen import storable_text
-from agent.hook import Hook, InferenceRequest
+from agent.hooks.hook import Hook, InferenceRequest
 from agent.messages import Message
 from agent.model import Model
 from agent.models.metered_model import MeteredModel

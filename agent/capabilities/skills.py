@@ -19,12 +19,12 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from agent.capability import Capability
 from agent.filesystem import FileSystem
 from agent.frontmatter import LIMIT_BYTES, frontmatter
-from agent.hook import Hook
+from agent.hooks.hook import Hook
 from agent.messages import Value
 from agent.paths import resolve
 from agent.state import AgentState
-from agent.tool import Tool, ToolContext
 from agent.tool_result import ToolResult
+from agent.tools.tool import Tool, ToolContext
 
 CATALOG = "skills.catalog"
 BROKEN = "skills.broken"

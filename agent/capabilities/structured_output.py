@@ -21,7 +21,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 
 from agent.capability import Capability
 from agent.final_json import MAX_VALUE_CHARS, json_in
-from agent.hook import Hook
+from agent.hooks.hook import Hook
 from agent.json_schema import MAX_ERRORS, checked, errors_of, short
 from agent.messages import Message
 from agent.state import AgentState

@@ -30,7 +30,7 @@ from agent.capability import Capability
 from agent.errors import ContextLengthExceeded
 from agent.filesystem import FileSystem
 from agent.frozen import storable_text
-from agent.hook import Hook, InferenceRequest
+from agent.hooks.hook import Hook, InferenceRequest
 from agent.messages import Message, Value
 from agent.model import Model
 from agent.models.metered_model import MeteredModel

@@ -15,12 +15,12 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator
 
 from agent.capability import Capability
-from agent.hook import Hook
-from agent.matchers import tool_name
+from agent.hooks.hook import Hook
+from agent.hooks.matchers import tool_name
 from agent.messages import Message
 from agent.state import AgentState
-from agent.tool import Tool, ToolContext
 from agent.tool_result import ToolResult
+from agent.tools.tool import Tool, ToolContext
 
 KEY = "todos.list"
 """Where the list is in the thread's metadata."""

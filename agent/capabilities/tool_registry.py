@@ -15,10 +15,10 @@ from collections.abc import Iterable, Sequence
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from agent.capability import Capability
-from agent.hook import Hook
+from agent.hooks.hook import Hook
 from agent.state import AgentState
-from agent.tool import Tool, ToolContext
 from agent.tool_result import ToolResult, ToolSpec
+from agent.tools.tool import Tool, ToolContext
 
 LOADED = "tool_registry.loaded"
 """The note of what was loaded, in the order it was found."""

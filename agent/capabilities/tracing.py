@@ -20,11 +20,11 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from agent.capability import Capability
-from agent.hook import Hook, InferenceRequest, NextInference, NextToolUse
+from agent.hooks.hook import Hook, InferenceRequest, NextInference, NextToolUse
 from agent.messages import ToolCall
 from agent.state import ModelResponse
 from agent.tool_result import ToolResult
-from agent.tool_runner import digestible
+from agent.tools.runner import digestible
 
 _log = logging.getLogger(__name__)
 

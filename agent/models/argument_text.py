@@ -10,8 +10,8 @@ import json
 
 from pydantic import JsonValue, ValidationError
 
-from agent.intake import ARGUMENTS_LIMIT_CHARS, ARGUMENTS_LIMIT_DEPTH, ARGUMENTS_LIMIT_VALUES, bounded
 from agent.messages import ToolCall
+from agent.tools.intake import ARGUMENTS_LIMIT_CHARS, ARGUMENTS_LIMIT_DEPTH, ARGUMENTS_LIMIT_VALUES, bounded
 
 _TOO_MANY = (
     f"hold more than {ARGUMENTS_LIMIT_VALUES:,} values, the limit for all calls of an answer together: "

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent.frozen import storable_text
-from agent.hook import InferenceRequest
+from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, ToolCall, Usage
 from agent.models.argument_text import ArgumentReader, values_in
 from agent.models.endpoint_errors import UnusableAnswer, plain

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent.errors import ModelError
-from agent.hook import InferenceRequest
+from agent.hooks.hook import InferenceRequest
 from agent.messages import Usage
 from agent.model import Model, OnDelta
 from agent.state import ModelResponse

@@ -19,7 +19,7 @@ import httpx2
 import openai
 
 from agent.errors import ModelError, ModelNonsense, ModelRefused, ModelUnavailable
-from agent.hook import InferenceRequest
+from agent.hooks.hook import InferenceRequest
 from agent.messages import Usage
 from agent.model import OnDelta
 from agent.models.bounded_http import BoundedClient, RefusedRedirect

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from pydantic import JsonValue, ValidationError
 
-from agent.hook import Hook
+from agent.hooks.hook import Hook
 from agent.messages import Message, Value
 from agent.state import AgentState
 from agent.subagents.family import Families, Member

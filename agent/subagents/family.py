@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from agent.hook import Hook
+from agent.hooks.hook import Hook
 from agent.state import AgentState, Spent
 
 if TYPE_CHECKING:

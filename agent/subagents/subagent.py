@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from agent.events import Event, EventSink
-from agent.hook import Hook
+from agent.hooks.hook import Hook
 from agent.messages import ToolCall
 from agent.model import Model
 from agent.state import AgentState
 from agent.subagents.family import Member
-from agent.tool import ToolContext, ToolExecutor
 from agent.tool_result import ToolResult, ToolSpec
-from agent.toolbox import no_such_tool
+from agent.tools.tool import ToolContext, ToolExecutor
+from agent.tools.toolbox import no_such_tool
 
 _NESTED = {"run_started": "subagent_started", "run_finished": "subagent_finished"}
 

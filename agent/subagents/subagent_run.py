@@ -20,7 +20,7 @@ from agent.model import Model
 from agent.state import AgentState
 from agent.subagents.family import MEMBER_NOTE, Families, Member
 from agent.subagents.subagent import LentTools, NestedEvents, Subagent, SubagentBudget
-from agent.tool import RunInFlight, ToolContext
+from agent.tools.tool import RunInFlight, ToolContext
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from gateway.printable_text import printable
+from gateway.support.printable_text import printable
 
 PROJECT = Path(__file__).parent / "project"
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gateway.audit.anchor import Anchor
-from gateway.audit.chain import ChainHead
-from gateway.background import in_background
-from gateway.clock import NowUs, now_us
+from gateway.audit_chain.anchor import Anchor
+from gateway.audit_chain.chain import ChainHead
 from gateway.errors import Unavailable
 from gateway.storage.audit_reader import AuditReader
+from gateway.support.background import in_background
+from gateway.support.clock import NowUs, now_us
 
 log = structlog.get_logger(__name__)
 _COMMAND_S = 30.0

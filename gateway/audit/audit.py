@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Collection, Sequence
 
-from gateway.audit.chain import ChainReport, Known
-from gateway.audit.record import AuditRecord
+from gateway.audit_chain.chain import ChainReport, Known
+from gateway.audit_chain.record import AuditRecord
 from gateway.errors import NotFound
-from gateway.paging import page_size, paged, place_of
 from gateway.storage.audit_reader import SLICE, AuditFilter, AuditReader
+from gateway.support.paging import page_size, paged, place_of
 
 _PAGE, _PAGE_LIMIT = 100, 1000
 _POLL_S = 0.3

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from pydantic import JsonValue
 
 from agent.state import ToolExecution
-from gateway.identity.caller import actor
+from gateway.credentials.caller import actor
 from gateway.redaction import Redactor
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.entities import Thread

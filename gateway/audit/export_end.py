@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
-from gateway.audit.chain import CHANGED, CUT_OFF, MISSING, ChainReport
+from gateway.audit_chain.chain import CHANGED, CUT_OFF, MISSING, ChainReport
 
 _MARK = "complete"
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.identity.caller import actor
+from gateway.credentials.caller import actor
 from gateway.storage.audit_store import AuditEntry
-from gateway.tenants import Tenant
+from gateway.tenancy.tenants import Tenant
 
 
 def process_entry(

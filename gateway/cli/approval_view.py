@@ -15,7 +15,7 @@ from rich.text import Text
 from gateway.cli.printable import one_line, short_arguments
 from gateway.cli.rows import Rows
 from gateway.policy.document import WRITING_TOOLS, Rule
-from gateway.printable_text import printable
+from gateway.support.printable_text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

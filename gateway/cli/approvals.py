@@ -132,7 +132,7 @@ def watch(*, address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = 
 
         async with Client(address, key) as airlock:
             if not as_json and sys.stdin.isatty() and out.is_terminal:
-                from gateway.cli.approval_desk import Desk
+                from gateway.cli.approval_backend import Desk
 
                 await Desk(airlock, out).work()
                 return

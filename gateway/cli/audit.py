@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
 import typer
 
-from gateway.cli.moments import moment_of
 from gateway.cli.safe_console import SafeBytes
 from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import (
@@ -27,10 +26,11 @@ from gateway.cli.terminal import (
     print_json,
     run_client,
 )
+from gateway.cli.time_options import moment_of
 
 if TYPE_CHECKING:
-    from gateway.audit.chain import ChainReport, Known
-    from gateway.audit.record import AuditRecord
+    from gateway.audit_chain.chain import ChainReport, Known
+    from gateway.audit_chain.record import AuditRecord
     from gateway.client.audit import AuditQuery
 
 # Records between two words of how far it has come.
@@ -224,7 +224,7 @@ def verify(
 
 
 def _anchored(path: Path, key: Path, tenant: str, *, as_json: bool) -> Known:
-    from gateway.audit.anchor import known_by, public_key
+    from gateway.audit_chain.anchor import known_by, public_key
     from gateway.errors import Misconfigured
 
     try:
@@ -259,7 +259,7 @@ def _show(report: ChainReport, *, as_json: bool) -> None:
 
 
 async def _verified_by_gateway(tenant: str, known: Known, address: str, key: str) -> ChainReport:
-    from gateway.audit.chain import ChainCheck
+    from gateway.audit_chain.chain import ChainCheck
     from gateway.client import Client
 
     async with Client(address, key) as airlock:
@@ -276,7 +276,7 @@ async def _verified_by_gateway(tenant: str, known: Known, address: str, key: str
 
 async def _verified_database(config: Path, tenant: str, known: Known) -> ChainReport:
     from gateway.audit.audit import Audit
-    from gateway.config import Config
+    from gateway.config.config import Config
     from gateway.storage.audit_reader import AuditReader
     from gateway.storage.database import Database
 
@@ -291,9 +291,9 @@ async def _verified_database(config: Path, tenant: str, known: Known) -> ChainRe
 
 
 def _verified_file(path: Path, known: Known, slow: SlowWork, *, as_json: bool) -> ChainReport:
-    from gateway.audit.chain import ChainCheck
     from gateway.audit.export_end import ExportEnd, compared
-    from gateway.audit.record import AuditRecord
+    from gateway.audit_chain.chain import ChainCheck
+    from gateway.audit_chain.record import AuditRecord
 
     check = ChainCheck(None, known, part=True)
     number, end = 1, None

@@ -14,7 +14,7 @@ from gateway.cli.printable import one_line
 from gateway.cli.rows import Rows
 
 if TYPE_CHECKING:
-    from gateway.audit.record import AuditRecord
+    from gateway.audit_chain.record import AuditRecord
 
 _STYLES = {"deny": "red", "ask": "yellow", "allow": "green"}
 

@@ -24,12 +24,12 @@ from gateway.cli.finding import Finding
 from gateway.cli.rows import Rows
 from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import EXIT_BAD_NEWS, Json, out, print_json
-from gateway.version import airlock_version
+from gateway.support.version import airlock_version
 
 if TYPE_CHECKING:
-    from gateway.config import Config
-    from gateway.tenants import Tenant
-    from sandbox.docker.docker_engine import DockerEngine, EngineFacts
+    from gateway.config.config import Config
+    from gateway.tenancy.tenants import Tenant
+    from sandbox.engines.docker.docker_engine import DockerEngine, EngineFacts
     from sandbox.sandbox import Sandbox
 
 _DISK_WANTED_BYTES = 5 * 1024**3
@@ -70,10 +70,10 @@ async def _collect(engine_url: str | None, config: Path | None, slow: SlowWork) 
 
 
 async def _look(engine_url: str | None, config: Path | None, slow: SlowWork) -> AsyncIterator[Finding]:
-    from gateway.clock import make_id
     from gateway.errors import AirlockError
-    from sandbox.docker.docker_engine import DockerEngine
-    from sandbox.docker.docker_requests import DockerRequests
+    from gateway.support.clock import make_id
+    from sandbox.engines.docker.docker_engine import DockerEngine
+    from sandbox.engines.docker.docker_requests import DockerRequests
     from sandbox.errors import SandboxError
 
     slow.at("this machine")
@@ -246,9 +246,9 @@ def _not_known(what: str, mend: str = "") -> Finding:
 
 def _configuration(path: Path) -> tuple[Finding, Config | None, Mapping[str, Tenant]]:
     """Load what `airlock serve` would load; return the configuration too, also where only a policy does not load."""
-    from gateway.config import Config
+    from gateway.config.config import Config
     from gateway.errors import Misconfigured
-    from gateway.tenants import load_tenants
+    from gateway.tenancy.tenants import load_tenants
 
     config = None
     try:
@@ -301,7 +301,7 @@ def _seccomp(facts: EngineFacts) -> Finding:
 
 
 def _landlock() -> Finding:
-    from sandbox.docker.host_kernel import has_landlock
+    from sandbox.engines.docker.host_kernel import has_landlock
 
     if has_landlock():
         return Finding("landlock", "ok", "the kernel keeps tool code from having its sandbox killed for memory")

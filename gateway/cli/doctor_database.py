@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gateway.cli.finding import Finding
 
 if TYPE_CHECKING:
-    from gateway.config import Config
+    from gateway.config.config import Config
 
 
 def database_finding(config: Config) -> Finding:

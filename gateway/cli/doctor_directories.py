@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from gateway.cli.finding import Finding
 
 if TYPE_CHECKING:
-    from gateway.config import Config
+    from gateway.config.config import Config
     from gateway.storage.database import Database
     from gateway.storage.database_identity import DatabaseIdentity
-    from sandbox.docker.docker_requests import DockerRequests
+    from sandbox.engines.docker.docker_requests import DockerRequests
 
 
 async def directory_findings(config: Config, engine: str, requests: DockerRequests) -> AsyncIterator[Finding]:

@@ -11,15 +11,15 @@ from gateway.cli.doctor_database import is_migrated
 from gateway.cli.finding import Finding
 
 if TYPE_CHECKING:
-    from gateway.config import Config
-    from gateway.policies import Policies
-    from gateway.tenants import Tenant
+    from gateway.config.config import Config
+    from gateway.policy_versions.policies import Policies
+    from gateway.tenancy.tenants import Tenant
 
 
 @contextlib.asynccontextmanager
 async def _stored(config: Config) -> AsyncIterator[Policies | None]:
     """Have what the database has in force; None where the next start makes or migrates the database."""
-    from gateway.policies import Policies
+    from gateway.policy_versions.policies import Policies
     from gateway.storage.connecting import connect
     from gateway.storage.database import Database
     from gateway.storage.policy_store import PolicyStore
@@ -43,7 +43,7 @@ async def in_force(config: Config, tenants: Mapping[str, Tenant]) -> Mapping[str
     A tenant one of whose files the next start takes keeps what the files say. Nothing is changed, and a database that
     the next start migrates or makes is not asked. Raises Misconfigured, Unavailable.
     """
-    from gateway.tenants import Tenants
+    from gateway.tenancy.tenants import Tenants
 
     async with _stored(config) as policies:
         if policies is None:

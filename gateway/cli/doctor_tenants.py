@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from gateway.cli.finding import Finding
 
 if TYPE_CHECKING:
-    from gateway.config import Config
-    from gateway.tenants import Tenant
-    from sandbox.docker.docker_requests import DockerRequests, EngineFacts
+    from gateway.config.config import Config
+    from gateway.tenancy.tenants import Tenant
+    from sandbox.engines.docker.docker_requests import DockerRequests, EngineFacts
+    from sandbox.engines.pooled_sandbox import SpareKind
     from sandbox.sandbox import SandboxSpec
-    from sandbox.spares import SpareKind
 
 _RUNTIME_MEND = "register it with the engine, as docs/deployment.md says, or write `runtime: runc` in its policy"
 
@@ -26,8 +26,8 @@ async def tenant_findings(
     config: Config, tenants: Mapping[str, Tenant], facts: EngineFacts, requests: DockerRequests
 ) -> AsyncIterator[Finding]:
     """Yield a finding for each tenant, the pool, and where files are kept; raises EngineUnavailable."""
-    from sandbox.docker.engine_disk import EngineDisk
-    from sandbox.spares import SpareKind
+    from sandbox.engines.docker.engine_disk import EngineDisk
+    from sandbox.engines.pooled_sandbox import SpareKind
 
     for name, tenant in tenants.items():
         yield await _tenant(f"tenant {name}", tenant.sandbox_spec("doctor"), config, facts, requests)
@@ -79,8 +79,8 @@ def _pool(config: Config, kinds: Collection[SpareKind]) -> Finding:
 async def _tenant(
     what: str, spec: SandboxSpec, config: Config, facts: EngineFacts, requests: DockerRequests
 ) -> Finding:
-    from sandbox.docker.docker_requests import inspect_image
-    from sandbox.docker.image_pulls import pullable
+    from sandbox.engines.docker.docker_requests import inspect_image
+    from sandbox.engines.docker.image_pulls import pullable
     from sandbox.errors import ImageMissing, SandboxUnavailable
 
     if spec.refused:

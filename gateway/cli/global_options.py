@@ -11,7 +11,7 @@ import typer
 def _version(value: bool) -> None:
     if value:
         from gateway.cli.terminal import out
-        from gateway.version import airlock_version
+        from gateway.support.version import airlock_version
 
         out.print(f"airlock {airlock_version()}")
         raise typer.Exit

@@ -9,7 +9,7 @@ import typer
 
 from gateway.cli.printable import one_line
 from gateway.cli.terminal import DEFAULT_ADDRESS, Address, Json, Key, out, print_json, run_client
-from gateway.printable_text import printable
+from gateway.support.printable_text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

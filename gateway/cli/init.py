@@ -12,7 +12,7 @@ import typer
 from gateway.cli.terminal import EXIT_USAGE, Json, fail, out, print_json
 
 if TYPE_CHECKING:
-    from gateway.config import Config
+    from gateway.config.config import Config
 
 _TENANT = "default"
 _CONFIG = """\
@@ -47,7 +47,7 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Write a starter configuration and policy, and make keys for the tenant "default"."""
-    from gateway.config import Config
+    from gateway.config.config import Config
     from gateway.policy import STARTER_POLICY
 
     config_path = directory / "airlock.yaml"
@@ -85,8 +85,8 @@ def _database(url: str, password_file: str) -> str:
 
 async def _make_keys(config: Config) -> list[str]:
     """Make a key for services, one for approvers and one for operators, and return their secrets."""
-    from gateway.cli.key_desk import local_keys
-    from gateway.identity.keys import ACTING_SCOPES, APPROVE, OPERATOR_SCOPES
+    from gateway.cli.key_backend import local_keys
+    from gateway.credentials.keys import ACTING_SCOPES, APPROVE, OPERATOR_SCOPES
 
     async with local_keys(config) as desk:
         return [

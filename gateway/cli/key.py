@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.key_desk import CONFIG, AtAddress, ConfigFile, key_desk
+from gateway.cli.key_backend import CONFIG, AtAddress, ConfigFile, key_desk
 from gateway.cli.rows import Rows
 from gateway.cli.terminal import EXIT_USAGE, Json, Key, fail, out, print_json, run_client
 
@@ -54,8 +54,8 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Make a key. It is shown once; only its hash is stored."""
+    from gateway.credentials.keys import checked_scopes
     from gateway.errors import InvalidArgument
-    from gateway.identity.keys import checked_scopes
 
     expires_in_s = span_s(expires_in, "--expires-in", as_json=as_json)
     try:
@@ -84,7 +84,7 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List keys, the newest first; never a secret."""
-    from gateway.identity.keys import SCOPES
+    from gateway.credentials.keys import SCOPES
 
     for option, given, there_are in (("--scope", scope, SCOPES), ("--state", state, _STATES)):
         if given and given not in there_are:

@@ -57,8 +57,8 @@ app.add_typer(key.app, name="key")
 app.add_typer(policy.app, name="policy")
 app.add_typer(tenant.app, name="tenant")
 
-# What the engine logs is for a log, and only serve has one (gateway/logging.py): the others say in their own words what
-# their reader must know. Without this the standard library prints it on stderr.
+# What the engine logs is for a log, and only serve has one (gateway/telemetry/logging.py): the others say in their own
+# words what their reader must know. Without this the standard library prints it on stderr.
 logging.getLogger("sandbox").addHandler(logging.NullHandler())
 
 

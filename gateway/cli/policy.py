@@ -60,11 +60,11 @@ def explain(
     """Show which rule decides a call, which others match, and which came near."""
     from agent.capabilities.filesystem import filesystem
     from agent.messages import ToolCall
-    from agent.toolbox import Toolbox
+    from agent.tools.toolbox import Toolbox
     from gateway.policy.decision import Facts
     from gateway.policy.explain import near_misses
-    from gateway.policy.promises import moment
-    from sandbox.local_fs import LocalFS
+    from gateway.policy.policy_tests import moment
+    from sandbox.engines.local.local_fs import LocalFS
 
     above = read_operator(operator, as_json=as_json)
     # Untrue examples and all: why they are untrue is what is asked.

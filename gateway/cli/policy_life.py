@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from gateway.cli.key_desk import CONFIG, AtAddress, ConfigFile
-from gateway.cli.policy_desk import Applied, as_document, policy_desk, time_of
+from gateway.cli.key_backend import CONFIG, AtAddress, ConfigFile
+from gateway.cli.policy_backend import Applied, as_document, policy_desk, time_of
 from gateway.cli.rows import Rows
 from gateway.cli.terminal import (
     EXIT_BAD_NEWS,
@@ -66,7 +66,7 @@ def apply(
     layer = _layer(tenant, operator_layer=operator_layer, as_json=as_json)
 
     async def work() -> Applied:
-        from gateway.policy_check import read_policy_file
+        from gateway.policy_versions.policy_check import read_policy_file
 
         text = read_policy_file(file, "FILE")
         async with policy_desk(config, layer, address, key) as desk:

@@ -85,7 +85,7 @@ def _of_subagents(
     if config is None:
         return
     from gateway.cli.subagent_rules import MEND, agents_of_file, refuses_subagents, said
-    from gateway.config import Config
+    from gateway.config.config import Config
     from gateway.errors import Misconfigured
     from gateway.policy.lint import Finding
 

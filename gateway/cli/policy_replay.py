@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.moments import moment
 from gateway.cli.policy_files import DEFAULT_CONFIG, ConfigFile, OperatorFile, compiled, read, read_operator
 from gateway.cli.policy_proof import change_as_json, print_changes
 from gateway.cli.terminal import EXIT_BAD_NEWS, EXIT_USAGE, Json, err, fail, out, print_json
+from gateway.cli.time_options import moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.policy.document import PolicyDocument
-    from gateway.replay import Replayed
+    from gateway.policy_versions.replay import Replayed
 
 _SILENT_S = 1.0
 _NOT_REPLAYED = "rates, quotas and what persons granted are not replayed"
@@ -40,7 +40,7 @@ def replay(
 
     The operator's layer is the one in force, unless --operator names another.
     """
-    from gateway.config import Config
+    from gateway.config.config import Config
     from gateway.errors import AirlockError
 
     start = moment(since_, datetime.now(UTC))
@@ -72,7 +72,7 @@ async def _replay(
     on_call: Callable[[int], None],
 ) -> Replayed:
     from gateway.policy.reading import read_policy
-    from gateway.replay import replay as replayed_over
+    from gateway.policy_versions.replay import replay as replayed_over
     from gateway.storage.database import Database
     from gateway.storage.policy_store import OPERATOR, PolicyStore
     from gateway.storage.recorded_calls import recorded_calls

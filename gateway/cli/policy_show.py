@@ -16,8 +16,8 @@ from gateway.cli.terminal import EXIT_USAGE, Json, fail, out, print_json
 
 if TYPE_CHECKING:
     from gateway.policy.document import PolicyDocument
-    from gateway.policy.placed import PlacedRule
     from gateway.policy.resolved import Resolved
+    from gateway.policy.scoped_rule import PlacedRule
 
 
 def show(
@@ -52,7 +52,7 @@ def show(
 
 def _in_force(config_path: Path, tenant: str, *, as_json: bool) -> tuple[PolicyDocument, PolicyDocument | None]:
     """Return both layers that are in force for a tenant: those in the database, else the files of the configuration."""
-    from gateway.config import Config
+    from gateway.config.config import Config
     from gateway.errors import AirlockError
     from gateway.policy.reading import read_policy
     from gateway.storage.database import Database

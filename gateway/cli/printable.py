@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.printable_text import printable
+from gateway.support.printable_text import printable
 
 LINE_CHARS = 400
 ARGUMENT_CHARS = 160

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from gateway.printable_text import printable
+from gateway.support.printable_text import printable
 
 
 class Prose:

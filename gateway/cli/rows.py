@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
-from gateway.printable_text import printable
+from gateway.support.printable_text import printable
 
 _GAP, _INDENT = "  ", "    "
 # The last column is wrapped beside the others if it has so much room, else below them.

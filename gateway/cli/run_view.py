@@ -21,7 +21,7 @@ from gateway.cli.printable import (
 )
 from gateway.cli.prose import Prose
 from gateway.cli.safe_console import SafeConsole
-from gateway.printable_text import printable
+from gateway.support.printable_text import printable
 
 HEAD_LINES = 4
 TAIL_LINES = 3

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.moments import moment_of
 from gateway.cli.terminal import (
     DEFAULT_ADDRESS,
     EXIT_BAD_NEWS,
@@ -20,6 +19,7 @@ from gateway.cli.terminal import (
     print_json,
     run_client,
 )
+from gateway.cli.time_options import moment_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -180,7 +180,7 @@ def _show(run: Run, *, as_json: bool) -> None:
     from rich.text import Text
 
     from gateway.cli.printable import stop_line
-    from gateway.printable_text import printable
+    from gateway.support.printable_text import printable
 
     table = Table(box=None, show_header=False)
     facts = _as_json(run) | {"stop": stop_line(run.stop) if run.stop else None}

@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from gateway.printable_text import is_unprintable, printable
+from gateway.support.printable_text import is_unprintable, printable
 
 
 class SafeConsole(Console):

@@ -59,7 +59,7 @@ def history(
 async def _follow(address: str, key: str, thread: str | None, after: int | None, *, as_json: bool) -> None:
     from gateway.client import Client
     from gateway.errors import Unavailable
-    from gateway.printable_text import printable
+    from gateway.support.printable_text import printable
 
     last = after
     try:

@@ -15,7 +15,7 @@ import typer
 from gateway.cli.terminal import DEFAULT_ADDRESS, EXIT_USAGE, Json, err, fail, print_json
 
 if TYPE_CHECKING:
-    from gateway.config import Config
+    from gateway.config.config import Config
     from gateway.serving.worker import Worker
 
 # Past the time that calls have to end: what else a stop takes.
@@ -42,11 +42,11 @@ def serve(
 
     Sandboxes are removed then or kept (sandbox.on_stop).
     """
-    from gateway.config import Config
+    from gateway.config.config import Config
     from gateway.errors import AirlockError
-    from gateway.logging import set_up_logging
-    from gateway.serving.cautions import refuse_open_files, refuse_plaintext, refuse_unconfined
     from gateway.serving.listening import refuse_taken
+    from gateway.serving.startup_checks import refuse_open_files, refuse_plaintext, refuse_unconfined
+    from gateway.telemetry.logging import set_up_logging
     from sandbox.errors import SandboxError
 
     set_up_logging()
@@ -145,7 +145,7 @@ async def _answering(
     if ready_file is not None:
         await asyncio.to_thread(_write_atomically, ready_file, address)
     if as_json:
-        from gateway.version import airlock_version
+        from gateway.support.version import airlock_version
 
         print_json({"address": address, "version": airlock_version(), "workers": workers, "metrics": list(metrics)})
         return

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from gateway.config import Config
+from gateway.config.config import Config
 from gateway.serving.listening import is_loopback
 from gateway.storage.connecting import shown
-from gateway.version import airlock_version
+from gateway.support.version import airlock_version
 
 _SHOWN = 6
 _NAME_CHARS = 11

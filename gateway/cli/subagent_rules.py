@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gateway.agent_settings import AgentSettings
-    from gateway.config import Config
+    from gateway.config.agent_settings import AgentSettings
+    from gateway.config.config import Config
     from gateway.policy.document import PolicyDocument
 
 SPAWN = "spawn_subagent"

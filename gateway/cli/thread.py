@@ -142,7 +142,7 @@ def delete(
 
 def _say(message: ThreadMessage) -> None:
     from gateway.cli.printable import one_line
-    from gateway.printable_text import printable
+    from gateway.support.printable_text import printable
 
     out.print(f"{message.position} {message.role}", style="bold", markup=False)
     if message.content:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.key_desk import CONFIG, ConfigFile, local_actor
+from gateway.cli.key_backend import CONFIG, ConfigFile, local_actor
 from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import EXIT_GATEWAY, EXIT_USAGE, Json, fail, out, print_json
 
 if TYPE_CHECKING:
-    from gateway.config import Config
+    from gateway.config.config import Config
     from gateway.storage.engine_store import EngineStore, StoredEngine
 
 
@@ -68,7 +68,7 @@ class _RefusedError(Exception):
 
 
 async def _adopt(path: Path, engine: str, tenant: str) -> _Adopted:
-    from gateway.config import Config
+    from gateway.config.config import Config
     from gateway.storage.database import Database
     from gateway.storage.engine_store import EngineServed, EngineStore
 
@@ -95,8 +95,8 @@ async def _adopt(path: Path, engine: str, tenant: str) -> _Adopted:
 
 async def _own_engine(config: Config) -> str:
     """Return the id of the configuration's engine; SandboxError where it does not answer."""
-    from gateway.clock import make_id
-    from sandbox.docker.docker_engine import DockerEngine
+    from gateway.support.clock import make_id
+    from sandbox.engines.docker.docker_engine import DockerEngine
 
     engine = DockerEngine(
         instance=make_id("adopt"),

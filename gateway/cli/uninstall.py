@@ -17,8 +17,8 @@ from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import EXIT_BAD_NEWS, EXIT_USAGE, Json, fail, out, print_json
 
 if TYPE_CHECKING:
-    from gateway.config import Config
-    from sandbox.docker.docker_requests import DockerRequests
+    from gateway.config.config import Config
+    from sandbox.engines.docker.docker_requests import DockerRequests
 
 
 @dataclass
@@ -53,7 +53,7 @@ def uninstall(
     """
     if as_json and not yes:
         fail("--json cannot ask: add --yes", EXIT_USAGE, as_json=True)
-    from gateway.config import Config
+    from gateway.config.config import Config
     from gateway.errors import AirlockError
     from sandbox.errors import SandboxError
 
@@ -136,7 +136,7 @@ def _instance(config: Config) -> str:
 
 @contextlib.asynccontextmanager
 async def _engine(config: Config) -> AsyncIterator[DockerRequests | None]:
-    from sandbox.docker.docker_requests import DockerRequests
+    from sandbox.engines.docker.docker_requests import DockerRequests
 
     if config.sandbox.engine == "memory":
         yield None
@@ -149,8 +149,8 @@ async def _engine(config: Config) -> AsyncIterator[DockerRequests | None]:
 
 
 async def _look(engine: DockerRequests, found: Found) -> None:
-    from sandbox.docker.container_config import INSTANCE_LABEL
-    from sandbox.docker.docker_requests import list_containers, list_volumes
+    from sandbox.engines.docker.container_config import INSTANCE_LABEL
+    from sandbox.engines.docker.docker_requests import list_containers, list_volumes
 
     labels = {INSTANCE_LABEL: found.instance}
     containers = await engine.ask(list_containers, labels)
@@ -193,8 +193,8 @@ def _operators_own(config: Config, path: Path) -> Iterator[Path]:
 
 async def _remove(engine: DockerRequests, found: Found, runtime_image: str) -> list[str]:
     """Remove what was found in Docker; return what is left, and why."""
-    from sandbox.docker.docker_requests import remove_container
-    from sandbox.docker.volume_emptying import empty_deep_volume
+    from sandbox.engines.docker.docker_requests import remove_container
+    from sandbox.engines.docker.volume_emptying import empty_deep_volume
     from sandbox.errors import SandboxError
 
     left = []

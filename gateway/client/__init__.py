@@ -13,7 +13,7 @@ A tool call that was refused or failed is a result, not an exception.
 
 from __future__ import annotations
 
-from gateway.audit.record import AuditRecord
+from gateway.audit_chain.record import AuditRecord
 from gateway.client.approvals import Approval, Grant
 from gateway.client.audit import AuditQuery
 from gateway.client.client import Client, Evicted, Tool, ToolResult

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from gateway.client.told_approvals import ToldApprovals
+from gateway.client.reported_approvals import ToldApprovals
 from gateway.client.wire import Wire, message, pause
 from gateway.errors import InvalidArgument, NotFound, Overloaded, Unavailable
 from gateway.v1 import approval_service_pb2 as pb

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from gateway.audit.chain import ChainReport
-from gateway.audit.record import AuditRecord
+from gateway.audit_chain.chain import ChainReport
+from gateway.audit_chain.record import AuditRecord
 from gateway.client.wire import Wire, message
 from gateway.errors import InvalidArgument
 from gateway.v1 import audit_service_pb2 as pb

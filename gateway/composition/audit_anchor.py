@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gateway.audit.anchor import private_key
 from gateway.audit.anchoring import Anchoring, to_command, to_file
-from gateway.audit_settings import AnchorSettings
+from gateway.audit_chain.anchor import private_key
 from gateway.composition.foundation import Foundation
+from gateway.config.audit_settings import AnchorSettings
 from gateway.storage.audit_reader import AuditReader
 
 

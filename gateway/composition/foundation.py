@@ -10,21 +10,21 @@ from dataclasses import dataclass
 
 import structlog
 
-from gateway.clock import make_id
-from gateway.config import Config
-from gateway.policies import Policies
-from gateway.policy_files import PolicyFiles
-from gateway.serving.cautions import refuse_known_keys
+from gateway.config.config import Config
+from gateway.policy_versions.policies import Policies
+from gateway.policy_versions.policy_files import PolicyFiles
 from gateway.serving.instance import shared_instance
+from gateway.serving.startup_checks import refuse_known_keys
 from gateway.serving.worker import Worker
 from gateway.storage.database import Database
 from gateway.storage.migration import NEWEST
 from gateway.storage.policy_store import PolicyStore
 from gateway.storage.store import Store
+from gateway.support.clock import make_id
 from gateway.telemetry.opening import opened
 from gateway.telemetry.telemetry import Telemetry
 from gateway.telemetry.waiting import counted
-from gateway.tenants import Tenants
+from gateway.tenancy.tenants import Tenants
 
 log = structlog.get_logger(__name__)
 

@@ -10,13 +10,13 @@ from itertools import islice
 
 import structlog
 
-from gateway.background import in_background
 from gateway.composition.foundation import Foundation
 from gateway.errors import AirlockError
+from gateway.support.background import in_background
 from gateway.telemetry import attributes as a
-from gateway.tenants import Tenants
-from sandbox.pooled_engine import PooledEngine
-from sandbox.spares import SpareKind
+from gateway.tenancy.tenants import Tenants
+from sandbox.engines.pooled_engine import PooledEngine
+from sandbox.engines.pooled_sandbox import SpareKind
 
 log = structlog.get_logger(__name__)
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import structlog
 
-from gateway.composition.engines_around import engines_around
+from gateway.composition.engine_decorators import engines_around
 from gateway.composition.foundation import Foundation
 from gateway.composition.sandbox_pool import making_spares
 from gateway.policy.document import QuotasSection
-from gateway.quotas import Quotas
 from gateway.sandboxes.channel_claim import channel_use, claim_channels
 from gateway.sandboxes.history_writer import HistoryWriter
 from gateway.serving.database_lock import locked_for
@@ -23,17 +22,18 @@ from gateway.storage.transition_store import TransitionStore
 from gateway.telemetry.disks import watched_disks
 from gateway.telemetry.observed_sandboxes import observed_keeper
 from gateway.telemetry.sandbox_totals import totalled
-from sandbox.docker.docker_engine import DockerEngine
-from sandbox.docker.docker_requests import DockerRequests
-from sandbox.docker.engine_disk import EngineDisk
-from sandbox.docker.image_pulls import ImagePulls, pullable
-from sandbox.engine import Engine
+from gateway.tenancy.quotas import Quotas
+from sandbox.engines.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.docker_requests import DockerRequests
+from sandbox.engines.docker.engine_disk import EngineDisk
+from sandbox.engines.docker.image_pulls import ImagePulls, pullable
+from sandbox.engines.engine import Engine
+from sandbox.engines.local.memory_engine import MemoryEngine
+from sandbox.engines.pooled_engine import PooledEngine
 from sandbox.errors import SandboxError
-from sandbox.image_gate import image_gate
-from sandbox.keeper import Keeper
-from sandbox.memory.memory_engine import MemoryEngine
-from sandbox.pooled_engine import PooledEngine
-from sandbox.sandbox_keeper import SandboxKeeper
+from sandbox.keeper.image_gate import image_gate
+from sandbox.keeper.keeper import Keeper
+from sandbox.keeper.sandbox_keeper import SandboxKeeper
 
 log = structlog.get_logger(__name__)
 

@@ -11,18 +11,18 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from gateway.audit.audit import Audit
-from gateway.calls.requested_programs import RequestedPrograms
 from gateway.composition.foundation import Foundation
-from gateway.composition.kept_files import make_forks, removing_files
 from gateway.composition.sandboxes import Sandboxes
+from gateway.composition.snapshot_wiring import make_forks, removing_files
 from gateway.composition.work import Work
-from gateway.erasure import Erasure, LeftOf, RemoveRest
+from gateway.data_lifecycle.erasure import Erasure, LeftOf, RemoveRest
 from gateway.identity.auth import authentication
-from gateway.policy_admin import PolicyAdmin
+from gateway.policy_versions.policy_admin import PolicyAdmin
 from gateway.runs.requested_runs import RequestedRuns
+from gateway.runs.threads import Threads
 from gateway.sandboxes.history_reader import HistoryReader
+from gateway.sandboxes.sandbox_admin import TendedSandboxes
 from gateway.sandboxes.sandbox_usage import SandboxUsage
-from gateway.sandboxes.tended_sandboxes import TendedSandboxes
 from gateway.services.admin_service import Administration, AdminService
 from gateway.services.approval_service import ApprovalService
 from gateway.services.audit_service import AuditService
@@ -42,8 +42,8 @@ from gateway.storage.erasure_store import ErasureStore
 from gateway.storage.key_store import KeyStore
 from gateway.storage.thread_store import ThreadStore
 from gateway.storage.transition_store import TransitionStore
-from gateway.tenant_admin import TenantAdmin
-from gateway.threads import Threads
+from gateway.tenancy.tenant_admin import TenantAdmin
+from gateway.tool_calls.requested_programs import RequestedPrograms
 from gateway.v1 import (
     admin_service_pb2,
     admin_service_pb2_grpc,
@@ -64,7 +64,7 @@ from gateway.v1 import (
     workspace_service_pb2,
     workspace_service_pb2_grpc,
 )
-from sandbox.engine import Removal
+from sandbox.engines.engine import Removal
 
 
 @dataclass(frozen=True)

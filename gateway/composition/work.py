@@ -5,14 +5,10 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from gateway.approvals import Approvals
-from gateway.calls.requested_calls import RequestedCalls
-from gateway.calls.thread_engines import ThreadEngines
-from gateway.calls.tool_calls import ToolCalls
+from gateway.approvals.approvals import Approvals
 from gateway.composition.foundation import Foundation
-from gateway.composition.kept_files import make_snapshots
 from gateway.composition.sandboxes import Sandboxes
-from gateway.quotas import Quotas
+from gateway.composition.snapshot_wiring import make_snapshots
 from gateway.runs.lease import Lease
 from gateway.runs.runs import Runs
 from gateway.runs.waiting_runs import WaitingRuns
@@ -24,6 +20,10 @@ from gateway.storage.lease_store import LeaseStore
 from gateway.storage.quota_store import QuotaStore
 from gateway.storage.request_store import RequestStore
 from gateway.storage.waiting_store import WaitingStore
+from gateway.tenancy.quotas import Quotas
+from gateway.tool_calls.requested_calls import RequestedCalls
+from gateway.tool_calls.thread_engines import ThreadEngines
+from gateway.tool_calls.tool_calls import ToolCalls
 
 
 @dataclass(frozen=True)

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from gateway.config.identity_settings import IdentitySettings, JwtSettings
+from gateway.credentials.keys import PREFIX
 from gateway.errors import Misconfigured, Unauthenticated
+from gateway.identity.call_credentials import Context
 from gateway.identity.certificate_authenticator import CertificateAuthenticator
 from gateway.identity.denials import Denials
 from gateway.identity.key_authenticator import KeyAuthenticator
 from gateway.identity.key_set import Fetch, KeySet, from_file, from_url
-from gateway.identity.keys import PREFIX
-from gateway.identity.presented import Context
 from gateway.identity.principal import Principal
-from gateway.identity.settings import IdentitySettings, JwtSettings
 from gateway.identity.token_authenticator import Issuer, TokenAuthenticator
 from gateway.storage.audit_store import AuditStore
 from gateway.storage.database import Database
 from gateway.storage.key_store import KeyStore
-from gateway.tenants import Tenants
+from gateway.tenancy.tenants import Tenants
 
 _KEY_LIMIT_CHARS = 256
 _TOKEN_LIMIT_CHARS = 8192

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from gateway.errors import AirlockError, Unauthenticated
-from gateway.identity.presented import Presented
+from gateway.identity.call_credentials import Presented
 
 # With what an authenticator remembers (key_authenticator.py) this makes less than the second that is promised.
 _EVERY_S = 0.4

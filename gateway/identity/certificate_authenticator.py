@@ -13,12 +13,12 @@ from hashlib import sha256
 
 from cryptography import x509
 
+from gateway.config.identity_settings import CertificateSettings
+from gateway.credentials.caller import Caller, shown_of
 from gateway.errors import Unauthenticated
-from gateway.identity.caller import Caller, shown_of
-from gateway.identity.presented import Context
+from gateway.identity.call_credentials import Context
 from gateway.identity.principal import Principal
-from gateway.identity.settings import CertificateSettings
-from gateway.tenants import Tenants
+from gateway.tenancy.tenants import Tenants
 
 _CACHE_LIMIT = 1000
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from gateway.credentials.caller import Caller
+from gateway.credentials.keys import digest_of
 from gateway.errors import AirlockError, KeyExpired, Unauthenticated
-from gateway.identity.caller import Caller
-from gateway.identity.keys import digest_of
 from gateway.identity.principal import Principal
 from gateway.storage.key_store import KEY_EXPIRED, KEY_REVOKED, KeyStore, StoredKey
-from gateway.tenants import Tenants
+from gateway.tenancy.tenants import Tenants
 
 # Until then a key is not looked up again. With the looks at streams (stream_guard.py) less than the second in which a
 # revoked key stops to work.

@@ -6,11 +6,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gateway.identity.caller import Caller
-from gateway.identity.keys import TENANT_SCOPES
+from gateway.credentials.caller import Caller
+from gateway.credentials.keys import TENANT_SCOPES
 
 if TYPE_CHECKING:
-    from gateway.tenants import Tenant  # whose policy is read from the database, which shares its readers by tenant
+    from gateway.tenancy.tenants import (
+        Tenant,  # whose policy is read from the database, which shares its readers by tenant
+    )
 
 
 @dataclass(frozen=True)

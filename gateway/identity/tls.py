@@ -11,8 +11,8 @@ from pathlib import Path
 import grpc
 import structlog
 
+from gateway.config.identity_settings import TlsSettings
 from gateway.errors import Misconfigured
-from gateway.identity.settings import TlsSettings
 
 log = structlog.get_logger(__name__)
 _Stamp = tuple[tuple[int, int, int], ...]

@@ -11,13 +11,13 @@ from typing import Any
 
 import jwt
 
+from gateway.config.identity_settings import JwtSettings
+from gateway.credentials.caller import Caller, shown_of
+from gateway.credentials.keys import APPROVE, TENANT_SCOPES, digest_of
 from gateway.errors import Unauthenticated
-from gateway.identity.caller import Caller, shown_of
 from gateway.identity.key_set import KeySet
-from gateway.identity.keys import APPROVE, TENANT_SCOPES, digest_of
 from gateway.identity.principal import Principal
-from gateway.identity.settings import JwtSettings
-from gateway.tenants import Tenants
+from gateway.tenancy.tenants import Tenants
 
 _REQUIRED = ("exp", "nbf", "aud", "iss", "sub")
 # A token is verified again after this time, in case its issuer withdrew the key.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gateway.policy.denials import Denials
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.groups import all_rules, group_problems
-from gateway.policy.placed import PlacedRule, placed_rules
+from gateway.policy.scoped_rule import PlacedRule, placed_rules
 from gateway.policy.yaml_lines import Path, YamlReading
 
 LIMIT_EXAMPLES = 20_000

@@ -14,7 +14,7 @@ from gateway.policy.cover import covers
 from gateway.policy.document import Condition, Placeholder, Rule
 from gateway.policy.globs import compile_glob
 from gateway.policy.hosts import compile_host
-from gateway.policy.placed import PlacedRule
+from gateway.policy.scoped_rule import PlacedRule
 
 LIMIT_COMPARISONS = 20_000
 _ANY = ""

@@ -208,7 +208,7 @@ class LimitsSection(Section):
     approval_s: float = Field(default=86_400.0, gt=0, le=2_592_000, allow_inf_nan=False)
 
 
-# What the daemon shows of output that it evicts (sandbox/daemon/exec_request.py): it refuses a command with more.
+# What the daemon shows of output that it evicts; it refuses more (sandbox/daemon/programs/exec_request.py).
 _EXCERPT_LIMIT_CHARS = 100_000
 
 

@@ -13,7 +13,7 @@ from gateway.policy.decision import Facts
 from gateway.policy.document import Condition, Placeholder, PolicyDocument, Rule, SizeRange, TimeWindow
 from gateway.policy.expressions import ExpressionError
 from gateway.policy.parts import Part, cut
-from gateway.policy.placed import placed_in_both
+from gateway.policy.scoped_rule import placed_in_both
 
 LIMIT_NEAR = 5
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from agent.hook import Hook
+from agent.hooks.hook import Hook
 from agent.state import AgentState
 from agent.verdict import PolicyWord
 from gateway.policy.decision import INVALID_ARGUMENTS, Decision, Facts, Match

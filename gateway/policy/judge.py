@@ -26,9 +26,9 @@ from gateway.policy.document import CONNECT, FILE_TOOLS, PolicyDocument, Rule
 from gateway.policy.globs import PathGlob, compile_glob
 from gateway.policy.layers import effective_document
 from gateway.policy.parts import Part, cut, shown
-from gateway.policy.placed import placed_rules
 from gateway.policy.rules import RuleIndex, ToolRules, compile_rules
 from gateway.policy.ruling import WHOLE_LINE, Judged, Ruling
+from gateway.policy.scoped_rule import placed_rules
 from gateway.policy.shell_line import START
 from gateway.policy.versions import digest_of
 

@@ -11,7 +11,7 @@ from gateway.policy.checks import wrong_places
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
 from gateway.policy.messages import translated
-from gateway.policy.promises import untrue_examples, untrue_tests
+from gateway.policy.policy_tests import untrue_examples, untrue_tests
 from gateway.policy.yaml_lines import Path, YamlReading, read_yaml
 
 LIMIT_BYTES = 1024 * 1024

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from gateway.policy.decision import Facts
 from gateway.policy.document import Example, PolicyDocument, PolicyTest, Rule
 from gateway.policy.judge import Policy
-from gateway.policy.promises import example_arguments, moment
+from gateway.policy.policy_tests import example_arguments, moment
 from gateway.policy.reading import PolicyText
 from gateway.policy.yaml_lines import Path
 

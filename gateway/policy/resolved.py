@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
-from gateway.policy.placed import PlacedRule, placed_in_both
+from gateway.policy.scoped_rule import PlacedRule, placed_in_both
 
 Who = Literal["tenant", "operator", "both", "default"]
 _SECTIONS = ("sandbox", "limits", "eviction", "quotas", "redaction", "results", "opaque")

@@ -6,8 +6,8 @@ out, about a microsecond a byte where they are dense.
 
 from __future__ import annotations
 
-from gateway.heavy_work import Work, at_once
 from gateway.redaction.redactor import RedactingStream, Redactor
+from gateway.support.heavy_work import Work, at_once
 
 # A piece of secrets without end takes some thirty milliseconds.
 _PIECE_BYTES = 32_768

@@ -11,16 +11,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agent.filesystem import OutputStream
-from agent.hook import Hook, NextToolUse, OutputFilter
+from agent.hooks.hook import Hook, NextToolUse, OutputFilter
 from agent.messages import ToolCall
 from agent.state import AgentState, ToolExecution
 from agent.tool_result import ToolResult
 from agent.verdict import Verdict
-from gateway.heavy_work import Work, at_once
 from gateway.policy.document import PolicyDocument
 from gateway.redaction.fair_redactor import FairRedactor
 from gateway.redaction.redactor import Redactor
 from gateway.redaction.result_rules import EvictedFiles, ResultRulesHook
+from gateway.support.heavy_work import Work, at_once
 
 # Between the journal, which is innermost, and the eviction of large results, which would cut a secret in two.
 _REDACTION_PRIORITY = -950_000

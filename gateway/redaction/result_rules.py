@@ -10,16 +10,16 @@ from typing import Protocol
 
 import structlog
 
-from agent.hook import Hook, NextToolUse
-from agent.hook_engine import withheld
+from agent.hooks.engine import withheld
+from agent.hooks.hook import Hook, NextToolUse
 from agent.messages import ToolCall
 from agent.tool_result import Evicted, ToolResult
-from gateway.heavy_work import Work, at_once
 from gateway.policy.document import ResultRule
 from gateway.policy.regexes import compile_regex
 from gateway.redaction.fair_redactor import FairRedactor
 from gateway.redaction.finders import RedactionFailed
 from gateway.redaction.redactor import Redactor
+from gateway.support.heavy_work import Work, at_once
 from sandbox.errors import SandboxError
 
 # Outside of redaction: what a rule looks for is looked for in what would be shown.

@@ -16,27 +16,27 @@ import structlog
 from agent.loop import Agent
 from agent.messages import Message
 from agent.state import AgentState
-from gateway import agents
-from gateway.agent_settings import AgentSettings
-from gateway.calls.tool_calls import ToolCalls, ToolPath
+from gateway.agents import agents
+from gateway.agents.models import Models
+from gateway.config.agent_settings import AgentSettings
+from gateway.credentials.caller import act_for
 from gateway.errors import NotFound
-from gateway.identity.caller import act_for
-from gateway.models import Models
-from gateway.patience import patiently
 from gateway.redaction.events import redacted_events
 from gateway.runs.checkpoints import Checkpoints
+from gateway.runs.event_deduplication import ToldEvents
 from gateway.runs.live_run import LiveRun
 from gateway.runs.saved_steps import KeepFiles, SavedSteps
 from gateway.runs.suspended_run import SuspendedRun
 from gateway.runs.thread_history import Steps, ThreadHistoryHook
-from gateway.runs.told_events import ToldEvents
 from gateway.runs.trace_log import TraceLog
 from gateway.runs.waiting_runs import WaitingRuns
 from gateway.storage.entities import Thread
 from gateway.storage.store import Store
+from gateway.support.retry import patiently
 from gateway.telemetry.run_span import hosted
 from gateway.telemetry.telemetry import Telemetry
-from gateway.tenants import Tenant
+from gateway.tenancy.tenants import Tenant
+from gateway.tool_calls.tool_calls import ToolCalls, ToolPath
 from sandbox.errors import SandboxError
 
 log = structlog.get_logger(__name__)

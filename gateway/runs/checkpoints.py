@@ -3,8 +3,8 @@
     between two steps     the thread with all that the last step added, and the state without a step in flight
     the model answered    the same, and the step with its calls, before any of them begins (agent.recovery)
 
-What the calls of a step came to is in the journal meanwhile (gateway/calls/journal.py), with their results, until the
-step is kept.
+What the calls of a step came to is in the journal meanwhile (gateway/tool_calls/journal.py), with their results, until
+the step is kept.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from agent.messages import ToolCall
 from agent.recovery import EarlierCall
 from agent.state import AgentState
-from gateway.calls.journal import JournalHook
 from gateway.runs.run_log import RunLog
 from gateway.runs.suspended_run import SuspendedRun
 from gateway.runs.thread_history import ThreadHistoryHook
 from gateway.storage.run_writes import KeptStep
+from gateway.tool_calls.journal import JournalHook
 
 
 class Checkpoints:

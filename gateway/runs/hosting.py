@@ -9,7 +9,6 @@ import structlog
 
 from agent.errors import AgentError
 from gateway.errors import AirlockError
-from gateway.quotas import Quotas
 from gateway.runs import endings
 from gateway.runs.agent_run import AgentRuns, Interrupted
 from gateway.runs.live_run import LiveRun
@@ -20,7 +19,8 @@ from gateway.storage.interrupted_calls import INTERRUPTED_REASON
 from gateway.storage.run_writes import Claim
 from gateway.storage.store import Store
 from gateway.storage.waiting_store import ClaimedRun, WaitingRun
-from gateway.tenants import Tenant
+from gateway.tenancy.quotas import Quotas
+from gateway.tenancy.tenants import Tenant
 
 LIVE_LIMIT = 32
 """Runs at once of one tenant; one run at a time in a thread, for both would write the same history."""

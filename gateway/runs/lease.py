@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import structlog
 
-from gateway.background import in_background
 from gateway.errors import AirlockError
 from gateway.storage.lease_store import LeaseStore
+from gateway.support.background import in_background
 
 _RENEWALS = 5
 _US_PER_S = 1_000_000

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import structlog
 
 from agent.events import Event
-from gateway.calls.journal import JournalHook
 from gateway.runs.endings import GATEWAY_STOPPED
+from gateway.runs.event_deduplication import ToldEvents
 from gateway.runs.run_log import RunLog
-from gateway.runs.told_events import ToldEvents
 from gateway.storage.entities import Run, Thread
+from gateway.tool_calls.journal import JournalHook
 
 log = structlog.get_logger(__name__)
 

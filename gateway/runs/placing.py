@@ -11,7 +11,7 @@ from gateway.runs.hosting import LIVE_LIMIT, Hosting
 from gateway.runs.waiting_runs import WaitingRuns
 from gateway.storage.entities import Thread
 from gateway.storage.store import Store
-from gateway.tenants import Tenant
+from gateway.tenancy.tenants import Tenant
 
 
 class Placing:

@@ -16,7 +16,7 @@ from gateway.runs.runs import PolicyMode, Runs
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.entities import Run
 from gateway.storage.request_store import RequestStore
-from gateway.tenants import Tenant
+from gateway.tenancy.tenants import Tenant
 
 
 @dataclass(frozen=True)

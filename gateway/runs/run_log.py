@@ -17,12 +17,12 @@ from pydantic import JsonValue
 
 from agent.coalescing import PIECES, merged
 from agent.events import Event
-from gateway.clock import NowUs, now_us
 from gateway.errors import Unavailable
 from gateway.runs.event_payload import payload_json
 from gateway.storage.entities import LoggedEvent
 from gateway.storage.run_writes import Claim, KeptStep, LeaseLost, RunWrite
 from gateway.storage.store import Store
+from gateway.support.clock import NowUs, now_us
 
 _PENDING_LIMIT = 1000
 _FIRST_RETRY_S = 0.05

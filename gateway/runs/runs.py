@@ -17,12 +17,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Literal
 
 from agent.state import AgentState
-from gateway import agents
-from gateway.calls.tool_calls import ToolCalls
-from gateway.clock import MakeId, make_id
+from gateway.agents import agents
+from gateway.agents.models import Models
 from gateway.errors import InvalidArgument, OtherEngine, Overloaded, ThreadBusy, TooLarge, Unavailable
-from gateway.models import Models
-from gateway.quotas import Quotas
 from gateway.runs.agent_run import AgentRuns, EndCalls, policy_reference
 from gateway.runs.cancelling import Cancelling
 from gateway.runs.hosting import LIVE_LIMIT, Hosting, OnStop
@@ -38,8 +35,11 @@ from gateway.storage.call_journal import is_of_deletion
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.entities import LoggedEvent, Run, Thread
 from gateway.storage.store import Store
+from gateway.support.clock import MakeId, make_id
 from gateway.telemetry.telemetry import Telemetry
-from gateway.tenants import Tenant
+from gateway.tenancy.quotas import Quotas
+from gateway.tenancy.tenants import Tenant
+from gateway.tool_calls.tool_calls import ToolCalls
 
 _TASK_LIMIT_CHARS = 262_144
 PolicyMode = Literal["pin", "follow"]

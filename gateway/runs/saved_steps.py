@@ -18,7 +18,7 @@ from gateway.errors import AirlockError
 from gateway.runs.thread_history import Steps
 from gateway.storage.run_writes import KeptStep
 from gateway.storage.snapshot_store import RUN, STEP, Snapshot
-from gateway.tenants import Tenant
+from gateway.tenancy.tenants import Tenant
 from sandbox.errors import SandboxError, said_outside
 
 KeepFiles = Callable[[Tenant, str, int, KeptStep, str], Awaitable[Snapshot]]

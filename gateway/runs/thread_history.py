@@ -18,7 +18,7 @@ from typing import Protocol
 import structlog
 from pydantic import JsonValue
 
-from agent.hook import Hook
+from agent.hooks.hook import Hook
 from agent.messages import Message
 from agent.state import AgentState
 from agent.token_estimate import CHARS_PER_TOKEN, messages_tokens

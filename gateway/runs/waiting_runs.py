@@ -17,7 +17,7 @@ from gateway.errors import AirlockError, Unauthenticated
 from gateway.runs import endings
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.waiting_store import WaitingRun, WaitingStore
-from gateway.tenants import Tenant
+from gateway.tenancy.tenants import Tenant
 
 _POLL_S = 0.5
 # The workspace of a run is where it was hosted: another gateway takes it only when that one does not.

@@ -11,7 +11,7 @@ from gateway.runs.hosting import Hosting
 from gateway.storage.entities import LoggedEvent, Run
 from gateway.storage.store import Store
 from gateway.storage.tables import RUNS_UNDER_WAY
-from gateway.tenants import Tenant
+from gateway.tenancy.tenants import Tenant
 
 _EVENTS_PAGE = 200
 # How soon those who watch a run that waits, or that another gateway hosts, see what it does.

@@ -17,7 +17,7 @@ import structlog
 
 from gateway.errors import Misconfigured
 from gateway.storage.channel_store import ChannelRecord, ChannelStore
-from sandbox.docker.channel_directory import (
+from sandbox.engines.docker.channel_directory import (
     IDENTITY,
     ChannelsInUse,
     channels_in_use,
@@ -26,7 +26,7 @@ from sandbox.docker.channel_directory import (
     read_identity,
     write_identity,
 )
-from sandbox.docker.docker_requests import DockerRequests
+from sandbox.engines.docker.docker_requests import DockerRequests
 
 log = structlog.get_logger(__name__)
 _CONFIGURED_BY = "sandbox.channel_dir or AIRLOCK_CHANNEL_DIR; unset, it is `channels` in the state directory"

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 
 from gateway.errors import QuotaExceeded
 from gateway.policy.document import QuotasSection
-from gateway.quotas import Quotas
-from sandbox.engine import Engine, is_new
-from sandbox.engine_around import EngineAround
+from gateway.tenancy.quotas import Quotas
+from sandbox.engines.engine import Engine, is_new
+from sandbox.engines.engine_decorator import EngineAround
 from sandbox.errors import TooManyCreations
 from sandbox.sandbox import Sandbox, SandboxSpec
 

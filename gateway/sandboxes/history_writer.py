@@ -15,11 +15,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 
 import structlog
 
-from gateway.background import in_background
-from gateway.clock import NowUs, now_us
 from gateway.errors import Unavailable
 from gateway.storage.transition_store import NewTransition, TransitionStore, Unfinished
-from sandbox.engine import Listing
+from gateway.support.background import in_background
+from gateway.support.clock import NowUs, now_us
+from sandbox.engines.engine import Listing
 from sandbox.errors import SandboxError
 from sandbox.owner import digest
 from sandbox.sandbox import ListedSandbox, SandboxSpec

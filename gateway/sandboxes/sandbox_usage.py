@@ -13,13 +13,13 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
-from sandbox.cgroup_usage import read_usage
-from sandbox.engine import Listing
+from sandbox.client.cgroup_usage import read_usage
+from sandbox.engines.engine import Listing
 from sandbox.errors import SandboxError, SandboxUnavailable
+from sandbox.fair_semaphore import Turns
 from sandbox.health import DiskCount
-from sandbox.keeper import Keeper
+from sandbox.keeper.keeper import Keeper
 from sandbox.sandbox import ListedSandbox, Sandbox
-from sandbox.turns import Turns
 from sandbox.usage import Usage
 
 SANDBOXES_LIMIT = 200

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gateway.credentials.caller import actor
+from gateway.credentials.keys import ACTING_SCOPES, OPERATOR_SCOPES, make_key
 from gateway.errors import InvalidArgument
-from gateway.identity.caller import actor
-from gateway.identity.keys import ACTING_SCOPES, OPERATOR_SCOPES, make_key
-from gateway.identity.presented import Context
-from gateway.paging import page_size, paged, place_of
-from gateway.policy_admin import PolicyAdmin
+from gateway.identity.call_credentials import Context
+from gateway.policy_versions.policy_admin import PolicyAdmin
 from gateway.services.admin_messages import change_message, key_message
 from gateway.serving.edge import Authenticator, unary
 from gateway.storage.key_store import KEY_EXPIRED, KEY_REVOKED, WORKING, KeyRequest, KeyStore
-from gateway.tenant_admin import TenantAdmin
-from gateway.tenants import Tenant
+from gateway.support.paging import page_size, paged, place_of
+from gateway.tenancy.tenant_admin import TenantAdmin
+from gateway.tenancy.tenants import Tenant
 from gateway.v1 import admin_service_pb2 as pb
 from gateway.v1 import admin_service_pb2_grpc as grpc_pb
 

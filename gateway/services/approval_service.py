@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from gateway.approvals import Approvals
+from gateway.approvals.approvals import Approvals
 from gateway.errors import InvalidArgument, Unavailable
-from gateway.identity.presented import Context
+from gateway.identity.call_credentials import Context
 from gateway.services.timestamps import timestamp
 from gateway.serving.edge import Authenticator, caller, streaming, unary
 from gateway.storage.approval_store import LISTED_LIMIT_BYTES, Approval
 from gateway.storage.grant_store import Grant
-from gateway.tenants import Tenant
+from gateway.tenancy.tenants import Tenant
 from gateway.v1 import approval_service_pb2 as pb
 from gateway.v1 import approval_service_pb2_grpc as grpc_pb
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from gateway.audit.audit import Audit
-from gateway.audit.record import AuditRecord
+from gateway.audit_chain.record import AuditRecord
 from gateway.errors import InvalidArgument, NotFound, Unavailable
-from gateway.identity.presented import Context
+from gateway.identity.call_credentials import Context
 from gateway.services.timestamps import timestamp
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.storage.audit_reader import AuditFilter
-from gateway.tenants import Tenant
+from gateway.tenancy.tenants import Tenant
 from gateway.v1 import audit_service_pb2 as pb
 from gateway.v1 import audit_service_pb2_grpc as grpc_pb
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from agent.filesystem import OutputStream
-from gateway.calls.program_calls import EndedProgram
-from gateway.calls.tool_calls import FinishedToolCall
 from gateway.errors import Internal, PermissionDenied, Unavailable
+from gateway.tool_calls.program_calls import EndedProgram
+from gateway.tool_calls.tool_calls import FinishedToolCall
 from gateway.v1 import process_service_pb2 as pb
 from sandbox.process import Process, ProcessOutput
 

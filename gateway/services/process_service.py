@@ -15,23 +15,23 @@ import structlog
 from pydantic import JsonValue
 
 from gateway.audit.process_audit import process_entry
-from gateway.calls.program import program_of
-from gateway.calls.program_calls import TOOL, ProcessStart, start_arguments
-from gateway.calls.requested_programs import RequestedPrograms, made_process_id, program_request
-from gateway.calls.thread_sandbox import ThreadSandbox
-from gateway.calls.tool_calls import ToolCalls
-from gateway.clock import MakeId, make_id
 from gateway.errors import Conflict, InvalidArgument, TooLarge
-from gateway.identity.presented import Context
-from gateway.paging import page_size, paged, place_of
+from gateway.identity.call_credentials import Context
 from gateway.services.process_messages import failure, process_message
 from gateway.services.streamed_program import StreamedPrograms
 from gateway.serving.edge import Authenticator, streaming, unary
-from gateway.shares import Shares
-from gateway.tenants import Tenant
+from gateway.support.clock import MakeId, make_id
+from gateway.support.paging import page_size, paged, place_of
+from gateway.tenancy.tenant_limit import Shares
+from gateway.tenancy.tenants import Tenant
+from gateway.tool_calls.program import program_of
+from gateway.tool_calls.program_calls import TOOL, ProcessStart, start_arguments
+from gateway.tool_calls.requested_programs import RequestedPrograms, made_process_id, program_request
+from gateway.tool_calls.thread_sandbox import ThreadSandbox
+from gateway.tool_calls.tool_calls import ToolCalls
 from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc as grpc_pb
-from sandbox.process_replies import PROCESSES_LIMIT
+from sandbox.client.process_replies import PROCESSES_LIMIT
 
 # Each holds its bytes here until the process reads.
 _WRITES_OF_A_TENANT = 16

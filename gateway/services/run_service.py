@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from gateway.errors import InvalidArgument
-from gateway.identity.presented import Context
-from gateway.paging import page_size, paged, place_of
+from gateway.identity.call_credentials import Context
 from gateway.runs import runs as hosted
 from gateway.runs.requested_runs import RequestedRuns
 from gateway.services.timestamps import timestamp
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.storage.entities import Run
 from gateway.storage.thread_store import ThreadStore
-from gateway.tenants import Tenant
+from gateway.support.paging import page_size, paged, place_of
+from gateway.tenancy.tenants import Tenant
 from gateway.v1 import run_service_pb2 as pb
 from gateway.v1 import run_service_pb2_grpc as grpc_pb
 

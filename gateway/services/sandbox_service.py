@@ -6,20 +6,20 @@ from collections.abc import AsyncIterator, Mapping
 from typing import ClassVar
 
 from gateway.errors import InvalidArgument, Unavailable
-from gateway.identity.presented import Context
-from gateway.paging import page_size, paged, place_of
+from gateway.identity.call_credentials import Context
 from gateway.sandboxes.history_reader import HistoryReader
+from gateway.sandboxes.sandbox_admin import TendedSandboxes
 from gateway.sandboxes.sandbox_usage import SandboxUsage
-from gateway.sandboxes.tended_sandboxes import TendedSandboxes
 from gateway.services.sandbox_messages import sandbox_message, state_of, stats_message, transition_message
 from gateway.services.snapshot_calls import SNAPSHOT_SCOPES, SnapshotCalls
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.snapshots.forks import Forks
 from gateway.snapshots.snapshots import Snapshots
-from gateway.tenants import Tenant
+from gateway.support.paging import page_size, paged, place_of
+from gateway.tenancy.tenants import Tenant
 from gateway.v1 import sandbox_service_pb2 as pb
-from sandbox.engine import Listing
-from sandbox.keeper import Keeper
+from sandbox.engines.engine import Listing
+from sandbox.keeper.keeper import Keeper
 from sandbox.sandbox import ListedSandbox
 
 _INTERVAL_MS, _SHORTEST_MS = 2000, 500

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from gateway.identity.presented import Context
+from gateway.identity.call_credentials import Context
 from gateway.services.timestamps import timestamp
 from gateway.serving.edge import Authenticator, require_scope, unary
 from gateway.snapshots.forks import ForkAt, Forks
 from gateway.snapshots.snapshots import Snapshots
 from gateway.storage.snapshot_store import Snapshot
-from gateway.tenants import Tenant
+from gateway.tenancy.tenants import Tenant
 from gateway.v1 import sandbox_service_pb2 as pb
 from gateway.v1 import sandbox_service_pb2_grpc as grpc_pb
 

@@ -10,15 +10,15 @@ from typing import TypeVar
 from pydantic import JsonValue
 
 from agent.filesystem import OutputStream
-from gateway.calls.program import program_of
-from gateway.calls.program_calls import TOOL, ProgramRun, run_arguments
-from gateway.calls.requested_programs import RequestedPrograms, program_request
-from gateway.calls.thread_sandbox import ThreadSandbox
-from gateway.calls.tool_calls import FinishedToolCall, ToolCalls
 from gateway.errors import AirlockError, DeadlineExceeded, InvalidArgument, TooLarge
 from gateway.services.process_messages import ended_message, failure, output_message
 from gateway.serving.request_checks import check
-from gateway.tenants import Tenant
+from gateway.tenancy.tenants import Tenant
+from gateway.tool_calls.program import program_of
+from gateway.tool_calls.program_calls import TOOL, ProgramRun, run_arguments
+from gateway.tool_calls.requested_programs import RequestedPrograms, program_request
+from gateway.tool_calls.thread_sandbox import ThreadSandbox
+from gateway.tool_calls.tool_calls import FinishedToolCall, ToolCalls
 from gateway.v1 import process_service_pb2 as pb
 
 STALL_LIMIT_S = 60.0

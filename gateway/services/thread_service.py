@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from gateway.identity.presented import Context
+from gateway.identity.call_credentials import Context
+from gateway.runs.threads import Said, Threads, WholeThread
 from gateway.services.timestamps import timestamp
 from gateway.serving.edge import Authenticator, unary
 from gateway.storage.thread_store import ThreadRow
-from gateway.tenants import Tenant
-from gateway.threads import Said, Threads, WholeThread
+from gateway.tenancy.tenants import Tenant
 from gateway.v1 import thread_service_pb2 as pb
 from gateway.v1 import thread_service_pb2_grpc as grpc_pb
 

@@ -1,4 +1,4 @@
-"""ToolService over gateway.calls.tool_calls."""
+"""ToolService over gateway.tool_calls.tool_calls."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 from agent.filesystem import OnOutput
 from agent.tool_result import Evicted
 from agent.verdict import VerdictKind
-from gateway.calls.output_pieces import OutputPieces
-from gateway.calls.requested_calls import RequestedCalls
-from gateway.calls.tool_calls import FinishedToolCall, ToolCalls
-from gateway.identity.presented import Context
+from gateway.identity.call_credentials import Context
 from gateway.serving.edge import Authenticator, streaming, unary
-from gateway.tenants import Tenant
+from gateway.tenancy.tenants import Tenant
+from gateway.tool_calls.output_pieces import OutputPieces
+from gateway.tool_calls.requested_calls import RequestedCalls
+from gateway.tool_calls.tool_calls import FinishedToolCall, ToolCalls
 from gateway.v1 import tool_service_pb2 as pb
 from gateway.v1 import tool_service_pb2_grpc as grpc_pb
 

@@ -12,17 +12,17 @@ from typing import TypeVar
 from pydantic import JsonValue
 
 from agent.paths import WORKSPACE
-from gateway.calls.file_call import FileCall
-from gateway.calls.file_transfer import Download, Piece, Upload
-from gateway.calls.file_tree import DirectoryMaking, Listing, Look, Removal
-from gateway.calls.thread_sandbox import ThreadSandbox
-from gateway.calls.tool_calls import FinishedToolCall, ToolCalls
 from gateway.errors import DeadlineExceeded, InvalidArgument, NotFound, PermissionDenied, TooLarge
-from gateway.identity.presented import Context
-from gateway.paging import page_size, place_of, token_of
+from gateway.identity.call_credentials import Context
 from gateway.services.workspace_messages import entry_message, judged
 from gateway.serving.edge import Authenticator, streaming, unary
-from gateway.tenants import Tenant
+from gateway.support.paging import page_size, place_of, token_of
+from gateway.tenancy.tenants import Tenant
+from gateway.tool_calls.file_call import FileCall
+from gateway.tool_calls.file_transfer import Download, Piece, Upload
+from gateway.tool_calls.file_tree import DirectoryMaking, Listing, Look, Removal
+from gateway.tool_calls.thread_sandbox import ThreadSandbox
+from gateway.tool_calls.tool_calls import FinishedToolCall, ToolCalls
 from gateway.v1 import workspace_service_pb2 as pb
 from gateway.v1 import workspace_service_pb2_grpc as grpc_pb
 

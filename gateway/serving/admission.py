@@ -25,8 +25,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
+from gateway.config.admission_settings import AdmissionSettings
 from gateway.errors import Overloaded
-from gateway.serving.admission_settings import AdmissionSettings
 from gateway.serving.budget import Budget
 from gateway.serving.load_limit import LoadLimit, following
 from gateway.serving.open_rpcs import OpenRpcs

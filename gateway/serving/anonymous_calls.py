@@ -2,7 +2,7 @@
 
 A stream is refused past so many, in all and from one address, and ends by itself: a Watch after an hour, for clients
 begin another at once, and a reflection after a minute, which no tool needs. A Watch whose peer does not take what it is
-sent ends sooner. gateway/serving/arrivals.py bounds the calls that answer once.
+sent ends sooner. gateway/serving/first_message_timeout.py bounds the calls that answer once.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha._async import ReflectionServicer
 
 from gateway.errors import Overloaded
+from gateway.serving.anonymous_connections import Strangers
 from gateway.serving.incoming import SEND_S, Sending
-from gateway.serving.strangers import Strangers
-from gateway.version import airlock_version
+from gateway.support.version import airlock_version
 
 STREAMS = 128
 STREAMS_OF_A_HOST = 32

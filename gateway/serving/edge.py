@@ -24,6 +24,8 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from gateway.credentials.caller import CALLER, Caller
+from gateway.credentials.keys import OPERATE
 from gateway.errors import (
     AirlockError,
     InProgress,
@@ -34,10 +36,8 @@ from gateway.errors import (
     ScopeMissing,
     from_sandbox,
 )
+from gateway.identity.call_credentials import Context, Presented
 from gateway.identity.call_guard import CallGuard
-from gateway.identity.caller import CALLER, Caller
-from gateway.identity.keys import OPERATE
-from gateway.identity.presented import Context, Presented
 from gateway.identity.principal import PRINCIPAL, Principal
 from gateway.identity.stream_guard import StreamGuard
 from gateway.serving.admission import Admission
@@ -46,7 +46,7 @@ from gateway.serving.incoming import Incoming, not_decoded
 from gateway.serving.request_checks import check
 from gateway.storage.audit_store import OPERATORS
 from gateway.telemetry.rpc import admitted, refused
-from gateway.tenants import Tenant
+from gateway.tenancy.tenants import Tenant
 from sandbox.errors import SandboxError
 
 log = structlog.get_logger(__name__)

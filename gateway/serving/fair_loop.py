@@ -19,7 +19,7 @@ from threading import get_ident
 from time import monotonic
 from typing import Any
 
-from gateway.current_tenant import CURRENT_TENANT
+from gateway.support.current_tenant import CURRENT_TENANT
 
 _A_TURN = 1
 # A tenant that has made no step for so long has no call that could be delayed.

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from grpc.aio import EOF  # type: ignore[attr-defined]  # grpc-stubs do not know it
 
 from gateway.errors import InvalidArgument
-from gateway.identity.presented import Context
+from gateway.identity.call_credentials import Context
 from gateway.serving.budget import Budget
 from gateway.serving.reads import Reads
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gateway.clock import MakeId, make_id
 from gateway.errors import Misconfigured
 from gateway.storage.database import Database
 from gateway.storage.settings_store import agreed, value_of
+from gateway.support.clock import MakeId, make_id
 
 _NAME = "instance"
 _ID = re.compile(r"gw_[0-9a-f]{24}")

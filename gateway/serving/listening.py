@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from gateway.config import Config
+from gateway.config.config import Config
 from gateway.errors import Misconfigured
 from gateway.identity.tls import server_credentials
 from gateway.serving.taking_server import TakingServer

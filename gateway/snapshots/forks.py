@@ -17,8 +17,7 @@ from dataclasses import asdict, dataclass
 import structlog
 
 from agent.cancellation import to_the_end
-from gateway.calls.thread_engines import ThreadEngines
-from gateway.clock import MakeId
+from gateway.credentials.caller import actor
 from gateway.errors import (
     AirlockError,
     Conflict,
@@ -30,8 +29,6 @@ from gateway.errors import (
     ThreadBusy,
     Unavailable,
 )
-from gateway.identity.caller import actor
-from gateway.quotas import Quotas
 from gateway.snapshots.fork_points import ForkPoint, ForkPoints
 from gateway.snapshots.snapshot_directory import SnapshotDirectory
 from gateway.snapshots.snapshots import Snapshots
@@ -45,8 +42,11 @@ from gateway.storage.restore_store import RestoreStore, ThreadGoing, WorkspaceRe
 from gateway.storage.snapshot_store import FORK, Snapshot, SnapshotStore
 from gateway.storage.thread_marks import FORKING
 from gateway.storage.thread_store import ThreadRow, ThreadStore
-from gateway.tenants import Tenant
-from sandbox.engine import Removal
+from gateway.support.clock import MakeId
+from gateway.tenancy.quotas import Quotas
+from gateway.tenancy.tenants import Tenant
+from gateway.tool_calls.thread_engines import ThreadEngines
+from sandbox.engines.engine import Removal
 from sandbox.errors import SandboxError, WorkspaceIncomplete
 
 log = structlog.get_logger(__name__)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.calls.thread_engines import ThreadEngines
-from gateway.clock import MakeId
 from gateway.errors import ThreadBusy, TooLarge, Unavailable
 from gateway.snapshots.snapshot_directory import SnapshotDirectory
 from gateway.snapshots.taking import going, told
@@ -17,7 +15,9 @@ from gateway.storage.erasure_store import CallUnderWay, RunUnderWay
 from gateway.storage.restore_store import RestoreStore, ThreadGoing, WorkspaceRequest
 from gateway.storage.snapshot_store import Snapshot
 from gateway.storage.thread_marks import RESTORING
-from sandbox.engine import Workspaces
+from gateway.support.clock import MakeId
+from gateway.tool_calls.thread_engines import ThreadEngines
+from sandbox.engines.engine import Workspaces
 from sandbox.errors import WorkspaceIncomplete
 from sandbox.sandbox import SandboxSpec
 

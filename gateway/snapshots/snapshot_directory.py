@@ -33,7 +33,7 @@ from gateway.errors import InProgress, NoSpace, Unavailable
 from gateway.snapshots import snapshot_files
 from gateway.snapshots.blob_directory import BlobDirectory, on_disk
 from gateway.snapshots.snapshot_files import Limits, Written
-from sandbox.workspace_archive import Contents
+from sandbox.engines.workspace_archive import Contents
 
 log = structlog.get_logger(__name__)
 _T = TypeVar("_T")

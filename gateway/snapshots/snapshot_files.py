@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from gateway.errors import Internal, QuotaExceeded, TooLarge
 from gateway.snapshots.blob_directory import BLOB_LIMIT_BYTES, DIGEST_BYTES, BlobDirectory, on_disk
-from sandbox.workspace_archive import PERMISSIONS, Contents, WorkspaceEntry
+from sandbox.engines.workspace_archive import PERMISSIONS, Contents, WorkspaceEntry
 
 MANIFEST, PIECES, METADATA, HALF = ".manifest", ".pieces", ".metadata", ".half"
 KINDS = (MANIFEST, PIECES, METADATA)

@@ -17,10 +17,7 @@ from typing import Any
 import structlog
 
 from agent.cancellation import to_the_end
-from gateway.calls.thread_engines import ThreadEngines
-from gateway.clock import MakeId, NowUs, make_id, now_us
 from gateway.errors import InProgress, NotFound, RequestIdReused
-from gateway.paging import page_size, paged, place_of
 from gateway.redaction.hooks import redactor_of
 from gateway.snapshots.restoring import Restoring
 from gateway.snapshots.snapshot_directory import PATIENCE_S, SnapshotDirectory
@@ -31,8 +28,11 @@ from gateway.storage.run_writes import KeptStep
 from gateway.storage.snapshot_store import Snapshot, SnapshotStore
 from gateway.storage.store import Store
 from gateway.storage.thread_store import ThreadRow, ThreadStore
-from gateway.tenants import Tenant
-from sandbox.engine import Workspaces
+from gateway.support.clock import MakeId, NowUs, make_id, now_us
+from gateway.support.paging import page_size, paged, place_of
+from gateway.tenancy.tenants import Tenant
+from gateway.tool_calls.thread_engines import ThreadEngines
+from sandbox.engines.engine import Workspaces
 from sandbox.owner import digest
 
 log = structlog.get_logger(__name__)

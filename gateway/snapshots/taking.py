@@ -16,17 +16,17 @@ import structlog
 from pydantic import JsonValue
 
 from agent.cancellation import to_the_end
-from gateway.clock import MakeId, NowUs
+from gateway.credentials.caller import actor
 from gateway.errors import InProgress, QuotaExceeded, ThreadBusy, Unavailable
-from gateway.identity.caller import actor
 from gateway.snapshots.snapshot_directory import SnapshotDirectory
 from gateway.snapshots.snapshot_files import Limits, Written, quota_exceeded
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.restore_store import ThreadGoing
 from gateway.storage.snapshot_store import ASKED, Snapshot, SnapshotStore
-from gateway.tenants import Tenant
-from sandbox.engine import Workspaces
+from gateway.support.clock import MakeId, NowUs
+from gateway.tenancy.tenants import Tenant
+from sandbox.engines.engine import Workspaces
 from sandbox.sandbox import SandboxSpec
 
 log = structlog.get_logger(__name__)

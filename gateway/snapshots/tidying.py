@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import structlog
 
-from gateway.background import in_background
 from gateway.errors import AirlockError
+from gateway.support.background import in_background
 
 log = structlog.get_logger(__name__)
 

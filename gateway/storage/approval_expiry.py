@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from sqlalchemy import ColumnElement, Connection, select
 
-from gateway.clock import NowUs
 from gateway.storage.approval_writes import EXPIRED, PENDING, change_approvals
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.tables import approvals, threads
+from gateway.support.clock import NowUs
 
 
 def late(tenant: str | None, now_us: int) -> ColumnElement[bool]:

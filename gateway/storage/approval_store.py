@@ -19,8 +19,7 @@ from sqlalchemy import (
     select,
 )
 
-from gateway.clock import MakeId, NowUs, make_id, now_us
-from gateway.identity.caller import actor
+from gateway.credentials.caller import actor
 from gateway.storage.approval_expiry import late, mark_expired
 from gateway.storage.approval_writes import (
     APPROVED,
@@ -37,6 +36,7 @@ from gateway.storage.database import Database
 from gateway.storage.entities import Thread
 from gateway.storage.grant_store import GrantStore, NewGrant
 from gateway.storage.tables import approvals, grants, threads
+from gateway.support.clock import MakeId, NowUs, make_id, now_us
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Approval:
 class Asked:
     """A call that somebody is to be asked about.
 
-    `digest` is what is approved (gateway/calls/approver.py), `arguments_digest` what the audit has of the call.
+    `digest` is what is approved (gateway/approvals/approver.py), `arguments_digest` what the audit has of the call.
     """
 
     call_id: str

@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Table, and_, func, or_, select, update
 
-from gateway.clock import NowUs
 from gateway.storage.tables import approvals
+from gateway.support.clock import NowUs
 
 PENDING, APPROVED, USED, DENIED = "pending", "approved", "used", "denied"
 EXPIRED, CANCELLED = "expired", "cancelled"

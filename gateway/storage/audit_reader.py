@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, select
 
-from gateway.audit.chain import MISSING, NOTHING_KNOWN, ChainCheck, ChainHead, ChainReport, Known
-from gateway.audit.record import COLUMNS, AuditRecord
+from gateway.audit_chain.chain import MISSING, NOTHING_KNOWN, ChainCheck, ChainHead, ChainReport, Known
+from gateway.audit_chain.record import COLUMNS, AuditRecord
 from gateway.storage.database import Database
 from gateway.storage.tables import audit_heads, audit_records, runs, tool_calls
 

@@ -19,13 +19,13 @@ from pydantic import JsonValue
 from sqlalchemy import Connection, Engine, bindparam, delete, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from gateway.audit.chain import PRUNED
-from gateway.audit.record import START_DIGEST, record_digest
-from gateway.clock import NowUs, now_us
+from gateway.audit_chain.chain import PRUNED
+from gateway.audit_chain.record import START_DIGEST, record_digest
 from gateway.storage.database import Database
 from gateway.storage.prepared import Prepared
 from gateway.storage.tables import audit_heads, audit_records
 from gateway.storage.writer import at_the_end
+from gateway.support.clock import NowUs, now_us
 
 OPERATORS = ""
 """The tenant of the operators' own chain."""

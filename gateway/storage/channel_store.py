@@ -10,9 +10,9 @@ from pathlib import Path
 
 from sqlalchemy import Connection, delete, insert, select
 
-from gateway.clock import NowUs, now_us
 from gateway.storage.database import Database
 from gateway.storage.tables import gateways, settings
+from gateway.support.clock import NowUs, now_us
 
 _PREFIX = "channels:"
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 from sqlalchemy import Connection, func, select, update
 
-from gateway.clock import NowUs, now_us
 from gateway.storage.audit_store import OPERATORS, AuditEntry, AuditStore
 from gateway.storage.database import Database
 from gateway.storage.tables import gateways, threads
+from gateway.support.clock import NowUs, now_us
 
 
 class EngineServed(Exception):

@@ -13,7 +13,6 @@ from functools import partial
 from pydantic import JsonValue
 from sqlalchemy import ColumnElement, Connection, Select, Table, delete, func, select, tuple_, update
 
-from gateway.clock import NowUs, now_us
 from gateway.storage.audit_store import OPERATORS, AuditEntry, AuditStore
 from gateway.storage.database import Database
 from gateway.storage.interrupted_calls import interrupt_calls
@@ -32,6 +31,7 @@ from gateway.storage.tables import (
     tool_calls,
 )
 from gateway.storage.tenant_rows import belongs_to_tenant
+from gateway.support.clock import NowUs, now_us
 
 AUDIT = frozenset({audit_records.name, audit_heads.name})
 """The tables of the audit, which stays unless its deletion is asked for."""

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection, exists, func, insert, literal, select, update
 
-from gateway.clock import NowUs, now_us
 from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database
 from gateway.storage.entities import Thread
@@ -21,6 +20,7 @@ from gateway.storage.snapshot_store import Snapshot
 from gateway.storage.tables import messages, snapshots, thread_metadata, threads
 from gateway.storage.thread_marks import FORKING, RESTORING
 from gateway.storage.thread_store import MessageRow
+from gateway.support.clock import NowUs, now_us
 
 _MESSAGES = messages.c
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, case, exists, or_, select, update
 
-from gateway.clock import NowUs, now_us
-from gateway.identity.caller import actor
+from gateway.credentials.caller import actor
 from gateway.storage.approval_writes import APPROVED, CANCELLED, came_before, change_approvals
 from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database
 from gateway.storage.entities import Thread
 from gateway.storage.tables import approvals, grants, runs, threads
+from gateway.support.clock import NowUs, now_us
 
 _GRANT_COLUMNS = ("id", "tenant", "run_id", "rule", "approval_id", "created_us", "revoked_us")
 _GRANTED_TO_ALL = grants.c.run_id.is_(None)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sqlalchemy import ColumnElement, Connection, and_, func, select, update
 
-from gateway.clock import NowUs, now_us
 from gateway.storage.audit_store import AuditStore
 from gateway.storage.database import Database
 from gateway.storage.run_audit import run_changed
 from gateway.storage.tables import RUNS_UNDER_WAY, runs
+from gateway.support.clock import NowUs, now_us
 
 
 class KeyRuns:

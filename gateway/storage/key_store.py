@@ -16,13 +16,13 @@ from typing import Any
 from pydantic import JsonValue
 from sqlalchemy import Connection, Row, and_, insert, literal, or_, select, update
 
-from gateway.clock import NowUs, now_us
+from gateway.credentials.keys import NewKey, checked_name, make_key
 from gateway.errors import Conflict, InvalidArgument, NotFound, RequestIdReused
-from gateway.identity.keys import NewKey, checked_name, make_key
 from gateway.storage.audit_store import OPERATORS, AuditEntry, AuditStore
 from gateway.storage.database import Database
 from gateway.storage.key_runs import KeyRuns
 from gateway.storage.tables import api_keys
+from gateway.support.clock import NowUs, now_us
 
 _KEYS = api_keys.c
 _ASKED_AGAIN_US = 600 * 1_000_000

@@ -11,12 +11,12 @@ from collections.abc import Collection
 
 from sqlalchemy import BindParameter, Connection, Select, bindparam, delete, insert, or_, select, update
 
-from gateway.clock import NowUs, now_us
 from gateway.storage.audit_store import AuditStore
 from gateway.storage.database import Database
 from gateway.storage.interrupted_calls import interrupt_calls
 from gateway.storage.prepared import Prepared
 from gateway.storage.tables import gateways, holds, tool_calls
+from gateway.support.clock import NowUs, now_us
 
 # Every gateway writes the one and asks the other again and again.
 _RENEW = Prepared(

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select
 
-from gateway.clock import NowUs, now_us
 from gateway.errors import NotFound
 from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database
 from gateway.storage.prepared import Prepared
 from gateway.storage.tables import policies, policy_changes
+from gateway.support.clock import NowUs, now_us
 
 OPERATOR = ""
 """Stands in a tenant's place for the operator's layer, which is about all tenants."""

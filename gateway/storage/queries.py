@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.clock import MakeId, NowUs, make_id, now_us
 from gateway.storage.audit_store import AuditStore
 from gateway.storage.database import Database
+from gateway.support.clock import MakeId, NowUs, make_id, now_us
 
 
 class Queries:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, Select, and_, bindparam, delete, func, insert, or_, select, text, update
 
-from gateway.clock import NowUs, now_us
 from gateway.errors import QuotaExceeded
 from gateway.storage.database import Database
 from gateway.storage.prepared import Prepared
 from gateway.storage.tables import counters, holds, runs, snapshots, storage_use
+from gateway.support.clock import NowUs, now_us
 
 # Of a name only the window that is counted in is needed. The one before stays for gateways whose clocks are behind.
 _KEPT_WINDOWS = 2

@@ -14,8 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from gateway.current_tenant import CURRENT_TENANT
 from gateway.storage.connecting import READERS
+from gateway.support.current_tenant import CURRENT_TENANT
 
 # How many reads of one tenant there may be at once.
 _SHARE = READERS // 2

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import bindparam, select, update
 
-from gateway.clock import NowUs, now_us
 from gateway.storage.database import ConstraintViolated, Database
 from gateway.storage.prepared import Prepared
 from gateway.storage.tables import runs, tool_calls
+from gateway.support.clock import NowUs, now_us
 
 REMEMBERED_US = 24 * 3600 * 1_000_000
 """How long a tool call's request id is remembered; a run's as long as the run is."""
@@ -31,7 +31,7 @@ def is_of_request_id(error: ConstraintViolated) -> bool:
 
 @dataclass(frozen=True)
 class RequestedCall:
-    """The journal's row of a call with a request id. `result` is JSON, see gateway/calls/tool_request.py."""
+    """The journal's row of a call with a request id. `result` is JSON, see gateway/tool_calls/tool_request.py."""
 
     id: str
     name: str

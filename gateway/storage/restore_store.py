@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from gateway.clock import NowUs, now_us
 from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database
 from gateway.storage.erasure_store import refuse_under_way
 from gateway.storage.request_store import REMEMBERED_US
 from gateway.storage.tables import threads, workspace_requests
 from gateway.storage.thread_marks import RESTORING
+from gateway.support.clock import NowUs, now_us
 
 _REQUESTS = workspace_requests.c
 

@@ -20,7 +20,6 @@ from sqlalchemy import (
     update,
 )
 
-from gateway.clock import NowUs, now_us
 from gateway.storage.approval_writes import APPROVED, PENDING
 from gateway.storage.audit_store import AuditStore
 from gateway.storage.database import Database
@@ -40,6 +39,7 @@ from gateway.storage.tables import (
     threads,
     tool_calls,
 )
+from gateway.support.clock import NowUs, now_us
 
 # What one transaction removes: some milliseconds' worth, for all writers of the database wait meanwhile.
 _BATCH_ROWS = 500

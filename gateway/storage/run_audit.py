@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, select
 
-from gateway.identity.caller import actor
+from gateway.credentials.caller import actor
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.tables import runs, threads
 

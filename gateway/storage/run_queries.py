@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, String, bindparam, insert, select, update
 
-from gateway.identity.caller import actor, caller_shown
+from gateway.credentials.caller import actor, caller_shown
 from gateway.storage.entities import LoggedEvent, Run, Thread
 from gateway.storage.interrupted_calls import interrupt_calls
 from gateway.storage.prepared import Prepared

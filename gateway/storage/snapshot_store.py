@@ -8,13 +8,13 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, tuple_
 
-from gateway.clock import NowUs, now_us
-from gateway.paging import Place
 from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database
 from gateway.storage.restore_store import ThreadGoing
 from gateway.storage.tables import messages, snapshots, threads
 from gateway.storage.thread_marks import RESTORING
+from gateway.support.clock import NowUs, now_us
+from gateway.support.paging import Place
 
 ASKED, STEP, RUN, FORK = "asked", "step", "run", "fork"
 """Why there is a snapshot: somebody asked for it, a step or a run ended, a thread was forked. All but the first are

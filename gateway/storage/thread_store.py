@@ -9,13 +9,13 @@ from typing import Any
 from sqlalchemy import Connection, LargeBinary, Row, Table, cast, delete, func, insert, select, tuple_, update
 from sqlalchemy import literal as bound
 
-from gateway.clock import NowUs, now_us
-from gateway.paging import Place
 from gateway.storage.database import Database
 from gateway.storage.entities import Run
 from gateway.storage.restore_store import ThreadGoing
 from gateway.storage.tables import RUNS_UNDER_WAY, messages, runs, thread_metadata, threads
 from gateway.storage.thread_marks import is_visible
+from gateway.support.clock import NowUs, now_us
+from gateway.support.paging import Place
 
 TASK_LISTED_CHARS = 1024
 # A page of messages ends after this many characters, whatever their number.

@@ -25,7 +25,6 @@ from sqlalchemy import (
 )
 
 from agent.events import Event
-from gateway.clock import NowUs, now_us
 from gateway.storage.approval_writes import PENDING
 from gateway.storage.audit_store import AuditStore
 from gateway.storage.database import Database
@@ -35,6 +34,7 @@ from gateway.storage.prepared import Prepared
 from gateway.storage.run_audit import run_changed
 from gateway.storage.run_writes import Claim
 from gateway.storage.tables import approvals, events, gateways, runs, threads
+from gateway.support.clock import NowUs, now_us
 
 _READY_LIMIT = 100
 Because = Literal["approval", "gateway_lost", "gateway_stopped", "placed"]

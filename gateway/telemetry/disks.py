@@ -15,7 +15,7 @@ from pathlib import Path
 
 import structlog
 
-from gateway.background import in_background
+from gateway.support.background import in_background
 from gateway.telemetry.attributes import DISK
 from gateway.telemetry.telemetry import Telemetry
 from sandbox.errors import SandboxError

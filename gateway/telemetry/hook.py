@@ -18,7 +18,7 @@ from opentelemetry.trace import INVALID_SPAN, Span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
-from agent.hook import Hook, NextToolUse
+from agent.hooks.hook import Hook, NextToolUse
 from agent.messages import ToolCall
 from agent.state import AgentState, ToolExecution
 from agent.tool_result import ToolResult

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from opentelemetry.trace import SpanKind
 
-from agent.hook import InferenceRequest
+from agent.hooks.hook import InferenceRequest
 from agent.model import Model, OnDelta
 from agent.state import ModelResponse
 from gateway.telemetry import attributes as a

@@ -14,10 +14,10 @@ from opentelemetry.trace import SpanKind
 
 from gateway.telemetry import attributes as a
 from gateway.telemetry.telemetry import Telemetry
-from sandbox.engine import Engine
-from sandbox.engine_around import EngineAround
-from sandbox.keeper import Keeper
-from sandbox.keeper_around import KeeperAround
+from sandbox.engines.engine import Engine
+from sandbox.engines.engine_decorator import EngineAround
+from sandbox.keeper.keeper import Keeper
+from sandbox.keeper.keeper_decorator import KeeperAround
 from sandbox.sandbox import Sandbox, SandboxSpec
 
 _Lent = TypeVar("_Lent", bound=Sandbox | None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
-from gateway.telemetry.settings import TelemetrySettings
+from gateway.config.telemetry_settings import TelemetrySettings
 from gateway.telemetry.telemetry import Telemetry
 
 

@@ -18,13 +18,13 @@ from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 from opentelemetry.trace import NoOpTracer, Tracer
 from prometheus_client import CollectorRegistry, start_http_server
 
+from gateway.config.telemetry_settings import TelemetrySettings
 from gateway.errors import Misconfigured
+from gateway.support.version import airlock_version
 from gateway.telemetry.bounded_names import BoundedNames
 from gateway.telemetry.instruments import Instruments
 from gateway.telemetry.redacted_spans import RedactingExporter
-from gateway.telemetry.settings import TelemetrySettings
 from gateway.telemetry.telemetry import Telemetry
-from gateway.version import airlock_version
 
 log = structlog.get_logger(__name__)
 # A receiver that is gone must not keep a gateway from stopping.

@@ -10,7 +10,7 @@ from opentelemetry.trace import Span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from agent.events import Event, EventSink
-from agent.hook import Hook
+from agent.hooks.hook import Hook
 from agent.state import AgentState
 from gateway.telemetry import attributes as a
 from gateway.telemetry.hook import TRACEPARENT, TelemetryHook

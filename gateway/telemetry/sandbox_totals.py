@@ -13,9 +13,9 @@ from typing import Protocol
 
 import structlog
 
-from gateway.background import in_background
+from gateway.support.background import in_background
 from gateway.telemetry.telemetry import Telemetry
-from sandbox.cgroup_usage import read_usage
+from sandbox.client.cgroup_usage import read_usage
 from sandbox.errors import SandboxError
 from sandbox.sandbox import Sandbox
 

@@ -9,10 +9,10 @@ from functools import partial
 
 import structlog
 
-from gateway.background import in_background
 from gateway.errors import AirlockError
 from gateway.storage.database import Database
 from gateway.storage.waiting_store import count_waiting
+from gateway.support.background import in_background
 from gateway.telemetry.telemetry import Telemetry
 
 _EVERY_S = 5.0

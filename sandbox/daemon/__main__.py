@@ -11,9 +11,9 @@ import socket
 import stat
 import sys
 
-from sandbox.daemon import lean_imports
-from sandbox.daemon.identity import become_server
+from sandbox.daemon import lazy_module as lean_imports
 from sandbox.daemon.settings import Settings, read_settings
+from sandbox.daemon.supervisor.identity import become_server
 
 BACKLOG = 512
 
@@ -32,8 +32,8 @@ def main(arguments: list[str]) -> int:
                 "user 0 and the capabilities CHOWN, SETUID, SETGID and KILL"
             )
         lean_imports.install()
-        from sandbox.daemon.init import Init
-        from sandbox.daemon.launch import ToolIdentity
+        from sandbox.daemon.supervisor.init import Init
+        from sandbox.daemon.supervisor.launch import ToolIdentity
 
         _prepare_workspace(settings)
         listener = _listen(settings)
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
         control_init.close()
         become_server(settings)
         # Not before the fork: init would be as large, and each program it starts is a fork of init.
-        from sandbox.daemon.server import serve
+        from sandbox.daemon.serving.server import serve
 
         serve(listener, control_server, settings)
         os._exit(1)

@@ -10,7 +10,7 @@ import os
 import stat
 import sys
 
-from sandbox.daemon.tree_files import empty_directory
+from sandbox.daemon.files.tree_files import empty_directory
 
 _OWNER_ALL = stat.S_IRWXU
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sandbox.docker.container_config import (
+from sandbox.engines.docker.container_config import (
     CAPABILITIES,
     CHANNEL_DIRECTORY,
     INSTANCE_LABEL,

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from sandbox.docker.container_config import INSTANCE_LABEL
 from sandbox.engine_proxy.container_body import (
     NEVER_STARTED,
     Refused,
@@ -31,6 +30,7 @@ from sandbox.engine_proxy.container_body import (
 )
 from sandbox.engine_proxy.request_head import LIMIT_BYTES, BadRequest, Head, read_head
 from sandbox.engine_proxy.routes import Route, route_of
+from sandbox.engines.docker.container_config import INSTANCE_LABEL
 
 log = logging.getLogger(__name__)
 

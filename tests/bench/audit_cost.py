@@ -43,9 +43,9 @@ def _digest(arguments: dict[str, Any]) -> str:
 
 def _airlock() -> None:
     """Be `airlock`, but for the calls without a record."""
-    from gateway.calls import journal
     from gateway.cli.main import main
     from gateway.storage.audit_store import AuditEntry, AuditStore
+    from gateway.tool_calls import journal
 
     none = AuditEntry("", "none")
     dropped = _digest(_WITHOUT)

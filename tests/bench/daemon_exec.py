@@ -27,8 +27,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from sandbox.channel import SOCKET_NAME, Channel
-from sandbox.docker.docker_engine import DockerEngine
+from sandbox.client.channel import SOCKET_NAME, Channel
+from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.filesystem import OutputStream
 from sandbox.sandbox import Sandbox, SandboxLimits, SandboxSpec
 from sandbox.v1 import channel_pb2 as pb

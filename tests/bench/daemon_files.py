@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.client import Client
-from sandbox.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.errors import NotFound
 from sandbox.sandbox import Sandbox, SandboxLimits, SandboxSpec
 from tests.bench.side_by_side import PeakMemory, Sample, seconds

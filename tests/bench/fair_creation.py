@@ -13,9 +13,9 @@ from pathlib import Path
 
 from rich.table import Table
 
-from sandbox.docker.docker_engine import DockerEngine
-from sandbox.engine import Engine
-from sandbox.fair_creation import fair_creation
+from sandbox.engines.docker.docker_engine import DockerEngine
+from sandbox.engines.engine import Engine
+from sandbox.engines.fair_creation import fair_creation
 from sandbox.sandbox import SandboxLimits, SandboxSpec
 
 _BURST = 50

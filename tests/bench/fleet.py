@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
-from gateway.cli.key_desk import local_keys
+from gateway.cli.key_backend import local_keys
 from gateway.client import Client
-from gateway.config import Config
+from gateway.config.config import Config
 from tests.gateway_process import Home, Served, make_home, served
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -24,11 +24,11 @@ import docker
 from rich.console import Console
 from rich.table import Table
 
-from sandbox.docker.docker_engine import DockerEngine
-from sandbox.pooled_engine import PooledEngine
+from sandbox.engines.docker.docker_engine import DockerEngine
+from sandbox.engines.pooled_engine import PooledEngine
+from sandbox.engines.pooled_sandbox import SpareKind
+from sandbox.keeper.sandbox_keeper import SandboxKeeper
 from sandbox.sandbox import SandboxLimits, SandboxSpec
-from sandbox.sandbox_keeper import SandboxKeeper
-from sandbox.spares import SpareKind
 from tests.sandbox_keeper import make_keeper
 
 _IMAGE = "airlock-sandbox"

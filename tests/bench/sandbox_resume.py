@@ -25,7 +25,7 @@ import docker
 from rich.console import Console
 from rich.table import Table
 
-from sandbox.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.sandbox import SandboxLimits, SandboxSpec
 
 _IMAGE = "airlock-sandbox"

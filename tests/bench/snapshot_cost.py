@@ -24,7 +24,7 @@ from rich.table import Table
 
 from gateway.snapshots.snapshot_directory import SnapshotDirectory
 from gateway.snapshots.snapshot_files import Limits
-from sandbox.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.sandbox import Sandbox, SandboxLimits, SandboxSpec
 from tests.bench.side_by_side import PeakMemory, Sample, seconds
 from tests.docker_state import containers_of

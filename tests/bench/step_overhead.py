@@ -24,21 +24,21 @@ from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
 from agent.capability import Capability
 from agent.events import Event, EventSink
-from agent.hook import Hook, InferenceRequest, NextInference, NextToolUse
-from agent.hook_engine import POINTS
+from agent.hooks.engine import POINTS
+from agent.hooks.hook import Hook, InferenceRequest, NextInference, NextToolUse
 from agent.loop import Agent
 from agent.messages import Message, ToolCall, Usage
 from agent.model import OnDelta
 from agent.state import AgentState, ModelResponse
-from agent.tool import Tool, ToolContext
 from agent.tool_result import ToolResult
-from gateway.calls.journal import JournalHook
+from agent.tools.tool import Tool, ToolContext
 from gateway.runs.checkpoints import Checkpoints
 from gateway.runs.run_log import RunLog
 from gateway.runs.thread_history import ThreadHistoryHook
 from gateway.storage.database import Database
 from gateway.storage.run_writes import Claim, RunWrite
 from gateway.storage.store import Store
+from gateway.tool_calls.journal import JournalHook
 
 STEPS = 1000
 _ROUNDS = 3

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox.docker.container_config import (
+from sandbox.engines.docker.container_config import (
     HELD_LABEL,
     INSTANCE_LABEL,
     KIND_LABEL,

@@ -21,7 +21,7 @@ import yaml
 
 from gateway.client import Client
 from gateway.client.retry import DEFAULT_RETRY
-from sandbox.docker.container_config import container_name
+from sandbox.engines.docker.container_config import container_name
 from tests.chaos.killer import KINDS, Killer, plan
 from tests.chaos.leftovers import orphans, states_of, unfinished, wrong_histories
 from tests.chaos.own_engine import EngineRefused, OwnEngine, own_engine

@@ -13,7 +13,7 @@ import yaml
 
 from gateway.client import Client
 from gateway.errors import Unavailable
-from sandbox.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.errors import DaemonLost, EngineUnavailable
 from sandbox.owner import owner_of
 from sandbox.sandbox import Sandbox, SandboxSpec

@@ -15,18 +15,18 @@ from typing import cast
 import pytest
 import pytest_asyncio
 
-from gateway.composition.engines_around import engines_around
+from gateway.composition.engine_decorators import engines_around
 from gateway.policy.document import QuotasSection
-from gateway.quotas import Quotas
 from gateway.storage.quota_store import Hold, QuotaStore, Take
-from sandbox.docker.docker_engine import DockerEngine
-from sandbox.docker.docker_requests import DockerRequests
-from sandbox.docker.image_pulls import ImagePulls
-from sandbox.engine import Engine, is_new
-from sandbox.memory.memory_engine import MemoryEngine
-from sandbox.pooled_engine import PooledEngine
+from gateway.tenancy.quotas import Quotas
+from sandbox.engines.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.docker_requests import DockerRequests
+from sandbox.engines.docker.image_pulls import ImagePulls
+from sandbox.engines.engine import Engine, is_new
+from sandbox.engines.local.memory_engine import MemoryEngine
+from sandbox.engines.pooled_engine import PooledEngine
+from sandbox.engines.pooled_sandbox import SpareKind, Spares
 from sandbox.sandbox import Sandbox, SandboxSpec
-from sandbox.spares import SpareKind, Spares
 from sandbox.transition import Transition
 from tests.docker_state import containers_of, volumes_of
 from tests.integration.sandbox.live_engine import RUNTIME_IMAGE, instance_id

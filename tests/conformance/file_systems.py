@@ -15,9 +15,9 @@ import pytest
 import pytest_asyncio
 
 from agent.filesystem import FileSystem
-from sandbox.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.docker_engine import DockerEngine
+from sandbox.engines.local.local_fs import LocalFS
 from sandbox.filesystem import WORKSPACE
-from sandbox.local_fs import LocalFS
 from sandbox.sandbox import Sandbox
 from tests.integration.sandbox.live_engine import LIMITS, run, spec, text
 

@@ -11,8 +11,9 @@ from dataclasses import replace
 
 import pytest
 
-from sandbox.docker.posture import weaknesses
-from sandbox.engine import Engine
+from sandbox.engines.docker.posture import weaknesses
+from sandbox.engines.engine import Engine
+from sandbox.engines.workspace_archive import Contents, WorkspaceEntry
 from sandbox.errors import (
     Conflict,
     DaemonLost,
@@ -26,7 +27,6 @@ from sandbox.errors import (
 )
 from sandbox.owner import digest, owner_of
 from sandbox.sandbox import Sandbox
-from sandbox.workspace_archive import Contents, WorkspaceEntry
 from tests.conformance.engines import DockerGround, Ground, engine, ground, kind, only
 from tests.integration.sandbox.live_engine import LIMITS, kill, run, spec, text
 

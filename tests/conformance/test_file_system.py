@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.filesystem import FileSystem
+from sandbox.engines.local.local_fs import LocalFS
 from sandbox.errors import (
     Conflict,
     FileError,
@@ -19,7 +20,6 @@ from sandbox.errors import (
     PermissionDenied,
 )
 from sandbox.filesystem import WORKSPACE
-from sandbox.local_fs import LocalFS
 from sandbox.sandbox import Sandbox
 from tests.conformance.file_systems import HOME, content, names
 from tests.integration.sandbox.live_engine import run

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable
 import pytest
 
 from agent.filesystem import FileSystem
+from sandbox.engines.local.local_fs import LocalFS
 from sandbox.errors import (
     FileError,
     InvalidArgument,
@@ -19,7 +20,6 @@ from sandbox.errors import (
     PermissionDenied,
     TooLarge,
 )
-from sandbox.local_fs import LocalFS
 from tests.bench.side_by_side import PeakMemory
 from tests.conformance.file_systems import HOME, Inside, content, names
 

@@ -17,7 +17,7 @@ from inspect_ai.util._sandbox.self_check import *  # noqa: F403 - how the checks
 
 from gateway.client import Client
 from gateway.errors import Unauthenticated
-from gateway.inspect_sandbox import AirlockConfig, AirlockSandboxEnvironment
+from gateway.integrations.inspect_sandbox import AirlockConfig, AirlockSandboxEnvironment
 from tests.docker_state import containers_of
 from tests.gateway_process import make_home, served
 

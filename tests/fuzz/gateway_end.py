@@ -14,13 +14,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from sandbox.channel import Channel
-from sandbox.connection import Connection
+from sandbox.client.channel import Channel
+from sandbox.client.connection import Connection
+from sandbox.client.remote_fs import RemoteFS
+from sandbox.client.remote_processes import RemoteProcesses
+from sandbox.client.remote_shell import RemoteShell
 from sandbox.errors import DaemonLost, SandboxError
 from sandbox.filesystem import EntriesPage, GrepPage, LinesPage
-from sandbox.remote_fs import RemoteFS
-from sandbox.remote_processes import RemoteProcesses
-from sandbox.remote_shell import RemoteShell
 from sandbox.v1 import channel_pb2 as pb
 from tests.fuzz.messages import Messages, damaged
 

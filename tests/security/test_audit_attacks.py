@@ -7,8 +7,8 @@ from dataclasses import asdict
 import pytest
 from sqlalchemy import Connection, delete, insert, select, text, update
 
-from gateway.audit.chain import NOTHING_KNOWN, ChainReport, Known
-from gateway.audit.record import START_DIGEST, record_digest
+from gateway.audit_chain.chain import NOTHING_KNOWN, ChainReport, Known
+from gateway.audit_chain.record import START_DIGEST, record_digest
 from gateway.storage.audit_reader import AuditReader
 from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database
@@ -231,8 +231,8 @@ async def test_a_whole_chain_that_is_gone_is_found_by_whoever_noted_a_digest(dat
 
 
 async def test_an_export_shows_what_was_changed_in_it(database: Database) -> None:
-    from gateway.audit.chain import ChainCheck
-    from gateway.audit.record import AuditRecord
+    from gateway.audit_chain.chain import ChainCheck
+    from gateway.audit_chain.record import AuditRecord
 
     lines = [record.line() async for record in AuditReader(database).chain("t")][:50]
 

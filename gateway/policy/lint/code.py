@@ -10,7 +10,7 @@ from gateway.policy.document import WRITING_TOOLS
 from gateway.policy.globs import compile_glob
 from gateway.policy.lint.findings import Finding, Linted
 from gateway.policy.lint.interpreters import sample_word
-from gateway.policy.placed import PlacedRule
+from gateway.policy.scoped_rule import PlacedRule
 
 _WORKSPACE = "/workspace"
 _LIMIT_DIRECTORIES = 20

@@ -10,7 +10,7 @@ from gateway.policy.decision import STRICTNESS, Effect
 from gateway.policy.document import Condition
 from gateway.policy.globs import compile_glob
 from gateway.policy.lint.findings import Finding, Linted
-from gateway.policy.placed import PlacedRule
+from gateway.policy.scoped_rule import PlacedRule
 
 
 def effectless(linted: Linted) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from gateway.policy.document import CONNECT, FILE_TOOLS, PolicyDocument, Rule
 from gateway.policy.judge import Policy
 from gateway.policy.lint.loosest import at_its_loosest
-from gateway.policy.placed import PlacedRule, placed_in_both
+from gateway.policy.scoped_rule import PlacedRule, placed_in_both
 from gateway.policy.yaml_lines import Path, YamlReading
 
 Severity = Literal["warning", "note"]

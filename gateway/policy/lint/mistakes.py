@@ -9,8 +9,8 @@ from gateway.policy.document import Condition, Placeholder
 from gateway.policy.globs import compile_glob
 from gateway.policy.globs_cover import sample_path
 from gateway.policy.lint.findings import Finding, Linted
-from gateway.policy.placed import PlacedRule
 from gateway.policy.regexes import compile_regex
+from gateway.policy.scoped_rule import PlacedRule
 
 _NAME_BYTES = 255
 _BRACES = re.compile(r"\{[^/]*,[^/]*\}")

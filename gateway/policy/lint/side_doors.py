@@ -10,7 +10,7 @@ from gateway.policy.document import Rule
 from gateway.policy.globs import compile_glob
 from gateway.policy.globs_cover import sample_path
 from gateway.policy.lint.findings import Finding, Linted, Severity
-from gateway.policy.placed import PlacedRule
+from gateway.policy.scoped_rule import PlacedRule
 
 # Each takes a dozen judgements.
 _LIMIT_RULES = 300

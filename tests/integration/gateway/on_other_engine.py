@@ -8,7 +8,7 @@ from __future__ import annotations
 from unittest import mock
 
 from gateway.cli.main import main
-from sandbox.docker.docker_ground import DockerGround
+from sandbox.engines.docker.docker_ground import DockerGround
 
 ENGINE = "another-engine"
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from gateway.client import Client
-from gateway.config import Config
+from gateway.config.config import Config
 from gateway.errors import NotFound, SandboxBusy
-from sandbox.docker.container_config import container_name
+from sandbox.engines.docker.container_config import container_name
 from tests.docker_state import containers_of, volumes_of
 from tests.gateway_process import AIRLOCK, airlock, make_home, served
 from tests.integration.gateway.conftest import Pair

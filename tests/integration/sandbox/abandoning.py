@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from sandbox.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.docker_engine import DockerEngine
 from tests.integration.sandbox.live_engine import RUNTIME_IMAGE, run, spec
 
 # Tells what it does by lines, ends with 7 when it is told to, and is told apart from the command under way.

@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sandbox.docker import docker_spares
-from sandbox.docker.docker_engine import DockerEngine
-from sandbox.spares import SpareKind
+from sandbox.engines.docker import docker_spares
+from sandbox.engines.docker.docker_engine import DockerEngine
+from sandbox.engines.pooled_sandbox import SpareKind
 from tests.integration.sandbox.live_engine import RUNTIME_IMAGE, run, spec
 
 STEPS = ("making", "noted", "taken", "unsure", "checked", "used")

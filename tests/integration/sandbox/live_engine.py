@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from sandbox.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.filesystem import ExecResult
 from sandbox.protocols import Shell
 from sandbox.sandbox import SandboxLimits, SandboxSpec

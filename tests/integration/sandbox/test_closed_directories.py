@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from sandbox.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.docker_engine import DockerEngine
 from tests.integration.sandbox.live_engine import run, spec, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

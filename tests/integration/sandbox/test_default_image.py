@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from sandbox.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.sandbox import Sandbox
 from tests.integration.sandbox.live_engine import run, spec, text
 
@@ -31,7 +31,7 @@ async def sandbox(engine: DockerEngine) -> AsyncIterator[Sandbox]:
 def wheel() -> bytes:
     """Return a wheel with a module and a program."""
     files = {
-        "greeting.py": "def main():\n    print('well met')\n",
+        "handshake.py": "def main():\n    print('well met')\n",
         "greeting-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n",
         "greeting-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         "greeting-1.0.dist-info/entry_points.txt": "[console_scripts]\ngreet = greeting:main\n",

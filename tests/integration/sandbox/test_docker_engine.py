@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.docker.container_config import RUNTIME_DIRECTORY
-from sandbox.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.container_config import RUNTIME_DIRECTORY
+from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.errors import EngineUnavailable, ImageMissing, NoSpace, SandboxUnavailable, TooLarge
 from tests.integration.sandbox.live_engine import (
     IMAGE,

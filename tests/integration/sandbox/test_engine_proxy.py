@@ -14,9 +14,9 @@ import docker
 import pytest
 from docker.errors import APIError
 
-from sandbox.docker.container_config import carrier_config, workspace_volume
-from sandbox.docker.docker_engine import DockerEngine
-from sandbox.spares import SpareKind
+from sandbox.engines.docker.container_config import carrier_config, workspace_volume
+from sandbox.engines.docker.docker_engine import DockerEngine
+from sandbox.engines.pooled_sandbox import SpareKind
 from tests.integration.sandbox.live_engine import IMAGE, LIMITS, RUNTIME_IMAGE, instance_id, removed, run, spec, text
 from tests.integration.sandbox.test_workspaces import giving, tree_of
 

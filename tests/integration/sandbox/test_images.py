@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 import pytest
 
-from sandbox.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.errors import NotFound, SandboxUnavailable
 from sandbox.sandbox import Sandbox
 from tests.docker_state import volumes_of

@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-from sandbox.docker import docker_requests
-from sandbox.docker.container_config import spare_volume
-from sandbox.docker.docker_engine import DockerEngine
+from sandbox.engines.docker import docker_requests
+from sandbox.engines.docker.container_config import spare_volume
+from sandbox.engines.docker.docker_engine import DockerEngine
+from sandbox.engines.pooled_sandbox import spare_id
+from sandbox.engines.workspace_archive import WorkspaceEntry, write_tar
 from sandbox.errors import SandboxUnavailable
 from sandbox.owner import owner_of
-from sandbox.spares import spare_id
-from sandbox.workspace_archive import WorkspaceEntry, write_tar
 from tests.docker_state import containers_of, volumes_of
 from tests.integration.sandbox.live_engine import run, spec, text
 from tests.integration.sandbox.test_pool import claimed

@@ -14,17 +14,17 @@ from typing import Any, cast
 import pytest
 import pytest_asyncio
 
-from sandbox.channel import Channel
-from sandbox.docker import container_config as config
-from sandbox.docker import docker_spares
-from sandbox.docker.container_config import container_name
-from sandbox.docker.docker_engine import DockerEngine
-from sandbox.docker.greeting import introduced
-from sandbox.docker.runtime_volume import BundleBroken
+from sandbox.client.channel import Channel
+from sandbox.engines.docker import container_config as config
+from sandbox.engines.docker import docker_spares
+from sandbox.engines.docker.container_config import container_name
+from sandbox.engines.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.handshake import introduced
+from sandbox.engines.docker.runtime_volume import BundleBroken
+from sandbox.engines.pooled_engine import PooledEngine
+from sandbox.engines.pooled_sandbox import SpareKind, SpareRefused
 from sandbox.owner import owner_of
-from sandbox.pooled_engine import PooledEngine
 from sandbox.sandbox import Sandbox, SandboxSpec
-from sandbox.spares import SpareKind, SpareRefused
 from sandbox.v1.channel_pb2 import Posture
 from tests.docker_state import containers_of, volumes_of
 from tests.gateway_process import airlock, make_home, served

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from sandbox.channel import SOCKET_NAME, Channel
-from sandbox.engine import Engine
+from sandbox.client.channel import SOCKET_NAME, Channel
+from sandbox.client.remote_processes import RemoteProcesses
+from sandbox.engines.engine import Engine
 from sandbox.errors import Conflict, InvalidArgument, NotFound
 from sandbox.process import Process, ProgramResult
-from sandbox.remote_processes import RemoteProcesses
 from sandbox.sandbox import Sandbox
 from tests.integration.sandbox.live_engine import run, spec, text
 

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from sandbox.docker.docker_engine import DockerEngine
-from sandbox.docker.docker_requests import DockerRequests
-from sandbox.docker.image_pulls import ImagePulls, pulling_engine
-from sandbox.engine import Engine
+from sandbox.engines.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.docker_requests import DockerRequests
+from sandbox.engines.docker.image_pulls import ImagePulls, pulling_engine
+from sandbox.engines.engine import Engine
 from sandbox.errors import ImageMissing, SandboxUnavailable
 from tests.integration.sandbox.live_engine import instance_id, spec
 from tests.integration.sandbox.local_registry import registry

@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.client import Client
-from sandbox.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.sandbox import Sandbox
 from tests.docker_state import containers_of, volumes_of
 from tests.gateway_process import make_home, served

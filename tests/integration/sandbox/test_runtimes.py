@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from sandbox.docker.docker_engine import DockerEngine
-from sandbox.docker.posture import weaknesses
+from sandbox.engines.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.posture import weaknesses
 from sandbox.sandbox import Sandbox
 from tests.integration.sandbox.live_engine import LIMITS, RUNTIME_IMAGE, instance_id, removed, run, spec, text
 

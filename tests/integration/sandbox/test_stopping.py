@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from sandbox.docker import docker_requests
-from sandbox.docker.docker_engine import DockerEngine
+from sandbox.engines.docker import docker_requests
+from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.errors import EngineUnavailable
 from sandbox.filesystem import ExecResult
+from sandbox.keeper.sandbox_keeper import GRACE_S, SandboxKeeper
 from sandbox.sandbox import Sandbox
-from sandbox.sandbox_keeper import GRACE_S, SandboxKeeper
 from sandbox.thread_lock import ThreadLock
 from sandbox.transition import Transition
 from tests.docker_state import containers_of, volumes_of
@@ -225,7 +225,7 @@ async def test_kill_9_in_the_midst_of_stopping_or_starting_leaves_one_sandbox_wi
         monkeypatch.setattr(before, "_verify", failing(asyncio.CancelledError()))
         monkeypatch.setattr(before, "_stop_again", ended)
     elif at == "before it is stopped":
-        monkeypatch.setattr("sandbox.docker.docker_requests.stop_container", failing(EngineUnavailable("gone")))
+        monkeypatch.setattr("sandbox.engines.docker.docker_requests.stop_container", failing(EngineUnavailable("gone")))
     else:
         monkeypatch.setattr("sandbox.thread_lock.ThreadLock.retire", failing(asyncio.CancelledError()))
     with pytest.raises((asyncio.CancelledError, EngineUnavailable)):

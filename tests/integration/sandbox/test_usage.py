@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from sandbox.cgroup_usage import read_usage
-from sandbox.docker.docker_engine import DockerEngine
+from sandbox.client.cgroup_usage import read_usage
+from sandbox.engines.docker.docker_engine import DockerEngine
 from tests.integration.sandbox.live_engine import LIMITS, run, spec
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

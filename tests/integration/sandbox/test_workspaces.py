@@ -9,9 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
-from sandbox.docker import docker_requests
-from sandbox.docker.container_config import carrier_name
-from sandbox.docker.docker_engine import DockerEngine
+from sandbox.engines.docker import docker_requests
+from sandbox.engines.docker.container_config import carrier_name
+from sandbox.engines.docker.docker_engine import DockerEngine
+from sandbox.engines.workspace_archive import ArchiveBroken, Contents, WorkspaceEntry
 from sandbox.errors import (
     EngineUnavailable,
     NoSpace,
@@ -22,7 +23,6 @@ from sandbox.errors import (
     WorkspaceIncomplete,
 )
 from sandbox.owner import owner_of
-from sandbox.workspace_archive import ArchiveBroken, Contents, WorkspaceEntry
 from tests.docker_state import volumes_of
 from tests.integration.sandbox.live_engine import LIMITS, run, spec, text
 

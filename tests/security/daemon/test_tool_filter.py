@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from sandbox.daemon.tool_filter import tool_filter
+from sandbox.daemon.supervisor.tool_filter import tool_filter
 from sandbox.v1 import channel_pb2 as wire
 from tests.security.daemon.daemon_container import Client
 

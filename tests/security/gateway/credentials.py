@@ -14,7 +14,7 @@ import grpc
 import trustme
 
 from gateway.client import Tls
-from gateway.identity.keys import ACTING_SCOPES, TENANT_SCOPES
+from gateway.credentials.keys import ACTING_SCOPES, TENANT_SCOPES
 from tests.gateway_process import Home
 from tests.token_issuer import TokenIssuer
 

@@ -22,8 +22,8 @@ from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 
 from agent.models.scripted_model_server import Call, ScriptedModelServer, Turn
 from gateway.client import Client
+from gateway.credentials.keys import ACTING_SCOPES, OPERATOR_SCOPES
 from gateway.errors import AirlockError
-from gateway.identity.keys import ACTING_SCOPES, OPERATOR_SCOPES
 from gateway.v1 import (  # noqa: F401 - they register what the test walks
     admin_service_pb2,
     approval_service_pb2,

@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from grpc_status import rpc_status
 
 from gateway.client import Client, Tls
-from gateway.identity.keys import ACTING_SCOPES, OPERATOR_SCOPES, TENANT_SCOPES, make_key
+from gateway.credentials.keys import ACTING_SCOPES, OPERATOR_SCOPES, TENANT_SCOPES, make_key
 from gateway.storage.database import Database
 from gateway.storage.key_store import KeyStore
 from tests.gateway_process import Home

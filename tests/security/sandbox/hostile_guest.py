@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import time
 
-from sandbox.docker.container_config import container_name
+from sandbox.engines.docker.container_config import container_name
 from sandbox.filesystem import ExecResult
 from sandbox.sandbox import Sandbox
 from tests.integration.sandbox.live_engine import run, text

@@ -19,8 +19,8 @@ import docker
 import pytest
 import pytest_asyncio
 
-from sandbox.docker.container_config import workspace_volume
-from sandbox.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.container_config import workspace_volume
+from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.errors import NoSpace, PermissionDenied
 from sandbox.filesystem import ExecResult
 from sandbox.sandbox import Sandbox, SandboxLimits

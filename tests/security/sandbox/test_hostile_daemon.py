@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import remote_fs
-from sandbox.channel import SOCKET_NAME, Channel
-from sandbox.connection import MAX_FRAME_BYTES
+from sandbox.client import remote_fs
+from sandbox.client.channel import SOCKET_NAME, Channel
+from sandbox.client.connection import MAX_FRAME_BYTES
+from sandbox.client.remote_fs import RemoteFS
+from sandbox.client.remote_shell import RemoteShell
 from sandbox.errors import DaemonLost, FileError, TooLarge
 from sandbox.filesystem import ExecResult, OnOutput
-from sandbox.remote_fs import RemoteFS
-from sandbox.remote_shell import RemoteShell
 from sandbox.v1 import channel_pb2 as pb
 from tests.unit.sandbox.fake_daemon import Answer, Peer, fake_daemon
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from sandbox.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.errors import NoSpace
 from sandbox.sandbox import SandboxLimits
 from tests.integration.sandbox.live_engine import run, spec

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from sandbox.channel import Channel
-from sandbox.channel_sandbox import ChannelSandbox
+from sandbox.client.channel import Channel
+from sandbox.client.channel_sandbox import ChannelSandbox
+from sandbox.client.process_replies import PROCESSES_LIMIT
+from sandbox.client.remote_processes import RemoteProcesses
+from sandbox.client.remote_shell import RemoteShell
 from sandbox.errors import Conflict, DaemonLost, Exhausted, InputNotTaken, NotFound, SandboxError
 from sandbox.process import ProgramResult
-from sandbox.process_replies import PROCESSES_LIMIT
-from sandbox.remote_processes import RemoteProcesses
-from sandbox.remote_shell import RemoteShell
 from sandbox.sandbox import SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
 from tests.unit.sandbox.fake_daemon import Answer, Peer, always, fake_daemon

@@ -11,9 +11,9 @@ import docker
 import pytest
 import pytest_asyncio
 
-from sandbox.cgroup_usage import read_usage
-from sandbox.docker.container_config import container_name
-from sandbox.docker.docker_engine import DockerEngine
+from sandbox.client.cgroup_usage import read_usage
+from sandbox.engines.docker.container_config import container_name
+from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.sandbox import Sandbox, SandboxLimits
 from tests.integration.sandbox.live_engine import run, spec, text
 

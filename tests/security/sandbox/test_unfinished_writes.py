@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from sandbox.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.errors import DaemonLost
 from sandbox.sandbox import Sandbox
 from tests.docker_state import containers_of, volumes_of

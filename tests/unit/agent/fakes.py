@@ -12,12 +12,12 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 
 from agent.events import Event
 from agent.filesystem import EntryType, OnOutput, OutputStream
-from agent.hook import Hook, InferenceRequest
+from agent.hooks.hook import Hook, InferenceRequest
 from agent.messages import Message, ToolCall, Usage
 from agent.model import OnDelta
 from agent.state import AgentState, ModelResponse
-from agent.tool import Tool, ToolContext
 from agent.tool_result import ToolResult
+from agent.tools.tool import Tool, ToolContext
 
 
 class Events(list[Event]):

@@ -20,13 +20,13 @@ from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
 from agent.capability import Capability
 from agent.errors import ModelUnavailable
-from agent.hook import Hook, InferenceRequest
+from agent.hooks.hook import Hook, InferenceRequest
 from agent.loop import Agent
 from agent.messages import Message, ToolCall
 from agent.model import OnDelta
 from agent.state import AgentState, ModelResponse
-from agent.tool import ToolContext
 from agent.tool_result import ToolResult
+from agent.tools.tool import ToolContext
 from tests.unit.agent.fakes import Events, says, tool
 
 ODD = "\u0000 \u202e \ufeff \U0001f469\u200d\U0001f4bb e\u0301 \u2028 \\ud800 </tool>"

@@ -16,14 +16,14 @@ from agent.capabilities.limits import limits
 from agent.capability import Capability
 from agent.errors import ModelUnavailable
 from agent.events import Event
-from agent.hook import Hook, InferenceRequest, NextInference, NextToolUse
-from agent.hook_engine import POINTS
+from agent.hooks.engine import POINTS
+from agent.hooks.hook import Hook, InferenceRequest, NextInference, NextToolUse
 from agent.loop import Agent, Run
 from agent.messages import ToolCall
 from agent.model import OnDelta
 from agent.state import AgentState, CurrentExecution, ModelResponse
-from agent.tool import ToolContext
 from agent.tool_result import ToolResult
+from agent.tools.tool import ToolContext
 from tests.unit.agent.fakes import Events, SaysInTurn, call, says, state, tool
 
 RINGS = ("around_inference", "around_tool_use")

@@ -23,17 +23,17 @@ from agent.capabilities.limits import (
     ToolCallLimit,
     limits,
 )
-from agent.capabilities.subagents import Subagent, subagents
 from agent.capabilities.summarization import summarization
 from agent.capability import Capability
 from agent.continuation import ContinuationDecision
 from agent.errors import ModelRefused
-from agent.hook import Hook, OnFailure
-from agent.hook_engine import HOOK_FAILED
+from agent.hooks.engine import HOOK_FAILED
+from agent.hooks.hook import Hook, OnFailure
 from agent.loop import Agent
 from agent.messages import Message, ToolCall
 from agent.state import AgentState
-from sandbox.local_fs import LocalFS
+from agent.subagents.capability import Subagent, subagents
+from sandbox.engines.local.local_fs import LocalFS
 from tests.unit.agent.fakes import Events, FakeExec, FakePiece, FakeShell, SaysInTurn, call, done, says, state, tool
 
 

@@ -14,8 +14,8 @@ from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
 from agent.capability import Capability
 from agent.errors import ModelRefused, ModelUnavailable
-from agent.hook import Hook
-from agent.hook_engine import POINTS
+from agent.hooks.engine import POINTS
+from agent.hooks.hook import Hook
 from agent.loop import Agent
 from agent.messages import Message
 from agent.state import AgentState

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from agent.capabilities.flow import flow
 from agent.errors import ModelUnavailable
-from agent.hook import Hook, InferenceRequest, NextInference
+from agent.hooks.hook import Hook, InferenceRequest, NextInference
 from agent.loop import Agent
 from agent.model import Model, OnDelta, OnWait
 from agent.state import AgentState, ModelResponse

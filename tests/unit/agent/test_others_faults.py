@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from agent.approval import Denied, Granted, Pending
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
-from agent.capabilities.subagents import Subagent, subagents
 from agent.capability import Capability
 from agent.errors import ModelRefused
-from agent.hook import Hook, InferenceRequest, NextInference, NextToolUse, OnFailure
+from agent.hooks.hook import Hook, InferenceRequest, NextInference, NextToolUse, OnFailure
 from agent.loop import Agent
 from agent.messages import Message, ToolCall, Usage
 from agent.model import Model, OnDelta
 from agent.state import AgentState, ModelResponse, ToolExecution
-from agent.tool import Tool, ToolContext
+from agent.subagents.capability import Subagent, subagents
 from agent.tool_result import ToolResult
-from agent.toolbox import Toolbox
+from agent.tools.approval import Denied, Granted, Pending
+from agent.tools.tool import Tool, ToolContext
+from agent.tools.toolbox import Toolbox
 from tests.unit.agent.fakes import AnyArguments, Events, PolicyThat, SaysInTurn, call, done, says, state, tool
 
 HALF = "caf\udce9"

@@ -19,13 +19,13 @@ from agent.capability import Capability
 from agent.continuation import ContinuationDecision, ContinuationOutcome
 from agent.errors import ModelUnavailable
 from agent.frozen import storable_text
-from agent.hook import Hook
+from agent.hooks.hook import Hook
 from agent.loop import Agent
 from agent.messages import Message, ToolCall, Usage
 from agent.state import AgentState, CurrentExecution, Spent, ToolExecution
 from agent.storable import storable_message
-from agent.tool import ToolContext
 from agent.tool_result import ToolResult
+from agent.tools.tool import ToolContext
 from agent.verdict import Verdict, VerdictKind
 from tests.unit.agent.fakes import Events, SaysInTurn, call, done, says, state, tool
 

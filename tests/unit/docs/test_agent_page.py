@@ -8,11 +8,11 @@ from typing import Any
 
 import yaml
 
-from agent.hook_engine import HookEngine
-from agent.tool import ToolContext
-from agent.toolbox import Toolbox
-from gateway.agent_settings import AgentSettings
-from gateway.model_settings import ModelSettings
+from agent.hooks.engine import HookEngine
+from agent.tools.tool import ToolContext
+from agent.tools.toolbox import Toolbox
+from gateway.config.agent_settings import AgentSettings
+from gateway.config.model_settings import ModelSettings
 from tests.unit.agent.fakes import call
 
 _PAGE = (Path(__file__).parents[3] / "docs" / "agent.md").read_text()

@@ -14,8 +14,8 @@ _MAPPED = (
     "gateway/snapshots",
     "gateway/storage",
     "sandbox/daemon",
-    "sandbox/docker",
-    "sandbox/memory",
+    "sandbox/engines/docker",
+    "sandbox/engines/local",
 )
 PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 _GENERATED = {"v1"}

@@ -13,7 +13,7 @@ import typer
 import yaml
 
 from gateway.cli.main import app
-from gateway.config import Config
+from gateway.config.config import Config
 
 ROOT = Path(__file__).parents[3]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]

@@ -9,15 +9,15 @@ import pytest
 
 from agent.capabilities.bash import bash
 from agent.capabilities.filesystem import filesystem
-from agent.hook_engine import HookEngine
+from agent.hooks.engine import HookEngine
 from agent.models.scripted_model_server import Call, Fault, ScriptedModelServer, Turn
 from agent.tool_result import ToolResult
-from agent.tool_runner import ToolRunner
-from agent.toolbox import Toolbox
+from agent.tools.runner import ToolRunner
+from agent.tools.toolbox import Toolbox
 from examples import local_agent
 from examples.blocking_hook import KeepSecrets
 from examples.rewriting_hook import RedactKeys, ShortCommands
-from sandbox.local_fs import LocalFS
+from sandbox.engines.local.local_fs import LocalFS
 from tests.unit.agent.fakes import Events, FakeShell, allowing, call, state, tool
 
 

@@ -2,14 +2,14 @@
 
 from typing import Any, cast
 
-from gateway.calls.thread_engines import ThreadEngines
-from gateway.calls.tool_calls import ToolCalls
-from gateway.quotas import Quotas
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.database import Database
 from gateway.storage.quota_store import QuotaStore
 from gateway.storage.store import Store
-from sandbox.sandbox_keeper import SandboxKeeper
+from gateway.tenancy.quotas import Quotas
+from gateway.tool_calls.thread_engines import ThreadEngines
+from gateway.tool_calls.tool_calls import ToolCalls
+from sandbox.keeper.sandbox_keeper import SandboxKeeper
 
 
 def made_quotas(database: Database, process: str = "gw_test") -> Quotas:

@@ -9,19 +9,19 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.config import Config
+from gateway.agents.tenant_agents import agents_of_all
+from gateway.config.config import Config
 from gateway.errors import Misconfigured, from_sandbox
-from gateway.policies import Policies
-from gateway.policy_check import PolicyChecker
-from gateway.policy_files import PolicyFiles
+from gateway.policy_versions.policies import Policies
+from gateway.policy_versions.policy_check import PolicyChecker
+from gateway.policy_versions.policy_files import PolicyFiles
 from gateway.storage.database import Database
 from gateway.storage.policy_store import OPERATOR, PolicyStore
-from gateway.tenant_agents import agents_of_all
-from gateway.tenants import Tenants, load_tenants
+from gateway.tenancy.tenants import Tenants, load_tenants
 from sandbox.errors import ImageRefused
-from sandbox.image_gate import image_gate
+from sandbox.keeper.image_gate import image_gate
+from sandbox.keeper.sandbox_keeper import SandboxKeeper
 from sandbox.sandbox import SandboxSpec
-from sandbox.sandbox_keeper import SandboxKeeper
 
 
 def config(directory: Path, settings: str, image: str = "python:3.12") -> Config:

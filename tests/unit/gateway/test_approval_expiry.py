@@ -12,8 +12,8 @@ from sqlalchemy import select
 
 from gateway.storage.database import Database
 from gateway.storage.tables import audit_records
+from tests.unit.gateway.approvals.test_approvals import ACME, Clock, Desk
 from tests.unit.gateway.runs.test_waiting_runs import Host, World, a_policy, host, world
-from tests.unit.gateway.test_approvals import ACME, Clock, Desk
 
 __all__ = ["host", "world"]
 

@@ -10,13 +10,12 @@ import pytest
 from sqlalchemy import func, select
 
 from agent.messages import ToolCall
-from gateway.calls.approver import call_digest
-from gateway.calls.grant_hook import load_grants
+from gateway.approvals.approver import call_digest
+from gateway.approvals.grant_hook import load_grants
+from gateway.config.model_settings import ModelSettings
 from gateway.errors import QuotaExceeded
-from gateway.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument, QuotasSection
 from gateway.policy.judge import Policy
-from gateway.quotas import Quotas
 from gateway.storage.approval_store import (
     LISTED_LIMIT_BYTES,
     PENDING_LIMIT,
@@ -33,8 +32,9 @@ from gateway.storage.grant_store import NewGrant
 from gateway.storage.quota_store import QuotaStore
 from gateway.storage.store import Store
 from gateway.storage.tables import approvals
-from gateway.tenants import Tenant
-from tests.unit.gateway.test_approvals import RULES, Desk
+from gateway.tenancy.quotas import Quotas
+from gateway.tenancy.tenants import Tenant
+from tests.unit.gateway.approvals.test_approvals import RULES, Desk
 
 _START_US = 1_795_262_400_000_000
 _DAY_US = 86_400_000_000

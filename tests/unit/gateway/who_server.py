@@ -14,16 +14,16 @@ import grpc.aio
 
 from gateway.client.tls import Tls
 from gateway.client.wire import Secret, Wire
-from gateway.config import Config
+from gateway.config.config import Config
+from gateway.config.model_settings import ModelSettings
 from gateway.identity.auth import authentication
-from gateway.identity.presented import Context
+from gateway.identity.call_credentials import Context
 from gateway.identity.principal import PRINCIPAL
 from gateway.identity.tls import server_credentials
-from gateway.model_settings import ModelSettings
 from gateway.policy import Policy, PolicyDocument
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.storage.database import Database
-from gateway.tenants import Tenant, Tenants
+from gateway.tenancy.tenants import Tenant, Tenants
 
 
 class Who:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from sandbox.channel import SOCKET_NAME, Channel
+from sandbox.client.channel import SOCKET_NAME, Channel
 from sandbox.v1 import channel_pb2 as pb
 
 

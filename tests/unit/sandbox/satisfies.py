@@ -1,19 +1,19 @@
 """Read by mypy, in test_protocols.py: each assignment holds only if the class satisfies the protocol."""
 
 from agent.filesystem import FileSystem, Shell
-from sandbox.channel_sandbox import ChannelSandbox
-from sandbox.docker.docker_engine import DockerEngine
-from sandbox.engine import Engine
-from sandbox.engine_around import EngineAround
-from sandbox.keeper import Keeper
-from sandbox.keeper_around import KeeperAround
-from sandbox.local_fs import LocalFS
-from sandbox.memory.memory_engine import MemoryEngine
-from sandbox.remote_fs import RemoteFS
-from sandbox.remote_shell import RemoteShell
+from sandbox.client.channel_sandbox import ChannelSandbox
+from sandbox.client.remote_fs import RemoteFS
+from sandbox.client.remote_shell import RemoteShell
+from sandbox.engines.docker.docker_engine import DockerEngine
+from sandbox.engines.engine import Engine
+from sandbox.engines.engine_decorator import EngineAround
+from sandbox.engines.local.local_fs import LocalFS
+from sandbox.engines.local.memory_engine import MemoryEngine
+from sandbox.engines.pooled_sandbox import Spares
+from sandbox.keeper.keeper import Keeper
+from sandbox.keeper.keeper_decorator import KeeperAround
+from sandbox.keeper.sandbox_keeper import SandboxKeeper
 from sandbox.sandbox import Sandbox
-from sandbox.sandbox_keeper import SandboxKeeper
-from sandbox.spares import Spares
 
 
 def local(files: LocalFS) -> FileSystem:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from sandbox.channel import Channel
+from sandbox.client.channel import Channel
+from sandbox.client.remote_shell import RemoteShell
 from sandbox.errors import DaemonLost, NotFound
 from sandbox.process import ProgramResult
-from sandbox.remote_shell import RemoteShell
 from sandbox.v1 import channel_pb2 as pb
 from tests.unit.sandbox.fake_daemon import Answer, Peer, always, fake_daemon
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.docker.lock_directory import LockDirectory, Look
+from sandbox.engines.docker.lock_directory import LockDirectory, Look
 from sandbox.errors import SandboxUnavailable
 from sandbox.thread_lock import Note, ThreadLock
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.sandbox import ListedSandbox
 from sandbox.usage import Usage, usage_of
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from agent.capabilities.bash import CommandPolicy, bash
-from agent.hook import Hook
-from agent.hook_engine import HookEngine
+from agent.hooks.engine import HookEngine
+from agent.hooks.hook import Hook
 from agent.messages import ToolCall
 from agent.state import AgentState, ToolExecution
-from agent.tool import ToolContext
 from agent.tool_result import ToolResult
-from agent.tool_runner import ToolRunner
-from agent.toolbox import Toolbox
+from agent.tools.runner import ToolRunner
+from agent.tools.tool import ToolContext
+from agent.tools.toolbox import Toolbox
 from tests.unit.agent.fakes import (
     Events,
     FakeExec,

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from agent.capabilities.filesystem import PAGE_BYTES, filesystem
-from agent.eviction import Eviction
-from agent.hook_engine import HookEngine
+from agent.hooks.engine import HookEngine
 from agent.messages import ToolCall
 from agent.state import AgentState
-from agent.tool import ToolContext
 from agent.tool_result import ToolResult
-from agent.tool_runner import ToolRunner
-from agent.toolbox import Toolbox
-from sandbox.local_fs import LocalFS
+from agent.tools.eviction import Eviction
+from agent.tools.runner import ToolRunner
+from agent.tools.tool import ToolContext
+from agent.tools.toolbox import Toolbox
+from sandbox.engines.local.local_fs import LocalFS
 from tests.unit.agent.fakes import Events, FakeEntries, FakeFiles, FakeMatches, PolicyThat, call, state, tool
 
 

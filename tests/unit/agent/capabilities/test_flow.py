@@ -10,7 +10,7 @@ import pytest
 from agent.capabilities.flow import ErrorPolicy, flow
 from agent.capability import Capability
 from agent.errors import ContextLengthExceeded, ModelError, ModelNonsense, ModelRefused, ModelUnavailable
-from agent.hook import Hook, InferenceRequest
+from agent.hooks.hook import Hook, InferenceRequest
 from agent.loop import Agent
 from agent.model import OnDelta
 from agent.models.openai_model import OpenAIModel

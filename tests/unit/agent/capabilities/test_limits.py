@@ -13,12 +13,12 @@ from agent.capabilities.flow import flow
 from agent.capabilities.limits import TimeLeft, limits
 from agent.capability import Capability
 from agent.errors import ModelUnavailable
-from agent.hook import Hook
+from agent.hooks.hook import Hook
 from agent.loop import Agent
 from agent.messages import Usage
 from agent.state import AgentState, ModelResponse, Spent
-from agent.tool import ToolContext
 from agent.tool_result import Evicted, ToolResult
+from agent.tools.tool import ToolContext
 from tests.unit.agent.fakes import Events, PolicyThat, SaysInTurn, allowing, call, done, says, state, tool
 
 TOOLS = Capability("tools", tools=(tool("t", done), tool("other", done)))

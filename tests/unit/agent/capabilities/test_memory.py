@@ -10,10 +10,10 @@ import pytest
 from agent.capabilities.filesystem import filesystem
 from agent.capabilities.memory import TEXT, memory
 from agent.errors import InvalidPath
-from agent.hook import Hook
+from agent.hooks.hook import Hook
 from agent.loop import Agent
 from agent.state import AgentState, ModelResponse
-from sandbox.local_fs import LocalFS
+from sandbox.engines.local.local_fs import LocalFS
 from tests.unit.agent.fakes import Events, FakeFiles, SaysInTurn, call, says, state
 
 PATHS = ("/workspace/AGENTS.md",)

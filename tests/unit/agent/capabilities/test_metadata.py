@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from agent.capabilities.metadata import MAX_DEPTH, MAX_KEYS, MAX_VALUE_BYTES, metadata
-from agent.hook import Hook, NextToolUse
+from agent.hooks.hook import Hook, NextToolUse
 from agent.loop import Agent
 from agent.messages import ToolCall
 from agent.state import AgentState
-from agent.tool import ToolContext
 from agent.tool_result import ToolResult
-from agent.toolbox import Toolbox
+from agent.tools.tool import ToolContext
+from agent.tools.toolbox import Toolbox
 from tests.unit.agent.fakes import Events, SaysInTurn, call, says, state
 
 

@@ -13,7 +13,7 @@ from agent.capabilities.self_critique import FAILED, self_critique
 from agent.capabilities.structured_output import structured_output
 from agent.capability import Capability
 from agent.errors import ModelUnavailable
-from agent.hook import InferenceRequest
+from agent.hooks.hook import InferenceRequest
 from agent.loop import Agent
 from agent.messages import Message, Usage
 from agent.model import OnDelta

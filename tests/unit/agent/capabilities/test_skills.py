@@ -11,11 +11,11 @@ from agent.capabilities.filesystem import filesystem
 from agent.capabilities.skills import ACTIVE, BROKEN, CATALOG, skills
 from agent.capability import Capability
 from agent.errors import InvalidPath
-from agent.hook import Hook
+from agent.hooks.hook import Hook
 from agent.loop import Agent
 from agent.messages import ToolCall
 from agent.state import AgentState, ModelResponse
-from sandbox.local_fs import LocalFS
+from sandbox.engines.local.local_fs import LocalFS
 from tests.unit.agent.fakes import Events, FakeFiles, SaysInTurn, call, done, says, state, tool
 
 OTHERS = Capability("others", tools=(tool("execute", done), tool("execute_admin", done)))

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 from agent.capabilities.structured_output import MAX_VALUE_CHARS, VALUE, json_in, structured_output
 from agent.capability import Capability
 from agent.errors import ModelRefused
-from agent.hook import Hook
+from agent.hooks.hook import Hook
 from agent.loop import Agent
 from agent.messages import Message
 from agent.state import AgentState

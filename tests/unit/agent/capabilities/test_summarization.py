@@ -22,13 +22,13 @@ from agent.capabilities.summarization import FAILED, MEASURED, SUMMARY, summariz
 from agent.capabilities.todos import todos
 from agent.capability import Capability
 from agent.errors import ContextLengthExceeded, ModelRefused, ModelUnavailable
-from agent.hook import Hook, InferenceRequest
+from agent.hooks.hook import Hook, InferenceRequest
 from agent.loop import Agent
 from agent.messages import Message, Usage
 from agent.model import OnDelta
 from agent.state import AgentState, ModelResponse
 from agent.tool_result import ToolResult
-from sandbox.local_fs import LocalFS
+from sandbox.engines.local.local_fs import LocalFS
 from tests.unit.agent.fakes import Events, FakeFiles, SaysInTurn, allowing, call, done, says, state, tool
 
 WINDOW = 1000  # tokens: a summary is due from 850 on, which is 3,400 characters

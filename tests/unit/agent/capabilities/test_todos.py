@@ -8,7 +8,7 @@ import pytest
 from pydantic import JsonValue
 
 from agent.capabilities.todos import KEY, MAX_LIST_CHARS, MAX_TODOS, todos
-from agent.hook import Hook
+from agent.hooks.hook import Hook
 from agent.loop import Agent
 from agent.messages import Message, ToolCall
 from agent.state import AgentState

@@ -12,14 +12,14 @@ from pydantic import BaseModel, Field, JsonValue
 
 from agent.capabilities.tool_registry import LOADED, tool_registry
 from agent.capability import Capability
-from agent.hook import Hook
+from agent.hooks.hook import Hook
 from agent.loop import Agent
 from agent.messages import ToolCall
 from agent.state import AgentState
-from agent.tool import Tool, ToolContext
 from agent.tool_result import ToolResult, ToolSpec
-from agent.tool_runner import ToolRunner
-from agent.toolbox import Toolbox
+from agent.tools.runner import ToolRunner
+from agent.tools.tool import Tool, ToolContext
+from agent.tools.toolbox import Toolbox
 from tests.unit.agent.fakes import Events, SaysInTurn, call, done, says, state
 
 

@@ -13,7 +13,7 @@ from agent.capabilities.flow import flow
 from agent.capabilities.tracing import Attribute, ListRecorder, RecordedSpan, Recorder, Span, tracing
 from agent.capability import Capability
 from agent.errors import ModelRefused, ModelUnavailable
-from agent.hook import Hook
+from agent.hooks.hook import Hook
 from agent.loop import Agent
 from agent.messages import ToolCall
 from agent.state import AgentState

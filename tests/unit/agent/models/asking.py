@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent.hook import InferenceRequest
+from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, ToolCall
 from agent.models.openai_model import OpenAIModel
 from agent.state import ModelResponse

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent.errors import ContextLengthExceeded, ModelError, ModelNonsense, ModelRefused, ModelUnavailable
-from agent.hook import InferenceRequest
+from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, ToolCall, Usage
 from agent.models.chat_completions import request_body
 from agent.state import ModelResponse

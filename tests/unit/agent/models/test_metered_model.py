@@ -9,7 +9,7 @@ import pytest
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
 from agent.errors import ModelNonsense, ModelUnavailable
-from agent.hook import InferenceRequest
+from agent.hooks.hook import InferenceRequest
 from agent.loop import Agent
 from agent.messages import Message, Usage
 from agent.model import OnDelta

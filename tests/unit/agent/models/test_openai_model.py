@@ -11,7 +11,7 @@ import pytest
 from agent.capabilities.filesystem import filesystem
 from agent.capabilities.flow import flow
 from agent.errors import ContextLengthExceeded, ModelError, ModelNonsense, ModelRefused, ModelUnavailable
-from agent.hook import InferenceRequest
+from agent.hooks.hook import InferenceRequest
 from agent.loop import Agent
 from agent.messages import Message, ToolCall, Usage
 from agent.models.chat_completions import request_body

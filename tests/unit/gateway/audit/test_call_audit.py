@@ -14,25 +14,25 @@ import pytest
 from sqlalchemy import select
 
 from agent.messages import ToolCall
-from agent.tool import ToolContext
 from agent.tool_result import ToolResult
-from gateway.audit.record import AuditRecord
-from gateway.calls import tool_calls as tool_calls_room
-from gateway.calls.stand_in import StandIn
-from gateway.calls.tool_calls import ToolCalls
-from gateway.calls.tool_request import ToolRequest
+from agent.tools.tool import ToolContext
+from gateway.audit_chain.record import AuditRecord
+from gateway.config.model_settings import ModelSettings
+from gateway.credentials.caller import CALLER, Caller
 from gateway.errors import Unavailable
-from gateway.identity.caller import CALLER, Caller
-from gateway.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.judge import Policy
-from gateway.quotas import Quotas
 from gateway.storage.audit_reader import AuditReader
 from gateway.storage.database import Database
 from gateway.storage.quota_store import QuotaStore
 from gateway.storage.request_store import RequestStore
 from gateway.storage.tables import tool_calls
-from gateway.tenants import Tenant
+from gateway.tenancy.quotas import Quotas
+from gateway.tenancy.tenants import Tenant
+from gateway.tool_calls import tool_calls as tool_calls_room
+from gateway.tool_calls.service_executor import StandIn
+from gateway.tool_calls.tool_calls import ToolCalls
+from gateway.tool_calls.tool_request import ToolRequest
 from tests.unit.gateway.made_parts import made_tool_calls
 
 RULES = (

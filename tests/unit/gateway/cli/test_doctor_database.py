@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from gateway.cli.doctor_database import database_finding
 from gateway.cli.finding import Finding
-from gateway.config import Config
+from gateway.config.config import Config
 from gateway.storage.connecting import connect
 from gateway.storage.migration import downgrade, revision_of, upgrade
 

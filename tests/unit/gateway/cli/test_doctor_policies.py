@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from gateway.cli.doctor_policies import drift_findings, in_force
-from gateway.config import Config
+from gateway.config.config import Config
 from gateway.storage.database import Database
 from gateway.storage.policy_store import PolicyStore
-from gateway.tenants import load_tenants
+from gateway.tenancy.tenants import load_tenants
 
 POLICY = "version: 1\ndescription: {}\nsandbox: {{image: {}}}\n"
 

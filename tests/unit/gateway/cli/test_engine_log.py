@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-_TELLS = "import logging, gateway.cli.main; {}; logging.getLogger('sandbox.docker.runtime_volume').warning('no quotas')"
+_TELLS = "import logging, gateway.cli.main; {}; logging.getLogger('sandbox.engines.docker').warning('no quotas')"
 
 
 @pytest.mark.parametrize(

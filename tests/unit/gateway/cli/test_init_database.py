@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
-from gateway.config import Config
+from gateway.config.config import Config
 
 
 def test_it_names_the_database_and_makes_its_keys_there(tmp_path: Path, empty_url: str) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from gateway.config import Config
-from gateway.identity.caller import CALLER, Caller
+from gateway.config.config import Config
+from gateway.credentials.caller import CALLER, Caller
 from gateway.storage.database import Database
 from gateway.storage.store import Store
 from gateway.storage.tables import runs

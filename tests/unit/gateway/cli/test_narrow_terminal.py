@@ -10,12 +10,12 @@ import pytest
 from rich.console import RenderableType
 
 from gateway import __version__
-from gateway.audit.record import AuditRecord
+from gateway.audit_chain.record import AuditRecord
 from gateway.cli.audit_view import listed
 from gateway.cli.rows import Rows
 from gateway.cli.safe_console import SafeConsole
 from gateway.cli.serve_banner import banner
-from gateway.config import Config
+from gateway.config.config import Config
 
 RUN = f"run_{7:024x}"
 

@@ -13,9 +13,9 @@ from sqlalchemy import create_engine, insert
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
-from gateway.clock import now_us
 from gateway.policy import STARTER_POLICY
 from gateway.storage.tables import threads, tool_calls
+from gateway.support.clock import now_us
 
 GOOD = """\
 version: 1

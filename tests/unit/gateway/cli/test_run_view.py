@@ -9,7 +9,7 @@ from rich.console import Console
 from gateway.cli.printable import one_line, short_arguments
 from gateway.cli.run_summary import RunSummary
 from gateway.cli.run_view import RunView
-from gateway.printable_text import printable
+from gateway.support.printable_text import printable
 
 EVICTED = {"path": "/workspace/.airlock/output/c1.txt", "size_bytes": 100_000, "lines": 2_000, "incomplete": False}
 HOSTILE = "[bold]x[/bold]\x1b[2J\x1b]0;title\x07\x9b31m\u202egnp\u202c\r\x00\ud800\x7f"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.serve_banner import banner
-from gateway.config import Config
+from gateway.config.config import Config
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.doctor_tenants import _subagents
-from gateway.config import Config
-from gateway.tenants import load_tenants
+from gateway.config.config import Config
+from gateway.tenancy.tenants import load_tenants
 
 _AGENT = "agents: {a: {capabilities: {subagents: {definitions: {r: {description: d, system_prompt: s}}}}}}"
 _ALLOWED = "rules: [{id: subagents, tools: [spawn_subagent], effect: allow, reason: r}]"

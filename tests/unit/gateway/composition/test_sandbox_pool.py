@@ -13,13 +13,13 @@ import pytest
 from gateway.composition import sandbox_pool
 from gateway.composition.foundation import Foundation
 from gateway.composition.sandbox_pool import MostAsked, making_spares
-from gateway.config import Config
-from gateway.policies import Policies
+from gateway.config.config import Config
+from gateway.policy_versions.policies import Policies
 from gateway.storage.database import Database
 from gateway.storage.policy_store import PolicyStore
-from gateway.tenants import Tenants
-from sandbox.pooled_engine import PooledEngine
-from sandbox.spares import SpareKind
+from gateway.tenancy.tenants import Tenants
+from sandbox.engines.pooled_engine import PooledEngine
+from sandbox.engines.pooled_sandbox import SpareKind
 
 NAMES = ["a", "b", "c"]
 

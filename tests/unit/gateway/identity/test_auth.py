@@ -14,15 +14,15 @@ import pytest
 from sqlalchemy import select
 from structlog.testing import capture_logs
 
+from gateway.config.model_settings import ModelSettings
+from gateway.credentials.caller import Caller
+from gateway.credentials.keys import make_key
 from gateway.errors import AirlockError, ScopeMissing, Unauthenticated
 from gateway.identity.auth import Authentication
-from gateway.identity.caller import Caller
+from gateway.identity.call_credentials import Context
 from gateway.identity.certificate_authenticator import CertificateAuthenticator
 from gateway.identity.denials import Denials
 from gateway.identity.key_authenticator import KeyAuthenticator
-from gateway.identity.keys import make_key
-from gateway.identity.presented import Context
-from gateway.model_settings import ModelSettings
 from gateway.policy import Policy, PolicyDocument
 from gateway.services.process_service import ProcessService
 from gateway.services.run_service import RunService
@@ -33,7 +33,7 @@ from gateway.storage.audit_store import AuditStore
 from gateway.storage.database import Database
 from gateway.storage.key_store import KeyStore
 from gateway.storage.tables import audit_records
-from gateway.tenants import Tenant, Tenants
+from gateway.tenancy.tenants import Tenant, Tenants
 
 TENANT = Tenant("acme", Policy(PolicyDocument(version=1)), ModelSettings(), {})
 

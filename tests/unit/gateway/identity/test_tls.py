@@ -12,10 +12,10 @@ import pytest
 import trustme
 
 from gateway.client.tls import Tls
-from gateway.config import Config
+from gateway.config.config import Config
+from gateway.credentials.keys import make_key
 from gateway.errors import Misconfigured, ScopeMissing, Unauthenticated, Unavailable
 from gateway.identity.certificate_authenticator import CertificateAuthenticator
-from gateway.identity.keys import make_key
 from gateway.storage.key_store import KeyStore
 from tests.unit.gateway.who_server import who_server
 

@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gateway.config import Config
+from gateway.config.config import Config
+from gateway.config.identity_settings import JwtSettings
 from gateway.errors import ScopeMissing, Unauthenticated
 from gateway.identity.key_set import KeySet, PublicKey
-from gateway.identity.settings import JwtSettings
 from gateway.identity.token_authenticator import Issuer, TokenAuthenticator
 from tests.unit.gateway.who_server import who_server
 

@@ -14,7 +14,7 @@ from gateway.policy import PolicyError, load_policy
 from gateway.policy.cover import covers
 from gateway.policy.denials import Denials
 from gateway.policy.document import PolicyDocument, Rule
-from gateway.policy.placed import placed_rules
+from gateway.policy.scoped_rule import placed_rules
 
 
 def rule(id_: str, effect: str, *tools: str, **more: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.policy import PolicyError
 from gateway.policy.judge import Policy
-from gateway.policy.promises import example_arguments, moment
+from gateway.policy.policy_tests import example_arguments, moment
 from gateway.policy.proof import Outcome, prove, told_calls
 from gateway.policy.reading import read_policy
 

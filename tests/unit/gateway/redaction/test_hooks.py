@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from agent.events import Event
-from agent.hook import Hook, NextToolUse
-from agent.hook_engine import HookEngine
+from agent.hooks.engine import HookEngine
+from agent.hooks.hook import Hook, NextToolUse
 from agent.messages import ToolCall
 from agent.state import AgentState
-from agent.tool import ToolContext
 from agent.tool_result import Evicted, ToolResult, ToolSpec
-from agent.tool_runner import ToolRunner
+from agent.tools.runner import ToolRunner
+from agent.tools.tool import ToolContext
 from gateway.policy.document import PolicyDocument, RedactedPattern, RedactionSection, ResultRule
 from gateway.redaction import Redactor
 from gateway.redaction.events import redacted_events

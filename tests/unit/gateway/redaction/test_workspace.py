@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.calls.process_reader import ProcessReader
-from gateway.calls.redacted_workspace import RedactedWorkspace
-from gateway.calls.thread_sandbox import ThreadSandbox
 from gateway.policy.document import RedactionSection
 from gateway.redaction import Redactor
 from gateway.redaction.fair_redactor import FairRedactor
+from gateway.tool_calls.process_reader import ProcessReader
+from gateway.tool_calls.redacted_workspace import RedactedWorkspace
+from gateway.tool_calls.thread_sandbox import ThreadSandbox
+from sandbox.engines.local.local_fs import LocalFS
 from sandbox.filesystem import ExecResult, OutputPiece, OutputStream, SpilledOutput
-from sandbox.local_fs import LocalFS
 from sandbox.process import ProcessPage
 from tests.unit.gateway.redaction.secrets import B64, PEM
 

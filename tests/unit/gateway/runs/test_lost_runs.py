@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import select, update
 
 from agent.events import Event
-from agent.hook import InferenceRequest
+from agent.hooks.hook import InferenceRequest
 from agent.messages import ToolCall
 from agent.model import OnDelta
 from agent.state import ModelResponse
-from gateway.agent_settings import AgentSettings
+from gateway.config.agent_settings import AgentSettings
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.judge import Policy
 from gateway.storage.entities import LoggedEvent, Run
@@ -22,7 +22,7 @@ from gateway.storage.run_writes import Claim, LeaseLost, RunWrite
 from gateway.storage.store import Store
 from gateway.storage.tables import audit_records
 from gateway.storage.tables import runs as runs_table
-from gateway.tenants import Tenant
+from gateway.tenancy.tenants import Tenant
 from tests.unit.agent.fakes import says
 from tests.unit.gateway.runs.test_taking_over import Gateway, Held, Make, gateway, world
 from tests.unit.gateway.runs.test_waiting_runs import MODEL, a_policy, writes

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from gateway.calls.thread_engines import ThreadEngines
 from gateway.errors import OtherEngine, Overloaded, QuotaExceeded, ThreadBusy
 from gateway.policy.document import PolicyDocument, QuotasSection
 from gateway.policy.judge import Policy
@@ -24,6 +23,7 @@ from gateway.storage.request_store import RequestStore
 from gateway.storage.tables import audit_records
 from gateway.storage.tables import runs as runs_table
 from gateway.storage.waiting_store import WaitingStore
+from gateway.tool_calls.thread_engines import ThreadEngines
 from tests.unit.agent.fakes import says
 from tests.unit.gateway.made_parts import made_tool_calls
 from tests.unit.gateway.runs.test_taking_over import LONG_US, Gateway, Held, world

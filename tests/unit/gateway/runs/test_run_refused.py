@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from gateway.config.model_settings import ModelSettings
 from gateway.errors import InvalidArgument, Misconfigured
-from gateway.model_settings import ModelSettings
 from gateway.storage.database import Database
 from gateway.storage.thread_store import ThreadStore
 from tests.unit.gateway.runs.test_waiting_runs import Host, World

@@ -7,15 +7,15 @@ import pytest
 from agent.events import Event
 from agent.messages import Message
 from agent.state import AgentState
+from gateway.config.model_settings import ModelSettings
 from gateway.errors import NoSpace
-from gateway.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
 from gateway.runs.saved_steps import SavedSteps
 from gateway.storage.entities import Thread
 from gateway.storage.run_writes import KeptStep
 from gateway.storage.snapshot_store import Snapshot
-from gateway.tenants import Tenant
+from gateway.tenancy.tenants import Tenant
 from sandbox.errors import SandboxBusy
 
 THREAD = Thread("thr_1", "acme", "t")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import select
 
-from gateway.identity.caller import CALLER, Caller
+from gateway.credentials.caller import CALLER, Caller
 from gateway.storage.entities import Run
 from gateway.storage.key_runs import KeyRuns
 from gateway.storage.tables import audit_records

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import select, update
 
 from agent.events import Event
-from agent.hook import InferenceRequest
+from agent.hooks.hook import InferenceRequest
 from agent.model import OnDelta
 from agent.state import ModelResponse
 from gateway.errors import ThreadBusy

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from structlog.testing import capture_logs
 
 from agent.capability import Capability
-from agent.hook import Hook
+from agent.hooks.hook import Hook
 from agent.loop import Agent
 from agent.messages import Message
 from agent.state import AgentState

@@ -13,18 +13,18 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import select
 
-from agent.hook import InferenceRequest
+from agent.hooks.hook import InferenceRequest
 from agent.messages import ToolCall
 from agent.model import OnDelta
 from agent.state import ModelResponse
-from gateway.agent_settings import AgentSettings
-from gateway.approvals import Approvals
+from gateway.agents.models import Models
+from gateway.approvals.approvals import Approvals
+from gateway.config.agent_settings import AgentSettings
+from gateway.config.model_settings import ModelSettings
 from gateway.errors import ThreadBusy, Unavailable
-from gateway.model_settings import ModelSettings
-from gateway.models import Models
-from gateway.policies import InForce
 from gateway.policy.document import LimitsSection, PolicyDocument, Rule
 from gateway.policy.judge import Policy
+from gateway.policy_versions.policies import InForce
 from gateway.runs.runs import Runs
 from gateway.runs.waiting_runs import WaitingRuns
 from gateway.storage.approval_store import ApprovalStore
@@ -33,7 +33,7 @@ from gateway.storage.entities import LoggedEvent, Run
 from gateway.storage.store import Store
 from gateway.storage.tables import runs as runs_table
 from gateway.storage.waiting_store import WaitingStore
-from gateway.tenants import Tenant
+from gateway.tenancy.tenants import Tenant
 from tests.unit.agent.fakes import FakeFiles, says
 from tests.unit.gateway.made_parts import made_quotas, made_tool_calls
 

@@ -10,12 +10,12 @@ from google.rpc import error_details_pb2
 
 from gateway.errors import Overloaded, QuotaExceeded, from_sandbox
 from gateway.policy.document import QuotasSection
-from gateway.quotas import Quotas
 from gateway.sandboxes.counted_creation import counted_creation
 from gateway.serving.edge import status_of
 from gateway.storage.database import Database
 from gateway.storage.quota_store import QuotaStore
-from sandbox.engine import Engine
+from gateway.tenancy.quotas import Quotas
+from sandbox.engines.engine import Engine
 from sandbox.errors import SandboxUnavailable, TooManyCreations, TooManyWaiting
 from sandbox.sandbox import SandboxSpec
 

@@ -12,7 +12,7 @@ import pytest
 from gateway.errors import Unavailable
 from gateway.sandboxes.history_writer import HistoryWriter
 from gateway.storage.transition_store import NewTransition, TransitionStore, Unfinished
-from sandbox.engine import Engine
+from sandbox.engines.engine import Engine
 from sandbox.errors import EngineUnavailable
 from sandbox.owner import digest
 from sandbox.sandbox import ListedSandbox, SandboxSpec

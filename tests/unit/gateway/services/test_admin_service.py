@@ -14,7 +14,8 @@ import pytest
 from sqlalchemy import select
 
 from gateway.client import Client
-from gateway.config import Config
+from gateway.config.config import Config
+from gateway.credentials.keys import OPERATOR_SCOPES, make_key
 from gateway.errors import (
     Conflict,
     InvalidArgument,
@@ -28,16 +29,15 @@ from gateway.errors import (
     Unavailable,
 )
 from gateway.identity.auth import authentication
-from gateway.identity.keys import OPERATOR_SCOPES, make_key
-from gateway.policies import Policies
-from gateway.policy_admin import PolicyAdmin
+from gateway.policy_versions.policies import Policies
+from gateway.policy_versions.policy_admin import PolicyAdmin
 from gateway.services.admin_service import Administration, AdminService
 from gateway.storage.database import Database
 from gateway.storage.key_store import KeyStore
 from gateway.storage.policy_store import PolicyStore
 from gateway.storage.tables import audit_records
-from gateway.tenant_admin import TenantAdmin
-from gateway.tenants import Tenants
+from gateway.tenancy.tenant_admin import TenantAdmin
+from gateway.tenancy.tenants import Tenants
 from gateway.v1 import admin_service_pb2_grpc
 
 _POLICY = """\

@@ -9,13 +9,12 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from gateway.approvals import Approvals
-from gateway.calls.requested_calls import RequestedCalls
+from gateway.approvals.approvals import Approvals
 from gateway.client import Client, EditRefused, InvalidArgument, NotFound
-from gateway.identity.caller import Caller
-from gateway.identity.presented import Context
+from gateway.config.model_settings import ModelSettings
+from gateway.credentials.caller import Caller
+from gateway.identity.call_credentials import Context
 from gateway.identity.principal import Principal
-from gateway.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.judge import Policy
 from gateway.services.approval_service import ApprovalService
@@ -23,7 +22,8 @@ from gateway.services.tool_service import ToolService
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.database import Database
 from gateway.storage.request_store import RequestStore
-from gateway.tenants import Tenant
+from gateway.tenancy.tenants import Tenant
+from gateway.tool_calls.requested_calls import RequestedCalls
 from gateway.v1 import approval_service_pb2 as pb
 from gateway.v1 import approval_service_pb2_grpc, tool_service_pb2_grpc
 from tests.unit.gateway.made_parts import made_tool_calls

@@ -13,18 +13,18 @@ import pytest
 from gateway.audit.audit import Audit
 from gateway.client.audit import AuditCalls, AuditQuery
 from gateway.client.retry import Retry
+from gateway.config.model_settings import ModelSettings
+from gateway.credentials.caller import Caller
 from gateway.errors import InvalidArgument, NotFound, ScopeMissing, Unavailable
-from gateway.identity.caller import Caller
-from gateway.identity.presented import Context
+from gateway.identity.call_credentials import Context
 from gateway.identity.principal import Principal
-from gateway.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
 from gateway.services.audit_service import AuditService
 from gateway.storage.audit_reader import AuditReader
 from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database
-from gateway.tenants import Tenant
+from gateway.tenancy.tenants import Tenant
 from gateway.v1 import audit_service_pb2 as pb
 from gateway.v1 import audit_service_pb2_grpc
 

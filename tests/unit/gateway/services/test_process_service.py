@@ -14,12 +14,10 @@ import grpc.aio
 import pytest
 from sqlalchemy import select
 
-from agent.hook import Hook
+from agent.hooks.hook import Hook
 from agent.state import AgentState
-from gateway.calls import program_calls
-from gateway.calls.requested_programs import RequestedPrograms
-from gateway.calls.tool_calls import ToolCalls, ToolPath
 from gateway.client import Client
+from gateway.config.model_settings import ModelSettings
 from gateway.errors import (
     AirlockError,
     Conflict,
@@ -35,7 +33,6 @@ from gateway.errors import (
     StartFailed,
     Unavailable,
 )
-from gateway.model_settings import ModelSettings
 from gateway.policy.document import LimitsSection, PolicyDocument, QuotasSection, Rule
 from gateway.policy.judge import Policy
 from gateway.services import streamed_program
@@ -44,7 +41,10 @@ from gateway.storage.database import Database
 from gateway.storage.entities import Thread
 from gateway.storage.request_store import RequestStore
 from gateway.storage.tables import audit_records
-from gateway.tenants import Tenant
+from gateway.tenancy.tenants import Tenant
+from gateway.tool_calls import program_calls
+from gateway.tool_calls.requested_programs import RequestedPrograms
+from gateway.tool_calls.tool_calls import ToolCalls, ToolPath
 from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc
 from sandbox import errors as sandbox_errors

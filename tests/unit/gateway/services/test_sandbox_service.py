@@ -12,15 +12,15 @@ import grpc.aio
 import pytest
 
 from gateway.client import Client
+from gateway.config.model_settings import ModelSettings
 from gateway.errors import InvalidArgument, NotFound, Unavailable
-from gateway.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
+from gateway.sandboxes.sandbox_admin import TendedSandboxes
 from gateway.sandboxes.sandbox_usage import SandboxUsage
-from gateway.sandboxes.tended_sandboxes import TendedSandboxes
 from gateway.services.sandbox_service import SandboxService
 from gateway.storage.transition_store import StoredTransition
-from gateway.tenants import Tenant
+from gateway.tenancy.tenants import Tenant
 from gateway.v1 import sandbox_service_pb2 as pb
 from gateway.v1 import sandbox_service_pb2_grpc
 from sandbox.sandbox import ListedSandbox

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from gateway.config.admission_settings import AdmissionSettings
 from gateway.errors import Overloaded
 from gateway.serving.admission import Admission
-from gateway.serving.admission_settings import AdmissionSettings
 from gateway.serving.anonymous_calls import REFLECTIONS, STREAMS
-from gateway.serving.arrivals import ANONYMOUS, UNIDENTIFIED
+from gateway.serving.first_message_timeout import ANONYMOUS, UNIDENTIFIED
 from gateway.serving.listening import CONCURRENT_RPCS
 from gateway.serving.open_rpcs import OPEN_RPCS, OPEN_RPCS_WITH_FEW, OPEN_RPCS_WITH_OPERATORS
 from gateway.storage.audit_store import OPERATORS

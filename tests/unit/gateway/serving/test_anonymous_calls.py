@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gateway.serving.anonymous_calls import STREAMS, STREAMS_OF_A_HOST, AnonymousStreams, BoundedHealth
-from gateway.serving.arrivals import Arrivals
+from gateway.serving.first_message_timeout import Arrivals
 
 
 @contextlib.asynccontextmanager

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from gateway.errors import DeadlineExceeded, Overloaded
+from gateway.serving.anonymous_connections import Strangers, host_of
 from gateway.serving.budget import Budget
 from gateway.serving.reads import Reads
-from gateway.serving.strangers import Strangers, host_of
 
 
 async def _settle() -> None:

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from gateway.calls.thread_engines import ThreadEngines
-from gateway.clock import make_id
+from gateway.credentials.keys import NewKey, digest_of
 from gateway.errors import Misconfigured, OtherEngine
-from gateway.identity.keys import NewKey, digest_of
-from gateway.serving.cautions import KNOWN_KEYS, refuse_known_keys
 from gateway.serving.instance import shared_instance
+from gateway.serving.startup_checks import KNOWN_KEYS, refuse_known_keys
 from gateway.storage.database import Database
 from gateway.storage.engine_store import EngineStore
 from gateway.storage.key_store import KeyStore
 from gateway.storage.store import Store
+from gateway.support.clock import make_id
+from gateway.tool_calls.thread_engines import ThreadEngines
 from sandbox.errors import EngineUnavailable
 
 

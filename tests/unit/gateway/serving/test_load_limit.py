@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.current_tenant import CURRENT_TENANT
 from gateway.serving import load_limit
 from gateway.serving.fair_loop import schedule_for
 from gateway.serving.load_limit import LoadLimit, following
+from gateway.support.current_tenant import CURRENT_TENANT
 
 _LATE_S, _EARLY_S = 0.5, 0.0
 _LEAST, _MOST = 16, 256

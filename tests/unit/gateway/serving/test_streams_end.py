@@ -10,13 +10,13 @@ import grpc.aio
 import pytest
 
 from gateway.client.wire import raise_error
-from gateway.current_tenant import CURRENT_TENANT
+from gateway.credentials.keys import make_key
 from gateway.errors import AirlockError, Unauthenticated, Unavailable
 from gateway.identity.call_guard import CallGuard
-from gateway.identity.keys import make_key
 from gateway.identity.stream_guard import StreamGuard
 from gateway.serving.fair_loop import schedule_for
 from gateway.storage.key_store import KeyStore
+from gateway.support.current_tenant import CURRENT_TENANT
 from tests.unit.gateway.who_server import who_server
 
 

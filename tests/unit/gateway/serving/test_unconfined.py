@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from gateway.config import Config
+from gateway.config.config import Config
 from gateway.errors import Misconfigured
-from gateway.serving.cautions import refuse_unconfined
+from gateway.serving.startup_checks import refuse_unconfined
 
 
 def config(**sandbox: object) -> Config:

@@ -11,16 +11,16 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2_grpc
 
-from gateway.identity.presented import Context
-from gateway.model_settings import ModelSettings
+from gateway.config.model_settings import ModelSettings
+from gateway.identity.call_credentials import Context
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
 from gateway.serving.anonymous_calls import AnonymousStreams, BoundedHealth
-from gateway.serving.arrivals import Arrivals
 from gateway.serving.edge import ADMISSION, streaming, unary
+from gateway.serving.first_message_timeout import Arrivals
 from gateway.serving.incoming import Sending
 from gateway.serving.rpc_tasks import follow_rpcs
-from gateway.tenants import Tenant
+from gateway.tenancy.tenants import Tenant
 from gateway.v1 import tool_service_pb2, tool_service_pb2_grpc
 from tests.raw_http2 import raw_connection
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import Config
+from gateway.config.config import Config
+from gateway.config.identity_settings import TlsSettings
 from gateway.errors import Misconfigured
-from gateway.identity.settings import TlsSettings
 from gateway.serving import workers as workers_room
-from gateway.serving.cautions import refuse_open_files, refuse_plaintext
 from gateway.serving.listening import is_loopback, reserved
+from gateway.serving.startup_checks import refuse_open_files, refuse_plaintext
 from gateway.serving.state_lock import held_slot, locked_state
 from gateway.serving.worker import Worker
 from gateway.serving.workers import Workers, supervised_worker

@@ -10,8 +10,6 @@ import pytest
 from sqlalchemy import insert, select, update
 
 from agent.messages import Message, ToolCall
-from gateway.calls.thread_engines import ThreadEngines
-from gateway.clock import make_id, now_us
 from gateway.errors import (
     Conflict,
     InvalidArgument,
@@ -22,7 +20,6 @@ from gateway.errors import (
     WorkspaceNotSaved,
 )
 from gateway.policy.document import PolicyDocument
-from gateway.quotas import Quotas
 from gateway.snapshots.forks import ForkAt, Forks, ForkStores
 from gateway.storage.engine_store import EngineStore
 from gateway.storage.entities import Thread
@@ -35,6 +32,9 @@ from gateway.storage.run_writes import KeptStep
 from gateway.storage.snapshot_store import RUN, STEP, SnapshotStore
 from gateway.storage.tables import audit_records, messages, threads, tool_calls, workspace_requests
 from gateway.storage.thread_store import ThreadStore
+from gateway.support.clock import make_id, now_us
+from gateway.tenancy.quotas import Quotas
+from gateway.tool_calls.thread_engines import ThreadEngines
 from tests.unit.gateway.snapshots.test_snapshots import ACME, Desk, desk, tenant
 
 __all__ = ["desk"]

@@ -14,7 +14,7 @@ from gateway.errors import InProgress, Internal, NoSpace, QuotaExceeded, TooLarg
 from gateway.snapshots.blob_directory import BLOB_LIMIT_BYTES
 from gateway.snapshots.snapshot_directory import SnapshotDirectory
 from gateway.snapshots.snapshot_files import Limits
-from sandbox.workspace_archive import Contents, WorkspaceEntry
+from sandbox.engines.workspace_archive import Contents, WorkspaceEntry
 
 _LIMITS = Limits(size_bytes=64 * 1024 * 1024, stored_bytes=64 * 1024 * 1024)
 

@@ -11,12 +11,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert, select, update
 
-from gateway.calls.thread_engines import ThreadEngines
+from gateway.config.model_settings import ModelSettings
 from gateway.errors import Internal, NotFound, QuotaExceeded, RequestIdReused, ThreadBusy, TooLarge, Unavailable
-from gateway.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument, QuotasSection
 from gateway.policy.judge import Policy
-from gateway.quotas import Quotas
 from gateway.snapshots.snapshot_directory import SnapshotDirectory
 from gateway.snapshots.snapshots import Snapshots
 from gateway.storage.audit_store import AuditEntry
@@ -29,11 +27,13 @@ from gateway.storage.snapshot_store import Snapshot, SnapshotStore
 from gateway.storage.store import Store
 from gateway.storage.tables import audit_records, snapshots, threads, tool_calls
 from gateway.storage.thread_store import ThreadStore
-from gateway.tenants import Tenant
+from gateway.tenancy.quotas import Quotas
+from gateway.tenancy.tenants import Tenant
+from gateway.tool_calls.thread_engines import ThreadEngines
+from sandbox.engines.local.memory_engine import MemoryEngine
+from sandbox.engines.workspace_archive import Contents
 from sandbox.errors import WorkspaceIncomplete
-from sandbox.memory.memory_engine import MemoryEngine
 from sandbox.sandbox import SandboxSpec
-from sandbox.workspace_archive import Contents
 
 
 class Killed(BaseException):

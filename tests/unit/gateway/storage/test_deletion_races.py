@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Table, func, select
 
-from gateway.calls.tool_calls import FinishedToolCall, ToolCalls
-from gateway.erasure import Erasure
+from gateway.config.model_settings import ModelSettings
+from gateway.data_lifecycle.erasure import Erasure
 from gateway.errors import NotFound, ThreadBusy, Unavailable
-from gateway.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.judge import Policy
 from gateway.storage.call_journal import is_of_deletion
@@ -22,7 +21,8 @@ from gateway.storage.erasure_store import ErasureStore
 from gateway.storage.store import Store
 from gateway.storage.tables import audit_records, metadata, threads, tool_calls
 from gateway.storage.tenant_rows import belongs_to_tenant
-from gateway.tenants import Tenant
+from gateway.tenancy.tenants import Tenant
+from gateway.tool_calls.tool_calls import FinishedToolCall, ToolCalls
 from sandbox.errors import SandboxBusy
 from sandbox.filesystem import ExecResult
 from tests.unit.gateway.made_parts import made_tool_calls

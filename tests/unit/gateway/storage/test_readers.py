@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gateway.current_tenant import CURRENT_TENANT
 from gateway.storage.readers import Readers
+from gateway.support.current_tenant import CURRENT_TENANT
 
 
 @pytest.fixture

@@ -10,15 +10,15 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes, proc
 from opentelemetry.semconv._incubating.metrics import gen_ai_metrics, rpc_metrics
 from opentelemetry.semconv.attributes import error_attributes, server_attributes
 
-from gateway.agent_settings import AgentSettings
-from gateway.agents import build
-from gateway.model_settings import ModelSettings
+from gateway.agents.agents import build
+from gateway.config.agent_settings import AgentSettings
+from gateway.config.model_settings import ModelSettings
 from gateway.telemetry import attributes as a
 from gateway.telemetry.bounded_names import BoundedNames
 from gateway.telemetry.hook import TOOLS
 from gateway.telemetry.instruments import METRICS
 from tests.unit.agent.fakes import SaysInTurn, says
-from tests.unit.gateway.test_agents_wiring import POLICY, READER, FakeWorkspace
+from tests.unit.gateway.agents.test_agents_wiring import POLICY, READER, FakeWorkspace
 
 _CONVENTIONS = (gen_ai_attributes, process_attributes, rpc_attributes, error_attributes, server_attributes)
 _DOC = Path(__file__).parents[4] / "docs" / "telemetry.md"

@@ -16,7 +16,7 @@ from gateway.serving.edge import streaming, unary
 from gateway.telemetry import attributes as a
 from gateway.telemetry.client_span import with_trace
 from gateway.telemetry.rpc import RpcInterceptor
-from gateway.tenants import Tenant
+from gateway.tenancy.tenants import Tenant
 from gateway.v1 import run_service_pb2, run_service_pb2_grpc
 from tests.unit.gateway.telemetry.seen import Seen, watching
 

@@ -10,12 +10,12 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from agent.capability import Capability
 from agent.errors import ModelUnavailable
-from agent.hook import Hook
+from agent.hooks.hook import Hook
 from agent.loop import Agent
 from agent.messages import Message, ToolCall, Usage
 from agent.state import AgentState
-from agent.tool import ToolContext
 from agent.tool_result import ToolResult
+from agent.tools.tool import ToolContext
 from gateway.policy import STARTER_POLICY, load_policy
 from gateway.redaction.hooks import redactor_of
 from gateway.telemetry import attributes as a

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from sandbox.daemon import search, tree_files
-from sandbox.daemon.exec_request import check_program
 from sandbox.daemon.failures import Fault
-from sandbox.daemon.read_files import read_lines
+from sandbox.daemon.files import search, tree_files
+from sandbox.daemon.files.read_files import read_lines
+from sandbox.daemon.programs.exec_request import check_program
 from sandbox.v1 import channel_pb2 as wire
 
 

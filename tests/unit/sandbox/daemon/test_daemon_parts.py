@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from sandbox.daemon.call_tree import has_group, is_dead
-from sandbox.daemon.cgroup import Cgroup
-from sandbox.daemon.control_wire import decode_program, encode_program
-from sandbox.daemon.exec_request import check_program, tool_environment
 from sandbox.daemon.failures import Fault
 from sandbox.daemon.frames import MAX_FRAME_BYTES, BrokenFrame, FrameSocket
+from sandbox.daemon.limits.cgroup import Cgroup
+from sandbox.daemon.programs.exec_request import check_program, tool_environment
 from sandbox.daemon.settings import read_settings
+from sandbox.daemon.supervisor.call_tree import has_group, is_dead
+from sandbox.daemon.supervisor.control_wire import decode_program, encode_program
 from sandbox.v1 import channel_pb2 as wire
 
 REPOSITORY = Path(__file__).parents[4]
@@ -185,7 +185,7 @@ def test_tools_inherit_the_images_environment_but_nothing_of_the_daemons() -> No
 
 def test_the_server_loads_neither_tls_nor_the_python_protobuf_runtime() -> None:
     code = (
-        "from sandbox.daemon import lean_imports; lean_imports.install(); import sandbox.daemon.server, sys;"
+        "from sandbox.daemon import lean_imports; lean_imports.install(); import sandbox.daemon.serving.server, sys;"
         "from sandbox.v1 import channel_pb2 as wire; request = wire.Request(); request.exec.env['a'] = 'b';"
         "assert wire.Request.FromString(request.SerializeToString()) == request;"
         "print([name for name in ('_ssl', '_hashlib', 'google.protobuf.internal.decoder') if name in sys.modules])"
@@ -196,7 +196,7 @@ def test_the_server_loads_neither_tls_nor_the_python_protobuf_runtime() -> None:
 
 def test_init_and_what_it_uses_import_only_the_standard_library() -> None:
     code = (
-        "import sandbox.daemon.init, sandbox.daemon.__main__, sys;"
+        "import sandbox.daemon.supervisor.init, sandbox.daemon.__main__, sys;"
         "print([name for name in sys.modules if name.startswith('google') or name == 'asyncio'])"
     )
     done = subprocess.run([sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, '.');{code}"],

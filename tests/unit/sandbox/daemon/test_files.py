@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.daemon import edit_files, read_files, search, tree_files, write_files
-from sandbox.daemon.child_work import Emit, work_in_child
 from sandbox.daemon.failures import Fault
+from sandbox.daemon.files import edit_files, read_files, search, tree_files, write_files
+from sandbox.daemon.files.child_work import Emit, work_in_child
 from sandbox.v1 import channel_pb2 as wire
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.daemon import glob as glob_files
-from sandbox.daemon.walk import walk
+from sandbox.daemon.files import glob as glob_files
+from sandbox.daemon.files.walk import walk
 from sandbox.v1 import channel_pb2 as wire
 
 _COUNT = 50_000

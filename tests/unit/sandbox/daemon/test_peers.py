@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.daemon.server import Server
+from sandbox.daemon.serving.server import Server
 from sandbox.daemon.settings import read_settings
-from sandbox.daemon.spawner import Spawner
+from sandbox.daemon.supervisor.spawner import Spawner
 from sandbox.v1 import channel_pb2 as wire
 
 PROBE = """
 import os, sys
-from sandbox.daemon.tool_probe import describe_tool
+from sandbox.daemon.supervisor.tool_probe import describe_tool
 def become_tool():
     os.setgroups([])
     os.setgid(65534)

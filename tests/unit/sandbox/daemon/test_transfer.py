@@ -13,11 +13,11 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandbox.connection import MAX_FRAME_BYTES, Connection
-from sandbox.daemon import read_files
+from sandbox.client.connection import MAX_FRAME_BYTES, Connection
+from sandbox.daemon.files import read_files
+from sandbox.daemon.files.thread_work import work_in_thread
 from sandbox.daemon.frames import BrokenFrame, FrameSocket
 from sandbox.daemon.input_stream import DATA_LIMIT_BYTES, InputStream
-from sandbox.daemon.thread_work import work_in_thread
 from sandbox.errors import DaemonLost
 from sandbox.v1 import channel_pb2 as pb
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from sandbox.docker.container_config import (
+from sandbox.engine_proxy.container_body import Refused, check_container, check_files, check_volume
+from sandbox.engines.docker.container_config import (
     Runtime,
     carrier_config,
     container_config,
     deep_emptier_config,
     filler_config,
 )
-from sandbox.engine_proxy.container_body import Refused, check_container, check_files, check_volume
 from sandbox.owner import owner_of
 from sandbox.sandbox import SandboxSpec
 

@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import pytest
 
-from sandbox.docker.container_config import filler_config
 from sandbox.engine_proxy.proxy import EngineProxy, listening_socket
+from sandbox.engines.docker.container_config import filler_config
 
 OWN = {"Id": "a" * 64, "Path": "/opt/airlock/lib/ld.so", "Config": {"Labels": {"airlock.instance": "i"}}}
 CONTAINERS: dict[str, Any] = {

@@ -1,0 +1,322 @@
+"""Runs hooks: in order, one after another, bounded in time, and never weaker than what was already decided.
+
+Order: higher priority is further out; of equal ones the one registered first is further out. `before_*`,
+execution_start, should_continue and on_error run outermost first; `after_*` and execution_end in exactly the reverse
+order. The innermost hook (policy; one at most) is inside all others whatever its priority, so that at before_tool_use
+it judges the final arguments.
+
+What a hook returns is compared with what it was given (see agent.hook_guard). A hook that fails never raises into the
+run: what it was for happens instead, as its failure policy says (see Hook), and the hooks after it still run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Literal, TypeVar, get_args
+
+from pydantic import JsonValue
+
+from agent.cancellation import Cancellation
+from agent.errors import HookFailed, ModelError
+from agent.events import EventSink, emit
+from agent.hooks.checks import check_hook, overrides
+from agent.hooks.guard import check_result, kept_strict, settled_by_innermost
+from agent.hooks.hook import Hook, InferenceRequest, NextInference, NextToolUse
+from agent.messages import ToolCall
+from agent.state import AgentState, ModelResponse
+from agent.time_limit import within
+from agent.tool_result import ToolResult
+from agent.verdict import Verdict
+
+Point = Literal[
+    "execution_start",
+    "before_step",
+    "before_inference",
+    "after_inference",
+    "before_tool_use",
+    "after_tool_use",
+    "after_step",
+    "should_continue",
+    "execution_end",
+    "on_error",
+]
+POINTS: tuple[Point, ...] = get_args(Point)
+_INNERMOST_FIRST = frozenset({"after_inference", "after_tool_use", "after_step", "execution_end"})
+
+# A value of the metadata longer than this, as JSON, is not repeated in the event log.
+_SHOWN_LIMIT_CHARS = 64 * 1024
+
+HOOK_FAILED = "hook_failed"
+"""The rule named when a closed hook's failure blocks, withholds or stops."""
+
+_Asked = TypeVar("_Asked")
+_Given = TypeVar("_Given")
+_Handler = Callable[[AgentState], Awaitable[AgentState]]
+
+
+class HookEngine:
+    """The hooks of an agent, ready to run. It has no state of its own: any number of runs may share one."""
+
+    def __init__(self, hooks: Iterable[Hook] = (), *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Register the overridden methods of the hooks.
+
+        Raises ValueError for two innermost hooks, and for one that does nothing; TypeError for what is no hook.
+        """
+        hooks = tuple(hooks)
+        for hook in hooks:
+            check_hook(hook, POINTS)
+        # sorted() is stable, so ties keep the order of registration.
+        ordered = sorted(hooks, key=lambda hook: (hook.innermost, -hook.priority))
+        if sum(hook.innermost for hook in ordered) > 1:
+            raise ValueError("two hooks say they are innermost; only one, the policy, can be")
+        self.hooks = tuple(ordered)
+        self.innermost = next((hook for hook in ordered if hook.innermost), None)
+        self.redacts = any(hook.redacts for hook in ordered)
+        self._clock = clock
+        self._points: dict[Point, tuple[tuple[Hook, _Handler], ...]] = {}
+        for point in POINTS:
+            registered = tuple((hook, getattr(hook, point)) for hook in ordered if overrides(hook, point))
+            self._points[point] = registered[::-1] if point in _INNERMOST_FIRST else registered
+        self._inference_rings = tuple(hook for hook in ordered if overrides(hook, "around_inference"))
+        self._tool_rings = tuple(hook for hook in ordered if overrides(hook, "around_tool_use"))
+        self._hearing = tuple(hook.hook_ran for hook in ordered if overrides(hook, "hook_ran"))
+
+    async def run(
+        self,
+        point: Point,
+        state: AgentState,
+        events: EventSink,
+        *,
+        finalise: Callable[[ToolCall], ToolCall] | None = None,
+    ) -> AgentState:
+        """Run the point's hooks. Raises nothing but cancellation.
+
+        `finalise` brings the arguments of the tool call in question into their final form, after the last rewrite and
+        before the innermost hook judges them.
+        """
+        registered = self._points[point]
+        started_s = self._clock()
+        hooks_s = state.current.hooks_s
+        for hook, handler in registered:
+            if hook.innermost and point == "before_tool_use":
+                state = await self._judge(hook, handler, _finalised(state, finalise), events)
+                finalise = None
+            else:
+                state = await self._guarded(point, hook, handler, state, events)
+        state = _finalised(state, finalise)
+        if registered:
+            state = state.with_current(hooks_s=hooks_s + self._clock() - started_s)
+        return state
+
+    async def judged_again(self, state: AgentState, events: EventSink) -> Verdict | None:
+        """Return what the innermost hook says of the tool call in question now; None where there is no such hook."""
+        for hook, handler in self._points["before_tool_use"]:
+            if hook.innermost:
+                blank = state.with_(current=state.current.with_tool(state.current.tool.with_(verdict=None)))
+                return (await self._judge(hook, handler, blank, events)).current.tool.verdict
+        return None
+
+    async def _judge(self, hook: Hook, handler: _Handler, state: AgentState, events: EventSink) -> AgentState:
+        """Let the innermost hook speak for itself: what outer hooks let pass must not count as its verdict."""
+        tool = state.current.tool
+        if tool.blocked:
+            return await self._guarded("before_tool_use", hook, handler, state, events)
+        blank = state
+        if tool.verdict is not None:
+            blank = state.with_(current=state.current.with_tool(tool.with_(verdict=None)))
+        judged = await self._guarded("before_tool_use", hook, handler, blank, events)
+        return settled_by_innermost(tool.verdict, judged, hook)
+
+    async def _guarded(
+        self, point: Point, hook: Hook, handler: _Handler, state: AgentState, events: EventSink
+    ) -> AgentState:
+        started_s = self._clock() if self._hearing else 0.0
+        try:
+            returned = await _bounded(point, hook, handler, state)
+            if returned is not state:
+                _tell_changes(point, hook, state, returned, events)
+        except HookFailed as failure:
+            closed = _tell(failure, hook, events)
+            return _closed(failure, state) if closed else state
+        finally:
+            for hear in self._hearing:
+                hear(point, hook_name(hook), state, self._clock() - started_s)
+        return returned
+
+    def around_inference(
+        self, center: NextInference, events: EventSink
+    ) -> Callable[[InferenceRequest], Awaitable[ModelResponse]]:
+        """Return `center` inside the rings. Raises ModelError from the center, HookFailed from a ring."""
+        for hook in reversed(self._inference_rings):
+            center = _ring("around_inference", hook, hook.around_inference, center, ModelResponse, events)
+        return center
+
+    def around_tool_use(self, center: NextToolUse, events: EventSink) -> Callable[[ToolCall], Awaitable[ToolResult]]:
+        """Return `center` inside the rings. Raises HookFailed from a ring."""
+        for hook in reversed(self._tool_rings):
+            center = _ring("around_tool_use", hook, hook.around_tool_use, center, ToolResult, events)
+        return center
+
+
+def _finalised(state: AgentState, finalise: Callable[[ToolCall], ToolCall] | None) -> AgentState:
+    if finalise is None or state.current.tool.blocked:
+        return state
+    tool = state.current.tool
+    final = finalise(tool.call)
+    return state if final is tool.call else state.with_(current=state.current.with_tool(tool.with_(call=final)))
+
+
+async def _bounded(point: Point, hook: Hook, handler: _Handler, state: AgentState) -> AgentState:
+    """Run one hook at one point; every way to fail becomes HookFailed, and only a true cancellation is passed on."""
+    cancellation = await Cancellation.watch()
+    limit = asyncio.timeout(hook.timeout_s)
+    problem = ""
+    cause: BaseException | None = None
+    kept = state
+    try:
+        if not hook.matches(state):
+            return state
+        returned: object = await within(limit, handler(state))
+        if not isinstance(returned, AgentState):
+            problem = f"it returned {type(returned).__name__} instead of the AgentState"
+        elif returned is not state:
+            kept = kept_strict(point, hook, state, returned)
+    except asyncio.CancelledError as error:
+        # Ours only when nobody asked this task to end: the hook's time limit, or something the hook awaited.
+        if cancellation.asked:
+            raise
+        problem, cause = "it was cancelled from within", error
+    except GeneratorExit:
+        raise
+    except BaseException as error:  # whatever a hook raises is a failure of that hook and of nothing else
+        problem, cause = f"{type(error).__name__}: {error}", error
+    cancellation.heed()
+    due_s = limit.when()
+    # The second for one that never waited: it was late all the same.
+    if limit.expired() or (due_s is not None and asyncio.get_running_loop().time() > due_s):
+        problem = f"it took longer than {hook.timeout_s:g} s"
+    if problem:
+        raise HookFailed(hook_name(hook), point, problem) from cause
+    return kept
+
+
+def hook_name(hook: Hook) -> str:
+    """Return the name that verdicts, stops and events give a hook."""
+    return hook.name or type(hook).__name__
+
+
+def _is_closed(hook: Hook) -> bool:
+    return hook.mandatory or hook.innermost or hook.on_failure != "open"
+
+
+def _tell(failure: HookFailed, hook: Hook, events: EventSink) -> bool:
+    """Emit hook_failed; return whether the hook fails closed."""
+    closed = _is_closed(hook)
+    emit(
+        events,
+        "hook_failed",
+        hook=failure.hook,
+        point=failure.point,
+        on_failure="closed" if closed else "open",
+        timeout_s=hook.timeout_s,
+        error=failure.problem,
+    )
+    return closed
+
+
+def _tell_changes(point: Point, hook: Hook, before: AgentState, after: AgentState, events: EventSink) -> None:
+    """Emit state_changed for what lasts as long as the thread; a large value is named, not shown."""
+    if after.metadata is before.metadata and after.messages is before.messages:
+        return
+    changed = _written(before.metadata, after.metadata)
+    messages = len(after.messages) if after.messages is not before.messages else None
+    large: list[JsonValue] = [key for key, (_, length) in changed.items() if length > _SHOWN_LIMIT_CHARS]
+    removed: list[JsonValue] = [key for key in before.metadata if key not in after.metadata]
+    if not changed and not removed and messages is None:
+        return
+    emit(
+        events,
+        "state_changed",
+        hook=hook_name(hook),
+        point=point,
+        metadata={key: value for key, (value, _) in changed.items() if key not in large},
+        large=large,
+        removed=removed,
+        messages=messages,
+    )
+
+
+def _written(before: dict[str, JsonValue], after: dict[str, JsonValue]) -> dict[str, tuple[JsonValue, int]]:
+    """Return the entries that are new and the length of each as JSON."""
+    if after is before:
+        return {}
+    changed = {key: value for key, value in after.items() if key not in before or before[key] is not value}
+    return {key: (value, len(json.dumps({key: value}, ensure_ascii=False))) for key, value in changed.items()}
+
+
+def _closed(failure: HookFailed, state: AgentState) -> AgentState:
+    """Return the state after a closed hook's failure."""
+    if failure.point == "before_tool_use":
+        return state.block(failure.hook, HOOK_FAILED, str(failure))
+    if failure.point == "after_tool_use":
+        return state.with_result(withheld(state.current.tool.result, str(failure)))
+    state = state.with_current(errors=(*state.current.errors, failure))
+    return state.forbid_continuation(failure.hook, HOOK_FAILED, str(failure))
+
+
+def withheld(result: ToolResult | None, reason: str) -> ToolResult:
+    """Return what stands in for a result that must not be shown; the outcome stays, for it is true."""
+    message = f"The result of this call is withheld: {reason}".encode("utf-8", "replace")
+    if result is None:
+        return ToolResult(content=message, outcome="failed", is_error=True)
+    return ToolResult(content=message, outcome=result.outcome, is_error=True, exit_code=result.exit_code)
+
+
+def _ring(
+    point: str,
+    hook: Hook,
+    ring: Callable[[_Asked, Callable[[_Asked], Awaitable[_Given]]], Awaitable[_Given]],
+    inner: Callable[[_Asked], Awaitable[_Given]],
+    gives: type[Any],
+    events: EventSink,
+) -> Callable[[_Asked], Awaitable[_Given]]:
+    async def around(asked: _Asked) -> _Given:
+        given: list[_Given] = []
+        raised: list[BaseException] = []
+        cancellation = await Cancellation.watch()
+
+        async def next_(again: _Asked) -> _Given:
+            try:
+                given.append(await inner(again))
+            except Exception as error:  # passed on; noted, for a ring may swallow it
+                raised.append(error)
+                raise
+            return given[-1]
+
+        try:
+            returned = await ring(asked, next_)
+            if not isinstance(returned, gives):
+                raise TypeError(f"it returned {type(returned).__name__} instead of {gives.__name__}")
+            if isinstance(returned, ToolResult):
+                check_result(returned)
+        except (ModelError, HookFailed, GeneratorExit):
+            raise  # from further in
+        except BaseException as error:
+            if error in raised:
+                raise  # from further in, and passed on as it was
+            problem = f"{type(error).__name__}: {error}"
+            if isinstance(error, asyncio.CancelledError):
+                if cancellation.asked:
+                    raise
+                problem = "it was cancelled from within"
+            failure = HookFailed(hook_name(hook), point, problem)
+            if _tell(failure, hook, events):
+                raise failure from error
+            # An open ring is as if it were not there; what it wrapped must not happen a second time.
+            return given[-1] if given else await inner(asked)
+        return returned
+
+    return around

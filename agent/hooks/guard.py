@@ -1,0 +1,162 @@
+"""What a hook may not do: weaken what was decided, or change what is not its to change.
+
+The guard compares what a hook returned with what it was given. Where a hook went too far the given value stays, without
+an error: the rest of what the hook said still counts.
+
+- Verdicts and continuations only get stricter; of equal ones the first stays.
+- Of a tool call only the arguments can be rewritten, only at before_tool_use, not after a block and not by the
+  innermost hook, which judges them; only its result at after_tool_use. Other calls of the step are out of reach.
+- Who the run belongs to, and the counters that limits are measured by, belong to the loop; a hook may raise a counter
+  (a subagent's tokens) but not lower it.
+"""
+
+from __future__ import annotations
+
+from agent.frozen import FrozenDict, freeze
+from agent.hooks.hook import Hook
+from agent.messages import Message
+from agent.state import AgentState, ModelResponse, Spent, ToolExecution
+from agent.tool_result import ToolResult, ToolSpec
+from agent.verdict import Verdict, VerdictKind
+
+
+def kept_strict(point: str, hook: Hook, given: AgentState, returned: AgentState) -> AgentState:
+    """Return `returned` with everything taken back that the hook may not do at this point.
+
+    Raises TypeError for a value of the wrong type, and ValueError for one that cannot be stored: either would break
+    others, who are not to blame.
+    """
+    _check_types(given, returned)
+    ledger = _kept_ledger(given, returned) | _frozen_values(returned)
+    if returned.current is given.current:  # the usual case, and hooks must cost little
+        return returned.with_(**ledger) if ledger else returned
+    before, after = given.current, returned.current
+    continuation = after.continuation
+    if before.continuation is not None:
+        continuation = before.continuation.resolved_with(continuation) if continuation else before.continuation
+    executions, tool_index = before.tool_executions, before.tool_index
+    if tool_index is not None and point in ("before_tool_use", "after_tool_use"):
+        theirs = (
+            after.tool_executions[tool_index] if len(after.tool_executions) > tool_index else executions[tool_index]
+        )
+        ours = _kept_execution(point, hook, executions[tool_index], theirs)
+        executions = (*executions[:tool_index], ours, *executions[tool_index + 1 :])
+    current = after.with_(
+        continuation=continuation,
+        tool_executions=executions,
+        tool_index=tool_index,
+        errors=before.errors,
+        hooks_s=before.hooks_s,
+        model_s=before.model_s,
+        model_wait_s=before.model_wait_s,
+        tools_s=before.tools_s,
+    )
+    return returned.with_(current=current, **ledger)
+
+
+def _check_types(given: AgentState, returned: AgentState) -> None:
+    if returned.messages is not given.messages:
+        _expect("messages", returned.messages, Message)
+    before, after = given.current, returned.current
+    if after is before:
+        return
+    if after.input_messages is not before.input_messages:
+        _expect("with_messages", after.input_messages, Message)
+    if after.tools is not before.tools:
+        _expect("with_tools", after.tools, ToolSpec)
+    if not isinstance(after.system_prompt, str):
+        raise TypeError(f"with_system_prompt takes a str, not {type(after.system_prompt).__name__}")
+    if after.response is not before.response and not isinstance(after.response, ModelResponse):
+        raise TypeError(f"with_response takes a ModelResponse, not {type(after.response).__name__}")
+    if after.tool_index is None or len(after.tool_executions) <= after.tool_index:
+        return
+    tool = after.tool_executions[after.tool_index]
+    if not isinstance(tool.call.arguments, dict | None):
+        raise TypeError(f"with_arguments takes a dict, not {type(tool.call.arguments).__name__}")
+    if tool.result is not None and not isinstance(tool.result, ToolResult):
+        raise TypeError(f"with_result takes a ToolResult, not {type(tool.result).__name__}")
+    if tool.result is not None:
+        check_result(tool.result)
+
+
+def check_result(result: ToolResult) -> None:
+    """Raise TypeError for a result whose content is no bytes."""
+    if not isinstance(result.content, bytes):
+        raise TypeError(f"the content of a ToolResult is bytes, not {type(result.content).__name__}")
+
+
+def _frozen_values(returned: AgentState) -> dict[str, object]:
+    """Return the fields that a hook put there without a with_... method, frozen."""
+    try:
+        return {
+            name: freeze(value)
+            for name in ("metadata", "notes")
+            if type(value := getattr(returned, name)) is not FrozenDict
+        }
+    except ValueError as error:
+        raise ValueError(f"what it wrote into the state is not JSON: {error}") from error
+
+
+def _expect(what: str, values: object, kind: type) -> None:
+    if not isinstance(values, tuple) or not all(isinstance(value, kind) for value in values):
+        raise TypeError(f"{what} takes a tuple of {kind.__name__}, not {type(values).__name__} of other things")
+
+
+def _kept_execution(point: str, hook: Hook, given: ToolExecution, returned: ToolExecution) -> ToolExecution:
+    verdict = returned.verdict
+    reworded = point == "after_tool_use" and hook.mandatory and _only_reworded(given, verdict)
+    if given.verdict is not None and not reworded:
+        verdict = given.verdict.strictest(verdict) if verdict is not None else given.verdict
+    if point == "after_tool_use":
+        return given.with_(verdict=verdict, result=returned.result)
+    if given.blocked or hook.innermost:
+        return given.with_(verdict=verdict)
+    call = given.call
+    if returned.call.arguments is not call.arguments:
+        call = call.with_(arguments=returned.call.arguments)
+    return given.with_(verdict=verdict, call=call)
+
+
+def _only_reworded(given: ToolExecution, verdict: Verdict | None) -> bool:
+    """Return whether a verdict is the same but for its words: redaction takes out of them what they quote of a call."""
+    said = given.verdict
+    if said is None or verdict is None or (verdict.policy is None) != (said.policy is None):
+        return False
+    policy = verdict.policy and said.policy and verdict.policy.with_(asked=said.policy.asked)
+    return verdict.with_(reason=said.reason, policy=policy) == said
+
+
+_TIMES = ("hooks_s", "model_s", "model_wait_s", "tools_s")
+_OWNED = ("run_id", "thread", "agent", "depth", "started", *_TIMES, "stop", "pending")
+_COUNTERS = ("steps", "tool_calls", "forced_continuations", "active_s")
+
+
+def _kept_ledger(given: AgentState, returned: AgentState) -> dict[str, object]:
+    """Return the fields that must go back to what they were."""
+    ledger = {name: getattr(given, name) for name in _OWNED if getattr(returned, name) is not getattr(given, name)}
+    for name in _COUNTERS:
+        if getattr(returned, name) < getattr(given, name):
+            ledger[name] = getattr(given, name)
+    if returned.usage is not given.usage:
+        ledger["usage"] = given.usage.at_least(returned.usage)
+    if returned.others is not given.others:
+        ledger["others"] = Spent(
+            steps=max(given.others.steps, returned.others.steps),
+            tool_calls=max(given.others.tool_calls, returned.others.tool_calls),
+            usage=given.others.usage.at_least(returned.others.usage),
+        )
+    return ledger
+
+
+def settled_by_innermost(outer: Verdict | None, judged: AgentState, hook: Hook) -> AgentState:
+    """Join the innermost hook's own verdict with what the outer hooks had said; its silence is a block."""
+    tool = judged.current.tool
+    verdict = tool.verdict
+    name = hook.name or type(hook).__name__
+    if verdict is None:
+        verdict = Verdict(kind=VerdictKind.BLOCK, hook=name, rule="no_verdict", reason="policy gave no verdict")
+    elif outer is not None and outer.kind >= verdict.kind and outer.kind is not VerdictKind.PROCEED:
+        verdict = outer.judged_by(verdict.policy)
+    if verdict is tool.verdict:
+        return judged
+    return judged.with_(current=judged.current.with_tool(tool.with_(verdict=verdict)))

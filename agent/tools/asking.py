@@ -1,0 +1,142 @@
+"""The approvals of one step: every call that is asked about gets its answer before any call of the step executes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from agent.frozen import frozen_arguments
+from agent.messages import ToolCall
+from agent.state import AgentState, ToolExecution
+from agent.tool_result import ToolResult
+from agent.tools.approval import ApprovalSought, Approver, Denied, Granted, Pending, Suspended
+from agent.verdict import Verdict, VerdictKind
+
+_log = logging.getLogger(__name__)
+_WAITING = "this call waits for an approval and did not run"
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What became of the calls that were asked about: those with a result do not execute, `notes` are for the others.
+
+    Both are by the call's index.
+    """
+
+    state: AgentState
+    results: Mapping[int, ToolResult]
+    notes: Mapping[int, str]
+
+
+def blocked_result(verdict: Verdict, unfit: ToolResult | None = None) -> ToolResult:
+    """Return what the model is told of a call that was blocked; `unfit` is what was wrong with it besides."""
+    reason = verdict.reason.removesuffix(".")
+    message = f"Blocked by rule {verdict.rule} of {verdict.hook}: {reason}. The call did not run."
+    if verdict.policy_version:
+        message = f"{message} Policy version: {verdict.policy_version}."
+    if unfit is not None:
+        message = f"{message}\nBesides, {unfit.text()}"
+    return ToolResult.error(message, outcome="blocked")
+
+
+async def answered(
+    approver: Approver, state: AgentState, judged: Sequence[ToolCall | None], *, suspend: bool
+) -> Answered:
+    """Have the calls of a step answered that are asked about; `judged` has None for those that cannot run anyway.
+
+    Raises Suspended, with `suspend`, when one waits. Approvals are used up last, so that nothing waits behind them.
+    """
+    asked = [
+        (index, execution)
+        for index, execution in enumerate(state.current.tool_executions)
+        if judged[index] is not None and execution.verdict is not None and execution.verdict.kind is VerdictKind.ASK
+    ]
+    if not asked:
+        return Answered(state, {}, {})
+    answers = {index: await _answer(approver, state, execution) for index, execution in asked}
+    sought = [
+        _sought(execution, answer.approval_id)
+        for index, execution in asked
+        if isinstance(answer := answers[index], Pending)
+    ]
+    if sought and suspend:
+        raise Suspended(sought, state)
+    executions = list(state.current.tool_executions)
+    results: dict[int, ToolResult] = {}
+    notes: dict[int, str] = {}
+    for index, execution in asked:
+        answer = answers[index]
+        if isinstance(answer, Granted):
+            refusal = await _use(approver, answer)
+            answer = Denied(refusal, answer.approval_id) if refusal else answer
+        executions[index] = replace(execution, approval_id=answer.approval_id)
+        if isinstance(answer, Granted):
+            notes[index] = answer.note
+        elif isinstance(answer, Pending):
+            results[index] = ToolResult.error(f"{_WAITING}: {answer.approval_id}", outcome="waiting")
+        elif execution.verdict is not None:
+            rule = answer.rule or execution.verdict.rule
+            said = {"kind": VerdictKind.BLOCK, "rule": rule, "reason": answer.message}
+            refused = execution.verdict.model_copy(update=said)
+            executions[index] = replace(executions[index], verdict=refused, approval_outcome=answer.outcome)
+            results[index] = blocked_result(refused)
+    return Answered(state.with_current(tool_executions=tuple(executions)), results, notes)
+
+
+async def edited_calls(
+    approver: Approver, state: AgentState, calls: Sequence[ToolCall], sought: Collection[str]
+) -> Sequence[ToolCall]:
+    """Return calls with the arguments that an approver put in the place of their own.
+
+    Where the approver fails those that an approval was sought for, by their ids, do not run: it may be for arguments
+    that are not known here.
+    """
+    try:
+        edited = dict(await approver.edited(state, [call.id for call in calls]))
+        return [
+            call.with_(arguments=frozen_arguments(dict(edited[call.id])), problem="") if call.id in edited else call
+            for call in calls
+        ]
+    except (asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:  # as in _answer
+        _log.exception("the approver failed")
+        problem = f"could not be had from the approver: {type(error).__name__}"
+        return [call.with_(arguments=None, problem=problem) if call.id in sought else call for call in calls]
+
+
+async def _answer(approver: Approver, state: AgentState, execution: ToolExecution) -> Granted | Denied | Pending:
+    try:
+        answer: object = await approver.answer(state, execution)
+    except (asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:  # an approver of the host's: one that cannot be asked has not allowed it
+        _log.exception("the approver failed")
+        return Denied(f"an approval is needed and could not be asked for: {type(error).__name__}")
+    if isinstance(answer, Granted | Denied | Pending):
+        return answer
+    _log.error("the approver answered with %s", type(answer).__name__)
+    return Denied(f"an approval is needed and the approver gave no answer, but {type(answer).__name__}")
+
+
+async def _use(approver: Approver, granted: Granted) -> str:
+    try:
+        return await approver.use(granted)
+    except (asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:  # as above
+        _log.exception("the approver failed")
+        return f"the approval could not be used: {type(error).__name__}"
+
+
+def _sought(execution: ToolExecution, approval_id: str) -> ApprovalSought:
+    verdict = execution.verdict
+    return ApprovalSought(
+        approval_id=approval_id,
+        call_id=execution.call.id,
+        name=execution.call.name,
+        rule=verdict.rule if verdict is not None else "",
+        reason=verdict.reason if verdict is not None else "",
+    )

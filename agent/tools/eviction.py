@@ -1,0 +1,168 @@
+"""Eviction: a result that is too large for a thread stays in a file, and only its head and tail are shown.
+
+execute evicts at the source, where the output is made. EvictionHook is for every other tool but the six file tools,
+whose results come in pages; it writes the result to /workspace/.airlock/output/<call id>.txt. Between head and tail
+stands a marker: what is left out, and the calls that read it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from agent.filesystem import FileSystem, SpilledOutput
+from agent.hooks.hook import Hook, NextToolUse
+from agent.messages import ToolCall
+from agent.paths import WORKSPACE
+from agent.tool_result import Evicted, ToolResult
+
+PRIVATE_DIRECTORY = f"{WORKSPACE}/.airlock"
+"""What is kept beside the project's own files; searches skip it unless they start inside it."""
+
+OUTPUT_DIRECTORY = f"{PRIVATE_DIRECTORY}/output"
+
+PAGING_TOOLS = frozenset({"ls", "read_file", "write_file", "edit_file", "glob", "grep"})
+"""Never evicted: their results are bounded, and a note says how to get the next page."""
+
+# Innermost of the rings but one: further out every ring sees the short result, further in the gateway's journal.
+EVICTION_PRIORITY = -900_000
+
+_UTF8_BYTES = 4  # what a character takes at most
+_PROBLEM_CHARS = 200
+_FILE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Eviction:
+    """From how many characters on a result is evicted, and how many of its start and end are kept in sight."""
+
+    limit_chars: int = 80_000
+    head_chars: int = 2_000
+    tail_chars: int = 2_000
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for sizes that would show more than the limit."""
+        if self.limit_chars < 1 or self.head_chars < 0 or self.tail_chars < 0:
+            raise ValueError("limit_chars is 1 or more, head_chars and tail_chars are 0 or more")
+        shown_chars = self.head_chars + self.tail_chars
+        if shown_chars > self.limit_chars:
+            raise ValueError(
+                f"head_chars and tail_chars are {shown_chars} together, more than limit_chars ({self.limit_chars}); "
+                "give smaller ones"
+            )
+
+
+class EvictionHook(Hook):
+    """Writes a result that is too large to a file and shows head and tail; `per_tool` has the sizes of some tools.
+
+    A result that cannot be kept is cut all the same: the marker says that the rest is lost, and `evicted` is None.
+    `timeout_s` is how long the writing may take.
+    """
+
+    name = "eviction"
+    priority = EVICTION_PRIORITY
+    mandatory = True
+    timeout_s = 60.0
+
+    def __init__(
+        self,
+        files: FileSystem,
+        eviction: Eviction = Eviction(),
+        per_tool: Mapping[str, Eviction] = MappingProxyType({}),
+    ) -> None:
+        self._files = files
+        self._eviction = eviction
+        self._per_tool = per_tool
+
+    async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
+        """Evict what came back, unless that has happened at the source."""
+        result = await next_(call)
+        sizes = self._per_tool.get(call.name, self._eviction)
+        if call.name in PAGING_TOOLS or result.evicted is not None or not _exceeds(result.content, sizes.limit_chars):
+            return result
+        head, tail = _head(result.content, sizes.head_chars), _tail(result.content, sizes.tail_chars)
+        left_out_bytes = len(result.content) - len(head) - len(tail)
+        kept = _described(f"{OUTPUT_DIRECTORY}/{_file_name(call.id)}.txt", result.content)
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                await self._files.write(kept.path, result.content)
+        except Exception as error:  # a full disk, a lost sandbox, ...: the call did run, and its result is still told
+            problem = " ".join((str(error) or type(error).__name__).split())[:_PROBLEM_CHARS]
+            _log.warning("the result of call %r could not be kept: %s", call.id, problem)
+            return replace(result, content=head + _lost_marker(left_out_bytes, kept.path, problem) + tail)
+        await self._hide_from_git()
+        return replace(result, content=head + marker(kept, left_out_bytes) + tail, evicted=kept)
+
+    async def _hide_from_git(self) -> None:
+        """Keep evicted results out of the project's history, as the sandbox does for output that it evicts itself."""
+        path = f"{PRIVATE_DIRECTORY}/.gitignore"
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                try:
+                    await self._files.stat(path)
+                except FileNotFoundError:
+                    await self._files.write(path, b"*\n")
+        except Exception as error:  # the result is kept, and that is what counts
+            _log.warning("%s could not be written: %s", path, type(error).__name__)
+
+
+def marker(kept: SpilledOutput, left_out_bytes: int) -> bytes:
+    """Return the lines between head and tail: what is left out and how to read it."""
+    holds = "holds the output from its start, as far as there was room" if kept.incomplete else "is the whole output"
+    grep = f"grep {json.dumps({'pattern': '...', 'path': kept.path})}"
+    read = f"read_file {json.dumps({'path': kept.path, 'offset': 0})}"
+    line = (
+        f"[... {left_out_bytes} bytes left out here. {kept.path} {holds}: {kept.size_bytes} bytes, "
+        f"{kept.lines} lines. Find what you need with {grep}, or read on with {read} ...]"
+    )
+    return f"\n{line}\n".encode("utf-8", "surrogateescape")
+
+
+def _lost_marker(left_out_bytes: int, path: str, problem: str) -> bytes:
+    line = (
+        f"[... {left_out_bytes} bytes left out here, and they are lost: they could not be kept in {path} ({problem}). "
+        "Ask for less at once ...]"
+    )
+    return f"\n{line}\n".encode("utf-8", "replace")
+
+
+def _described(path: str, content: bytes) -> Evicted:
+    lines = content.count(b"\n") + (not content.endswith(b"\n"))
+    sha256 = hashlib.sha256(content).hexdigest()
+    return Evicted(path=path, size_bytes=len(content), lines=lines, sha256=sha256, incomplete=False)
+
+
+def _file_name(call_id: str) -> str:
+    """Return the call's id where it is fit to name a file, else a digest of it."""
+    if _FILE_NAME.fullmatch(call_id):
+        return call_id
+    return f"call_{hashlib.sha256(call_id.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+
+
+def _exceeds(content: bytes, limit_chars: int) -> bool:
+    """Return whether the content has more characters, as they are shown; decoded only where the bytes do not say."""
+    if len(content) <= limit_chars:
+        return False
+    return len(content) > limit_chars * _UTF8_BYTES or len(content.decode("utf-8", "replace")) > limit_chars
+
+
+def _head(content: bytes, chars: int) -> bytes:
+    """Return the first characters; a byte that is no UTF-8 counts as one, and no character is cut."""
+    # A character that the end of the window cuts is never among the first ones: those fit before it.
+    text = content[: chars * _UTF8_BYTES].decode("utf-8", "surrogateescape")
+    return text[:chars].encode("utf-8", "surrogateescape")
+
+
+def _tail(content: bytes, chars: int) -> bytes:
+    """Return the last characters, likewise."""
+    if chars == 0:
+        return b""
+    text = content[-chars * _UTF8_BYTES :].decode("utf-8", "surrogateescape")
+    return text[-chars:].encode("utf-8", "surrogateescape")

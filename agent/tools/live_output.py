@@ -1,0 +1,110 @@
+"""Output shown while a program runs, through the filters of the hooks that redact."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from agent.filesystem import OnOutput, OutputStream
+from agent.hooks.hook import Hook, OutputFilter
+
+_STREAMS: tuple[OutputStream, ...] = ("stdout", "stderr")
+_log = logging.getLogger(__name__)
+
+
+def output_filters(hooks: Iterable[Hook]) -> list[OutputFilter] | None:
+    """Return new filters for one call, the innermost first; None where a hook redacts without one, or fails to make it.
+
+    Then nothing may be shown before the result.
+    """
+    filters: list[OutputFilter] = []
+    for hook in hooks:
+        if not hook.redacts:
+            continue
+        try:
+            made = hook.output_filter()
+        except Exception:  # a hook of anybody's: without its filter nothing is shown live
+            _log.exception("the output filter of %s could not be made", hook.name)
+            made = None
+        if made is None:
+            return None
+        filters.append(made)
+    return filters[::-1]
+
+
+async def filtered(
+    filters: Sequence[OutputFilter], stream: OutputStream, data: bytes, *, cut: bool | None = None
+) -> bytes:
+    """Return bytes of a stream as the filters leave them; with `cut` given, the stream ends with these."""
+    for filter_ in filters:
+        passed = b""
+        if data:
+            fed = filter_.feed(stream, data)
+            passed = fed if isinstance(fed, bytes) else await fed
+        if cut is not None:
+            rest = filter_.flush(stream, cut=cut)
+            passed += rest if isinstance(rest, bytes) else await rest
+        data = passed
+    return data
+
+
+class LiveOutput:
+    """Passes a call's output on, filtered, as fast as the filters are; what waits for them grows together.
+
+    Once a filter has failed nothing more is shown; the result has the rest.
+    """
+
+    def __init__(self, filters: Sequence[OutputFilter], shown: OnOutput) -> None:
+        self._filters = filters
+        self._shown = shown
+        self._waiting: deque[tuple[OutputStream, bytearray]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._over = False
+        self._ended = False
+
+    def __call__(self, stream: OutputStream, data: bytes) -> None:
+        """Take a piece as it arrives."""
+        if self._over or self._ended or not data:
+            return
+        if not self._filters:
+            self._shown(stream, data)
+            return
+        if self._waiting and self._waiting[-1][0] == stream:
+            self._waiting[-1][1].extend(data)
+        else:
+            self._waiting.append((stream, bytearray(data)))
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._pass_waiting())
+
+    async def end(self, *, cut: bool) -> None:
+        """Show what was held back; `cut` says that more had been written than came here. Only the first end counts."""
+        if self._ended:
+            return
+        self._ended = True
+        try:
+            if self._task is not None:
+                await self._task
+            for stream in _STREAMS:
+                await self._pass(stream, b"", cut=cut)
+        finally:
+            self._over = True
+
+    async def _pass_waiting(self) -> None:
+        while self._waiting:
+            stream, data = self._waiting.popleft()
+            await self._pass(stream, bytes(data), cut=None)
+        self._task = None
+
+    async def _pass(self, stream: OutputStream, data: bytes, *, cut: bool | None) -> None:
+        if self._over:
+            return
+        try:
+            data = await filtered(self._filters, stream, data, cut=cut)
+        except Exception:  # a filter of anybody's: nothing more is shown live
+            _log.exception("a filter of live output failed")
+            self._over = True
+            return
+        if data:
+            self._shown(stream, data)

@@ -1,0 +1,448 @@
+"""The way of a tool call: judged, executed, shown. The loop and the gateway's CallTool both come through here.
+
+executor.check    a call that cannot run is judged all the same, for the record, and never executes
+before_tool_use   in call order; the last of it, policy, judges the final arguments
+approval          of calls that are asked about; while one waits, no call of the step executes (agent.approval)
+execution         allowed calls concurrently (bounded), inside the rings; no call runs with other arguments than judged
+after_tool_use    in call order, for blocked calls too
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from pydantic import JsonValue
+
+from agent.cancellation import Cancellation, to_the_end
+from agent.coalescing import Coalescer
+from agent.errors import HookFailed
+from agent.events import EventSink, discard, emit
+from agent.filesystem import OnOutput, OutputStream
+from agent.frozen import frozen_arguments
+from agent.hooks.engine import HookEngine, withheld
+from agent.messages import ToolCall
+from agent.recovery import EarlierCall
+from agent.state import AgentState, ToolExecution
+from agent.tool_result import ToolResult
+from agent.tools.approval import Approver
+from agent.tools.asking import answered, blocked_result
+from agent.tools.live_output import LiveOutput, output_filters
+from agent.tools.tool import RunInFlight, ToolContext, ToolExecutor
+from agent.verdict import Verdict, VerdictKind
+
+_WHOLE = frozenset({"exited", "completed", "failed"})
+
+
+class ToolRunner:
+    """Runs the tool calls of one step, or one call of a service. It keeps no state between runs."""
+
+    def __init__(
+        self,
+        hooks: HookEngine,
+        executor: ToolExecutor,
+        events: EventSink,
+        clock: Callable[[], float] = time.monotonic,
+        concurrency: int = 8,
+        approver: Approver | None = None,
+        on_output: OnOutput | None = None,
+    ) -> None:
+        """Without an approver a call that somebody would have to be asked about is blocked.
+
+        `on_output` hears the bytes of what is shown live. Where nobody listens, a program's output comes with its
+        result and not before.
+        """
+        self._hooks = hooks
+        self._executor = executor
+        self._events = events
+        self._clock = clock
+        self._concurrency = concurrency
+        self._approver = approver
+        self._on_output = on_output
+        self._listens = on_output is not None or events is not discard
+
+    async def run(
+        self,
+        state: AgentState,
+        calls: Sequence[ToolCall],
+        *,
+        keep: Callable[[AgentState], None] | None = None,
+        suspend: bool = False,
+        earlier: Mapping[str, EarlierCall] = MappingProxyType({}),
+    ) -> AgentState:
+        """Return the state with one finished execution per call, in call order, in state.current.tool_executions.
+
+        Calls that wait for an approval raise Suspended with `suspend`, before any call of the step has executed;
+        without it they end with the outcome "waiting". A call that is among `earlier` ran in a process that is lost: it
+        is neither judged nor run again. Raises nothing else but cancellation: then every call in flight
+        has been cancelled and has ended, after_tool_use has seen all that began, each has its tool_call_finished event,
+        and `keep` has been given the state.
+        """
+        executions = tuple(
+            ToolExecution(requested=call, call=_frozen(self._executor.normalised(call))) for call in map(_frozen, calls)
+        )
+        state = state.with_current(tool_executions=executions)
+        results: list[tuple[ToolResult, float] | None] = [None] * len(calls)
+        judged: list[ToolCall | None] = [None] * len(calls)
+        begun = 0
+        try:
+            for index in range(len(calls)):
+                begun = index + 1
+                known = earlier.get(calls[index].id)
+                if known is not None:
+                    state, results[index] = self._recalled(state, index, known), (known.result, known.duration_s)
+                    continue
+                state, judged[index], refusal = await self._judge(state, index)
+                results[index] = (refusal, 0.0) if refusal is not None else None
+            notes: Mapping[int, str] = {}
+            if self._approver is not None:
+                asked = await answered(self._approver, state, judged, suspend=suspend)
+                state, notes = asked.state, asked.notes
+                for index, result in asked.results.items():
+                    judged[index], results[index] = None, (result, 0.0)
+            started_s = self._clock()
+            await self._execute(judged, results, RunInFlight(state, self._events, self._hooks.hooks, self._executor))
+            _add_notes(results, notes)
+            state = state.with_current(tools_s=state.current.tools_s + self._clock() - started_s)
+        except asyncio.CancelledError:
+            await to_the_end(self._finish_all(state, results[:begun], keep))
+            raise
+        return await to_the_end(self._finish_all(state, results, keep))
+
+    async def _judge(self, state: AgentState, index: int) -> tuple[AgentState, ToolCall | None, ToolResult | None]:
+        """Run the before pass of one call; return the call to execute, or the result of one that must not."""
+        state = state.with_current(tool_index=index)
+        call = state.current.tool.call
+        self._tell_started(call)
+        unfit = self._executor.check(call)
+        final = _Finalising(call, self._executor)
+        state = await self._hooks.run("before_tool_use", state, self._events, finalise=final)
+        tool = state.current.tool
+        verdict = self._settled(tool.verdict, state.depth)
+        tool = tool.with_(verdict=verdict, approval_id=_passes_by(verdict))
+        self._tell_verdict(call, tool.call, verdict)
+        arguments, problem = _digested(tool.call)
+        if unfit is None and not final.is_first(tool.call, arguments):
+            unfit = self._executor.check(tool.call)
+        refusal = blocked_result(verdict, unfit) if verdict.kind is VerdictKind.BLOCK else unfit or problem
+        state = state.with_(current=state.current.with_tool(tool))
+        return state, tool.call if refusal is None else None, refusal
+
+    def _recalled(self, state: AgentState, index: int, known: EarlierCall) -> AgentState:
+        """Return the state with what an earlier process made of a call."""
+        state = state.with_current(tool_index=index)
+        tool = state.current.tool
+        self._tell_started(tool.call)
+        self._tell_verdict(tool.call, tool.call, known.verdict)
+        tool = tool.with_(verdict=known.verdict, approval_id=known.approval_id)
+        return state.with_(current=state.current.with_tool(tool))
+
+    def _tell_started(self, call: ToolCall) -> None:
+        emit(self._events, "tool_call_started", call_id=call.id, name=call.name, arguments=call.arguments)
+
+    def _tell_verdict(self, asked: ToolCall, judged: ToolCall, verdict: Verdict) -> None:
+        emit(
+            self._events,
+            "hook_verdict",
+            call_id=asked.id,
+            verdict=verdict.kind.public_name,
+            hook=verdict.hook,
+            rule=verdict.rule,
+            reason=verdict.reason,
+            **_policy(verdict),
+            arguments=judged.arguments if judged.arguments != asked.arguments else None,
+        )
+
+    def _settled(self, verdict: Verdict | None, depth: int) -> Verdict:
+        """Return the verdict that counts: nobody's silence lets a call pass where there is a policy."""
+        if verdict is None:
+            if self._hooks.innermost is not None:
+                return Verdict(
+                    kind=VerdictKind.BLOCK, hook="tool_runner", rule="no_verdict", reason="policy gave no verdict"
+                )
+            return Verdict(
+                kind=VerdictKind.PROCEED, hook="tool_runner", rule="no_policy", reason="no hook had a say in it"
+            )
+        if verdict.kind is VerdictKind.ASK and self._approver is None:
+            why = (
+                "a subagent cannot wait for an approval; the agent that it works for has to make this call itself"
+                if depth
+                else "no approver: nobody can be asked here"
+            )
+            return verdict.model_copy(update={"kind": VerdictKind.BLOCK, "reason": f"{why} ({verdict.reason})"})
+        return verdict
+
+    async def _execute(
+        self,
+        judged: Sequence[ToolCall | None],
+        results: list[tuple[ToolResult, float] | None],
+        run: RunInFlight,
+    ) -> None:
+        runnable = [(index, call) for index, call in enumerate(judged) if call is not None]
+
+        async def timed(index: int, call: ToolCall) -> None:
+            started_s = self._clock()
+            result = await self._execute_one(index, call, run)
+            results[index] = (result, self._clock() - started_s)
+
+        if len(runnable) == 1:
+            cancellation = await Cancellation.watch()
+            await timed(*runnable[0])
+            cancellation.heed()
+            return
+        slots = asyncio.Semaphore(self._concurrency)
+        predecessors = self._predecessors(judged)
+        done = [asyncio.Event() for _ in judged]
+
+        async def one(index: int, call: ToolCall) -> None:
+            try:
+                for before in predecessors[index]:
+                    await done[before].wait()
+                async with slots:
+                    await timed(index, call)
+            finally:
+                done[index].set()
+
+        # A task group: when the run is cancelled it cancels every call in flight and waits until they have ended.
+        async with asyncio.TaskGroup() as group:
+            for index, call in runnable:
+                group.create_task(one(index, call))
+
+    def _predecessors(self, judged: Sequence[ToolCall | None]) -> list[list[int]]:
+        """Return for each call the ones before it that it must wait for.
+
+        That is each call on the same path when one of the two writes it, and, for a call that may write anywhere, each
+        that writes. Two that may write anywhere do not wait for each other: what they share is theirs to know.
+        """
+        specs = self._executor.specs()
+        writers = {spec.name for spec in specs if spec.writes}
+        anywhere = {spec.name for spec in specs if spec.writes_anywhere}
+        predecessors: list[list[int]] = []
+        for index, call in enumerate(judged):
+            found = []
+            for before in range(index if call is not None else 0):
+                other = judged[before]
+                if call is None or other is None:
+                    continue
+                one_writes, other_writes = call.name in writers, other.name in writers
+                same_path = _path(call) is not None and _path(call) == _path(other)
+                if (
+                    (same_path and (one_writes or other_writes))
+                    or (one_writes and other.name in anywhere)
+                    or (other_writes and call.name in anywhere)
+                ):
+                    found.append(before)
+            predecessors.append(found)
+        return predecessors
+
+    async def _execute_one(self, index: int, call: ToolCall, run: RunInFlight) -> ToolResult:
+        sealed = digestible(call)
+        times = 0
+        output = _OutputEvents(self._events, call.id) if self._listens else None
+        filters = output_filters(self._hooks.hooks) if output is not None else None
+        shown = None if output is None or filters is None else LiveOutput(filters, self._heard(output))
+
+        async def center(asked: ToolCall) -> ToolResult:
+            nonlocal times
+            times += 1
+            if (asked.id, asked.name) != (call.id, call.name) or digestible(asked) != sealed:
+                return ToolResult.error(
+                    "refused: a ring around this call changed its arguments after they were judged; "
+                    "arguments can be rewritten at before_tool_use only"
+                )
+            if times > 1 and (refusal := await self._refused_again(index, run)) is not None:
+                return refusal
+            cancellation = await Cancellation.watch()
+            try:
+                result = await self._executor.execute(
+                    call.with_(arguments=json.loads(sealed)), ToolContext(call.id, shown, run)
+                )
+                if shown is not None:
+                    await shown.end(cut=result.evicted is not None or result.outcome not in _WHOLE)
+                return result
+            except asyncio.CancelledError:
+                if cancellation.asked:
+                    raise
+                return _CANCELLED  # something the tool waited for was; the run was not
+            except GeneratorExit:
+                raise
+            except BaseException as error:  # an executor must not raise; if one does, the call failed, not the run
+                return ToolResult.error(f"the tool failed: {str(error) or type(error).__name__}")
+
+        try:
+            return await self._hooks.around_tool_use(center, self._events)(call)
+        except HookFailed as failure:
+            return ToolResult.error(f"The result of this call is withheld: {failure}")
+        finally:
+            if shown is not None:
+                await shown.end(cut=True)
+            if output is not None:
+                output.flush()
+
+    def _heard(self, output: OnOutput) -> OnOutput:
+        listener = self._on_output
+        if listener is None:
+            return output
+
+        def both(stream: OutputStream, data: bytes) -> None:
+            listener(stream, data)
+            output(stream, data)
+
+        return both
+
+    async def _refused_again(self, index: int, run: RunInFlight) -> ToolResult | None:
+        """Return why a ring may not execute the call another time; what was let pass once may be refused by now."""
+        state = run.state.with_current(tool_index=index)
+        first = state.current.tool.verdict
+        if first is not None and first.kind is VerdictKind.ASK:
+            return ToolResult.error("refused: the call was approved once and has executed", outcome="blocked")
+        verdict = await self._hooks.judged_again(state, self._events)
+        if verdict is None or verdict.kind is VerdictKind.PROCEED:
+            return None
+        return blocked_result(verdict)
+
+    async def _finish_all(
+        self,
+        state: AgentState,
+        results: Sequence[tuple[ToolResult, float] | None],
+        keep: Callable[[AgentState], None] | None,
+    ) -> AgentState:
+        """Run the after passes. The record must be complete: hooks such as audit see what became of each call."""
+        for index, result in enumerate(results):
+            state = await self._finish(state, index, *(result or (_CANCELLED, 0.0)))
+        state = state.with_(current=state.current.with_(tool_index=None), tool_calls=state.tool_calls + len(results))
+        if keep is not None:
+            keep(state)
+        return state
+
+    async def _finish(self, state: AgentState, index: int, result: ToolResult, duration_s: float) -> AgentState:
+        """Run the after pass of one call and tell what became of it."""
+        current = state.current.with_(tool_index=index)
+        before = current.tool.with_(result=result, duration_s=duration_s)
+        state = state.with_(current=current.with_tool(before))
+        state = await self._hooks.run("after_tool_use", state, self._events)
+        tool = state.current.tool
+        if tool.blocked and not before.blocked and tool.verdict is not None:
+            # Too late to refuse the call, not too late to keep its result back; it did run, so its verdict stands.
+            reason = f"rule {tool.verdict.rule} of {tool.verdict.hook}: {tool.verdict.reason}"
+            tool = tool.with_(verdict=before.verdict, result=withheld(tool.result, reason))
+            state = state.with_(current=state.current.with_tool(tool))
+        shown = tool.result or result
+        verdict = tool.verdict
+        emit(
+            self._events,
+            "tool_call_finished",
+            call_id=tool.call.id,
+            name=tool.call.name,
+            verdict=verdict.kind.public_name if verdict else "",
+            rule=verdict.rule if verdict else "",
+            reason=verdict.reason if verdict else "",
+            **_policy(verdict),
+            approval_id=tool.approval_id,
+            outcome=shown.outcome,
+            exit_code=shown.exit_code,
+            is_error=shown.is_error,
+            withheld_by=shown.withheld_by,
+            would_be_withheld_by=shown.would_be_withheld_by,
+            content=shown.content.decode("utf-8", "replace"),
+            note=shown.note,
+            evicted=shown.evicted.model_dump() if shown.evicted else None,
+            duration_ms=round(duration_s * 1000, 3),
+        )
+        return state
+
+
+_CANCELLED = ToolResult.error("the call was cancelled", outcome="cancelled")
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
+
+def digestible(call: ToolCall) -> str:
+    """Return the canonical JSON of the call's arguments: equal texts mean equal arguments. Also for digests."""
+    return _CANONICAL.encode(call.arguments)
+
+
+def _digested(call: ToolCall) -> tuple[str, ToolResult | None]:
+    """Return the digestible arguments, or "" and the result of a call whose arguments a hook made no JSON."""
+    try:
+        return digestible(call), None
+    except (TypeError, ValueError, RecursionError) as error:
+        return "", ToolResult.error(f"a hook made the arguments something else than JSON: {error}")
+
+
+def _frozen(call: ToolCall) -> ToolCall:
+    """Return the call with arguments that no hook can change in place."""
+    arguments = frozen_arguments(call.arguments)
+    return call if arguments is call.arguments else call.with_(arguments=arguments)
+
+
+def _path(call: ToolCall | None) -> str | None:
+    path = call.arguments.get("path") if call is not None and call.arguments is not None else None
+    return path if isinstance(path, str) else None
+
+
+def _policy(verdict: Verdict | None) -> dict[str, JsonValue]:
+    """Return what the events say of the policy that judged a call."""
+    policy = verdict.policy if verdict is not None else None
+    would_be: JsonValue = None
+    if policy is not None and policy.would_be:
+        would_be = {"verdict": policy.would_be, "rule": policy.would_be_rule}
+    return {"policy_version": policy.version if policy is not None else "", "would_be": would_be}
+
+
+def _passes_by(verdict: Verdict) -> str:
+    """Return the approval by whose grant a call passes."""
+    granted = verdict.kind is VerdictKind.PROCEED and verdict.policy is not None
+    return verdict.policy.approval_id if granted and verdict.policy is not None else ""
+
+
+def _add_notes(results: list[tuple[ToolResult, float] | None], notes: Mapping[int, str]) -> None:
+    for index, note in notes.items():
+        ended = results[index]
+        if note and ended is not None:
+            result, duration_s = ended
+            results[index] = (replace(result, note=f"{result.note}\n{note}" if result.note else note), duration_s)
+
+
+class _Finalising:
+    """Brings the arguments of a call into their final form after the hooks, unless they are as they had been before."""
+
+    def __init__(self, call: ToolCall, executor: ToolExecutor) -> None:
+        """Take the call in its final form."""
+        self._call = call
+        self._arguments, _ = _digested(call)
+        self._executor = executor
+
+    def __call__(self, call: ToolCall) -> ToolCall:
+        return call if self.is_first(call, _digested(call)[0]) else _frozen(self._executor.normalised(call))
+
+    def is_first(self, call: ToolCall, arguments: str) -> bool:
+        """Return whether a call, of which the digestible arguments are given, is as it was before the hooks."""
+        return call is self._call and arguments == self._arguments != ""
+
+
+class _OutputEvents:
+    """Turns a program's output into tool_output events: decoded per stream, coalesced, in order of arrival."""
+
+    def __init__(self, events: EventSink, call_id: str) -> None:
+        self._events = events
+        self._call_id = call_id
+        self._stream: OutputStream = "stdout"
+        self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
+        self._text = Coalescer(self._deliver)
+
+    def __call__(self, stream: OutputStream, data: bytes) -> None:
+        if stream != self._stream:
+            self._text.flush()
+            self._stream = stream
+        self._text.add(self._decoders[stream].decode(data))
+
+    def flush(self) -> None:
+        self._text.flush()
+
+    def _deliver(self, text: str) -> None:
+        emit(self._events, "tool_output", call_id=self._call_id, stream=self._stream, text=text)

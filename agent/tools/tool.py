@@ -1,0 +1,72 @@
+"""Tools: what a model can call, and what a call gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pydantic import BaseModel
+
+from agent.filesystem import OnOutput
+from agent.messages import ToolCall
+from agent.tool_result import ToolResult, ToolSpec
+
+if TYPE_CHECKING:
+    from agent.events import EventSink
+    from agent.hooks.hook import Hook
+    from agent.state import AgentState
+
+
+@dataclass(frozen=True)
+class RunInFlight:
+    """The run that a tool call belongs to, as it was when the step's calls had been judged.
+
+    A tool that changes the state does it in a hook of its capability, at after_tool_use, which runs in call order.
+    """
+
+    state: AgentState
+    events: EventSink
+    hooks: Sequence[Hook]
+    executor: ToolExecutor
+
+
+@dataclass(frozen=True)
+class ToolContext:
+    """What a tool may know of its call besides the arguments; `run` is None outside a ToolRunner."""
+
+    call_id: str
+    on_output: OnOutput | None = None
+    run: RunInFlight | None = None
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool: its arguments are validated by a pydantic model before `run` sees them."""
+
+    name: str
+    description: str
+    arguments: type[BaseModel]
+    run: Callable[[Any, ToolContext], Awaitable[ToolResult]]
+    writes: bool = False
+    writes_anywhere: bool = False
+    own_state: bool = False
+    read_only: bool = False
+
+
+class ToolExecutor(Protocol):
+    """The one way to a tool. It returns a result for every failure the model can act on and raises for none of them."""
+
+    def specs(self) -> Sequence[ToolSpec]: ...
+    def check(self, call: ToolCall) -> ToolResult | None:
+        """Return the error result of a call to an unknown tool or with unfit arguments, None when it can run."""
+        ...
+
+    def normalised(self, call: ToolCall) -> ToolCall:
+        """Return the call with its arguments in the one form that policy judges and the tool takes: paths absolute.
+
+        Idempotent. A call that check() refuses comes back as it is.
+        """
+        ...
+
+    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult: ...

@@ -1,0 +1,225 @@
+"""The tools of an agent behind one door: validated arguments in, a result for every failure out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from itertools import islice
+from typing import Any, cast
+
+from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic_core import ErrorDetails
+
+from agent.errors import InvalidPath
+from agent.messages import ToolCall
+from agent.paths import resolve
+from agent.tool_result import ToolResult, ToolSpec
+from agent.tools.tool import Tool, ToolContext
+
+_log = logging.getLogger(__name__)
+_SHOWN_PROBLEMS = 10
+_SHOWN_TOOLS = 50
+_LISTED_PROBLEMS = 1_000  # pydantic makes all of a list or none
+
+
+class Toolbox:
+    """A ToolExecutor over Tool objects."""
+
+    def __init__(self, tools: Iterable[Tool]) -> None:
+        """Take the tools in the order the model is shown them.
+
+        Raises ValueError for two of one name, and TypeError for one that could never run.
+        """
+        self._tools: dict[str, Tool] = {}
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+        for tool in tools:
+            _check_tool(tool)
+            if tool.name in self._tools:
+                raise ValueError(f"two tools are named {tool.name!r}")
+            self._tools[tool.name] = tool
+        self._specs = tuple(
+            ToolSpec(
+                tool.name,
+                tool.description,
+                _parameters(tool.arguments),
+                writes=tool.writes,
+                writes_anywhere=tool.writes_anywhere,
+                own_state=tool.own_state,
+                read_only=tool.read_only,
+            )
+            for tool in self._tools.values()
+        )
+
+    def specs(self) -> Sequence[ToolSpec]:
+        """Return what a model sees of the tools."""
+        return self._specs
+
+    def check(self, call: ToolCall) -> ToolResult | None:
+        """Return the error result of a call that cannot run, None when it can."""
+        checked = self._validated(call)
+        return checked if isinstance(checked, ToolResult) else None
+
+    def normalised(self, call: ToolCall) -> ToolCall:
+        """Return the call with its arguments as the tool's pydantic model has them: coerced, paths absolute."""
+        checked = self._validated(call)
+        if isinstance(checked, ToolResult):
+            return self._with_path(call)
+        arguments = cast(dict[str, JsonValue], checked.model_dump(exclude_unset=True))
+        return call if arguments == call.arguments else call.with_(arguments=arguments)
+
+    def _with_path(self, call: ToolCall) -> ToolCall:
+        """Return a call that will not run with its path absolute all the same: it is judged, and not for its form."""
+        tool = self._tools.get(call.name)
+        field = tool.arguments.model_fields.get("path") if tool is not None else None
+        if field is None or call.arguments is None:
+            return call
+        path = call.arguments.get("path", None if field.is_required() else field.default)
+        try:
+            arguments = {**call.arguments, "path": resolve(path)} if isinstance(path, str) else call.arguments
+        except InvalidPath:
+            return call
+        return call.with_(arguments=arguments)
+
+    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        """Run the call. Raises nothing but cancellation."""
+        checked = self._validated(call)
+        if isinstance(checked, ToolResult):
+            return checked
+        tool = self._tools[call.name]
+        try:
+            path = getattr(checked, "path", None) if tool.writes else None
+            if path is None:
+                result: object = await tool.run(checked, context)
+            else:
+                async with self._writing(path):
+                    result = await tool.run(checked, context)
+            if not isinstance(result, ToolResult) or not isinstance(result.content, bytes):
+                given = "content that is no bytes" if isinstance(result, ToolResult) else type(result).__name__
+                return ToolResult.error(f"the tool {tool.name} is faulty: it returned {given} instead of a ToolResult")
+            return result
+        except OSError as error:
+            return ToolResult.error(str(error))
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as error:  # also SystemExit and the like, which libraries raise
+            # A file system that is gone says how the call ended (filesystem.py); anything else is the tool's own fault.
+            outcome = getattr(error, "outcome", None)
+            if isinstance(outcome, str):
+                return ToolResult.error(str(error), outcome=outcome)
+            _log.exception("tool %s failed", call.name)
+            return ToolResult.error(f"the tool failed: {str(error) or type(error).__name__}")
+
+    @contextlib.asynccontextmanager
+    async def _writing(self, path: str) -> AsyncIterator[None]:
+        """Keep others that write the same file waiting, whosever calls they are: subagents share these tools."""
+        lock, waiting = self._locks.get(path, (asyncio.Lock(), 0))
+        self._locks[path] = lock, waiting + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, waiting = self._locks[path]
+            if waiting == 1:
+                del self._locks[path]
+            else:
+                self._locks[path] = lock, waiting - 1
+
+    def _validated(self, call: ToolCall) -> BaseModel | ToolResult:
+        tool = self._tools.get(call.name)
+        if tool is None:
+            return no_such_tool(call.name, self._tools)
+        if call.problem:
+            return ToolResult.error(f"the arguments of {tool.name} {call.problem}. {_takes(tool)}")
+        if call.arguments is None:
+            return ToolResult.error(
+                f"the arguments of {tool.name} are not a JSON object: {_shortened(call.raw_arguments)}. "
+                f"Send one JSON object. {_takes(tool)}"
+            )
+        if len(call.arguments) > _SHOWN_PROBLEMS and tool.arguments.model_config.get("extra") == "forbid":
+            unknown = sum(name not in tool.arguments.model_fields for name in call.arguments)
+            if unknown > _SHOWN_PROBLEMS:  # each would cost pydantic an error of its own
+                return ToolResult.error(f"{unknown} of the arguments are not known to {tool.name}. {_takes(tool)}")
+        try:
+            return _with_path_absolute(tool.arguments.model_validate(call.arguments))
+        except InvalidPath as error:
+            return ToolResult.error(f"the arguments of {tool.name} do not fit: `path`: {error}. {_takes(tool)}")
+        except ValidationError as error:
+            if error.error_count() > _LISTED_PROBLEMS:
+                problems = f"{error.error_count()} of their values are wrong"
+                return ToolResult.error(f"the arguments of {tool.name} do not fit: {problems}. {_takes(tool)}")
+            found = error.errors(include_url=False)
+            problems = "; ".join(_problem(details) for details in found[:_SHOWN_PROBLEMS])
+            if len(found) > _SHOWN_PROBLEMS:
+                problems += f"; and {len(found) - _SHOWN_PROBLEMS} more"
+            return ToolResult.error(f"the arguments of {tool.name} do not fit: {problems}. {_takes(tool)}")
+
+
+def _check_tool(tool: object) -> None:
+    """Raise TypeError for what is no tool, or is one whose every call would fail; says how to fix it."""
+    if not isinstance(tool, Tool):
+        raise TypeError(f"{tool!r} is no tool: make one with agent.tool.Tool(...)")
+    arguments: Any = tool.arguments
+    if not (isinstance(arguments, type) and issubclass(arguments, BaseModel)):
+        raise TypeError(f"tool {tool.name}: arguments must be a pydantic model class, not {arguments!r}")
+    # A lambda may well return a coroutine; a function that is written without async does not.
+    run: Any = tool.run
+    if inspect.isroutine(run) and run.__name__ != "<lambda>" and not inspect.iscoroutinefunction(tool.run):
+        raise TypeError(f"tool {tool.name}: run is a plain function: write `async def {tool.run.__name__}`")
+    if not callable(tool.run):
+        raise TypeError(f"tool {tool.name}: run must be an async function, not {type(tool.run).__name__}")
+
+
+def _with_path_absolute(arguments: BaseModel) -> BaseModel:
+    """Return arguments with `path` as policy judges it, also where it is a plain str of the tool's model."""
+    path = getattr(arguments, "path", None)
+    is_given = "path" in type(arguments).model_fields and "path" in arguments.model_fields_set
+    if not is_given or not isinstance(path, str) or (resolved := resolve(path)) == path:
+        return arguments
+    return arguments.model_copy(update={"path": resolved})
+
+
+def no_such_tool(name: str, tools: Collection[str]) -> ToolResult:
+    """Return the result of a call to a tool that is not there."""
+    shown = ", ".join(islice(tools, _SHOWN_TOOLS)) or "none"
+    more = f" and {len(tools) - _SHOWN_TOOLS} more" if len(tools) > _SHOWN_TOOLS else ""
+    return ToolResult.error(f"there is no tool {_shortened(name)!r}; the tools are {shown}{more}")
+
+
+def _problem(details: ErrorDetails) -> str:
+    name = _shortened(".".join(str(part) for part in details["loc"]), 100) or "arguments"
+    if details["type"] == "extra_forbidden":
+        return f"there is no argument `{name}`"
+    if details["type"] == "missing":
+        return f"`{name}` is missing"
+    message = details["msg"].removeprefix("Value error, ")
+    return f"`{name}`: {message[:1].lower()}{message[1:]}, not {_shortened(repr(details['input']))}"
+
+
+def _shortened(text: str, limit_chars: int = 200) -> str:
+    return text if len(text) <= limit_chars else f"{text[:limit_chars]}... ({len(text)} characters)"
+
+
+def _takes(tool: Tool) -> str:
+    schema = _parameters(tool.arguments)
+    properties = cast(dict[str, dict[str, Any]], schema.get("properties", {}))
+    required = cast(list[str], schema.get("required", []))
+    arguments = ", ".join(
+        f"{name} ({described.get('type', 'any')}, "
+        f"{'required' if name in required else 'default ' + repr(described.get('default'))})"
+        for name, described in properties.items()
+    )
+    return f"{tool.name} takes: {arguments or 'no arguments'}"
+
+
+def _parameters(arguments: type[BaseModel]) -> dict[str, JsonValue]:
+    """Return the JSON Schema without pydantic's titles, which only cost tokens."""
+    schema = arguments.model_json_schema()
+    schema.pop("title", None)
+    schema.pop("description", None)
+    for described in schema.get("properties", {}).values():
+        described.pop("title", None)
+    schema.setdefault("properties", {})
+    return schema

@@ -1,0 +1,203 @@
+"""Settings become capabilities here and nowhere else: what an agent is made of, in one order whatever its YAML says.
+
+Every agent has the eviction of large results, a flow, and the limits of its tenant's policy; journal and policy come
+with the tool path (gateway.tool_calls.tool_calls). Its settings add to that, and can neither take away nor reorder
+any of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
+
+from agent.capabilities.bash import bash
+from agent.capabilities.filesystem import filesystem
+from agent.capabilities.flow import flow
+from agent.capabilities.limits import limits
+from agent.capabilities.memory import memory
+from agent.capabilities.metadata import metadata
+from agent.capabilities.self_critique import self_critique
+from agent.capabilities.skills import skills
+from agent.capabilities.structured_output import structured_output
+from agent.capabilities.summarization import summarization
+from agent.capabilities.todos import todos
+from agent.capabilities.tool_registry import tool_registry
+from agent.capabilities.tracing import Recorder, tracing
+from agent.capability import Capability
+from agent.filesystem import FileSystem, Shell
+from agent.model import Model
+from agent.subagents.capability import Subagent, subagents
+from agent.tools.eviction import Eviction, EvictionHook
+from gateway.config.agent_settings import (
+    AgentSettings,
+    BashSettings,
+    CapabilitiesSettings,
+    SubagentSettings,
+    SubagentsSettings,
+)
+from gateway.config.command_policy import command_policy
+from gateway.config.model_settings import ModelSettings
+from gateway.errors import Misconfigured
+from gateway.policy import PolicyDocument
+
+# How long a command may take when neither the call, the agent nor a shorter limit of the policy says.
+_TIMEOUT_S = 120.0
+_CONTEXT_WINDOW_TOKENS = 128_000
+_FORCED_CONTINUATIONS = 5
+
+ModelOf = Callable[[ModelSettings], Model]
+
+
+class Workspace(FileSystem, Shell, Protocol):
+    """A thread's files and shell."""
+
+
+def seven_tools(document: PolicyDocument, sandbox: Workspace) -> tuple[Capability, ...]:
+    """Return the file tools and execute: what services with a loop of their own call."""
+    return (_files(document, sandbox), _shell(BashSettings(), document, sandbox))
+
+
+def build(
+    agent: AgentSettings,
+    usual_model: ModelSettings,
+    document: PolicyDocument,
+    sandbox: Workspace,
+    model_of: ModelOf,
+    recorder: Recorder | None = None,
+) -> tuple[Capability, ...]:
+    """Return an agent's capabilities; where its settings name no model it asks the `usual_model`.
+
+    The models in its settings are whole (AgentSettings.within).
+    """
+    asked = agent.capabilities
+    own_model = agent.model or usual_model
+    model = model_of(own_model)
+    built = [_files(document, sandbox) if asked.filesystem is not None else _eviction(document, sandbox)]
+    if asked.bash is not None:
+        built.append(_shell(asked.bash, document, sandbox))
+    if asked.todos is not None:
+        built.append(todos())
+    if asked.metadata is not None:
+        built.append(metadata())
+    if asked.memory is not None:
+        built.append(memory(sandbox, asked.memory.paths))
+    if asked.skills is not None:
+        built.append(skills(sandbox, asked.skills.paths))
+    if asked.summarization is not None:
+        window = asked.summarization.context_window_tokens or own_model.context_window_tokens or _CONTEXT_WINDOW_TOKENS
+        built.append(summarization(model, sandbox, context_window_tokens=window))
+    if asked.structured_output is not None:
+        built.append(structured_output(asked.structured_output.schema_, retries=asked.structured_output.retries))
+    if asked.self_critique is not None:
+        critique = asked.self_critique
+        built.append(self_critique(model, rounds=critique.rounds, criteria=critique.criteria))
+    if asked.subagents is not None:
+        built.append(_subagents(asked.subagents, model, model_of))
+    if asked.tool_registry is not None:
+        built.append(tool_registry(always=asked.tool_registry.always))
+    if asked.tracing is not None:
+        built.append(tracing(recorder))
+    return (*built, flow(**asked.flow.model_dump()), _limits(document, asked))
+
+
+def check(agent: AgentSettings, usual_model: ModelSettings, document: PolicyDocument) -> None:
+    """Build an agent that runs nowhere; Misconfigured names the field and what would be right."""
+    try:
+        # Nothing is read, run or asked before a run begins.
+        built = build(agent, usual_model, document, cast(Workspace, None), lambda _: cast(Model, None))
+    except ValueError as error:
+        raise Misconfigured(f"capabilities: {error}") from error
+    known = [tool for capability in built for tool in capability.tools]
+    tools, lent = [tool.name for tool in known], [tool.name for tool in known if not tool.own_state]
+    asked = agent.capabilities
+    definitions = asked.subagents.definitions if asked.subagents is not None else {}
+    for name, definition in definitions.items():
+        _known(f"capabilities.subagents.definitions.{name}.tools", definition.tools or (), lent)
+    if asked.tool_registry is not None:
+        _known("capabilities.tool_registry.always", asked.tool_registry.always, tools)
+    _priced(agent, usual_model, document)
+
+
+def _known(field: str, named: Sequence[str], tools: Sequence[str]) -> None:
+    for name in named:
+        if name not in tools:
+            raise Misconfigured(f"{field}: no tool {name!r} can be named here; there are {', '.join(tools) or 'none'}")
+
+
+def _priced(agent: AgentSettings, usual_model: ModelSettings, document: PolicyDocument) -> None:
+    """Refuse a limit on money where it is not known what is spent: it would hold nothing."""
+    asked = agent.capabilities.subagents
+    definitions = asked.definitions if asked is not None else {}
+    limited = document.limits.cost_usd is not None or document.quotas.cost_usd_per_day is not None
+    own = agent.model or usual_model
+    models = {"model": (own, limited or any(one.cost_usd is not None for one in definitions.values()))}
+    for name, definition in definitions.items():
+        named = f"capabilities.subagents.definitions.{name}.model"
+        models[named] = (definition.model or own, limited or definition.cost_usd is not None)
+    for field, (model, is_limited) in models.items():
+        if is_limited and not model.priced:
+            raise Misconfigured(
+                f"{field}: money is limited, by the policy or a subagent's settings, and what the model "
+                f"{model.resolved_name()!r} costs is not known: set input_usd_per_mtok and output_usd_per_mtok"
+            )
+
+
+def _files(document: PolicyDocument, sandbox: Workspace) -> Capability:
+    per_tool = {tool: _sizes(document, tool) for tool in document.eviction.tools}
+    return filesystem(sandbox, eviction=_sizes(document), eviction_per_tool=per_tool)
+
+
+def _eviction(document: PolicyDocument, sandbox: Workspace) -> Capability:
+    """Return what an agent without the file tools has of them."""
+    per_tool = {tool: _sizes(document, tool) for tool in document.eviction.tools}
+    return Capability("eviction", hooks=(EvictionHook(sandbox, _sizes(document), per_tool),))
+
+
+def _shell(asked: BashSettings, document: PolicyDocument, sandbox: Workspace) -> Capability:
+    limit_s = document.limits.timeout_s
+    return bash(
+        sandbox,
+        eviction=_sizes(document, "execute"),
+        timeout_s=min(asked.timeout_s or _TIMEOUT_S, limit_s),
+        max_timeout_s=limit_s,
+        command_policy=command_policy(asked),
+        network=False,
+    )
+
+
+def _sizes(document: PolicyDocument, tool: str = "") -> Eviction:
+    """Return how results are evicted: of one tool, or of all that have no sizes of their own."""
+    kept = document.eviction.sizes(tool)
+    return Eviction(kept.limit_chars, kept.head_chars, kept.tail_chars)
+
+
+def _subagents(asked: SubagentsSettings, model: Model, model_of: ModelOf) -> Capability:
+    definitions = {name: _subagent(definition, model_of) for name, definition in asked.definitions.items()}
+    return subagents(definitions, model, depth=asked.depth)
+
+
+def _subagent(asked: SubagentSettings, model_of: ModelOf) -> Subagent:
+    return Subagent(
+        description=asked.description,
+        system_prompt=asked.system_prompt,
+        tools=asked.tools,
+        model=model_of(asked.model) if asked.model is not None else None,
+        steps=asked.steps,
+        output_tokens=asked.output_tokens,
+        cost_usd=asked.cost_usd,
+    )
+
+
+def _limits(document: PolicyDocument, asked: CapabilitiesSettings) -> Capability:
+    allowed = document.limits
+    retries = asked.structured_output.retries if asked.structured_output is not None else 0
+    rounds = asked.self_critique.rounds if asked.self_critique is not None else 0
+    return limits(
+        steps=allowed.steps,
+        output_tokens=allowed.output_tokens,
+        execution_time_s=allowed.run_s,
+        tool_calls=allowed.tool_calls,
+        cost_usd=allowed.cost_usd,
+        # The steps that the agent's own settings ask for must not be what stops it.
+        forced_continuations=max(_FORCED_CONTINUATIONS, retries + rounds),
+    )

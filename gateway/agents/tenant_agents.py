@@ -1,0 +1,62 @@
+"""The agents that tenants can name, looked at when the configuration is read and again with each new policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from gateway.agents.agents import check
+from gateway.config.agent_settings import AgentSettings
+from gateway.config.config import Config
+from gateway.config.model_settings import ModelSettings
+from gateway.errors import Misconfigured
+from gateway.policy import PolicyDocument
+
+_UNLIMITED = PolicyDocument(version=1)
+
+
+def agents_of_all(config: Config) -> Mapping[str, Mapping[str, AgentSettings]]:
+    """Return the agents that each tenant can name. A bad one is found now, not when a run names it.
+
+    What depends on a tenant's policy is looked at with the policy. Tenants without settings of their own share theirs.
+    """
+    shared: Mapping[str, AgentSettings] | None = None
+    found: dict[str, Mapping[str, AgentSettings]] = {}
+    for name, settings in config.tenants.items():
+        plain = settings.model is None and not settings.agents
+        if plain and shared is not None:
+            found[name] = shared
+            continue
+        found[name] = _agents(config, name, config.model_of(name))
+        if plain:
+            shared = found[name]
+    return found
+
+
+def _agents(config: Config, tenant: str, model: ModelSettings) -> Mapping[str, AgentSettings]:
+    agents: dict[str, AgentSettings] = {}
+
+    def whole(name: str, agent: AgentSettings) -> None:
+        agents[name] = agent.within(name, model)
+        check(agents[name], model, _UNLIMITED)
+
+    each_agent(config, tenant, config.agents_of(tenant), whole)
+    return agents
+
+
+def each_agent(
+    config: Config,
+    tenant: str,
+    agents: Mapping[str, AgentSettings],
+    look: Callable[[str, AgentSettings], None],
+) -> None:
+    """Look at each agent of a tenant; Misconfigured has what was wrong with all of them, and where that stands."""
+    problems = []
+    for name, agent in agents.items():
+        try:
+            look(name, agent)
+        except Misconfigured as error:
+            own = name in config.tenants[tenant].agents
+            where = f"tenants.{tenant}.agents" if own else f"for tenant {tenant}: agents"
+            problems.append(f"{where}.{name}.{error}")
+    if problems:
+        raise Misconfigured("; ".join(problems))

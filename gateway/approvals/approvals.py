@@ -1,0 +1,270 @@
+"""Approvals as those who answer them see them: listed, watched and resolved. Asking is gateway/approvals/approver.py's.
+
+The first answer counts. An answer that allows more than the one call stands for the rule that was proposed with it, and
+is kept as a grant: a narrow allow rule that holds where the policy asks, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import structlog
+
+from agent.messages import ToolCall
+from agent.tool_result import ToolResult
+from agent.tools.intake import bounded
+from gateway.approvals.approver import call_digest
+from gateway.errors import AirlockError, AlreadyResolved, EditRefused, Internal, InvalidArgument, NotFound
+from gateway.policy import Policy
+from gateway.policy.decision import Facts
+from gateway.redaction.hooks import redactor_of
+from gateway.storage.approval_store import Approval, ApprovalStore, Resolution
+from gateway.storage.approval_writes import APPROVED, CANCELLED, DENIED, EXPIRED, PENDING
+from gateway.storage.grant_store import Grant, NewGrant
+from gateway.support.paging import PAGE_LIMIT, Place, page_size, paged, place_of
+from gateway.tenancy.tenants import Tenant
+
+AnswerName = Literal["allow_once", "allow_run", "allow_thread", "deny", "edit"]
+MESSAGE_LIMIT_CHARS = 2_000
+_ARGUMENTS_LIMIT_CHARS = 1024 * 1024
+_POLL_S = 0.3
+_CHANGES_LIMIT = 200
+_ANSWERS: Sequence[str] = get_args(AnswerName)
+log = structlog.get_logger(__name__)
+
+# Bring a call into the form that policy judges, or say what is wrong with it.
+Normalise = Callable[[Tenant, ToolCall], ToolCall | ToolResult]
+
+
+class Approvals:
+    """The approvals of every tenant."""
+
+    def __init__(
+        self,
+        store: ApprovalStore,
+        normalise: Normalise = lambda _, call: call,
+        resolved: Callable[[Approval], None] = lambda _: None,
+        poll_s: float = _POLL_S,
+    ) -> None:
+        """`resolved` is told of each answer given here, at once."""
+        self._store = store
+        self._normalise = normalise
+        self.resolved = resolved
+        self._poll_s = poll_s
+        self._closing = asyncio.Event()
+
+    async def get(self, tenant: Tenant, approval_id: str) -> Approval:
+        """Return an approval; NotFound also when it is another tenant's."""
+        await self._store.expire(tenant.name)
+        found = await self._store.get(tenant.name, approval_id)
+        if found is None:
+            raise NotFound(f"no approval {approval_id[:64]!r}: `airlock approvals list` shows their ids")
+        return found
+
+    async def page(
+        self, tenant: Tenant, *, status: str | None, thread: str, run_id: str, size: int, token: str
+    ) -> tuple[Sequence[Approval], str]:
+        """Return approvals, the newest first, and the token of the next page, empty at the end."""
+        query = ("approvals", status, thread, run_id)
+        size = page_size(size)
+        await self._store.expire(tenant.name)
+        found = await self._store.page(
+            tenant.name,
+            status=status,
+            thread=thread or None,
+            run_id=run_id or None,
+            before=place_of(token, *query),
+            limit=size + 1,
+        )
+        return paged(found, size, _place, *query)
+
+    async def grants(
+        self, tenant: Tenant, *, thread: str, include_ended: bool, size: int, token: str
+    ) -> tuple[Sequence[Grant], str]:
+        """Return what was granted, the newest first, and the token of the next page, empty at the end."""
+        query = ("grants", thread, include_ended)
+        size = page_size(size)
+        found = await self._store.grants.page(
+            tenant.name,
+            thread=thread or None,
+            include_ended=include_ended,
+            before=place_of(token, *query),
+            limit=size + 1,
+        )
+        return paged(found, size, _place, *query)
+
+    async def revoke(self, tenant: Tenant, grant_id: str, *, by: str) -> Grant:
+        """Take a grant back; NotFound also when it is another tenant's. One that was revoked stays as it is."""
+        first = await self._store.grants.revoke(tenant.name, grant_id)
+        found = await self._store.grants.get(tenant.name, grant_id)
+        if found is None:
+            raise NotFound(f"no grant {grant_id[:64]!r}: `airlock approvals grants` shows their ids")
+        if first:
+            whose = {"tenant": tenant.name, "thread": found.thread, "run_id": found.run_id}
+            log.info("grant revoked", grant_id=found.id, approval_id=found.approval_id, by=by, **whose)
+        return found
+
+    async def watch(self, tenant: Tenant) -> AsyncIterator[Approval | None]:
+        """Yield the approvals that wait, then None, then each that changes, as it is then; ends with the gateway."""
+        if self._closing.is_set():
+            return
+        await self._store.expire(tenant.name)
+        seen_us = await self._store.last_change_us()
+        before: tuple[int, str] | None = (2**63 - 1, "")
+        while before is not None:
+            page = await self._store.page(
+                tenant.name, status=PENDING, thread=None, run_id=None, before=before, limit=PAGE_LIMIT
+            )
+            for approval in page:
+                yield approval
+            before = (page[-1].created_us, page[-1].id) if len(page) == PAGE_LIMIT else None
+        yield None
+        while not self._closing.is_set():
+            await self._store.expire(tenant.name)
+            changed = await self._store.changed_since(tenant.name, seen_us, _CHANGES_LIMIT)
+            for approval in changed:
+                yield approval
+                seen_us = approval.changed_us
+            if not changed:
+                await _first_of(self._closing, self._poll_s)
+
+    def close(self) -> None:
+        """End those who watch."""
+        self._closing.set()
+
+    async def resolve(
+        self, tenant: Tenant, approval_id: str, answer: str, *, by: str, message: str = "", arguments_json: str = ""
+    ) -> Approval:
+        """Answer; the first one counts. AlreadyResolved says who was first and when.
+
+        The same answer of the same approver again is one whose own answer was lost, and changes nothing.
+        """
+        if answer not in _ANSWERS:
+            raise InvalidArgument(f"answer: one of {', '.join(_ANSWERS)}")
+        if len(message) > MESSAGE_LIMIT_CHARS:
+            raise InvalidArgument(f"message: {MESSAGE_LIMIT_CHARS:,} characters at most")
+        if bool(arguments_json) != (answer == "edit"):
+            raise InvalidArgument("arguments_json: a JSON object with the answer edit, and empty with any other")
+        redactor = redactor_of(tenant.policy.document)
+        message = message if redactor is None else redactor.shown(message)
+        approval = await self.get(tenant, approval_id)
+        if approval.status != PENDING:
+            if self._is_repeated(tenant, approval, answer, by, message, arguments_json):
+                return approval
+            raise _already(approval)
+        resolution = self._resolution(tenant, approval, answer, by, message, arguments_json)
+        first = await self._store.resolve(approval, resolution)
+        approval = await self.get(tenant, approval_id)
+        if not first:
+            if self._is_repeated(tenant, approval, answer, by, message, arguments_json):
+                return approval
+            raise _already(approval)
+        whose = {"tenant": tenant.name, "thread": approval.thread, "run_id": approval.run_id}
+        granted = {"grant_id": resolution.grant.id} if resolution.grant is not None else {}
+        log.info(
+            "approval resolved", approval_id=approval.id, answer=answer, by=by, tool=approval.tool, **whose, **granted
+        )
+        self.resolved(approval)
+        return approval
+
+    def _is_repeated(
+        self, tenant: Tenant, approval: Approval, answer: str, by: str, message: str, arguments_json: str
+    ) -> bool:
+        """Return whether an approval was answered with just this; whether its call has run since does not matter."""
+        if (approval.answer, approval.resolved_by, approval.message or "") != (answer, by[:128], message):
+            return False
+        if answer != "edit":
+            return True
+        call = self._normalise(tenant, _edited_call(approval, arguments_json))
+        return isinstance(call, ToolCall) and json.dumps(call.arguments or {}) == approval.edited_arguments
+
+    def _resolution(
+        self, tenant: Tenant, approval: Approval, answer: str, by: str, message: str, arguments_json: str
+    ) -> Resolution:
+        match answer:
+            case "deny":
+                return Resolution(DENIED, answer, by, message)
+            case "allow_run" | "allow_thread":
+                if not approval.proposed_rule:
+                    raise InvalidArgument(
+                        "answer: no rule is narrow enough to stand for this call, so it can be allowed once only"
+                    )
+                if answer == "allow_run" and approval.run_id is None:
+                    raise InvalidArgument("answer: this call belongs to no run; allow it once or for its thread")
+                to_run = approval.run_id if answer == "allow_run" else None
+                grant = NewGrant(self._store.ids("grant"), approval.proposed_rule, to_run)
+                return Resolution(APPROVED, answer, by, message, grant=grant)
+            case "edit":
+                return self._edit(tenant, approval, by, message, arguments_json)
+            case _:
+                return Resolution(APPROVED, answer, by, message)
+
+    def _edit(self, tenant: Tenant, approval: Approval, by: str, message: str, arguments_json: str) -> Resolution:
+        """Judge the new arguments at once, for an approver is not above the policy."""
+        call = self._normalise(tenant, _edited_call(approval, arguments_json))
+        if isinstance(call, ToolResult):
+            raise InvalidArgument(f"arguments_json: {call.text()}")
+        arguments = call.arguments or {}
+        facts = Facts(tenant=tenant.name, thread=approval.thread, run_id=approval.run_id or "")
+        policy: Policy = tenant.policy
+        decision = policy.judge(approval.tool, arguments, facts)
+        if decision.verdict == "deny":
+            raise EditRefused(
+                f"with these arguments the policy denies the call (rule {decision.rule}): {decision.reason}",
+                rule=decision.rule,
+            )
+        return Resolution(
+            APPROVED,
+            "edit",
+            by,
+            message,
+            edited_arguments=json.dumps(arguments),
+            edited_digest=call_digest(tenant.name, call, approval.policy_version),
+        )
+
+
+def _edited_call(approval: Approval, arguments_json: str) -> ToolCall:
+    if len(arguments_json) > _ARGUMENTS_LIMIT_CHARS:
+        raise InvalidArgument(f"arguments_json: {_ARGUMENTS_LIMIT_CHARS:,} characters at most")
+    try:
+        arguments: Any = json.loads(arguments_json)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"arguments_json: not JSON: {error}") from error
+    if not isinstance(arguments, dict):
+        raise InvalidArgument("arguments_json: a JSON object is expected")
+    call = bounded(ToolCall(id=approval.call_id, name=approval.tool, arguments=arguments))
+    if call.problem:
+        raise InvalidArgument(f"arguments_json: its values {call.problem}")
+    return call
+
+
+def _already(approval: Approval) -> AirlockError:
+    details: Mapping[str, str] = {"status": approval.status}
+    if approval.status == PENDING:
+        return Internal("the answer was not taken; give it again")
+    if approval.status in (EXPIRED, CANCELLED):
+        why = "nobody answered in time" if approval.status == EXPIRED else "it is not asked any more"
+        return AlreadyResolved(f"the approval {approval.id} is {approval.status}: {why}", **details)
+    seconds = math.floor((approval.resolved_us or 0) / 1_000_000)
+    answered = {"resolved_by": approval.resolved_by or "", "answer": approval.answer or "", "resolved_s": str(seconds)}
+    return AlreadyResolved(
+        f"the approval {approval.id} was answered already: {approval.answer} by {approval.resolved_by}",
+        **details,
+        **answered,
+    )
+
+
+def _place(one: Approval | Grant) -> Place:
+    return one.created_us, one.id
+
+
+async def _first_of(event: asyncio.Event, timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,201 @@
+"""Who is asked about the calls of a thread: the approvals in the database, as one run or its service sees them.
+
+A run's call is known by its id, which it keeps while the run waits. A call of a service with a loop of its own is made
+again once it was approved, so it is known by its digest. What is approved is the digest: a call that is judged with
+other arguments, or by another version of the policy, is another call and is asked about anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import structlog
+from pydantic import JsonValue
+
+from agent.messages import ToolCall
+from agent.state import AgentState, ToolExecution
+from agent.tools.approval import Denied, Granted, Pending
+from agent.tools.runner import digestible
+from gateway.policy.decision import Facts
+from gateway.policy.judge import Policy
+from gateway.policy.narrow import narrow_rule, rule_as_yaml
+from gateway.redaction import Redactor
+from gateway.storage.approval_store import Approval, ApprovalStore, Asked, TooManyPending
+from gateway.storage.approval_writes import APPROVED, CANCELLED, DENIED, EXPIRED, PENDING, USED
+from gateway.storage.entities import Thread
+from gateway.support.heavy_work import Work, at_once
+from gateway.support.retry import patiently
+
+APPROVAL = "approval"
+"""The rule that is named where nobody can be asked about a call."""
+
+# Arguments past this are not kept to be shown, and nobody can approve what cannot be shown.
+_ARGUMENTS_LIMIT_CHARS = 1024 * 1024
+log = structlog.get_logger(__name__)
+
+
+def call_digest(tenant: str, call: ToolCall, policy_version: str) -> str:
+    """Return what is approved, as SHA-256 in hex."""
+    told = json.dumps([tenant, call.name, digestible(call), policy_version])
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+class ThreadApprover:
+    """The Approver of the calls of one thread, outside runs or of one run."""
+
+    def __init__(
+        self,
+        store: ApprovalStore,
+        thread: Thread,
+        run_id: str | None,
+        policy: Callable[[], Policy],
+        facts: Facts,
+        work: Work = at_once,
+        redactor: Redactor | None = None,
+    ) -> None:
+        """`policy` gives the one in force: it says how long an answer is waited for, and what rule one may grant."""
+        self._store = store
+        self._thread = thread
+        self._run_id = run_id
+        self._policy = policy
+        self._facts = facts
+        self._work = work
+        self._redactor = redactor
+        self._not_begun: frozenset[str] = frozenset()
+        self._used_before: set[str] = set()
+
+    def not_begun(self, call_ids: Collection[str]) -> None:
+        """Let these calls run by approvals that an earlier process used up for them: it was lost before they began."""
+        self._not_begun = frozenset(call_ids)
+
+    async def edited(self, state: AgentState, call_ids: Sequence[str]) -> Mapping[str, dict[str, JsonValue]]:
+        """Return the arguments that approvers gave calls of this run."""
+        del state
+        if self._run_id is None:
+            return {}
+        edits: dict[str, dict[str, JsonValue]] = {}
+        # The run has been taken out of its wait: what cannot be read now must not be its end.
+        read = partial(self._store.of_calls, self._run_id, call_ids)
+        for approval in await patiently(read, run_id=self._run_id, what="the answers to what it asked"):
+            if approval.edited_arguments is not None:
+                edits.setdefault(approval.call_id, json.loads(approval.edited_arguments))
+        return edits
+
+    async def answer(self, state: AgentState, execution: ToolExecution) -> Granted | Denied | Pending:
+        """Return what was answered; what nobody was asked about is asked now."""
+        del state
+        verdict = execution.verdict
+        digest = call_digest(self._thread.tenant, execution.call, verdict.policy_version if verdict else "")
+        await self._store.expire(self._thread.tenant)
+        if self._run_id is None:
+            return await self._answer_service(execution, digest)
+        return await self._answer_run(execution, digest, self._run_id)
+
+    async def use(self, granted: Granted) -> str:
+        """Use an approval up, once whoever else makes the same call."""
+        if granted.approval_id in self._used_before or await self._store.use(granted.approval_id):
+            self._used_before.discard(granted.approval_id)
+            return ""
+        return f"the approval {granted.approval_id} was used already: it was for one call"
+
+    async def _answer_run(self, execution: ToolExecution, digest: str, run_id: str) -> Granted | Denied | Pending:
+        found = await self._store.of_calls(run_id, [execution.call.id])
+        if not found:
+            return await self._ask(execution, digest)
+        approval = found[0]
+        if approval.status not in (DENIED, EXPIRED, USED) and _approved_digest(approval) != digest:
+            # The policy is another by now, or a hook made other arguments of it: what was approved is not this.
+            await self._store.cancel(approval.id)
+            return await self._ask(execution, digest)
+        if approval.status == CANCELLED:
+            return await self._ask(execution, digest)
+        edited = next((one.edited_arguments for one in found if one.edited_arguments is not None), None)
+        if approval.status == USED and execution.call.id in self._not_begun and _approved_digest(approval) == digest:
+            self._not_begun -= {execution.call.id}
+            self._used_before.add(approval.id)
+            return self._said(replace(approval, status=APPROVED), edited)
+        return self._said(approval, edited)
+
+    async def _answer_service(self, execution: ToolExecution, digest: str) -> Granted | Denied | Pending:
+        approval = await self._store.of_digest(self._thread, digest)
+        now = self._store.clock()
+        if approval is None or approval.status in (USED, EXPIRED, CANCELLED):
+            return await self._ask(execution, digest)
+        # An answer holds as long as it might have taken to give it.
+        held_us = (approval.resolved_us or now) + approval.expires_us - approval.created_us
+        if approval.status in (APPROVED, DENIED) and held_us <= now:
+            await self._store.cancel(approval.id)
+            return await self._ask(execution, digest)
+        if approval.status == APPROVED and _approved_digest(approval) != digest:
+            said = f"an approver changed the arguments; make the call with these, once: {approval.edited_arguments}"
+            return Denied(said, approval.id)
+        return self._said(approval, approval.edited_arguments)
+
+    def _said(self, approval: Approval, edited: str | None) -> Granted | Denied | Pending:
+        match approval.status:
+            case "pending":
+                return Pending(approval.id)
+            case "approved":
+                note = f"[an approver changed the arguments; what ran was {edited}]" if edited is not None else ""
+                return Granted(approval.id, note)
+            case "denied":
+                said = f": {approval.message}" if approval.message else ""
+                return Denied(
+                    f"an approver refused{said} (asked because {approval.reason})", approval.id, outcome=DENIED
+                )
+            case "expired":
+                waited_s = round((approval.expires_us - approval.created_us) / 1_000_000, 2)
+                said = f"an approval was needed and nobody answered within {waited_s:g} s ({approval.reason})"
+                return Denied(said, approval.id, outcome=EXPIRED)
+            case _:
+                return Denied(f"the approval {approval.id} was used already: it was for one call", approval.id)
+
+    async def _ask(self, execution: ToolExecution, digest: str) -> Pending | Denied:
+        call, verdict = execution.call, execution.verdict
+        arguments = call.arguments or {}
+        text = json.dumps(arguments)
+        if len(text) > _ARGUMENTS_LIMIT_CHARS:
+            return Denied(
+                f"an approval is needed, and arguments of {len(text):,} characters are too many for anybody to judge; "
+                f"the limit is {_ARGUMENTS_LIMIT_CHARS:,}",
+                rule=APPROVAL,
+            )
+        asked = Asked(
+            call_id=call.id,
+            tool=call.name,
+            arguments=text,
+            digest=digest,
+            policy_version=verdict.policy_version if verdict else "",
+            rule=verdict.rule if verdict else "",
+            reason=self._shown(verdict.reason) if verdict else "",
+            asked=tuple(map(self._shown, verdict.policy.asked)) if verdict and verdict.policy else (),
+            proposed_rule=await self._work(self._proposed, call.name, arguments),
+            expires_us=self._store.clock() + int(self._policy().document.limits.approval_s * 1_000_000),
+            arguments_digest=hashlib.sha256(digestible(call).encode()).hexdigest(),
+        )
+        try:
+            approval_id = await self._store.ask(self._thread, self._run_id, asked)
+        except TooManyPending as many:
+            said = f"an approval is needed, and nobody can be asked now: {many}. Try again when some are answered"
+            return Denied(said, rule=APPROVAL)
+        whose = {"tenant": self._thread.tenant, "thread": self._thread.name, "run_id": self._run_id}
+        log.info("approval sought", approval_id=approval_id, call_id=call.id, tool=call.name, rule=asked.rule, **whose)
+        return Pending(approval_id)
+
+    def _shown(self, text: str) -> str:
+        return text if self._redactor is None else self._redactor.shown(text)
+
+    def _proposed(self, tool: str, arguments: Mapping[str, JsonValue]) -> str | None:
+        rule = narrow_rule(tool, arguments, self._policy().judge(tool, arguments, self._facts))
+        return None if rule is None else rule_as_yaml(rule)
+
+
+def _approved_digest(approval: Approval) -> str:
+    """Return the digest of the call that may run when the approval is given."""
+    if approval.status == PENDING:
+        return approval.digest
+    return approval.edited_digest or approval.digest

@@ -1,0 +1,82 @@
+"""Grants as the calls of a thread meet them: read where the policy asks, and their approvals used up.
+
+A call that passes by a grant carries the id of the approval that granted it. That approval was for one call first of
+all; when that call has run, it is used, and the grant goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+
+import structlog
+import yaml
+
+from agent.hooks.hook import Hook
+from agent.messages import ToolCall
+from agent.state import AgentState
+from agent.verdict import VerdictKind
+from gateway.approvals.approver import call_digest
+from gateway.errors import AirlockError
+from gateway.policy.document import Rule
+from gateway.policy.hook import HeldGrants
+from gateway.policy.judge import compile_grants
+from gateway.storage.approval_store import Approval, ApprovalStore
+from gateway.storage.approval_writes import APPROVED
+from gateway.storage.entities import Thread
+
+log = structlog.get_logger(__name__)
+
+
+@lru_cache(256)
+def _compiled(granted: tuple[tuple[str, str], ...]) -> HeldGrants:
+    found: list[Rule] = []
+    approvals: dict[str, str] = {}
+    for text, approval_id in granted:
+        # By JSON, for the models are strict of Python's types: a list is no tuple.
+        for rule in (Rule.model_validate_json(json.dumps(rule)) for rule in yaml.safe_load(text)):
+            found.append(rule)
+            approvals.setdefault(rule.id, approval_id)
+    return HeldGrants(compile_grants(found), approvals)
+
+
+async def load_grants(store: ApprovalStore, thread: Thread, run_id: str | None) -> HeldGrants:
+    """Return what approvers granted to a thread, and to this run of it, and did not take back."""
+    granted: Sequence[tuple[str, str]] = await store.grants.rules(thread, run_id)
+    return _compiled(tuple(granted))
+
+
+class GrantHook(Hook):
+    """Uses up the approval that made a grant, once its own call has run."""
+
+    name = "grants"
+    mandatory = True
+
+    def __init__(self, store: ApprovalStore, thread: Thread, run_id: str | None) -> None:
+        self._store = store
+        self._thread = thread
+        self._run_id = run_id
+
+    async def after_tool_use(self, state: AgentState) -> AgentState:
+        """Look at a call that passed by a grant."""
+        tool = state.current.tool
+        if tool.approval_id and tool.verdict is not None and tool.verdict.kind is VerdictKind.PROCEED:
+            try:
+                await self._ran(tool.approval_id, tool.call)
+            except AirlockError as error:  # the call is over: its result must not be lost for this
+                log.warning("an approval is not marked as used", approval_id=tool.approval_id, error=str(error))
+        return state
+
+    async def _ran(self, approval_id: str, call: ToolCall) -> None:
+        approval = await self._store.get(self._thread.tenant, approval_id)
+        if approval is not None and approval.status == APPROVED and self._is_of(approval, call):
+            await self._store.use(approval_id)
+
+    def _is_of(self, approval: Approval, call: ToolCall) -> bool:
+        """Return whether a call is the one that was asked about, or the same made again by a service."""
+        if approval.run_id is not None:
+            return (approval.run_id, approval.call_id) == (self._run_id, call.id)
+        return self._run_id is None and approval.digest == call_digest(
+            self._thread.tenant, call, approval.policy_version
+        )

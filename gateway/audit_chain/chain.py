@@ -1,0 +1,148 @@
+"""Whether a chain of the audit is whole: the links are computed again, one after another, in constant memory.
+
+What it proves: between two digests that somebody knows, nothing was changed, removed, added or moved. Who can write
+the database can write a whole new chain; a digest that was noted elsewhere is what such a chain does not go through.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from gateway.audit_chain.record import START_DIGEST, AuditRecord
+
+CHANGED, MISSING, REORDERED, CUT_OFF = "changed", "missing", "reordered", "cut off"
+PRUNED = "audit_pruned"
+"""The kind of the record that vouches for what retention took away; details: first_sequence and before_digest."""
+
+
+@dataclass(frozen=True)
+class ChainHead:
+    """Where the database says that a chain ends, and where it begins since older records were pruned."""
+
+    sequence: int
+    digest: str
+    first_sequence: int
+    before_digest: str
+
+
+Known = Mapping[int, str]
+"""Digests of records that were noted elsewhere, by their sequence numbers."""
+NOTHING_KNOWN: Known = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class ChainReport:
+    """What was found. `problem` begins with changed, missing, reordered or cut off; it is empty when all is well."""
+
+    records: int
+    first_sequence: int
+    last_sequence: int
+    last_digest: str
+    broken_sequence: int = 0
+    problem: str = ""
+
+    @property
+    def whole(self) -> bool:
+        """Whether every link holds."""
+        return not self.problem
+
+
+class ChainCheck:
+    """Takes a chain's records in the order of their sequence numbers; the first thing that is wrong is kept."""
+
+    def __init__(self, head: ChainHead | None, known: Known = NOTHING_KNOWN, *, part: bool = False) -> None:
+        """`part`: the records are an excerpt without gaps, such as an export, and there is no head to compare with."""
+        self._head = head
+        self._known = known
+        self._part = part
+        self._tenant: str | None = None
+        self._records = 0
+        self._first = 0
+        self._last = 0
+        self._digest = ""
+        self._vouched = False
+        self._broken = 0
+        self._problem = ""
+        if head is not None:
+            self._last, self._digest = head.first_sequence - 1, head.before_digest
+            self._vouched = head.first_sequence == 1 and head.before_digest == START_DIGEST
+        elif not part:
+            self._digest = START_DIGEST
+
+    @property
+    def broken(self) -> bool:
+        """Whether something is wrong already; what follows does not matter then."""
+        return bool(self._problem)
+
+    def take(self, record: AuditRecord) -> None:
+        """Look at the next record."""
+        if self._problem:
+            return
+        if self._part and not self._records:
+            self._tenant, self._last, self._digest = record.tenant, record.sequence - 1, record.previous_digest
+            self._vouched = record.sequence > 1 or record.previous_digest == START_DIGEST
+        self._records += 1
+        self._first = self._first or record.sequence
+        self._look_at(record)
+        self._last, self._digest = record.sequence, record.digest
+        self._vouched = self._vouched or self._vouches(record)
+
+    def _look_at(self, record: AuditRecord) -> None:
+        expected = self._last + 1
+        if self._head is not None and record.sequence > self._head.sequence:
+            self._wrong(record.sequence, f"{CHANGED}: the record is after the chain's end, which is {self._last}")
+        elif record.sequence > expected:
+            until = f" to {record.sequence - 1}" if record.sequence > expected + 1 else ""
+            self._wrong(expected, f"{MISSING}: there is no record {expected}{until}")
+        elif record.sequence < expected:
+            self._wrong(record.sequence, f"{REORDERED}: the record comes after record {self._last}")
+        elif record.previous_digest != self._digest:
+            self._wrong(expected, f"{REORDERED}: the record does not follow the one before it")
+        elif (self._tenant is not None and record.tenant != self._tenant) or record.computed_digest() != record.digest:
+            self._wrong(expected, f"{CHANGED}: the record is not what its digest was computed of")
+        elif self._known.get(record.sequence, record.digest) != record.digest:
+            self._wrong(expected, f"{CHANGED}: the digest that was noted is another; the chain was written anew")
+
+    def _vouches(self, record: AuditRecord) -> bool:
+        """Whether this record tells of the pruning that the head speaks of."""
+        if record.kind != PRUNED or self._head is None:
+            return False
+        told = json.loads(record.details)
+        begin = (self._head.first_sequence, self._head.before_digest)
+        return (told.get("first_sequence"), told.get("before_digest")) == begin
+
+    def report(self) -> ChainReport:
+        """Return what was found, after the last record."""
+        if not self._problem:
+            self._look_at_the_end()
+        return ChainReport(
+            records=self._records,
+            first_sequence=self._first,
+            last_sequence=self._last if self._records else 0,
+            last_digest=self._digest if self._records else START_DIGEST,
+            broken_sequence=self._broken,
+            problem=self._problem,
+        )
+
+    def _look_at_the_end(self) -> None:
+        head = self._head
+        if head is None and self._records and not self._part:
+            self._wrong(self._last, f"{CUT_OFF}: nothing says where the chain ends")
+        elif head is not None and self._last < head.sequence:
+            self._wrong(self._last + 1, f"{CUT_OFF}: the chain went on to record {head.sequence}")
+        elif head is not None and self._digest != head.digest:
+            self._wrong(self._last, f"{CHANGED}: the chain's end has another digest")
+        elif head is not None and not self._vouched:
+            self._wrong(
+                head.first_sequence, f"{MISSING}: older records are gone, and no {PRUNED} record tells of their pruning"
+            )
+        elif self._part and self._records and not self._vouched:
+            self._wrong(self._first, f"{CHANGED}: the first record does not begin a chain")
+        elif (noted := max(self._known, default=0)) > self._last:
+            self._wrong(self._last + 1, f"{CUT_OFF}: record {noted} was noted, and is not there")
+
+    def _wrong(self, sequence: int, problem: str) -> None:
+        self._broken, self._problem = sequence, problem

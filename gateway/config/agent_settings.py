@@ -1,0 +1,229 @@
+"""An agent in the configuration: its prompt, its model, and its capabilities with their settings.
+
+    agents:
+      mender:
+        system_prompt: You mend Python projects.
+        capabilities:
+          filesystem:
+          bash: {timeout_s: 60}
+          todos:
+
+What is checked here needs nothing but the settings. gateway/agents/agents.py turns them into capabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, JsonValue, PrivateAttr, field_validator, model_validator
+
+from agent.capabilities.structured_output import structured_output
+from agent.errors import InvalidPath
+from agent.paths import resolve
+from gateway.config.command_policy import CommandRules
+from gateway.config.model_settings import MODEL_EXAMPLE, ModelSettings
+from gateway.config.section import Name, Section
+
+
+def _absolute(path: str) -> str:
+    try:
+        there = resolve(path)
+    except InvalidPath as error:
+        raise ValueError(str(error)) from error
+    if path != there:
+        raise ValueError(f"a path in the sandbox is absolute and plain: write {there!r}")
+    return path
+
+
+Path = Annotated[str, Field(max_length=4096), AfterValidator(_absolute)]
+Paths = Annotated[tuple[Path, ...], Field(min_length=1, max_length=64)]
+ToolNames = Annotated[tuple[Annotated[str, Field(min_length=1, max_length=128)], ...], Field(max_length=256)]
+Prompt = Annotated[str, Field(max_length=262_144)]
+OnError = Literal["stop", "continue"]
+OnCutAnswer = Literal["stop", "accept"]
+_DEFINITIONS = "capabilities.subagents.definitions"
+
+
+class WithoutSettings(Section):
+    """A capability that has nothing to set."""
+
+
+class BashSettings(CommandRules):
+    """The execute tool. `timeout_s` is the usual one of a call; what it may ask for is the policy's to say."""
+
+    timeout_s: float | None = Field(default=None, gt=0, le=86_400, allow_inf_nan=False)
+
+
+class MemorySettings(Section):
+    """Files that are in the prompt and that the agent edits."""
+
+    paths: Paths = ("/workspace/AGENTS.md",)
+
+
+class SkillsSettings(Section):
+    """Directories with SKILL.md files."""
+
+    paths: Paths = ("/workspace/skills",)
+
+
+class SummarizationSettings(Section):
+    """Unset means the model's own `context_window_tokens`, or else 128,000."""
+
+    context_window_tokens: int | None = Field(default=None, ge=1000)
+
+
+class StructuredOutputSettings(Section):
+    """The JSON Schema that the final answer must fit, and how often an answer that does not is asked for again."""
+
+    schema_: dict[str, JsonValue] = Field(alias="schema", examples=["`schema: {type: object}`"])
+    retries: int = Field(default=2, ge=0, le=20)
+
+    @field_validator("schema_")
+    @classmethod
+    def _is_a_schema(cls, schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        structured_output(schema)  # which raises ValueError that says where it is wrong
+        return schema
+
+
+class SelfCritiqueSettings(Section):
+    """How often the final answer may be sent back, and what it is judged by."""
+
+    rounds: int = Field(default=2, ge=1, le=20)
+    criteria: str = Field(default="", max_length=20_000)
+
+
+class SubagentSettings(Section):
+    """An agent that this one may start. What is not set is as the parent has it, whose limits hold in any case."""
+
+    description: str = Field(min_length=1, max_length=2000)
+    system_prompt: Prompt = Field(min_length=1)
+    tools: ToolNames | None = Field(default=None, examples=["[grep, read_file]"])
+    model: ModelSettings | None = Field(default=None, examples=[MODEL_EXAMPLE])
+    steps: int | None = Field(default=None, ge=1)
+    output_tokens: int | None = Field(default=None, ge=1)
+    cost_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+    def within(self, agents: ModelSettings, field: str) -> SubagentSettings:
+        """Return it with its model, if it has one of its own, made whole by its agent's."""
+        if self.model is None:
+            return self
+        return self.model_copy(update={"model": self.model.within(agents, f"{field}.model")})
+
+
+class SubagentsSettings(Section):
+    """Subagents by name; `depth` is how deep they may start subagents of their own."""
+
+    depth: int = Field(default=3, ge=1, le=8)
+    definitions: dict[Name, SubagentSettings] = Field(
+        min_length=1,
+        max_length=64,
+        examples=["`definitions: {reader: {description: finds things, system_prompt: You search.}}`"],
+    )
+
+
+class ToolRegistrySettings(Section):
+    """The tools that are shown without being asked for."""
+
+    always: ToolNames = Field(default=(), examples=["[ls, read_file]"])
+
+
+class FlowSettings(Section):
+    """What becomes of a run after an error; a model that may help by being asked again is, `retries` times in a row."""
+
+    retries: int = Field(default=2, ge=0, le=20)
+    backoff_s: float = Field(default=0.5, ge=0, le=60)
+    on_model_error: OnError = "stop"
+    on_tool_error: OnError = "continue"
+    on_tool_blocked: OnError = "continue"
+    on_cut_answer: OnCutAnswer = Field(
+        default="stop",
+        description="an answer cut at the token limit or by a content filter, or a refusal, stops the run, or is taken",
+    )
+
+
+class CapabilitiesSettings(Section):
+    """The capabilities of an agent; what is not named, it does not have. One without a value has its defaults."""
+
+    filesystem: WithoutSettings | None = None
+    bash: BashSettings | None = Field(default=None, examples=["`bash: {timeout_s: 60}`"])
+    todos: WithoutSettings | None = None
+    metadata: WithoutSettings | None = None
+    memory: MemorySettings | None = Field(default=None, examples=["`memory: {paths: [/workspace/AGENTS.md]}`"])
+    skills: SkillsSettings | None = Field(default=None, examples=["`skills: {paths: [/workspace/skills]}`"])
+    summarization: SummarizationSettings | None = None
+    structured_output: StructuredOutputSettings | None = None
+    self_critique: SelfCritiqueSettings | None = None
+    subagents: SubagentsSettings | None = None
+    tool_registry: ToolRegistrySettings | None = None
+    tracing: WithoutSettings | None = None
+    flow: FlowSettings = FlowSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_is_wanted(cls, capabilities: Any) -> Any:
+        if not isinstance(capabilities, dict):
+            return capabilities
+        if "limits" in capabilities:
+            raise ValueError("limits: what a run may use is in the tenant's policy, and no agent can change it")
+        return {name: {} if settings is None else settings for name, settings in capabilities.items()}
+
+    @model_validator(mode="after")
+    def _can_be_used(self) -> CapabilitiesSettings:
+        if self.skills is not None and self.filesystem is None:
+            raise ValueError("skills: they are read with read_file, so name filesystem too")
+        return self
+
+
+_USUAL = CapabilitiesSettings(filesystem=WithoutSettings(), bash=BashSettings())
+
+
+class AgentSettings(Section):
+    """An agent that StartRun can name."""
+
+    system_prompt: Prompt = (
+        "You work in a sandbox. Your files are under /workspace. Use the tools; a refused call says which rule "
+        "refused it and why, so find another way. When the task is done, answer with a short summary."
+    )
+    model: ModelSettings | None = Field(default=None, examples=[MODEL_EXAMPLE])
+    capabilities: CapabilitiesSettings = Field(
+        default=_USUAL, examples=["`capabilities: {filesystem: , bash: {timeout_s: 60}}`"]
+    )
+    _name: str = PrivateAttr(default="default")
+
+    @field_validator("capabilities", mode="before")
+    @classmethod
+    def _usual(cls, capabilities: Any) -> Any:
+        return _USUAL if capabilities is None else capabilities
+
+    def within(self, name: str, tenants: ModelSettings) -> AgentSettings:
+        """Return the agent `name` of a tenant: what a model in it leaves unset comes from the next level out.
+
+        `tenants` is the tenant's model, itself whole. Raises Misconfigured.
+        """
+        own = self.model.within(tenants) if self.model is not None else None
+        capabilities = self.capabilities
+        if capabilities.subagents is not None:
+            definitions = {
+                named: definition.within(own or tenants, f"{_DEFINITIONS}.{named}")
+                for named, definition in capabilities.subagents.definitions.items()
+            }
+            subagents = capabilities.subagents.model_copy(update={"definitions": definitions})
+            capabilities = capabilities.model_copy(update={"subagents": subagents})
+        whole = self.model_copy(update={"model": own, "capabilities": capabilities})
+        whole._name = name  # noqa: SLF001 - its own class
+        return whole
+
+    def models(self, tenants: ModelSettings) -> Iterator[ModelSettings]:
+        """Yield the settings of each model that the agent asks, its own first; `tenants` is the one of its tenant.
+
+        Raises Misconfigured, which says whose model it is, for one whose key the environment does not have.
+        """
+        asked = {f"the model of agent {self._name}": self.model or tenants}
+        subagents = self.capabilities.subagents
+        for name, definition in subagents.definitions.items() if subagents else ():
+            if definition.model is not None:
+                asked[f"the model of subagent {name} of agent {self._name}"] = definition.model
+        for whose, model in asked.items():
+            model.resolved_api_key(whose)
+            yield model

@@ -1,0 +1,272 @@
+"""The gateway's configuration: one YAML file, made by `airlock init`. Relative paths are relative to that file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+
+from gateway.config.admission_settings import AdmissionSettings
+from gateway.config.agent_settings import AgentSettings
+from gateway.config.audit_settings import AuditSettings
+from gateway.config.database_password import with_password
+from gateway.config.identity_settings import IdentitySettings, TlsSettings
+from gateway.config.model_settings import CONCURRENT_INFERENCES, MODEL_EXAMPLE, ModelSettings
+from gateway.config.recovery_settings import RecoverySettings, RunsSettings
+from gateway.config.retention_settings import RetentionSettings
+from gateway.config.section import Name, Section, problems
+from gateway.config.telemetry_settings import TelemetrySettings
+from gateway.errors import Misconfigured
+from gateway.policy.images import ImageRule, check_image_glob
+from gateway.policy.yaml_lines import YamlProblem, written_twice
+
+_AGENTS_EXAMPLE = "`agents: {default: {system_prompt: You mend programs.}}`"
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a field that is written twice."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        for problem in written_twice(node):
+            raise problem
+        return node
+
+
+class TenantSettings(Section):
+    """A tenant: its policy, its own model if it has one, and agents that no other tenant can name."""
+
+    policy: Literal["managed"] | Path = Field(
+        description="its file, an edit of which is in force within a second; `managed` for a tenant without a file: "
+        "its policy comes from `airlock policy apply` alone"
+    )
+    model: ModelSettings | None = Field(default=None, examples=[MODEL_EXAMPLE])
+    agents: dict[Name, AgentSettings] = Field(default_factory=dict, examples=[_AGENTS_EXAMPLE])
+    concurrent_inferences: int = Field(
+        default=CONCURRENT_INFERENCES,
+        ge=1,
+        le=4096,
+        description="requests to models that its runs may have under way in one gateway process; further ones wait",
+    )
+
+    @property
+    def policy_file(self) -> Path | None:
+        """The policy's file; None for a tenant that has none."""
+        return None if self.policy == "managed" else Path(self.policy)
+
+
+class SandboxSettings(Section):
+    """How sandboxes are kept."""
+
+    engine: Literal["docker", "memory"] = Field(
+        default="docker",
+        description="memory is for development: commands run on this machine, unconfined, and only loopback is served",
+    )
+    engine_url: str | None = Field(
+        default=None, description="Docker engine; unset means DOCKER_HOST or the default socket"
+    )
+    images: tuple[Annotated[str, AfterValidator(check_image_glob)], ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="the images that any tenant may have, as [airlock-*, python:3.12*]; unset means any",
+        examples=["[airlock-*, python:3.12*]"],
+    )
+    require_digest: bool = Field(default=False, description="refuse images that are named without their digest")
+    pull: Literal["missing", "never"] = Field(
+        default="missing", description="an image that is not on the engine is pulled, or refused"
+    )
+    pull_wait_s: float = Field(
+        default=10.0, gt=0, le=300, description="how long a call waits for a pull, which goes on behind it"
+    )
+    pull_timeout_s: float = Field(default=600.0, gt=0, le=86_400, description="how long a pull may take in all")
+    runtime_image: str = Field(default="airlock-runtime", description="the daemon's bundle, of the gateway's release")
+    channel_dir: Path | None = Field(
+        default=None, description="where sandboxes' sockets are; unset means AIRLOCK_CHANNEL_DIR or state_dir/channels"
+    )
+    idle_timeout_s: float = Field(
+        default=600.0,
+        gt=0,
+        le=604_800,
+        allow_inf_nan=False,
+        description="a sandbox that nobody used for so long is stopped; a week at most",
+    )
+    stopped_timeout_s: float = Field(
+        default=86_400.0,
+        ge=0,
+        le=31_536_000,
+        allow_inf_nan=False,
+        description="a stopped sandbox that nobody asked for so long is removed; 0 removes instead of stopping",
+    )
+    lifetime_s: float | None = Field(
+        default=86_400.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="in a sandbox older than that no call begins: the next has a new one, with its files; calls that "
+        "go on for ten minutes after it are ended, daemon_lost; null sets no end",
+    )
+    max_live: int = Field(default=64, ge=1, description="sandboxes at once, of all gateways of the engine")
+    max_stopped: int = Field(
+        default=256, ge=0, description="stopped sandboxes at once, of all gateways of the engine; they use no memory"
+    )
+    max_live_per_tenant: int = Field(default=16, ge=1)
+    disk_reserve_mib: int = Field(
+        default=1024,
+        ge=0,
+        description="while less is free on the engine's disk nothing in a sandbox may grow; 0 is none",
+    )
+    pool_limit: int = Field(
+        default=8,
+        ge=0,
+        le=1024,
+        description="sandboxes that are made before anybody asks for one, as many as were lately asked for, of one "
+        "process; 0 makes none, and the in-memory engine never does",
+    )
+    pool_min: int = Field(
+        default=1,
+        ge=0,
+        le=1024,
+        description="so many of them, of the image and size that most tenants' policies ask for, even if nobody asks",
+    )
+    keep_workspaces: bool = Field(default=True, description="false removes every workspace when the gateway stops")
+    on_stop: Literal["remove", "keep"] = Field(
+        default="remove", description="keep lets sandboxes and their processes live on, for the next start to take over"
+    )
+
+    @property
+    def image_rule(self) -> ImageRule:
+        """Which images tenants may have, whatever their policies say."""
+        return ImageRule(self.images, self.require_digest, "configuration's sandbox section")
+
+    @model_validator(mode="after")
+    def _has_room_for_the_least_of_its_pool(self) -> Self:
+        if 0 < self.pool_limit < self.pool_min:  # of no pool at all there is no least either
+            raise ValueError(
+                f"pool_min: {self.pool_min} is more than pool_limit: {self.pool_limit}, which is how many there may be"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _keeps_what_its_engine_can(self) -> Self:
+        if self.engine == "memory" and self.on_stop == "keep":
+            raise ValueError("on_stop: keep needs engine: docker, for sandboxes of the in-memory engine end with it")
+        return self
+
+    @model_validator(mode="after")
+    def _keeps_what_the_kept_need(self) -> Self:
+        if self.on_stop == "keep" and not self.keep_workspaces:
+            raise ValueError(
+                "on_stop: keep needs keep_workspaces: true, for a sandbox that lives on uses its workspace"
+            )
+        return self
+
+
+class Config(Section):
+    """The whole file. `directory` is where it lies; `agents` are there for every tenant, a "default" among them."""
+
+    directory: Path = Field(default=Path(), exclude=True)
+    state_dir: Path = Field(default=Path("state"), description="the gateway's own: lock, sockets, SQLite's file")
+    snapshots_dir: Path | None = Field(
+        default=None,
+        description="files of snapshots; unset means state_dir/snapshots; the same for all gateways of a database",
+    )
+    database_url: str | None = Field(default=None, description="unset means SQLite in state_dir")
+    database_password_file: Path | None = Field(
+        default=None, description="PostgreSQL's password, in a file; then `database_url` has none"
+    )
+    drain_s: float = Field(
+        default=5.0, ge=0, le=300, description="how long calls that are under way may go on when the gateway stops"
+    )
+    sandbox: SandboxSettings = SandboxSettings()
+    admission: AdmissionSettings = AdmissionSettings()
+    recovery: RecoverySettings = RecoverySettings()
+    runs: RunsSettings = RunsSettings()
+    identity: IdentitySettings = IdentitySettings()
+    tls: TlsSettings | None = Field(default=None, examples=["`tls: {certificate: tls.crt, key: tls.key}`"])
+    telemetry: TelemetrySettings = TelemetrySettings()
+    retention: RetentionSettings = RetentionSettings()
+    audit: AuditSettings = AuditSettings()
+    operator_policy: Path | None = Field(default=None, description="rules that apply to every tenant besides its own")
+    model: ModelSettings = Field(default=ModelSettings(), examples=[MODEL_EXAMPLE])
+    agents: dict[Name, AgentSettings] = Field(default_factory=dict, validate_default=True, examples=[_AGENTS_EXAMPLE])
+    tenants: dict[Name, TenantSettings] = Field(
+        min_length=1, examples=["`tenants: {default: {policy: policies/default.yaml}}`"]
+    )
+
+    @field_validator("agents", mode="before")
+    @classmethod
+    def _with_the_usual_one(cls, agents: Any) -> Any:
+        return {"default": {}, **(agents or {})} if agents is None or isinstance(agents, dict) else agents
+
+    @field_validator("database_url")
+    @classmethod
+    def _has_a_driver_that_is_there(cls, url: str | None) -> str | None:
+        if url is not None and url.startswith("sqlite+aiosqlite:"):
+            raise ValueError(f"the driver aiosqlite is not used any more: write {url.replace('+aiosqlite', '', 1)}")
+        return url
+
+    @model_validator(mode="after")
+    def _has_a_database_for_its_password(self) -> Self:
+        if self.database_password_file is not None and not (self.database_url or "").startswith("postgresql"):
+            raise ValueError("database_password_file: it is PostgreSQL's, and needs `database_url: postgresql://...`")
+        return self
+
+    @model_validator(mode="after")
+    def _knows_whom_credentials_stand_for(self) -> Self:
+        issued = [name for issuer in self.identity.jwt for name in (issuer.tenants or {}).values()]
+        for name in [*issued, *(certificate.tenant for certificate in self.identity.certificates)]:
+            if name not in self.tenants:
+                raise ValueError(f"identity: tenant {name} is not one of {', '.join(sorted(self.tenants))}")
+        if self.identity.certificates and not (self.tls and self.tls.requires_certificates):
+            raise ValueError("identity.certificates: nobody is asked for one without tls.client_ca")
+        return self
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read and validate a file; Misconfigured names every wrong field."""
+        try:
+            document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - it is the SafeLoader
+        except OSError as error:
+            raise Misconfigured(f"{path}: {error.strerror}; make one with `airlock init DIR`") from error
+        except YamlProblem as problem:
+            raise Misconfigured(f"{path}:{problem.line}: {problem.path[-1]}: {problem.message}") from problem
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise Misconfigured(f"{path}: not YAML: {error}") from error
+        if not isinstance(document, dict):
+            raise Misconfigured(f"{path}: a mapping is expected; make one with `airlock init DIR`")
+        try:
+            return cls.model_validate({**document, "directory": path.resolve().parent})
+        except ValidationError as error:
+            raise Misconfigured(f"{path}: {problems(error, cls)}") from error
+
+    def path(self, relative: Path) -> Path:
+        """Return a path of the file as an absolute one."""
+        return (self.directory / relative).resolve()
+
+    def resolved_database_url(self) -> str:
+        """Return the SQLAlchemy URL; Misconfigured where the file of its password cannot be read."""
+        if self.database_url is None:
+            return f"sqlite:///{self.path(self.state_dir)}/airlock.db"
+        if self.database_password_file is None:
+            return self.database_url
+        return with_password(self.database_url, self.path(self.database_password_file))
+
+    def resolved_channel_dir(self) -> Path:
+        """Return where sandboxes' sockets are; the engine must find this path where the gateway does."""
+        named = self.sandbox.channel_dir or os.environ.get("AIRLOCK_CHANNEL_DIR")
+        return self.path(Path(named) if named else self.state_dir / "channels")
+
+    def resolved_snapshots_dir(self) -> Path:
+        """Return where snapshots are, of every database that this is the configuration of."""
+        return self.path(self.snapshots_dir or self.state_dir / "snapshots")
+
+    def model_of(self, tenant: str) -> ModelSettings:
+        """Return the model settings of a tenant, whole; Misconfigured for another endpoint without a key."""
+        own = self.tenants[tenant].model
+        return own.within(self.model, f"tenants.{tenant}.model") if own is not None else self.model
+
+    def agents_of(self, tenant: str) -> dict[str, AgentSettings]:
+        """Return the agents that a tenant can name: its own, and those of all tenants that are not named alike."""
+        return {**self.agents, **self.tenants[tenant].agents}

@@ -1,0 +1,108 @@
+"""What operators do with policies over the API: read a layer, put one in force, see who did that."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+
+from gateway.agents.tenant_agents import agents_of_all
+from gateway.config.config import Config
+from gateway.errors import InvalidArgument, Misconfigured, NotFound, PolicyInvalid
+from gateway.policy import PolicyError
+from gateway.policy_versions.policies import Policies
+from gateway.policy_versions.policy_change import PolicyChangeRequest, is_named, put_in_force
+from gateway.policy_versions.policy_check import PolicyChecker
+from gateway.redaction.redactor import WELL_KNOWN_SECRETS
+from gateway.storage.policy_store import OPERATOR, Change, Kind, digest_of_text
+from gateway.support.paging import place_of
+
+# The details of an error travel in a trailer, and many programs take no more than 8 KiB of those.
+_PROBLEMS_LIMIT_CHARS = 1200
+_HISTORY = 1000
+
+
+class PolicyAdmin:
+    """The layers of one gateway's tenants; `layer` is a tenant's name, or "" for the operator's own."""
+
+    def __init__(self, config: Config, policies: Policies) -> None:
+        self._config = config
+        self._policies = policies
+
+    async def read(self, layer: str, version: str = "") -> tuple[str, str]:
+        """Return the text and the version of what is in force in a layer, or was, with a version. NotFound."""
+        change = await self._change(layer, version)
+        return await self._policies.store.text(change.digest), await self._policies.named(change)
+
+    async def apply(
+        self,
+        layer: str,
+        *,
+        text: str,
+        version: str,
+        comment: str,
+        by: str,
+        check_only: bool,
+        expected_version: str | None = None,
+    ) -> str:
+        """Put a text, or an earlier version, in force and return its version; PolicyInvalid lists what is wrong.
+
+        A text that is in force already changes nothing. PolicyChanged where `expected_version` is not in force any
+        more; "" expects that nothing ever was, None whatever it is.
+        """
+        self._check_layer(layer)
+        if bool(text) == bool(version):
+            raise InvalidArgument("text: one of text and version says what is to be in force")
+        if version:
+            text = await self._policies.store.text((await self._change(layer, version)).digest)
+        await self._check(layer, text)
+        standing = self._policies.change_in_force(layer)
+        # What is expected is compared with the database: this gateway may not have heard of the last change.
+        known = expected_version is None and standing is not None and standing.digest == digest_of_text(text)
+        if not check_only and not known:
+            kind: Kind = "rollback" if version else "apply"
+            asked = PolicyChangeRequest(layer, text, kind, by, WELL_KNOWN_SECRETS.shown(comment), expected_version)
+            standing = await put_in_force(self._policies, asked)
+            await self._policies.take([standing])
+        return "" if standing is None or check_only else await self._policies.named(standing)
+
+    async def history(self, layer: str, *, size: int, token: str) -> Sequence[tuple[Change, str]]:
+        """Return one change more than a page holds, the newest first, each with its version."""
+        self._check_layer(layer)
+        place = place_of(token, layer)
+        found = await self._policies.store.history(layer, size + 1, before=None if place is None else place[0])
+        return [(change, await self._policies.named(change)) for change in found]
+
+    async def _check(self, layer: str, text: str) -> None:
+        checker = PolicyChecker(self._config, await asyncio.to_thread(agents_of_all, self._config))
+        try:
+            await checker.check(layer, text, "text", self._policies)
+        except Misconfigured as error:
+            raise _invalid(error) from error
+
+    async def _change(self, layer: str, version: str) -> Change:
+        self._check_layer(layer)
+        if not version:
+            change = self._policies.change_in_force(layer)
+            if change is None:
+                raise NotFound("nothing was ever applied here")
+            return change
+        for change in await self._policies.store.history(layer, _HISTORY):
+            if await is_named(self._policies, change, version):
+                return change
+        raise NotFound(f"no version {version[:64]!r} among the last {_HISTORY:,}")
+
+    def _check_layer(self, layer: str) -> None:
+        if layer != OPERATOR and layer not in self._config.tenants:
+            raise NotFound(f"no tenant {layer[:64]!r}")
+
+
+def _invalid(error: Misconfigured) -> PolicyInvalid:
+    cause = error.__cause__
+    said = str(error)
+    if not isinstance(cause, PolicyError):
+        return PolicyInvalid(said[:_PROBLEMS_LIMIT_CHARS])
+    problems = [{"line": one.line, "field": one.field, "message": one.message} for one in cause.errors]
+    while problems and len(json.dumps(problems)) > _PROBLEMS_LIMIT_CHARS:
+        problems.pop()
+    return PolicyInvalid(said[:_PROBLEMS_LIMIT_CHARS], problems=json.dumps(problems))

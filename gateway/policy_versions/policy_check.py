@@ -1,0 +1,110 @@
+"""Whether a policy may come into force: it loads, fits the other layer, and every agent can be made with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from functools import partial
+from pathlib import Path
+
+from gateway.agents.agents import check
+from gateway.agents.tenant_agents import each_agent
+from gateway.config.agent_settings import AgentSettings
+from gateway.config.config import Config
+from gateway.errors import Misconfigured
+from gateway.policy import Policy, PolicyDocument, PolicyError, load_policy
+from gateway.policy.loading import LIMIT_BYTES
+from gateway.policy_versions.policies import Policies, layered
+from gateway.storage.policy_store import OPERATOR, digest_of_text
+
+Agents = Mapping[str, Mapping[str, AgentSettings]]
+"""The agents that each tenant can name."""
+
+
+def read_policy_file(path: Path, field: str) -> str:
+    """Return a policy file's text; Misconfigured says what keeps it from being read, and which `field` names it."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(LIMIT_BYTES + 1)
+        if len(data) > LIMIT_BYTES:
+            raise Misconfigured(f"{field}: {path}: larger than {LIMIT_BYTES} bytes")
+        return data.decode()
+    except OSError as error:
+        raise Misconfigured(f"{field}: {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise Misconfigured(f"{field}: {path}: not UTF-8 text") from error
+
+
+class PolicyChecker:
+    """Checks policies at one moment: each distinct text is loaded once, for all tenants that have it."""
+
+    def __init__(self, config: Config, agents: Agents) -> None:
+        self.agents = agents
+        self._config = config
+        self._documents: dict[str, PolicyDocument] = {}
+        self._together: dict[tuple[int, int, int], Policy] = {}
+
+    def layer(self, tenant: str, text: str, source: str) -> PolicyDocument:
+        """Return what a layer says, by itself; Misconfigured lists every problem with its line."""
+        digest = digest_of_text(text)
+        if digest not in self._documents:
+            try:
+                self._documents[digest] = load_policy(text, source).tenant_document
+            except PolicyError as error:
+                whose = f"policy of tenant {tenant}" if tenant != OPERATOR else "operator's policy"
+                problems = "\n".join(f"  {source}:{p.line}: {p.text}" for p in error.errors)
+                raise Misconfigured(f"the {whose} does not load:\n{problems}") from error
+        return self._documents[digest]
+
+    def together(self, tenant: str, own: PolicyDocument, operator: PolicyDocument | None) -> Policy:
+        """Return what both layers make of a tenant; Misconfigured where an agent cannot be made with that."""
+        key = (id(own), id(operator), id(self.agents[tenant]))
+        if key not in self._together:
+            policy = layered(own, operator)
+            model = self._config.model_of(tenant)
+
+            def fits(_name: str, agent: AgentSettings) -> None:
+                check(agent, model, policy.document)
+
+            each_agent(self._config, tenant, self.agents[tenant], fits)
+            self._together[key] = policy
+        return self._together[key]
+
+    async def check(
+        self, tenant: str, text: str, source: str, policies: Policies, executor: Executor | None = None
+    ) -> None:
+        """Raise Misconfigured where a text may not come into force beside what is in force; compiled in `executor`."""
+        run = partial(asyncio.get_running_loop().run_in_executor, executor)
+        document = await run(self.layer, tenant, text, source)
+        if tenant != OPERATOR:
+            policy = await run(self.together, tenant, document, await self._standing(OPERATOR, policies, executor))
+            self._refuse_image(tenant, policy)
+            return
+        for name in self._config.tenants:
+            own = await self._standing(name, policies, executor)
+            if own is not None:
+                await run(self.together, name, own, document)
+
+    def _refuse_image(self, tenant: str, policy: Policy) -> None:
+        """Raise Misconfigured where no sandbox could be made.
+
+        An operator's layer is not looked at: to allow less comes into force at once, and calls are told.
+        """
+        section = policy.document.sandbox
+        refusal = self._config.sandbox.image_rule.refusal(section.image) or section.image_rule.refusal(section.image)
+        if refusal is not None:
+            raise Misconfigured(f"policy of tenant {tenant}: sandbox.image: {refusal}")
+
+    async def _standing(self, tenant: str, policies: Policies, executor: Executor | None) -> PolicyDocument | None:
+        """Return what is in force in one layer; None where there is nothing, or it does not load any more."""
+        change = policies.change_in_force(tenant)
+        if change is None:
+            return None
+        if change.digest not in self._documents:
+            text = await policies.store.text(change.digest)
+            try:
+                await asyncio.get_running_loop().run_in_executor(executor, self.layer, tenant, text, change.by)
+            except Misconfigured:
+                return None
+        return self._documents[change.digest]

@@ -1,0 +1,264 @@
+"""The policy files that the configuration names: an edited one comes into force by itself, a bad one never does.
+
+A file counts only when its content changed after what is in force was applied, by `airlock policy apply`, `rollback` or
+another file. At a start that is a text that was never in force before; while a gateway runs, an edit whose text was not
+in force since the file was last read. Any other text that differs from what is in force is drift: it is logged, counted
+and reported by `airlock doctor`, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from gateway.agents.tenant_agents import agents_of_all
+from gateway.config.config import Config
+from gateway.errors import Misconfigured, Unavailable
+from gateway.policy import PolicyError
+from gateway.policy_versions.policies import Policies
+from gateway.policy_versions.policy_check import PolicyChecker, read_policy_file
+from gateway.storage.policy_store import OPERATOR, Change, digest_of_text
+from gateway.support.background import in_background
+
+log = structlog.get_logger(__name__)
+_POLL_S = 0.25
+# Thousands of files are looked at less often, or looking would be all that a processor does.
+_STATS_PER_S = 5000
+_BY_CHARS = 256
+_REFUSED = "a policy file is refused; the last good policy holds"
+_REFUSED_AND_NONE_HOLDS = "a policy file is refused, and no earlier policy is there to hold"
+_DRIFT = "a policy file is not what is in force, and changes nothing until it is edited or applied"
+_DISPLACED = "an edited policy file replaces a version that was applied; `airlock policy rollback` brings it back"
+_Stamp = tuple[int, int, int] | None
+
+
+@dataclass
+class _File:
+    """A file as it was seen last: `digest` of what was read, `settled` when it has not changed since a look.
+
+    `considered` is the digest of the last text that loaded, or was drift; `after` the last change of any policy that
+    was known when that was read, 0 before.
+    """
+
+    path: Path
+    tenants: list[str]
+    stamp: _Stamp = None
+    settled: bool = False
+    digest: str = ""
+    refused: bool = False
+    considered: str = ""
+    after: int = 0
+
+
+@dataclass(frozen=True)
+class _Read:
+    file: _File
+    text: str
+    problem: str = ""
+
+
+class PolicyFiles:
+    """Watches the files of one configuration."""
+
+    drifted: Mapping[str, Path]
+    """The tenants whose file is not what is in force, "" for the operator's layer, and the file."""
+
+    def __init__(self, config: Config, policies: Policies) -> None:
+        self.drifted = {}
+        self._drift: dict[str, tuple[str, int]] = {}
+        self._config = config
+        self._policies = policies
+        self._agents = agents_of_all(config)
+        self._files = _files(config)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="policy-files")
+
+    async def open(self) -> None:
+        """Take what the files say that is new since a gateway last looked, this one or another.
+
+        Misconfigured where a tenant has no good policy at all, neither in its file nor from before.
+        """
+        loop = asyncio.get_running_loop()
+        problems: list[str] = []
+        checker = PolicyChecker(self._config, self._agents)
+        for read in await loop.run_in_executor(self._thread, self._read_all):
+            refused = await self._take(read, checker)
+            # The operator's layer is another thing than none: without a good one nothing starts.
+            problems += [refused[tenant] for tenant in refused if self._policies.change_in_force(tenant) is None]
+        if problems:
+            raise Misconfigured("\n".join(dict.fromkeys(problems)))
+        await self._look_for_drift()
+
+    def close(self) -> None:
+        """Stop looking."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    @contextlib.asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Take each edit of a file within a second, until the block ends."""
+        async with in_background(self._watch(), "policy files"):
+            yield
+
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(max(_POLL_S, len(self._files) / _STATS_PER_S))
+            try:
+                edited = await loop.run_in_executor(self._thread, self._read_edited)
+                checker = PolicyChecker(self._config, self._agents)
+                for read in edited:
+                    await self._take(read, checker)
+                await self._look_for_drift()
+            except Unavailable as error:
+                log.warning("an edited policy waits for the database", error=str(error))
+            except Exception:  # the next look may go well, and must come
+                log.exception("fault while looking at the policy files")
+
+    async def _take(self, read: _Read, checker: PolicyChecker) -> dict[str, str]:
+        """Put what was read in force where it is new and good; return what was refused, by tenant."""
+        refused: dict[str, Misconfigured] = {}
+        file, newest = read.file, self._policies.newest
+        mended, file.refused = file.refused, False
+        taken: list[tuple[str, str]] = []
+        try:
+            for tenant in file.tenants:
+                if not read.problem and not await self._counts(tenant, file):
+                    if mended:
+                        await self._tell_mended(tenant, file)
+                    continue
+                try:
+                    if read.problem:
+                        raise Misconfigured(read.problem)
+                    await checker.check(tenant, read.text, str(file.path), self._policies, self._thread)
+                except Misconfigured as error:
+                    refused[tenant] = error
+                else:
+                    taken.append((tenant, read.text))
+            file.refused = bool(refused)
+            for tenant, why in refused.items():
+                facts = {"tenant": tenant, "path": str(file.path), "problems": _problems(why)}
+                holds = self._policies.change_in_force(tenant) is not None
+                log.error(_REFUSED if holds else _REFUSED_AND_NONE_HOLDS, **facts)
+            for tenant, _ in taken:
+                await self._tell_displaced(tenant, file)
+            by, apply = f"file {file.path}"[:_BY_CHARS], self._policies.store.apply
+            changes: list[Change] = await asyncio.gather(
+                *(apply(tenant, text, "file", by, after=file.after) for tenant, text in taken)
+            )
+        except Unavailable:
+            file.stamp, file.digest = None, ""  # it is looked at again
+            raise
+        if not refused:
+            file.considered, file.after = file.digest, newest
+        await self._policies.take(changes)
+        return {tenant: str(why) for tenant, why in refused.items()}
+
+    async def _counts(self, tenant: str, file: _File) -> bool:
+        """Return whether a file's text changed after what is in force was applied."""
+        standing = self._policies.change_in_force(tenant)
+        if standing is None:
+            return True  # unless another gateway is faster
+        if file.digest in (file.considered, standing.digest):
+            return False
+        return await self._policies.store.new(tenant, file.digest, file.after)
+
+    async def _look_for_drift(self) -> None:
+        """Find the files that are not what is in force, and log each that was not before."""
+        drifted: dict[str, Path] = {}
+        drift: dict[str, tuple[str, int]] = {}
+        for file in self._files:
+            for tenant in file.tenants if file.considered else ():
+                standing = self._policies.change_in_force(tenant)
+                if standing is None or standing.digest == file.considered:
+                    continue
+                drifted[tenant], drift[tenant] = file.path, (file.considered, standing.id)
+                if self._drift.get(tenant) != drift[tenant]:
+                    facts = {"tenant": tenant, "path": str(file.path), "version": await self._policies.named(standing)}
+                    log.warning(_DRIFT, **facts, kind=standing.kind, by=standing.by)
+        self.drifted, self._drift = drifted, drift
+
+    async def _tell_displaced(self, tenant: str, file: _File) -> None:
+        """Log that an edited file replaces what was applied by a command or the API."""
+        before = self._policies.change_in_force(tenant)
+        if before is not None and before.kind != "file":
+            version = await self._policies.named(before)
+            log.warning(_DISPLACED, tenant=tenant, path=str(file.path), version=version, applied_by=before.by)
+
+    async def _tell_mended(self, tenant: str, file: _File) -> None:
+        """Say what a file that was refused has come to: it was taken before, and takes nothing back."""
+        change = self._policies.change_in_force(tenant)
+        version = await self._policies.named(change) if change is not None else ""
+        said = "a policy file loads again, unchanged; the version in force stays"
+        log.info(said, tenant=tenant, path=str(file.path), version=version)
+
+    # --- what the thread does ---
+
+    def _read_all(self) -> list[_Read]:
+        for file in self._files:
+            file.stamp, file.settled = _stamp(file.path), True
+        return [read for file in self._files if (read := _read(file)) is not None]
+
+    def _read_edited(self) -> list[_Read]:
+        """Read what has changed and then kept still for a look: a half-written policy could lack its last rules."""
+        found: list[_Read] = []
+        for file in self._files:
+            stamp = _stamp(file.path)
+            if stamp != file.stamp:
+                file.stamp, file.settled = stamp, False
+            elif not file.settled:
+                file.settled = True
+                read = _read(file)
+                if read is not None:
+                    found.append(read)
+        return found
+
+
+def _files(config: Config) -> list[_File]:
+    """Return the files, the operator's layer first: tenants' are looked at together with it."""
+    files: dict[Path, _File] = {}
+    named = {OPERATOR: config.operator_policy} if config.operator_policy is not None else {}
+    own = {name: settings.policy_file for name, settings in config.tenants.items() if settings.policy_file is not None}
+    for tenant, relative in (named | own).items():
+        path = config.path(relative)
+        files.setdefault(path, _File(path, [])).tenants.append(tenant)
+    return list(files.values())
+
+
+def _stamp(path: Path) -> _Stamp:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def _read(file: _File) -> _Read | None:
+    """Return what a file says; None when that is what was taken of it before."""
+    try:
+        text = read_policy_file(file.path, _field(file.tenants[0]))
+    except Misconfigured as error:
+        digest = digest_of_text(str(error))
+        read = _Read(file, "", str(error))
+    else:
+        digest = digest_of_text(text)
+        read = _Read(file, text)
+    if digest == file.digest:
+        return None
+    file.digest = digest
+    return read
+
+
+def _field(tenant: str) -> str:
+    return f"tenants.{tenant}.policy" if tenant != OPERATOR else "operator_policy"
+
+
+def _problems(error: Misconfigured) -> list[str]:
+    cause = error.__cause__
+    if isinstance(cause, PolicyError):
+        return [f"line {problem.line}: {problem.text}" for problem in cause.errors]
+    return [str(error)]

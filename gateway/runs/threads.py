@@ -1,0 +1,182 @@
+"""Threads as their tenant sees them: listed, read, given metadata, deleted. What a run keeps is thread_history.py's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from agent.frozen import NotStorable, freeze
+from agent.messages import Message
+from gateway.credentials.caller import actor
+from gateway.errors import InvalidArgument, NotFound, ThreadBusy, TooLarge
+from gateway.runs.thread_history import KEY_LIMIT_CHARS, KEYS_LIMIT, METADATA_LIMIT_BYTES, VALUE_LIMIT_CHARS
+from gateway.storage.restore_store import ThreadGoing
+from gateway.storage.store import Store
+from gateway.storage.stored_message import NOT_READ, read_message
+from gateway.storage.thread_store import MessageRow, MetadataFull, ThreadRow, ThreadStore, entry_bytes
+from gateway.support.paging import page_size, paged, place_of
+from gateway.tenancy.quotas import Quotas
+from gateway.tenancy.tenants import Tenant
+
+
+class ThreadErasure(Protocol):
+    """Removes a thread for good; returns the rows that went, by table."""
+
+    def thread(self, tenant: str, name: str, actor: str) -> Awaitable[Mapping[str, int]]: ...
+
+
+@dataclass(frozen=True)
+class WholeThread:
+    """A thread with its metadata, JSON texts by their keys, and the number of its messages."""
+
+    row: ThreadRow
+    metadata: Mapping[str, str]
+    messages: int
+
+
+@dataclass(frozen=True)
+class Said:
+    """One message of a thread. One that cannot be read says so in its content."""
+
+    position: int
+    run_id: str
+    message: Message
+
+
+class Threads:
+    """The threads of every tenant."""
+
+    def __init__(
+        self,
+        store: Store,
+        listed: ThreadStore,
+        erasure: ThreadErasure,
+        forget: Callable[[Tenant, str], None],
+        quotas: Quotas,
+    ) -> None:
+        """`forget` is told of each thread that was deleted."""
+        self._quotas = quotas
+        self._forget = forget
+        self._store = store
+        self._listed = listed
+        self._erasure = erasure
+
+    async def page(self, tenant: Tenant, *, prefix: str, size: int, token: str) -> tuple[Sequence[ThreadRow], str]:
+        """Return threads, the newest first, and the token of the next page, empty at the end."""
+        query = ("threads", prefix)
+        size = page_size(size)
+        found = await self._listed.page(tenant.name, prefix=prefix, before=place_of(token, *query), limit=size + 1)
+        return paged(found, size, lambda row: (row.created_us, row.id), *query)
+
+    async def get(self, tenant: Tenant, name: str) -> WholeThread:
+        """Return a thread; NotFound also when it is another tenant's. It is not made."""
+        row = await self._row(tenant, name)
+        metadata = await self._listed.metadata(row.id, limit_bytes=METADATA_LIMIT_BYTES)
+        if metadata is None:
+            raise TooLarge(
+                f"the thread has more than {METADATA_LIMIT_BYTES:,} bytes of metadata, kept before there was that "
+                "limit: remove some with SetThreadMetadata"
+            )
+        return WholeThread(row, metadata, await self._listed.message_count(row.id))
+
+    async def messages(self, tenant: Tenant, name: str, *, size: int, token: str) -> tuple[Sequence[Said], str]:
+        """Return what was said, the oldest first, and the token of the next page, empty at the end."""
+        row = await self._row(tenant, name)
+        query = ("messages", row.id)
+        size = page_size(size)
+        place = place_of(token, *query)
+        page, more = await self._listed.messages(row.id, after=place[0] if place else -1, limit=size)
+        _, next_token = paged([*page, page[-1]] if more else page, len(page), _position, *query)
+        return [_said(one) for one in page], next_token
+
+    async def set_metadata(
+        self, tenant: Tenant, name: str, changed: Mapping[str, str], removed: Sequence[str]
+    ) -> WholeThread:
+        """Set entries, JSON texts by their keys, and remove others; a thread that is not there is made.
+
+        What is returned has the entries that were set, and no others.
+        """
+        if sum(entry_bytes(key, value) for key, value in changed.items()) > METADATA_LIMIT_BYTES:
+            raise InvalidArgument(f"set: {METADATA_LIMIT_BYTES:,} bytes of metadata are kept of a thread; set less")
+        for key, value in changed.items():
+            _check_entry(key, value)
+        both = sorted(changed.keys() & set(removed))
+        if both:
+            raise InvalidArgument(f"remove: {both[0]!r} is to be set as well; name each key once")
+        limits = tenant.policy.document.quotas
+        if changed:
+            await self._quotas.check_stored(tenant.name, limits)
+        thread = await self._store.thread(tenant.name, name, limit=limits.threads_limit)
+        try:
+            busy = await self._listed.change_metadata(
+                thread.id, changed, removed, keys_limit=KEYS_LIMIT, limit_bytes=METADATA_LIMIT_BYTES
+            )
+        except MetadataFull as full:
+            raise InvalidArgument(f"set: {full}; remove some first") from None
+        except ThreadGoing:
+            raise ThreadBusy(
+                f"thread {name[:64]!r} was deleted just now, or is being made of another; ask again"
+            ) from None
+        if busy is not None:
+            raise _busy(name, busy)
+        return WholeThread(await self._row(tenant, name), changed, 0)
+
+    async def delete(self, tenant: Tenant, name: str) -> Mapping[str, int]:
+        """Remove a thread with all that is kept of it; return the rows that went, by table."""
+        row = await self._row(tenant, name)
+        if row.run_id is not None:
+            raise _busy(name, row.run_id)
+        try:
+            return await self._erasure.thread(tenant.name, name, actor())
+        finally:
+            self._forget(tenant, name)
+
+    async def _row(self, tenant: Tenant, name: str) -> ThreadRow:
+        row = await self._listed.get(tenant.name, name)
+        if row is None:
+            raise NotFound(f"no thread {name[:64]!r}: `airlock thread list` shows their names")
+        return row
+
+
+class _NoJsonError(ValueError):
+    """What Python's json takes, and JSON does not have."""
+
+
+def _position(one: MessageRow) -> tuple[int, str]:
+    return one.position, ""
+
+
+def _busy(name: str, run_id: str) -> ThreadBusy:
+    return ThreadBusy(f"the run {run_id} is under way in thread {name!r}: wait for it or cancel it", run_id=run_id)
+
+
+def _check_entry(key: str, value: str) -> None:
+    if not key or len(key) > KEY_LIMIT_CHARS or "\0" in key:
+        raise InvalidArgument(f"set: a key has 1 to {KEY_LIMIT_CHARS} characters, and no NUL")
+    try:
+        freeze(json.loads(value, parse_constant=_no_constant))
+        value.encode("ascii")
+    except UnicodeEncodeError:
+        value = json.dumps(json.loads(value))
+    except (json.JSONDecodeError, _NoJsonError, RecursionError) as error:
+        raise InvalidArgument(f"set: the value of {key[:64]!r} is not JSON: {error}") from None
+    except NotStorable as error:
+        raise InvalidArgument(f"set: the value of {key[:64]!r}: {error}") from None
+    except ValueError:  # Python's limit of an integer, whose message is for who programs in it
+        raise InvalidArgument(f"set: the value of {key[:64]!r} has a number with too many digits") from None
+    if len(value) > VALUE_LIMIT_CHARS:
+        raise InvalidArgument(
+            f"set: the value of {key[:64]!r} has {len(value):,} characters as JSON in ASCII, the limit is "
+            f"{VALUE_LIMIT_CHARS:,}"
+        )
+
+
+def _no_constant(name: str) -> Any:
+    raise _NoJsonError(f"{name} is no JSON")
+
+
+def _said(row: MessageRow) -> Said:
+    message = read_message(row.message).message or Message(role="user", content=NOT_READ)
+    return Said(row.position, row.run_id, message)

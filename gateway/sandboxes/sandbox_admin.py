@@ -1,0 +1,164 @@
+"""A thread's sandbox, made ahead of its calls, stopped, and removed with its files: each with its audit record."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Protocol
+
+import structlog
+
+from agent.cancellation import to_the_end
+from gateway.credentials.caller import actor
+from gateway.data_lifecycle.erasure import remove_files_of
+from gateway.errors import NotFound, ThreadBusy, Unavailable
+from gateway.storage.audit_store import AuditEntry
+from gateway.storage.thread_store import ThreadStore
+from gateway.tenancy.tenants import Tenant
+from gateway.tool_calls.tool_calls import ToolCalls
+from sandbox.engines.engine import Listing, Removal
+from sandbox.keeper.keeper import Keeper
+from sandbox.sandbox import ListedSandbox
+
+log = structlog.get_logger(__name__)
+
+
+class Tended(Listing, Removal, Protocol):
+    """What it needs of an engine."""
+
+
+class TendedSandboxes:
+    """The sandboxes of every tenant, as it looks after them itself. Names of threads are whole: "" is none."""
+
+    def __init__(self, engine: Tended, keeper: Keeper, tool_calls: ToolCalls, threads: ThreadStore) -> None:
+        self._engine = engine
+        self._keeper = keeper
+        self._tool_calls = tool_calls
+        self._threads = threads
+        self._remove_files = remove_files_of(engine)
+
+    async def find(self, tenant: Tenant, thread: str) -> ListedSandbox | None:
+        """Return the sandbox of a thread in whatever state, whichever gateway of the engine has it; None for none."""
+        return next((one for one in await self._engine.listed(tenant.name) if one.thread == thread), None)
+
+    async def get(self, tenant: Tenant, thread: str) -> ListedSandbox:
+        """Return the sandbox of a thread, in whatever state; NotFound where there is none."""
+        found = await self.find(tenant, thread)
+        if found is None:
+            raise await self.missing(tenant, thread)
+        return found
+
+    async def missing(self, tenant: Tenant, thread: str) -> NotFound:
+        """Return the error of a thread whose sandbox was looked for where none is, or none that runs."""
+        found = await self.find(tenant, thread)
+        if found is not None and found.state == "idle_stopped":
+            return NotFound(
+                f"the sandbox of thread {thread!r} is stopped: `airlock sandbox resume {shlex.quote(thread)}`, or its "
+                "next call, starts it again"
+            )
+        if await self._threads.get(tenant.name, thread) is None:
+            return NotFound(f"no thread {thread[:64]!r}: `airlock thread list` shows their names")
+        return NotFound(f"thread {thread!r} has no sandbox now; its next call makes one, with the files as they were")
+
+    async def create(self, tenant: Tenant, thread: str) -> ListedSandbox:
+        """Return the sandbox of a thread, made or started again as for a call where none lives.
+
+        Raises QuotaExceeded, OtherEngine, and SandboxError where there can be none.
+        """
+        sandbox = await self._tool_calls.sandbox(tenant, thread)
+        await self._tool_calls.take_place(tenant)
+        before = await self._living(tenant, thread)
+        stopped = None if before is not None else self._engine.stopped(tenant.sandbox_spec(thread))
+
+        async def made() -> ListedSandbox:
+            sandbox_id = await sandbox.prepare()
+            found = await self._living(tenant, thread)
+            if found is None:
+                raise Unavailable("the sandbox was made and is gone again: it was stopped, or made room; ask again")
+            if before is None or before.id != sandbox_id:
+                details = {"sandbox": sandbox_id, "image": found.image, "runtime": found.runtime}
+                kind = "sandbox_resumed" if stopped == sandbox_id else "sandbox_created"
+                await self._tell(_entry(tenant, kind, thread, **details))
+            return found
+
+        # Whoever goes away has it made all the same, for what is made has its record.
+        return await to_the_end(made())
+
+    async def resume(self, tenant: Tenant, thread: str) -> ListedSandbox:
+        """Return the sandbox of a thread, started where it was stopped; NotFound where there is none."""
+        found = await self.get(tenant, thread)
+        return found if found.state == "running" else await self.create(tenant, thread)
+
+    async def stop(self, tenant: Tenant, thread: str) -> ListedSandbox | None:
+        """Stop the sandbox of a thread, whichever gateway has it, and return it as it is then; None for none.
+
+        Its next call starts it again. One that is stopped already stays so; one that cannot be stopped, or is not to
+        be, is removed. SandboxBusy while calls are under way in it, QuotaExceeded as for a call: to start it again
+        costs the engine as much as to make one.
+        """
+        await self._tool_calls.take_place(tenant)
+
+        async def stopped() -> ListedSandbox | None:
+            before = self._engine.stopped(tenant.sandbox_spec(thread))
+            found = await self._keeper.stop(tenant.name, thread)
+            if found is not None and (found.id != before or found.state != "idle_stopped"):
+                kind = "sandbox_stopped" if found.state == "idle_stopped" else "sandbox_removed"
+                await self._tell(_entry(tenant, kind, thread, sandbox=found.id))
+            return found
+
+        return await to_the_end(stopped())
+
+    async def delete(self, tenant: Tenant, thread: str) -> tuple[ListedSandbox | None, bool]:
+        """Remove the sandbox of a thread and its files for good; return it as it was, and whether there were files.
+
+        Raises ThreadBusy while a run is under way in the thread, SandboxBusy while a call is, NotFound, QuotaExceeded.
+        """
+        row = await self._threads.get(tenant.name, thread)
+        if row is None:
+            raise _nothing(thread)
+        if row.run_id is not None:
+            raise ThreadBusy(
+                f"the run {row.run_id} is under way in thread {thread!r}: wait for it or cancel it", run_id=row.run_id
+            )
+        await self._tool_calls.thread(tenant, thread)  # OtherEngine, where its files are on one
+        await self._tool_calls.take_place(tenant)
+
+        async def removed() -> tuple[ListedSandbox | None, bool]:
+            was = await self._engine.remove_of(tenant.name, thread)
+            done: list[AuditEntry] = []
+            there = False
+            try:
+                if was is not None:
+                    done.append(_entry(tenant, "sandbox_removed", thread, sandbox=was.id))
+                there = await self._remove_files(tenant.name, thread)
+                if there:
+                    done.append(_entry(tenant, "workspace_removed", thread))
+            finally:
+                await self._tell(*done)
+            return was, there
+
+        was, files = await to_the_end(removed())
+        if was is None and not files:
+            raise _nothing(thread)
+        return was, files
+
+    def ends_s(self, tenant: Tenant, one: ListedSandbox) -> float | None:
+        """Return when an idle sandbox is stopped, or a stopped one removed, in seconds since 1970; None for never."""
+        return self._keeper.ends_s(one, tenant.sandbox_spec(one.thread))
+
+    async def _living(self, tenant: Tenant, thread: str) -> ListedSandbox | None:
+        found = await self.find(tenant, thread)
+        return found if found is not None and found.state == "running" else None
+
+    async def _tell(self, *done: AuditEntry) -> None:
+        for entry in done:
+            log.info(entry.kind, tenant=entry.tenant, thread=entry.thread, **entry.details)
+        if done:
+            await self._tool_calls.record(*done)
+
+
+def _entry(tenant: Tenant, kind: str, thread: str, **details: str) -> AuditEntry:
+    return AuditEntry(tenant=tenant.name, kind=kind, actor=actor(), thread=thread, details=dict(details))
+
+
+def _nothing(thread: str) -> NotFound:
+    return NotFound(f"thread {thread!r} has neither a sandbox nor files here: there is nothing to remove")

@@ -1,0 +1,86 @@
+"""What a gateway refuses to start with, because it would be open to more people than its operator thinks."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from gateway.config.config import Config
+from gateway.credentials.keys import digest_of
+from gateway.errors import Misconfigured
+from gateway.serving.listening import is_loopback
+from gateway.storage.connecting import file_of
+from gateway.storage.database import Database
+from gateway.storage.key_store import KeyStore
+
+# Keys that stand in documentation, examples and tests: everybody knows them.
+KNOWN_KEYS = ("alk_...", "alk_x", "alk_guess", "alk_wrong", "alk_nobodys", "alk_test", "alk_example", "alk_changeme")
+
+
+def refuse_open_files(config: Config) -> None:
+    """Raise Misconfigured for a state directory or a database that every user of the machine can read."""
+    for path in _private(config):
+        try:
+            mode = path.stat().st_mode
+        except OSError:
+            continue  # it is made when the gateway starts, and then for its owner alone
+        if mode & stat.S_IRWXO and _reachable(path):
+            wanted = "700" if path.is_dir() else "600"
+            raise Misconfigured(
+                f"{path} is open to every user of this machine, and has keys' digests, policies and what agents did: "
+                f"`chmod {wanted} {path}`"
+            )
+
+
+def refuse_plaintext(config: Config, listen: str, *, insecure: bool) -> None:
+    """Raise Misconfigured where keys and results would cross a network unencrypted."""
+    if config.tls is None and not insecure and not is_loopback(listen):
+        raise Misconfigured(
+            f"--listen {listen} is reached from other machines, and without TLS keys and results cross the network in "
+            "the clear: configure `tls: {certificate: FILE, key: FILE}`, listen on 127.0.0.1, or say "
+            "--insecure-plaintext where something in front of the gateway encrypts"
+        )
+
+
+def refuse_unconfined(config: Config, listen: str, *, workers: int) -> None:
+    """Raise Misconfigured where others than this machine's could have commands run by the in-memory engine.
+
+    It confines nothing: whoever may call has the rights of the gateway.
+    """
+    if config.sandbox.engine != "memory":
+        return
+    if not is_loopback(listen):
+        raise Misconfigured(
+            f"--listen {listen} is reached from other machines, and with `sandbox.engine: memory` every command runs "
+            "on this one unconfined, as the gateway's own user: listen on 127.0.0.1, or use `engine: docker`"
+        )
+    if workers > 1:
+        raise Misconfigured(
+            "--workers: the sandboxes of `sandbox.engine: memory` are of one process; leave it out, or use "
+            "`engine: docker`"
+        )
+
+
+async def refuse_known_keys(database: Database) -> None:
+    """Raise Misconfigured where a key that everybody knows is good."""
+    store = KeyStore(database)
+    for key in KNOWN_KEYS:
+        found = await store.find(digest_of(key))
+        if found is not None:
+            raise Misconfigured(
+                f"the key {key} of the documentation is good for tenant {found.tenant or 'of operators'}: revoke it "
+                f"with `airlock key revoke {found.id}` and make another with `airlock key create`"
+            )
+
+
+def _private(config: Config) -> Iterator[Path]:
+    yield config.path(config.state_dir)
+    file = file_of(config.resolved_database_url())
+    if file is not None:
+        yield config.path(file)
+
+
+def _reachable(path: Path) -> bool:
+    """Return whether other users get as far as a path: one closed directory above it keeps them out."""
+    return all(parent.stat().st_mode & stat.S_IXOTH for parent in path.resolve().parents)

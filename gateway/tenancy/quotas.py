@@ -1,0 +1,367 @@
+"""Quotas and rates: what all runs and calls of a tenant may use together, exact over all gateways of a database.
+
+What can be told before it is used is taken before: a run's place, a tool call's place in its minute. Every call that is
+judged has one: to judge, journal and ask about what is then refused costs as much as what is not. Tokens, money and
+bytes are known only afterwards: they are looked at before and counted after, so that what is under way may come to its
+end past the limit.
+Windows are minutes, hours and days of the clock in UTC. What is not limited is not counted, and costs no query.
+What is stored is counted by the database, and looked at now and then: a tenant may go past that quota by what it stores
+within two seconds, and by what is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from gateway.errors import QuotaExceeded, Unavailable
+from gateway.policy.decision import RuleLimit
+from gateway.policy.document import QuotasSection
+from gateway.storage.quota_store import Hold, QuotaStore, Take
+from gateway.support.clock import NowUs, now_us
+
+RUNS_AT_ONCE = "runs_at_once"
+TOOL_CALLS = "tool_calls_per_minute"
+SANDBOXES = "sandboxes_per_minute"
+TOKENS = "tokens_per_day"
+COST = "cost_usd_per_day"
+BYTES = "bytes_per_day"
+THREADS = "threads"
+STORED = "stored_bytes"
+SNAPSHOTS = "snapshots"
+SNAPSHOT_BYTES = "snapshot_bytes"
+
+_MINUTE_S = 60
+_DAY_S = 86_400
+_WINDOWS_S = {TOOL_CALLS: _MINUTE_S, SANDBOXES: _MINUTE_S, TOKENS: _DAY_S, COST: _DAY_S, BYTES: _DAY_S}
+# Money is counted in whole millionths of a dollar, as sums of floats drift.
+_MICRO = 1_000_000
+_US_PER_S = 1_000_000
+# How long a reading of what is stored is used before the database is asked again.
+_STORED_KNOWN_S = 2.0
+_TENANTS_KNOWN = 10_000
+# Past that quota, for reading, listing and removing files: some thousand calls.
+_RESERVE_BYTES = 1024 * 1024
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class QuotaUsage:
+    """How much of a quota is used; `reset_s` from now its window ends, None where it has none."""
+
+    used: float
+    limit: float
+    reset_s: float | None
+
+
+@dataclass(frozen=True)
+class _Taken:
+    tenant: str
+    run_id: str
+    takes: Sequence[Take]
+    hold_ids: Sequence[str]
+
+
+class Quotas:
+    """Takes and counts for all tenants of a gateway. What is under way is remembered here, to be given back."""
+
+    def __init__(
+        self, store: QuotaStore, *, clock: NowUs = now_us, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`clock` is the time of day, which windows begin by; `monotonic_s` measures how old a reading is."""
+        self._store = store
+        self._clock = clock
+        self._monotonic_s = monotonic_s
+        self._calls: dict[str, _Taken] = {}
+        self._run_holds: set[str] = set()
+        # What the database did not let us release yet.
+        self._unreleased: set[str] = set()
+        # How many bytes are stored of each tenant, and when that was read.
+        self._stored: dict[str, tuple[int, float]] = {}
+
+    async def open(self) -> None:
+        """Let go of what this gateway held when it last ended."""
+        await self._store.release_all()
+
+    # --- what is stored ---
+
+    async def check_stored(self, tenant: str, quotas: QuotasSection, *, reserved: bool = False) -> None:
+        """Raise QuotaExceeded where as much is stored of a tenant as may be: before anything is done.
+
+        What is `reserved` for has a little more: a tenant must come to its files, and their journal takes some room.
+        """
+        now_s, limit = self._monotonic_s(), quotas.stored_bytes_limit + (_RESERVE_BYTES if reserved else 0)
+        stored, read_s = self._stored.get(tenant, (0, -math.inf))
+        if now_s - read_s > _STORED_KNOWN_S or stored >= limit:
+            _, stored = await self._store.stored(tenant)
+            if len(self._stored) >= _TENANTS_KNOWN:
+                self._stored.clear()
+            self._stored[tenant] = stored, now_s
+        if stored >= limit:
+            raise QuotaExceeded(
+                f"{STORED}: {stored:,} bytes of messages, events and journal are stored of this tenant, "
+                f"{quotas.stored_bytes_limit:,} is the quota; delete threads (`airlock thread delete`), or have the "
+                "operator set `retention`",
+                quota=STORED,
+                limit=str(quotas.stored_bytes_limit),
+            )
+
+    # --- runs ---
+
+    async def hold_run(self, tenant: str, run_id: str, quotas: QuotasSection) -> None:
+        """Take a run's place, before anything of the run is made. Raises QuotaExceeded."""
+        await self.check_stored(tenant, quotas)
+        limit = quotas.runs_at_once
+        if limit is None:
+            return
+        await self._release(())
+        self._run_holds.add(run_id)
+        try:
+            refused = await self._store.take(tenant, held=(Hold(run_id, RUNS_AT_ONCE, limit, is_run=True),))
+        except BaseException:
+            # A caller that went away does not undo what the writer has begun.
+            await asyncio.shield(self.release_run(run_id))
+            raise
+        if refused:
+            self._run_holds.discard(run_id)
+            raise QuotaExceeded(
+                f"{RUNS_AT_ONCE}: {limit} runs of this tenant are under way and {limit} is the quota; wait for one to "
+                "end or cancel one",
+                quota=RUNS_AT_ONCE,
+                limit=str(limit),
+            )
+
+    async def release_run(self, run_id: str) -> None:
+        """Give a run's place back when it ended or waits, and what its calls took that are not going to happen now."""
+        left = [call_id for call_id, taken in self._calls.items() if taken.run_id == run_id]
+        for call_id in left:
+            taken = self._calls.pop(call_id)
+            await self._release(taken.hold_ids)
+            try:
+                await self._store.give_back(taken.tenant, taken.takes)
+            except Unavailable as error:
+                log.warning("a quota stays used", tenant=taken.tenant, run_id=run_id, error=str(error))
+        if run_id in self._run_holds:
+            self._run_holds.discard(run_id)
+            await self._release((run_id,))
+
+    # --- tool calls ---
+
+    async def take_place(self, tenant: str, quotas: QuotasSection) -> None:
+        """Take a place in the minute for a call that is judged and does not run. Raises QuotaExceeded."""
+        if quotas.tool_calls_per_minute is None:
+            return
+        at_us = self._clock()
+        place = _take(TOOL_CALLS, at_us, _MINUTE_S, 1, quotas.tool_calls_per_minute)
+        refused = await self._store.take(tenant, (place,))
+        if refused:
+            raise _used_up(refused, {TOOL_CALLS: place}, {}, at_us)
+
+    async def take_sandbox(self, tenant: str, quotas: QuotasSection) -> None:
+        """Take a place in the minute for a sandbox that is about to be made. Raises QuotaExceeded."""
+        if quotas.sandboxes_per_minute is None:
+            return
+        at_us = self._clock()
+        place = _take(SANDBOXES, at_us, _MINUTE_S, 1, quotas.sandboxes_per_minute)
+        if await self._store.take(tenant, (place,)):
+            raise _used_up((SANDBOXES,), {SANDBOXES: place}, {}, at_us)
+
+    async def take_call(
+        self,
+        tenant: str,
+        call_id: str,
+        limits: Iterable[RuleLimit],
+        quotas: QuotasSection,
+        run_id: str = "",
+        *,
+        has_place: bool = False,
+    ) -> None:
+        """Take what a tool call is about to use, or its place in the minute only. Raises QuotaExceeded.
+
+        With `has_place` the place was taken when the call was judged.
+        """
+        at_us = self._clock()
+        asked: dict[str, RuleLimit | None] = {}
+        takes: list[Take] = []
+        held: list[Hold] = []
+        if quotas.tool_calls_per_minute is not None and not has_place:
+            takes.append(_take(TOOL_CALLS, at_us, _MINUTE_S, 1, quotas.tool_calls_per_minute))
+        if quotas.bytes_per_day is not None:
+            takes.append(_take(BYTES, at_us, _DAY_S, 0, quotas.bytes_per_day))
+        for limit in limits:
+            if limit.calls is not None and limit.per_s is not None:
+                takes.append(_take(f"rule:{limit.rule}:{limit.per_s}", at_us, limit.per_s, 1, limit.calls))
+                asked[takes[-1].name] = limit
+            if limit.at_once is not None:
+                held.append(Hold(f"{call_id}.{len(held)}"[-64:], f"rule:{limit.rule}:at_once", limit.at_once))
+                asked[held[-1].name] = limit
+        if not takes and not held:
+            return
+        await self._release(())
+        before = self._calls.get(call_id)
+        if before is not None and before.hold_ids:
+            held = []  # a ring makes the same call again, which is under way already
+        # Before the writing: a caller that is cancelled meanwhile gives back what may have been taken.
+        ids = (*(before.hold_ids if before else ()), *(hold.id for hold in held))
+        self._calls[call_id] = _Taken(tenant, run_id, [take for take in takes if take.amount], ids)
+        refused = await self._store.take(tenant, takes, held)
+        if not refused:
+            return
+        if before is None:
+            del self._calls[call_id]
+        else:
+            self._calls[call_id] = before
+        place = [take for take in takes if take.name == TOOL_CALLS and take.name not in refused]
+        if place:
+            await self._store.take(tenant, place)
+        raise _used_up(refused, {take.name: take for take in takes}, asked, at_us)
+
+    def took(self, call_id: str) -> bool:
+        """Return whether something was taken for a call that has not ended."""
+        return call_id in self._calls
+
+    async def end_call(self, call_id: str) -> None:
+        """Release what a call held; what it used stays used."""
+        taken = self._calls.pop(call_id, None)
+        if taken is not None:
+            await self._release(taken.hold_ids)
+
+    # --- what is known only afterwards ---
+
+    async def check_inference(self, tenant: str, quotas: QuotasSection) -> QuotaExceeded | None:
+        """Return why the model must not be asked now; None when it may be."""
+        try:
+            await self.check_stored(tenant, quotas)
+        except QuotaExceeded as full:
+            return full
+        limits = _limits(quotas, TOKENS, COST)
+        if not limits:
+            return None
+        at_us = self._clock()
+        windows = {name: _start_us(at_us, _DAY_S) for name in limits}
+        used = await self._store.used(tenant, windows)
+        refused = [name for name in limits if used[name] >= limits[name]]
+        takes = {name: _take(name, at_us, _DAY_S, 0, limits[name]) for name in limits}
+        return _used_up(refused, takes, {}, at_us) if refused else None
+
+    async def add_inference(self, tenant: str, quotas: QuotasSection, *, tokens: int, micro_usd: int) -> None:
+        """Count tokens, of input and output, and what they cost."""
+        await self._add(tenant, quotas, {TOKENS: tokens, COST: micro_usd})
+
+    async def add_bytes(self, tenant: str, quotas: QuotasSection, size_bytes: int) -> None:
+        """Count the bytes of a result, or of a file that a service moved."""
+        await self._add(tenant, quotas, {BYTES: size_bytes})
+
+    async def usage(self, tenant: str, quotas: QuotasSection) -> Mapping[str, QuotaUsage]:
+        """Return what is used of each quota that is set: money in dollars, all else as it is limited."""
+        at_us = self._clock()
+        limits = _limits(quotas, *_WINDOWS_S)
+        used = await self._store.used(tenant, {name: _start_us(at_us, _WINDOWS_S[name]) for name in limits})
+        told = {
+            name: QuotaUsage(
+                used[name] / (_MICRO if name == COST else 1),
+                limit / (_MICRO if name == COST else 1),
+                _left_s(at_us, _WINDOWS_S[name]),
+            )
+            for name, limit in limits.items()
+        }
+        if quotas.runs_at_once is not None:
+            under_way = await self._store.runs_at_once(tenant, RUNS_AT_ONCE)
+            told[RUNS_AT_ONCE] = QuotaUsage(under_way, quotas.runs_at_once, None)
+        threads, stored = await self._store.stored(tenant)
+        told[THREADS] = QuotaUsage(threads, quotas.threads_limit, None)
+        told[STORED] = QuotaUsage(stored, quotas.stored_bytes_limit, None)
+        snapshots, added_bytes = await self._store.snapshots(tenant)
+        told[SNAPSHOTS] = QuotaUsage(snapshots, quotas.snapshots_limit, None)
+        told[SNAPSHOT_BYTES] = QuotaUsage(added_bytes, quotas.snapshot_bytes_limit, None)
+        return told
+
+    async def _add(self, tenant: str, quotas: QuotasSection, amounts: Mapping[str, int]) -> None:
+        limits = _limits(quotas, *amounts)
+        at_us = self._clock()
+        takes = [_take(name, at_us, _DAY_S, amounts[name], limits[name]) for name in limits if amounts[name] > 0]
+        if takes:
+            await self._store.add(tenant, takes)
+
+    async def _release(self, ids: Iterable[str]) -> None:
+        """Release holds, with those that the database had refused to release before."""
+        due = self._unreleased | set(ids)
+        if not due:
+            return
+        self._unreleased |= due
+        try:
+            await self._store.release(due)
+        except Unavailable as error:
+            log.warning("holds are released later", holds=len(due), error=str(error))
+        else:
+            self._unreleased -= due
+
+
+def micro_usd(cost_usd: float) -> int:
+    """Return an amount of money in whole millionths of a dollar."""
+    return round(cost_usd * _MICRO)
+
+
+def _limits(quotas: QuotasSection, *names: str) -> dict[str, int]:
+    """Return the quotas of these that are set, in what they are counted in."""
+    found: dict[str, int] = {}
+    for name in names:
+        limit = getattr(quotas, name)
+        if limit is not None:
+            found[name] = max(1, micro_usd(limit)) if name == COST else limit
+    return found
+
+
+def _take(name: str, at_us: int, length_s: int, amount: int, limit: int) -> Take:
+    return Take(name, _start_us(at_us, length_s), length_s * _US_PER_S, amount, limit)
+
+
+def _start_us(at_us: int, length_s: int) -> int:
+    # 1970 began with a minute, an hour and a day, and UTC as computers count it has no leap seconds.
+    return at_us - at_us % (length_s * _US_PER_S)
+
+
+def _left_s(at_us: int, length_s: int) -> float:
+    length_us = length_s * _US_PER_S
+    return (length_us - at_us % length_us) / _US_PER_S
+
+
+def _calls(number: int | None) -> str:
+    return "1 call" if number == 1 else f"{number} calls"
+
+
+def _used_up(
+    refused: Sequence[str], takes: Mapping[str, Take], rules: Mapping[str, RuleLimit | None], at_us: int
+) -> QuotaExceeded:
+    """Return the error: it names what is free again last, as nothing passes before that is."""
+
+    def left_s(name: str) -> float:
+        return _left_s(at_us, takes[name].length_us // _US_PER_S) if name in takes else 0.0
+
+    name = max(refused, key=left_s)
+    rule = rules.get(name)
+    if name not in takes and rule is not None:
+        return QuotaExceeded(
+            f"rule {rule.rule} lets {_calls(rule.at_once)} pass at once, and so many are under way; try again when one "
+            "has ended",
+            quota="at_once",
+            rule=rule.rule,
+            limit=str(rule.at_once),
+        )
+    wait_s = math.ceil(left_s(name))
+    again = f"try again in {wait_s} s"
+    if rule is not None:
+        return QuotaExceeded(
+            f"rule {rule.rule} lets {_calls(rule.calls)} pass in {rule.per_s} s, and so many were made; {again}",
+            left_s(name),
+            quota="rate",
+            rule=rule.rule,
+            limit=str(rule.calls),
+        )
+    limit = f"{takes[name].limit / _MICRO:g}" if name == COST else str(takes[name].limit)
+    return QuotaExceeded(f"{name}: all {limit} of the tenant are used; {again}", left_s(name), quota=name, limit=limit)

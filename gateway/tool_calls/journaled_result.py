@@ -1,0 +1,98 @@
+"""The result of a tool call as the journal keeps it until its step is kept: JSON, without secrets, of bounded size."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from agent.recovery import INTERRUPTED, EarlierCall
+from agent.tool_result import Evicted, ToolResult
+from agent.tools.asking import blocked_result
+from agent.verdict import PolicyWord, Verdict, VerdictKind
+from gateway.redaction import Redactor
+
+# What is longer is not kept: after a crash the model is told that the call ended and that its result is lost.
+_CONTENT_LIMIT_BYTES = 1024 * 1024
+_KINDS = {"allow": VerdictKind.PROCEED, "ask": VerdictKind.ASK, "deny": VerdictKind.BLOCK}
+
+
+def result_json(result: ToolResult, duration_s: float, redactor: Redactor | None) -> str | None:
+    """Return the text of a result, None for one that is too large. Raises RedactionFailed."""
+    if len(result.content) + len(result.note) > _CONTENT_LIMIT_BYTES:
+        return None
+    content = result.content if redactor is None else redactor.redact(result.content)
+    kept: dict[str, Any] = {
+        "outcome": result.outcome,
+        "is_error": result.is_error,
+        "exit_code": result.exit_code,
+        "note": result.note if redactor is None else redactor.text(result.note),
+        "evicted": result.evicted.model_dump() if result.evicted is not None else None,
+        "withheld_by": result.withheld_by,
+        "would_be_withheld_by": result.would_be_withheld_by,
+        "duration_s": duration_s,
+    }
+    try:
+        kept["text"] = content.decode()
+    except UnicodeDecodeError:
+        kept["base64"] = base64.b64encode(content).decode()
+    return json.dumps(kept)
+
+
+def earlier_call(row: Mapping[str, Any]) -> EarlierCall:
+    """Return what an earlier process made of a call, by its row in the journal."""
+    if row["state"] == "blocked":
+        return EarlierCall(blocked_result(_verdict(row)), _verdict(row), approval_id=row["approval_id"] or "")
+    if row["state"] == "executing":
+        return EarlierCall(_interrupted(row), _verdict(row), approval_id=row["approval_id"] or "")
+    kept = json.loads(row["result"]) if row["result"] else None
+    result = _lost(row) if kept is None else _result(kept)
+    duration_s = kept["duration_s"] if kept is not None else 0.0
+    return EarlierCall(result, _verdict(row), duration_s, row["approval_id"] or "")
+
+
+def _result(kept: Mapping[str, Any]) -> ToolResult:
+    text = kept.get("text")
+    return ToolResult(
+        content=base64.b64decode(kept["base64"]) if text is None else text.encode(),
+        outcome=kept["outcome"],
+        is_error=kept["is_error"],
+        exit_code=kept["exit_code"],
+        note=kept["note"],
+        evicted=Evicted.model_validate(kept["evicted"]) if kept["evicted"] else None,
+        withheld_by=kept["withheld_by"],
+        would_be_withheld_by=kept["would_be_withheld_by"],
+    )
+
+
+def _interrupted(row: Mapping[str, Any]) -> ToolResult:
+    since = datetime.fromtimestamp(row["started_us"] / 1_000_000, UTC).isoformat(timespec="seconds")
+    return ToolResult.error(
+        f"interrupted: the gateway was lost while this call ran, which began at {since}. It may have had effects, all "
+        "or some of them, and it was not run again. Look at what is there before you make it again.",
+        outcome=INTERRUPTED,
+    )
+
+
+def _lost(row: Mapping[str, Any]) -> ToolResult:
+    """Return what is known of a call that ended and whose result is not there."""
+    if row["state"] == "interrupted":  # taken over for the second time
+        return _interrupted(row)
+    code = f", exit code {row['exit_code']}" if row["exit_code"] is not None else ""
+    return ToolResult.error(
+        f"this call ended (outcome {row['outcome']}{code}) just before the gateway was lost, and its result with it. "
+        "It was not run again.",
+        outcome=row["outcome"] or "failed",
+    )
+
+
+def _verdict(row: Mapping[str, Any]) -> Verdict:
+    if row["verdict"] is None:
+        why = "the call had passed before the gateway was lost"
+        return Verdict(kind=VerdictKind.PROCEED, hook="journal", rule="passed", reason=why)
+    would_be = {name: row[name] or "" for name in ("would_be", "would_be_rule")}
+    word = PolicyWord(version=row["policy_version"], **would_be)
+    kind = _KINDS.get(row["verdict"], VerdictKind.PROCEED)
+    return Verdict(kind=kind, hook="policy", rule=row["rule"] or "", reason=row["reason"] or "", policy=word)

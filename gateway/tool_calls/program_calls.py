@@ -1,0 +1,232 @@
+"""Programs with streams and background processes: `execute` for services, down the same way as any tool call.
+
+Each class stands in for the tools of one call: policy judges the program as a shell line, the journal has the line and
+how it ended, and the bytes flow past.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from agent.filesystem import OutputStream
+from agent.hooks.hook import OutputFilter
+from agent.messages import ToolCall
+from agent.tool_result import ToolResult
+from agent.tools.live_output import filtered, output_filters
+from agent.tools.tool import ToolContext
+from gateway.errors import AirlockError, DeadlineExceeded, PermissionDenied, from_start
+from gateway.tool_calls.program import Program
+from gateway.tool_calls.service_executor import StandIn
+from gateway.tool_calls.thread_sandbox import ThreadSandbox
+from gateway.tool_calls.tool_request import REQUEST
+from sandbox.errors import SandboxError, said_outside
+from sandbox.process import Process, ProgramResult
+
+TOOL = "execute"
+_STREAMS: tuple[OutputStream, ...] = ("stdout", "stderr")
+# Past a program's own time limit: its sandbox may have had to be made first, and its last output is on the way.
+_GRACE_S = 60.0
+
+
+class _ProgramCall(StandIn):
+    """What both kinds share: one line, and an error kept for the service to raise."""
+
+    def __init__(self, sandbox: ThreadSandbox, program: Program) -> None:
+        self._sandbox = sandbox
+        self._program = program
+        self._filters: list[OutputFilter] | None = []
+        self.error: Exception | None = None
+
+    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        """Run the program whose line was judged."""
+        try:
+            self._check_unchanged(call, context)
+            return await self._start(context.call_id)
+        except (SandboxError, AirlockError) as error:
+            self.error = error
+            return ToolResult.error(said_outside(error))
+
+    def _check_unchanged(self, call: ToolCall, context: ToolContext) -> None:
+        """Raise PermissionDenied where a hook asks for what cannot be done to a program or to a stream."""
+        if (call.arguments or {}).get("command") != self._program.line():
+            raise PermissionDenied(
+                "a hook rewrote the command line, and a program cannot be run as another line than its own: call the "
+                "tool execute with a line instead"
+            )
+        self._filters = output_filters(context.run.hooks) if context.run is not None else []
+        if self._filters is None:
+            raise PermissionDenied(
+                "a hook or a rule on results judges results as a whole, and a stream would be past it: call the tool "
+                "execute, whose result is redacted as a whole"
+            )
+
+    async def _start(self, call_id: str) -> ToolResult:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class EndedProgram:
+    """How a program ended; `call_id` is what the journal calls it."""
+
+    call_id: str
+    result: ProgramResult
+
+
+class ProgramRun(_ProgramCall):
+    """Runs a program to its end. `pieces` holds a few at most, so a slow client slows the program, not the gateway."""
+
+    audit_kind = "program"
+
+    def __init__(
+        self,
+        sandbox: ThreadSandbox,
+        program: Program,
+        pieces: asyncio.Queue[tuple[OutputStream, bytes] | AirlockError | None],
+        *,
+        timeout_s: float,
+        output_limit_bytes: int,
+        stdin: AsyncIterator[bytes] | None,
+    ) -> None:
+        super().__init__(sandbox, program)
+        self._pieces = pieces
+        self._timeout_s = timeout_s
+        self._output_limit_bytes = output_limit_bytes
+        self._stdin = stdin
+        self._deadline_s = 0.0
+        self._stdin_error: Exception | None = None
+        self.moved_bytes = 0
+        self.ended: EndedProgram | None = None
+
+    async def _start(self, call_id: str) -> ToolResult:
+        self._deadline_s = asyncio.get_running_loop().time() + self._timeout_s + _GRACE_S
+        try:
+            result = await self._sandbox.run_program(
+                self._program.argv_bytes(),
+                env=self._program.env,
+                cwd=self._program.cwd,
+                timeout_s=self._timeout_s,
+                output_limit_bytes=self._output_limit_bytes,
+                stdin=self._watched(self._stdin) if self._stdin is not None else None,
+                on_output=self._take,
+            )
+        finally:
+            # Whatever the program made of it.
+            if self._stdin_error is not None:
+                raise self._stdin_error from None
+        for stream in _STREAMS:
+            rest = await filtered(self._filters or (), stream, b"", cut=result.outcome != "exited")
+            await self._hand_on(stream, rest)
+        self.ended = EndedProgram(call_id, result)
+        request = REQUEST.get()
+        if request is not None:
+            request.program = result
+        return ToolResult(
+            content=_told(result).encode(),
+            outcome=result.outcome,
+            is_error=result.outcome != "exited" or result.exit_code != 0,
+            exit_code=result.exit_code,
+        )
+
+    async def _watched(self, stdin: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Keep what went wrong with the input: it is the caller's fault, and must not look like the program's."""
+        try:
+            async for chunk in stdin:
+                yield chunk
+        except Exception as error:
+            self._stdin_error = error
+            raise
+
+    async def _take(self, stream: OutputStream, data: bytes) -> None:
+        """Redact a piece and hand it on."""
+        await self._hand_on(stream, await filtered(self._filters or (), stream, data))
+
+    async def _hand_on(self, stream: OutputStream, data: bytes) -> None:
+        """Hand a piece on; as long as nobody takes it, the program waits, but not past its time limit."""
+        if not data:
+            return
+        try:
+            async with asyncio.timeout_at(self._deadline_s):
+                await self._pieces.put((stream, data))
+                self.moved_bytes += len(data)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                "the output was not read before the program's time limit passed; read it as it arrives"
+            ) from None
+
+
+class ProcessStart(_ProgramCall):
+    """Starts a background process; the call is over when it runs."""
+
+    audit_kind = "process"
+
+    def __init__(
+        self,
+        sandbox: ThreadSandbox,
+        program: Program,
+        process_id: str,
+        *,
+        terminal: bool,
+        rows: int,
+        columns: int,
+        stdin: bool,
+        merge_stderr: bool,
+        timeout_s: float | None,
+    ) -> None:
+        super().__init__(sandbox, program)
+        self._process_id = process_id
+        self._terminal = terminal
+        self._rows = rows
+        self._columns = columns
+        self._stdin = stdin
+        self._merge_stderr = merge_stderr
+        self._timeout_s = timeout_s
+        self.process: Process | None = None
+        self.audited: Mapping[str, JsonValue] = {"process_id": process_id}
+
+    async def _start(self, call_id: str) -> ToolResult:
+        del call_id
+        try:
+            self.process = await self._sandbox.start_process(
+                self._process_id,
+                self._program.argv_bytes(),
+                env=self._program.env,
+                cwd=self._program.cwd,
+                terminal=self._terminal,
+                rows=self._rows,
+                columns=self._columns,
+                stdin=self._stdin,
+                merge_stderr=self._merge_stderr,
+                timeout_s=self._timeout_s,
+            )
+        except SandboxError as error:
+            raise from_start(error) from error
+        return ToolResult(content=f"started in the background as process {self._process_id}".encode())
+
+
+def run_arguments(program: Program, timeout_s: float, *, stdin: bool) -> Mapping[str, JsonValue]:
+    """Return what policy judges and the journal keeps of a program that is run."""
+    arguments: dict[str, JsonValue] = {"command": program.line(), "timeout_s": timeout_s}
+    return arguments | {"stdin": True} if stdin else arguments
+
+
+def start_arguments(program: Program, asked_id: str, *, terminal: bool, stdin: bool) -> Mapping[str, JsonValue]:
+    """Return what policy judges and the journal keeps of a process that is started.
+
+    An id that the caller did not ask for is none of them: a call that is made again once it was approved is the same.
+    """
+    arguments: dict[str, JsonValue] = {"command": program.line(), "background": asked_id or True}
+    for name, wanted in (("terminal", terminal), ("stdin", stdin)):
+        if wanted:
+            arguments[name] = True
+    return arguments
+
+
+def _told(result: ProgramResult) -> str:
+    """Return what hooks are shown in place of output that went past them."""
+    ended = result.outcome if result.exit_code is None else f"{result.outcome} {result.exit_code}"
+    said = f": {result.message}" if result.message else ""
+    return f"{ended} after {result.output_bytes} bytes of output, which were streamed{said}"

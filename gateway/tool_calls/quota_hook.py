@@ -1,0 +1,160 @@
+"""Quotas as a hook: mandatory, and outermost, so that it sees the usage that all others add and the final results.
+
+The taking for a tool call is the policy hook's last act (`take`): what is denied has used its place in the minute and
+nothing else, and what is refused here is a block like the policy's own, so it is journaled as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
+
+from agent.hooks.hook import Hook, NextToolUse
+from agent.messages import ToolCall
+from agent.state import AgentState
+from agent.tool_result import ToolResult
+from gateway.errors import QuotaExceeded
+from gateway.policy.decision import Decision, RuleLimit
+from gateway.policy.document import QuotasSection
+from gateway.tenancy.quotas import Quotas, micro_usd
+
+QUOTA = "quota"
+"""The rule that is named where a quota of the tenant refuses a call."""
+
+COUNTED = "quota.counted"
+"""The note that says what of the usage of this run, or of this subagent, is counted: {"tokens", "micro_usd"}."""
+
+# Outside of all that adds to the usage, and of the ledger that subagents share.
+OUTERMOST_PRIORITY = 950_000
+
+
+@runtime_checkable
+class MovesBytes(Protocol):
+    """What stands in for tools and moves bytes past their results: `moved_bytes` of them by now."""
+
+    moved_bytes: int
+
+
+class QuotaHook(Hook):
+    """Holds the quotas of one tenant, in one run or for the calls of services."""
+
+    name = "quota"
+    mandatory = True
+    priority = OUTERMOST_PRIORITY
+
+    def __init__(self, quotas: Quotas, tenant: str, limits: Callable[[], QuotasSection], run_id: str = "") -> None:
+        """Take what tells the quotas in force; `run_id` is "" for calls that belong to no run."""
+        self._quotas = quotas
+        self._tenant = tenant
+        self._limits = limits
+        self._run_id = run_id
+        self._refusals: dict[str, QuotaExceeded] = {}
+        self._asked: dict[str, Sequence[RuleLimit]] = {}
+        self._moving: set[str] = set()
+
+    # --- tool calls ---
+
+    async def take(self, decision: Decision, call_id: str) -> tuple[str, str] | None:
+        """Take what a call that was judged uses; return the rule and the reason of a refusal.
+
+        It is its place in the minute, and for one that the policy allows what its rules limit. What one that is asked
+        about would take of that is remembered until somebody's approval lets it pass, or it is over.
+        """
+        limits = self._limits()
+        try:
+            if decision.verdict == "allow":
+                await self._quotas.take_call(self._tenant, call_id, decision.limits, limits, self._run_id)
+            else:
+                await self._quotas.take_place(self._tenant, limits)
+        except QuotaExceeded as refused:
+            if not self._run_id:
+                self._refusals[call_id] = refused
+            return refused.details.get("rule", QUOTA), str(refused)
+        if decision.verdict == "ask":
+            self._asked[call_id] = decision.limits
+        return None
+
+    def refusal(self, call_id: str) -> QuotaExceeded | None:
+        """Return, once, why a service's call was refused."""
+        return self._refusals.pop(call_id, None)
+
+    def moving(self, call_id: str, tools: object) -> None:
+        """Take note that a call moves its bytes past its result, which only says how many; count_moved() ends it."""
+        if isinstance(tools, MovesBytes):
+            self._moving.add(call_id)
+
+    async def count_moved(self, call_id: str, tools: object) -> None:
+        """Count the bytes that a service moved past a call's result."""
+        self._moving.discard(call_id)
+        limits = self._limits()
+        if limits.bytes_per_day is not None and isinstance(tools, MovesBytes):
+            await self._quotas.add_bytes(self._tenant, limits, tools.moved_bytes)
+
+    async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
+        """Take for a call that runs because somebody approved it: the policy asked, and did not let it pass itself."""
+        limits, of_rules = self._limits(), self._asked.get(call.id, ())
+        if not of_rules and limits.tool_calls_per_minute is None and limits.bytes_per_day is None:
+            return await next_(call)
+        if not self._quotas.took(call.id):
+            try:
+                await self._quotas.take_call(
+                    self._tenant, call.id, of_rules, limits, self._run_id, has_place=call.id in self._asked
+                )
+            except QuotaExceeded as refused:
+                if not self._run_id:
+                    self._refusals[call.id] = refused
+                rule = refused.details.get("rule", QUOTA)
+                return ToolResult.error(f"Blocked by rule {rule}: {refused}. The call did not run.", outcome="blocked")
+        return await next_(call)
+
+    async def after_tool_use(self, state: AgentState) -> AgentState:
+        """Release what the call held and count what it brought."""
+        tool = state.current.tool
+        self._asked.pop(tool.call.id, None)
+        await self._quotas.end_call(tool.call.id)
+        limits = self._limits()
+        counts = tool.result is not None and not tool.blocked and tool.call.id not in self._moving
+        if limits.bytes_per_day is not None and tool.result is not None and counts:
+            await self._quotas.add_bytes(self._tenant, limits, len(tool.result.content))
+        return state
+
+    # --- tokens and money ---
+
+    async def before_inference(self, state: AgentState) -> AgentState:
+        """End the run before it asks a model that the tenant may not ask any more today."""
+        state = await self._settled(state)
+        refused = await self._quotas.check_inference(self._tenant, self._limits())
+        if refused is None:
+            return state
+        return state.forbid_continuation(self.name, f"quota_{refused.details['quota']}", str(refused))
+
+    async def after_inference(self, state: AgentState) -> AgentState:
+        """Count what the answer has used."""
+        return await self._settled(state)
+
+    async def on_error(self, state: AgentState) -> AgentState:
+        """Count what attempts that failed have used."""
+        return await self._settled(state)
+
+    async def execution_end(self, state: AgentState) -> AgentState:
+        """Count what came after the last answer: an inference that was cancelled, a critique."""
+        return await self._settled(state)
+
+    async def _settled(self, state: AgentState) -> AgentState:
+        """Count what the usage has grown by: a subagent's is in its own state, and its hooks count it."""
+        limits = self._limits()
+        if limits.tokens_per_day is None and limits.cost_usd_per_day is None:
+            return state
+        usage = state.usage
+        tokens, spent = usage.input_tokens + usage.output_tokens, micro_usd(usage.cost_usd)
+        noted = state.notes.get(COUNTED)
+        counted = noted if isinstance(noted, dict) else {}
+        tokens_before, spent_before = counted.get("tokens", 0), counted.get("micro_usd", 0)
+        if not isinstance(tokens_before, int) or not isinstance(spent_before, int):
+            raise TypeError(f"{COUNTED} holds no numbers")
+        if (tokens, spent) == (tokens_before, spent_before):
+            return state
+        await self._quotas.add_inference(
+            self._tenant, limits, tokens=tokens - tokens_before, micro_usd=spent - spent_before
+        )
+        return state.with_note(COUNTED, {"tokens": tokens, "micro_usd": spent})

@@ -1,0 +1,324 @@
+"""A thread's files and shell as an agent's tools see them: what they read is redacted where it is cut into pages.
+
+A secret may lie across two pages, or across the edge of an excerpt. So each read has a margin around it, is redacted
+with it, and is cut down to what was asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
+from dataclasses import dataclass, replace
+
+from agent.filesystem import OnOutput
+from gateway.redaction.fair_redactor import FairRedactor
+from gateway.redaction.patterns import compiled
+from gateway.redaction.redactor import mask_of
+from gateway.tool_calls.thread_sandbox import ThreadSandbox
+from sandbox.errors import SandboxError
+from sandbox.filesystem import (
+    EditResult,
+    EntriesPage,
+    Entry,
+    ExecResult,
+    GrepMatch,
+    GrepPage,
+    LinesPage,
+    OutputPiece,
+    OutputStream,
+)
+
+# The daemon sends no longer excerpts than these together.
+_EXCERPTS_LIMIT_CHARS = 150_000
+# A line that grep shows has 1,000 bytes; one about as long was cut, between characters.
+_CUT_MATCH_BYTES = 994
+_KEY_HEADER = "-----BEGIN [A-Z0-9 ]*PRIVATE KEY"
+# What a line of a private key has in it, however short its lines are.
+_KEY_LINE = compiled(r"[A-Za-z0-9+/=]{4}")
+_KEY_RUN = compiled(r"[A-Za-z0-9+/=]{4,}")
+# A line of a key is no further from its header.
+_KEY_LINES_LIMIT = 4096
+_HEADERS_LIMIT = 1000
+# Up to so many files are each searched for headers; for more, all that was searched is searched once more.
+_FILES_LIMIT = 8
+_CONTEXTS_LIMIT = 32
+_CONTEXT_LINES = 2000
+_CONTEXT_BYTES = 65_536
+
+
+@dataclass(frozen=True)
+class RedactedWorkspace:
+    """Satisfies agent.filesystem.FileSystem and agent.filesystem.Shell. What is written is written as it is."""
+
+    inner: ThreadSandbox
+    redactor: FairRedactor
+
+    async def ls(self, path: str, *, offset: int = 0, limit: int = 1000) -> EntriesPage:
+        """List a directory; names are redacted with the whole result."""
+        return await self.inner.ls(path, offset=offset, limit=limit)
+
+    async def stat(self, path: str) -> Entry:
+        """Describe a path."""
+        return await self.inner.stat(path)
+
+    async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        """Stream a file's bytes, read with a margin on both sides."""
+        margin_bytes = self.redactor.margin_bytes
+        start = max(0, offset - margin_bytes)
+        wanted = None if length is None else offset - start + length + margin_bytes
+        stream = self.redactor.stream()
+        skip, left = offset - start, length
+        async for chunk in self.inner.read(path, offset=start, length=wanted):
+            piece, skip = _after(await stream.feed(chunk), skip)
+            if left is not None:
+                piece = piece[:left]
+                left -= len(piece)
+            if piece:
+                yield piece
+            if left == 0:
+                return
+        piece, _ = _after(stream.flush(), skip)
+        piece = piece if left is None else piece[:left]
+        if piece:
+            yield piece
+
+    async def read_lines(self, path: str, *, offset: int = 0, limit: int = 2000, limit_bytes: int = 65536) -> LinesPage:
+        """Read a page of lines, and the bytes around it."""
+        page = await self.inner.read_lines(path, offset=offset, limit=limit, limit_bytes=limit_bytes)
+        if not page.data or page.binary:
+            return page
+        return replace(page, data=await self._within(path, page, more=page.more or page.cut))
+
+    async def _within(self, path: str, page: LinesPage, *, more: bool) -> bytes:
+        start = max(0, page.next_byte - len(page.data))
+        margin_bytes = self.redactor.margin_bytes
+        before = await self._bytes(path, max(0, start - margin_bytes), min(start, margin_bytes))
+        after = await self._bytes(path, page.next_byte, margin_bytes) if more else b""
+        return await self.redactor.within(before, page.data, after)
+
+    async def _bytes(self, path: str, offset: int, length: int) -> bytes:
+        if not length:
+            return b""
+        return b"".join([piece async for piece in self.inner.read(path, offset=offset, length=length)])
+
+    async def write(self, path: str, data: bytes | AsyncIterable[bytes]) -> Entry:
+        """Replace a file atomically."""
+        return await self.inner.write(path, data)
+
+    async def edit(self, path: str, old_text: bytes, new_text: bytes, *, replace_all: bool = False) -> EditResult:
+        """Replace an exact match of what is in the file, which is not the text that was shown where that is masked."""
+        return await self.inner.edit(path, old_text, new_text, replace_all=replace_all)
+
+    async def glob(self, path: str, pattern: str, *, offset: int = 0, limit: int = 1000) -> EntriesPage:
+        """Find paths."""
+        return await self.inner.glob(path, pattern, offset=offset, limit=limit)
+
+    async def grep(
+        self, path: str, pattern: str, *, include: str = "", offset: int = 0, limit: int = 200, timeout_s: float = 10.0
+    ) -> GrepPage:
+        """Search contents; a line that may belong to a private key is looked at with the lines before it."""
+        page = await self.inner.grep(path, pattern, include=include, offset=offset, limit=limit, timeout_s=timeout_s)
+        shown = [await self._line(match) for match in page.matches]
+        paths = {match.path for match, data in zip(page.matches, shown, strict=True) if _KEY_LINE.search(data)}
+        headers = await self._key_headers(paths, path, include, timeout_s) if paths else _NO_HEADERS
+        contexts = _Contexts()
+        for place, match in enumerate(page.matches):
+            cut = _is_cut(match)
+            if _KEY_LINE.search(shown[place]) is not None and headers.may_reach(match, cut=cut):
+                line = None if cut else await self._line_in_its_file(match, contexts)
+                # Without its key-like runs where it cannot be told what it is, or the file has changed.
+                same = line is not None and len(line) == len(shown[place].rstrip(b"\r"))
+                shown[place] = line if line is not None and same else _without_key_runs(shown[place])
+        matches = (
+            replace(match, text=data.decode("utf-8", "surrogateescape"))
+            for match, data in zip(page.matches, shown, strict=True)
+        )
+        return replace(page, matches=tuple(matches))
+
+    async def _line(self, match: GrepMatch) -> bytes:
+        """Return the line of a match without the secrets that it shows by itself."""
+        cut = _is_cut(match)
+        data = match.text.encode("utf-8", "surrogateescape")
+        return await self.redactor.redact(data, cut_start=cut, cut_end=cut)
+
+    async def _key_headers(self, paths: Collection[str], path: str, include: str, timeout_s: float) -> _KeyHeaders:
+        """Return where private keys begin in some files of those that were searched."""
+        few = len(paths) <= _FILES_LIMIT
+        lines: set[tuple[str, int]] = set()
+        all_known = True
+        for searched in paths if few else (path,):
+            try:
+                found = await self.inner.grep(
+                    searched,
+                    _KEY_HEADER,
+                    include="" if few else include,
+                    limit=_HEADERS_LIMIT,
+                    timeout_s=timeout_s,
+                )
+            except (SandboxError, OSError):
+                return _KeyHeaders(frozenset(), all_known=False)
+            lines |= {(one.path, one.line) for one in found.matches}
+            all_known = all_known and not found.more
+        return _KeyHeaders(frozenset(lines), all_known)
+
+    async def _line_in_its_file(self, match: GrepMatch, contexts: _Contexts) -> bytes | None:
+        """Return the line as it looks within its file, without its end; None where that cannot be told."""
+        if (line := contexts.line(match)) is not None or contexts.read >= _CONTEXTS_LIMIT:
+            return line
+        contexts.read += 1
+        try:
+            page = await self.inner.read_lines(
+                match.path, offset=max(0, match.line - 1), limit=_CONTEXT_LINES, limit_bytes=_CONTEXT_BYTES
+            )
+            data = await self._within(match.path, page, more=page.more or page.cut)
+        except (SandboxError, OSError):
+            return None
+        contexts.keep(match, data.split(b"\n"))
+        return contexts.line(match)
+
+    async def mkdir(self, path: str) -> None:
+        """Make a directory and its parents."""
+        await self.inner.mkdir(path)
+
+    async def remove(self, path: str, *, recursive: bool = False) -> None:
+        """Remove a path."""
+        await self.inner.remove(path, recursive=recursive)
+
+    async def rename(self, path: str, new_path: str) -> None:
+        """Rename a path."""
+        await self.inner.rename(path, new_path)
+
+    async def execute(
+        self,
+        command: str,
+        *,
+        timeout_s: float,
+        call_id: str,
+        limit_chars: int,
+        head_chars: int,
+        tail_chars: int,
+        on_output: OnOutput | None = None,
+    ) -> ExecResult:
+        """Run a command line; head and tail of a long output are asked for with a margin, and cut when redacted.
+
+        What begins a secret that the tail ends stands before it, so that margin is whole, whatever the limit. What
+        follows the head is needed less: a secret is known by its beginning.
+        """
+        margin_chars = self.redactor.margin_bytes
+        asked_tail_chars = tail_chars + margin_chars
+        room_chars = max(head_chars, _EXCERPTS_LIMIT_CHARS - asked_tail_chars)
+        done = await self.inner.execute(
+            command,
+            timeout_s=timeout_s,
+            call_id=call_id,
+            limit_chars=limit_chars,
+            head_chars=min(head_chars + margin_chars, limit_chars, room_chars),
+            tail_chars=asked_tail_chars,
+            on_output=on_output,
+        )
+        ended = done.outcome == "exited"
+        if done.evicted is None:
+            return replace(done, output=await self._pieces(done.output, cut_end=not ended))
+        if _size_bytes(done.output) + _size_bytes(done.tail) == done.output_bytes:
+            # All of it came, the one right after the other.
+            whole = await self._pieces((*done.output, *done.tail), cut_end=not ended)
+            return replace(done, output=_first(whole, head_chars), tail=_last(whole, tail_chars))
+        head = await self._pieces(done.output, cut_end=True)
+        tail = await self._pieces(done.tail, cut_start=True, cut_end=not ended)
+        return replace(done, output=_first(head, head_chars), tail=_last(tail, tail_chars))
+
+    async def _pieces(
+        self, pieces: Sequence[OutputPiece], *, cut_start: bool = False, cut_end: bool = False
+    ) -> tuple[OutputPiece, ...]:
+        """Return the pieces, each stream redacted as one; sizes stay, so it comes apart again as it was."""
+        streams: dict[OutputStream, bytes] = {}
+        for stream in {piece.stream for piece in pieces}:
+            whole = b"".join(piece.data for piece in pieces if piece.stream == stream)
+            streams[stream] = await self.redactor.redact(whole, cut_start=cut_start, cut_end=cut_end)
+        redacted: list[OutputPiece] = []
+        taken = dict.fromkeys(streams, 0)
+        for piece in pieces:
+            start, end = taken[piece.stream], taken[piece.stream] + len(piece.data)
+            redacted.append(OutputPiece(piece.stream, streams[piece.stream][start:end]))
+            taken[piece.stream] = end
+        return tuple(redacted)
+
+
+@dataclass(frozen=True)
+class _KeyHeaders:
+    """Where private keys begin, as (path, line); without `all_known` there may be others."""
+
+    lines: Collection[tuple[str, int]]
+    all_known: bool
+
+    def may_reach(self, match: GrepMatch, *, cut: bool) -> bool:
+        """Return whether a line may belong to a key that begins above it, or left of what a long line shows."""
+        return not self.all_known or any(
+            path == match.path and (line < match.line <= line + _KEY_LINES_LIMIT or (cut and line == match.line))
+            for path, line in self.lines
+        )
+
+
+class _Contexts:
+    """Lines as they look within their files: the last that were read of each file."""
+
+    def __init__(self) -> None:
+        self.read = 0
+        self._lines: dict[str, tuple[int, list[bytes]]] = {}
+
+    def keep(self, first: GrepMatch, lines: list[bytes]) -> None:
+        """Keep what was read from the line of a match on."""
+        self._lines[first.path] = (first.line, lines)
+
+    def line(self, match: GrepMatch) -> bytes | None:
+        """Return the line of a match, None where it was not read."""
+        start, lines = self._lines.get(match.path, (0, []))
+        place = match.line - start
+        return lines[place].rstrip(b"\r") if 0 <= place < len(lines) else None
+
+
+_NO_HEADERS = _KeyHeaders(frozenset(), all_known=True)
+
+
+def _without_key_runs(data: bytes) -> bytes:
+    def mask(found: re.Match[bytes]) -> bytes:
+        return mask_of("unread", 0, len(found.group()))
+
+    masked: bytes = _KEY_RUN.sub(mask, data)
+    return masked
+
+
+def _is_cut(match: GrepMatch) -> bool:
+    return len(match.text.encode("utf-8", "surrogateescape")) >= _CUT_MATCH_BYTES
+
+
+def _size_bytes(pieces: Sequence[OutputPiece]) -> int:
+    return sum(len(piece.data) for piece in pieces)
+
+
+def _after(piece: bytes, skip: int) -> tuple[bytes, int]:
+    """Return the piece without its first `skip` bytes, and how many are still to be skipped."""
+    return piece[skip:], max(0, skip - len(piece))
+
+
+def _first(pieces: Sequence[OutputPiece], chars: int) -> tuple[OutputPiece, ...]:
+    """Return the first characters; a byte that is no UTF-8 counts as one."""
+    kept: list[OutputPiece] = []
+    for piece in pieces:
+        text = piece.data.decode("utf-8", "surrogateescape")[:chars]
+        chars -= len(text)
+        if text:
+            kept.append(OutputPiece(piece.stream, text.encode("utf-8", "surrogateescape")))
+    return tuple(kept)
+
+
+def _last(pieces: Sequence[OutputPiece], chars: int) -> tuple[OutputPiece, ...]:
+    """Return the last characters, likewise."""
+    kept: list[OutputPiece] = []
+    for piece in reversed(pieces):
+        text = piece.data.decode("utf-8", "surrogateescape")
+        text = text[len(text) - min(chars, len(text)) :]
+        chars -= len(text)
+        if text:
+            kept.append(OutputPiece(piece.stream, text.encode("utf-8", "surrogateescape")))
+    return tuple(kept[::-1])

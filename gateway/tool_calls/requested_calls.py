@@ -1,0 +1,221 @@
+"""Tool calls with request ids: each is done once, however often it is asked for.
+
+    first time                      it runs; what is remembered is written with its outcome
+    while it runs, the same gateway waits for the same call
+    while it runs, another one      InProgress
+    it ran, its outcome unwritten   Unavailable here, InProgress on another gateway
+    it could not be written down    it did not execute, and runs
+    later                           the first one's result, byte for byte
+    its gateway was lost meanwhile  a result whose outcome is interrupted
+    other arguments, same id        RequestIdReused
+
+A call of this kind outlives its connection for a moment, for a caller whose connection broke comes back for the result,
+but not the deadline of its last caller; `cancel` ends it at once, and so does the end of the gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from agent.filesystem import OnOutput
+from agent.messages import ToolCall
+from agent.state import ToolExecution
+from agent.tool_result import ToolResult
+from gateway.errors import Cancelled, NotFound, RequestIdReused
+from gateway.storage.request_store import RequestedCall, RequestStore
+from gateway.tenancy.tenants import Tenant
+from gateway.tool_calls.quota_hook import QUOTA
+from gateway.tool_calls.tool_calls import FinishedToolCall, ToolCalls
+from gateway.tool_calls.tool_request import RememberedCall, ToolRequest
+
+LINGER_S = 3.0
+# Calls of one tenant that go on without a caller; one more is ended when its caller goes.
+_LINGERING_LIMIT = 32
+_LOST = "the gateway was lost while this call ran: what it had done by then is not known, and it was not run again"
+
+
+@dataclass
+class _UnderWay:
+    digest: str
+    task: asyncio.Task[FinishedToolCall]
+    callers: int = 0
+    # Until when one of the callers who left may come back, as loop.time().
+    wanted_until_s: float = 0.0
+    counted: Callable[[], None] | None = None
+    ending: asyncio.TimerHandle | None = None
+
+    def stop_lingering(self) -> None:
+        """Leave it to its callers, or its end, again."""
+        if self.ending is not None:
+            self.ending.cancel()
+            self.ending = None
+        if self.counted is not None:
+            self.counted()
+            self.counted = None
+
+
+class RequestedCalls:
+    """The calls with request ids that this process executes, and the way to the results of others."""
+
+    def __init__(
+        self,
+        tool_calls: ToolCalls,
+        store: RequestStore,
+        *,
+        linger_s: float = LINGER_S,
+        lingering: Callable[[str], Callable[[], None]] | None = None,
+    ) -> None:
+        """`lingering` counts a call of a tenant that goes on without a caller; it returns what takes it off again."""
+        self._lingering = lingering
+        self._tool_calls = tool_calls
+        self._store = store
+        self._linger_s = linger_s
+        self._under_way: dict[tuple[str, str], _UnderWay] = {}
+        self._closing = False
+
+    async def call(
+        self,
+        tenant: Tenant,
+        thread: str,
+        name: str,
+        arguments_json: str,
+        *,
+        request_id: str,
+        on_output: OnOutput | None = None,
+        deadline_s: float | None = None,
+    ) -> FinishedToolCall:
+        """Make a call, or return the result of the same one. `deadline_s` is when its caller gives up, as loop.time().
+
+        Raises RequestIdReused, InProgress, and what ToolCalls.call raises.
+        """
+        if not request_id:
+            return await self._tool_calls.call(tenant, thread, name, arguments_json, on_output=on_output)
+        request = ToolRequest.of(request_id, thread, name, arguments_json)
+        key = (tenant.name, request_id)
+        known = self._under_way.get(key)
+        if known is None:
+            stored = await self._store.call_of(*key)
+            if stored is not None and key not in self._under_way:
+                return self._answered(stored, request)
+            # Nothing is awaited from here to the task: of two that come at once the second finds the first's.
+            known = self._under_way.get(key)
+            if known is None:
+                known = self._begin(key, request, self._made(tenant, request, name, arguments_json, on_output))
+        if known.digest != request.digest:
+            raise _reused(request)
+        return await self._result(key, known, deadline_s)
+
+    def cancel(self, tenant: Tenant, request_id: str) -> None:
+        """End a call that is under way here; NotFound where there is none, also when it is another tenant's."""
+        known = self._under_way.get((tenant.name, request_id))
+        if known is None:
+            raise NotFound(f"no call with the request id {request_id[:64]!r} is under way on this gateway")
+        known.task.cancel()
+
+    async def close(self) -> None:
+        """End every call that is under way."""
+        self._closing = True
+        tasks = [known.task for known in self._under_way.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _begin(
+        self, key: tuple[str, str], request: ToolRequest, work: Coroutine[Any, Any, FinishedToolCall]
+    ) -> _UnderWay:
+        known = _UnderWay(request.digest, asyncio.create_task(work, name=f"request {request.id}"))
+        self._under_way[key] = known
+
+        def over(task: asyncio.Task[FinishedToolCall]) -> None:
+            self._under_way.pop(key, None)
+            known.stop_lingering()
+            if not task.cancelled():
+                task.exception()  # where nobody waits any more, nobody is told
+
+        known.task.add_done_callback(over)
+        return known
+
+    async def _made(
+        self, tenant: Tenant, request: ToolRequest, name: str, arguments_json: str, on_output: OnOutput | None
+    ) -> FinishedToolCall:
+        """Make the call for the first time, as far as this gateway knows."""
+        made = await self._tool_calls.call(
+            tenant, request.thread, name, arguments_json, on_output=on_output, request=request
+        )
+        if not request.taken:
+            request.duration_s = made.duration_s  # a repetition says the same
+            execution = made.execution
+            remembered = not execution.waiting and not _refused_by_quota(execution)
+            changed = request.kept is not made.result
+            if not remembered:
+                return made
+            if not changed or await self._store.remember(
+                tenant.name, execution.call.id, request.id, request.digest, request.keep(execution)
+            ):
+                return made
+        stored = await self._store.call_of(tenant.name, request.id)
+        if stored is None:
+            raise request.in_progress()
+        return self._answered(stored, request)
+
+    def _answered(self, stored: RequestedCall, request: ToolRequest) -> FinishedToolCall:
+        """Return what a repetition is answered with."""
+        if stored.digest != request.digest:
+            raise _reused(request)
+        if stored.state == "executing":
+            self._tool_calls.late.refuse(stored.id)
+            raise request.in_progress()
+        return _remembered(stored, request)
+
+    async def _result(self, key: tuple[str, str], known: _UnderWay, deadline_s: float | None) -> FinishedToolCall:
+        """Wait for a call with whoever else does; the last caller who goes leaves it a moment."""
+        known.callers += 1
+        known.stop_lingering()
+        try:
+            return await asyncio.shield(known.task)
+        except asyncio.CancelledError:
+            if known.task.cancelled():  # not this caller: grpc would send no status at all for a cancel of its own
+                raise Cancelled("the call was cancelled, and what it had started was killed") from None
+            raise
+        finally:
+            known.callers -= 1
+            # A client that gives up at its deadline resets the RPC, and the reset arrives a moment before the deadline
+            # passes here. Only the deadline itself tells it from a connection that broke.
+            back_s = asyncio.get_running_loop().time() + self._linger_s
+            known.wanted_until_s = max(known.wanted_until_s, back_s if deadline_s is None else min(back_s, deadline_s))
+            if not known.callers and not known.task.done():
+                self._leave(key, known)
+
+    def _leave(self, key: tuple[str, str], known: _UnderWay) -> None:
+        loop = asyncio.get_running_loop()
+        alone = sum(1 for (tenant, _), one in self._under_way.items() if tenant == key[0] and not one.callers)
+        if self._closing or alone > _LINGERING_LIMIT or loop.time() >= known.wanted_until_s:
+            known.task.cancel()
+            return
+        # Its caller's place is free in a moment, and the work is not done: it is counted until it is.
+        known.counted = None if self._lingering is None else self._lingering(key[0])
+        known.ending = loop.call_at(known.wanted_until_s, known.task.cancel)
+
+
+def _refused_by_quota(execution: ToolExecution) -> bool:
+    return execution.blocked and execution.verdict is not None and execution.verdict.rule == QUOTA
+
+
+def _reused(request: ToolRequest) -> RequestIdReused:
+    return RequestIdReused(f"request_id: {request.id!r} was given to another call; take a new one for each call")
+
+
+def _remembered(stored: RequestedCall, request: ToolRequest) -> FinishedToolCall:
+    """Return what is remembered of a call that is over."""
+    if stored.result is not None and stored.state != "interrupted":
+        remembered = RememberedCall.model_validate_json(stored.result)
+        execution = remembered.execution()
+        return FinishedToolCall(
+            remembered.thread, execution, execution.result or ToolResult(b""), remembered.duration_s
+        )
+    call = ToolCall(id=stored.id, name=stored.name, arguments={})
+    result = ToolResult.error(_LOST, outcome="interrupted")
+    return FinishedToolCall(request.thread, ToolExecution(call, call, result=result), result, 0.0)

@@ -1,0 +1,124 @@
+"""Programs and background processes with request ids: each is started once, however often it is asked for.
+
+    first time                      it runs; how it ended is written with its outcome
+    while it runs, or is started    InProgress
+    it ran, its outcome unwritten   Unavailable here, InProgress on another gateway
+    later, a program                how it ended, without its output
+    later, a process                the process as it is now; NotFound once it is gone
+    a start that failed             it is started anew
+    its gateway was lost meanwhile  a program was interrupted; a process is there, or NotFound
+    another program, same id        RequestIdReused
+
+Unlike a tool call (requested_calls.py) a program ends with its connection: nobody else could have its output.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+
+from pydantic import JsonValue
+
+from gateway.errors import NotFound, RequestIdReused
+from gateway.storage.request_store import RequestedCall, RequestStore
+from gateway.tenancy.tenants import Tenant
+from gateway.tool_calls.outcome_retry_queue import LateOutcomes
+from gateway.tool_calls.program import Program
+from gateway.tool_calls.program_calls import EndedProgram
+from gateway.tool_calls.thread_sandbox import ThreadSandbox
+from gateway.tool_calls.tool_request import RememberedCall, ToolRequest
+from sandbox.process import Process, ProgramResult
+
+_LOST = "the gateway was lost while it ran: what it had done by then is not known, and it was not run again"
+_CUT_OFF = "it was ended before it was over, for its caller went away; it was not run again"
+_ID_CHARS = 32
+
+
+def program_request(
+    request_id: str, kind: str, thread: str, program: Program, how: Mapping[str, JsonValue]
+) -> ToolRequest | None:
+    """Return the request of a program, None where it has no id; `kind` is the RPC, `how` all else that was asked."""
+    if not request_id:
+        return None
+    told: list[JsonValue] = [list(program.argv), program.cwd, dict(program.env), dict(how)]
+    return ToolRequest.of(request_id, thread, kind, json.dumps(told, sort_keys=True))
+
+
+def made_process_id(tenant: Tenant, request: ToolRequest) -> str:
+    """Return the id of a process whose caller gave none: the same for the same request, on any gateway."""
+    told = json.dumps([tenant.name, request.thread, request.id])
+    return f"proc_{hashlib.sha256(told.encode('utf-8', 'surrogatepass')).hexdigest()[:_ID_CHARS]}"
+
+
+class RequestedPrograms:
+    """What is known of earlier requests."""
+
+    def __init__(self, store: RequestStore, late: LateOutcomes) -> None:
+        """`late` has the outcomes of this process that are not written yet."""
+        self._store = store
+        self._late = late
+
+    async def ended(self, tenant: Tenant, request: ToolRequest) -> EndedProgram | None:
+        """Return how a program ended that the same request ran, None where there was none.
+
+        Raises RequestIdReused, and InProgress while it runs.
+        """
+        stored = await self._earlier(tenant, request)
+        if stored is None:
+            return None
+        remembered = _remembered(stored)
+        if remembered is None:
+            return EndedProgram(stored.id, ProgramResult("interrupted", message=_LOST))
+        if remembered.program is not None:
+            return EndedProgram(stored.id, remembered.program)
+        said = _CUT_OFF if remembered.outcome == "cancelled" else remembered.content.decode("utf-8", "replace")
+        return EndedProgram(stored.id, ProgramResult("cancelled", message=said))
+
+    async def process(
+        self, tenant: Tenant, request: ToolRequest, sandbox: ThreadSandbox, process_id: str, argv: Sequence[bytes]
+    ) -> Process | None:
+        """Return the process that the same request started, None where it is to be started.
+
+        Raises RequestIdReused, InProgress while it is being started, and NotFound where it is gone.
+        """
+        stored = await self._earlier(tenant, request)
+        if stored is None:
+            return None
+        remembered = _remembered(stored)
+        failed = remembered is not None and remembered.is_error
+        # One that failed may have done so because another process has its id.
+        if not failed or (remembered is not None and remembered.outcome == "cancelled"):
+            found = await self.kept(sandbox, process_id, argv)
+            if found is not None:
+                return found
+        if not failed:
+            raise NotFound(
+                f"the request {request.id!r} started the process {process_id}, which is not there any more: it was "
+                "removed or forgotten, or its sandbox is gone"
+            )
+        await self._store.forget(tenant.name, stored.id)
+        return None
+
+    async def kept(self, sandbox: ThreadSandbox, process_id: str, argv: Sequence[bytes]) -> Process | None:
+        """Return the background process with an id, where it runs this as far as its argv is shown."""
+        shown = b"\0".join(argv)
+        found = (await sandbox.list_processes()).processes
+        return next((one for one in found if one.id == process_id and shown.startswith(b"\0".join(one.argv))), None)
+
+    async def _earlier(self, tenant: Tenant, request: ToolRequest) -> RequestedCall | None:
+        stored = await self._store.call_of(tenant.name, request.id)
+        if stored is None:
+            return None
+        if stored.digest != request.digest:
+            raise RequestIdReused(f"request_id: {request.id!r} was given to another call; take a new one for each call")
+        if stored.state == "executing":
+            self._late.refuse(stored.id)
+            raise request.in_progress()
+        return stored
+
+
+def _remembered(stored: RequestedCall) -> RememberedCall | None:
+    if stored.result is None or stored.state == "interrupted":
+        return None
+    return RememberedCall.model_validate_json(stored.result)

@@ -1,0 +1,30 @@
+"""What stands in for the tools of a service's call that is no call of a model: its arguments are the service's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agent.messages import ToolCall
+from agent.tool_result import ToolResult, ToolSpec
+from agent.tools.tool import ToolContext
+
+
+class StandIn:
+    """No tools to list and nothing to check; satisfies agent.tool.ToolExecutor once it has `execute`."""
+
+    def specs(self) -> Sequence[ToolSpec]:
+        """List nothing: no model is shown it."""
+        return ()
+
+    def check(self, call: ToolCall) -> ToolResult | None:
+        """Accept: the service made the arguments."""
+        del call
+        return None
+
+    def normalised(self, call: ToolCall) -> ToolCall:
+        """Return the call as it is: the service has brought it into its final form."""
+        return call
+
+    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        """Do what the judged call says."""
+        raise NotImplementedError

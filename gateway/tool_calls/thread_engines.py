@@ -1,0 +1,53 @@
+"""Which engine a thread's workspace is on: decided by its first sandbox, and never changed after that.
+
+A gateway on another engine would find no files and make an empty second workspace. It refuses the thread instead.
+"""
+
+from __future__ import annotations
+
+from gateway.errors import OtherEngine
+from gateway.storage.engine_store import EngineStore
+from gateway.storage.entities import Thread
+from sandbox.engines.engine import Identity
+from sandbox.errors import EngineUnavailable
+
+# The threads that are known to be on this engine; when there are more, they are asked about again.
+_KNOWN_LIMIT = 100_000
+
+
+class ThreadEngines:
+    """The threads of this process' engine."""
+
+    def __init__(self, store: EngineStore, engine: Identity) -> None:
+        self._store = store
+        self._engine = engine
+        self._known: set[str] = set()
+
+    async def refuse_other(self, thread: Thread) -> None:
+        """Raise OtherEngine for a thread whose workspace is on another engine. Whose is on none may be on this one."""
+        if thread.id in self._known:
+            return
+        engine = await self._store.engine_of(thread.id)
+        if engine is not None:
+            try:
+                self._check(thread, engine, await self._engine.id())
+            except EngineUnavailable:
+                return  # nothing can be done in it anyhow, and whoever tries is told why
+
+    async def claim(self, thread: Thread) -> None:
+        """Have a thread's workspace on this engine from now on; OtherEngine where it is on another."""
+        if thread.id in self._known:
+            return
+        own = await self._engine.id()
+        self._check(thread, await self._store.claim(thread.id, own), own)
+
+    def _check(self, thread: Thread, engine: str, own: str) -> None:
+        if engine != own:
+            raise OtherEngine(
+                f"the files of thread {thread.name!r} are on the engine {engine}, and this gateway uses {own}: ask a "
+                "gateway on that engine, or take another thread",
+                engine=engine,
+            )
+        if len(self._known) >= _KNOWN_LIMIT:
+            self._known.clear()
+        self._known.add(thread.id)

@@ -1,0 +1,303 @@
+"""A thread's files and shell: what the agent's tools are given. Each operation borrows the thread's sandbox.
+
+The sandbox is made on first use, and made again, with the same workspace, when it was removed for being idle or died.
+Looking after processes is no use of that kind: where no sandbox lives, there are none.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+
+from agent.filesystem import OnOutput, OutputStream
+from sandbox.client.process_replies import PROCESSES_LIMIT
+from sandbox.errors import Conflict, Exhausted, NotFound, SandboxError
+from sandbox.filesystem import EditResult, EntriesPage, Entry, ExecResult, GrepPage, LinesPage
+from sandbox.keeper.keeper import Keeper
+from sandbox.process import Process, ProcessList, ProcessPage, ProgramResult
+from sandbox.sandbox import Sandbox, SandboxSpec
+
+Claim = Callable[[], Awaitable[None]]
+
+
+class ThreadSandbox:
+    """Satisfies agent.filesystem.FileSystem and agent.filesystem.Shell; programs and processes are for services."""
+
+    def __init__(self, keeper: Keeper, spec: SandboxSpec, claim: Claim | None = None) -> None:
+        """`claim` is awaited before the first sandbox is used: it has the thread's files on this engine or raises."""
+        self._keeper = keeper
+        self._spec = spec
+        self._claim = claim
+
+    def _borrow(self) -> AbstractAsyncContextManager[Sandbox]:
+        return self._keeper.acquire(self._spec) if self._claim is None else self._borrow_first(self._claim)
+
+    @asynccontextmanager
+    async def _borrow_first(self, claim: Claim) -> AsyncIterator[Sandbox]:
+        await claim()
+        self._claim = None
+        async with self._keeper.acquire(self._spec) as sandbox:
+            yield sandbox
+
+    @asynccontextmanager
+    async def _borrow_with(self, process_id: str) -> AsyncIterator[Sandbox]:
+        """Borrow the sandbox that has a process; NotFound where none lives."""
+        async with self._keeper.acquire_existing(self._spec) as sandbox:
+            if sandbox is None:
+                raise NotFound(
+                    f"there is no background process {process_id!r}: the thread has no sandbox now, and processes go "
+                    "with theirs"
+                )
+            yield sandbox
+
+    async def prepare(self) -> str:
+        """Have the sandbox, made or started as for a call; return its id."""
+        async with self._borrow() as sandbox:
+            return sandbox.id
+
+    async def ls(self, path: str, *, offset: int = 0, limit: int = 1000) -> EntriesPage:
+        """List a directory."""
+        async with self._borrow() as sandbox:
+            return await sandbox.files.ls(path, offset=offset, limit=limit)
+
+    async def stat(self, path: str) -> Entry:
+        """Describe a path."""
+        async with self._borrow() as sandbox:
+            return await sandbox.files.stat(path)
+
+    async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        """Stream a file's bytes."""
+        async with self._borrow() as sandbox:
+            async for chunk in sandbox.files.read(path, offset=offset, length=length):
+                yield chunk
+
+    async def read_known(
+        self, path: str, *, offset: int = 0, length: int | None = None
+    ) -> AsyncGenerator[tuple[Entry, bytes]]:
+        """Stream a file's bytes, each piece with the file it is of; one comes also where no byte does.
+
+        The file is looked at before its first byte is read, and after it was opened where the read begins later: so
+        between two reads of the same entry it was not written.
+        """
+        async with self._borrow() as sandbox:
+            entry = None if offset else await sandbox.files.stat(path)
+            begun = False
+            async for chunk in sandbox.files.read(path, offset=offset, length=length):
+                if entry is None:
+                    entry = await sandbox.files.stat(path)
+                begun = True
+                yield entry, chunk
+            if not begun:
+                yield entry or await sandbox.files.stat(path), b""
+
+    async def read_lines(self, path: str, *, offset: int = 0, limit: int = 2000, limit_bytes: int = 65536) -> LinesPage:
+        """Read a page of lines."""
+        async with self._borrow() as sandbox:
+            return await sandbox.files.read_lines(path, offset=offset, limit=limit, limit_bytes=limit_bytes)
+
+    async def write(self, path: str, data: bytes | AsyncIterable[bytes]) -> Entry:
+        """Replace a file atomically."""
+        async with self._borrow() as sandbox:
+            return await sandbox.files.write(path, data)
+
+    async def edit(self, path: str, old_text: bytes, new_text: bytes, *, replace_all: bool = False) -> EditResult:
+        """Replace an exact match."""
+        async with self._borrow() as sandbox:
+            return await sandbox.files.edit(path, old_text, new_text, replace_all=replace_all)
+
+    async def glob(self, path: str, pattern: str, *, offset: int = 0, limit: int = 1000) -> EntriesPage:
+        """Find paths."""
+        async with self._borrow() as sandbox:
+            return await sandbox.files.glob(path, pattern, offset=offset, limit=limit)
+
+    async def grep(
+        self, path: str, pattern: str, *, include: str = "", offset: int = 0, limit: int = 200, timeout_s: float = 10.0
+    ) -> GrepPage:
+        """Search contents."""
+        async with self._borrow() as sandbox:
+            return await sandbox.files.grep(
+                path, pattern, include=include, offset=offset, limit=limit, timeout_s=timeout_s
+            )
+
+    async def mkdir(self, path: str) -> None:
+        """Make a directory and its parents."""
+        async with self._borrow() as sandbox:
+            await sandbox.files.mkdir(path)
+
+    async def remove(self, path: str, *, recursive: bool = False) -> None:
+        """Remove a path."""
+        async with self._borrow() as sandbox:
+            await sandbox.files.remove(path, recursive=recursive)
+
+    async def rename(self, path: str, new_path: str) -> None:
+        """Rename a path."""
+        async with self._borrow() as sandbox:
+            await sandbox.files.rename(path, new_path)
+
+    async def execute(
+        self,
+        command: str,
+        *,
+        timeout_s: float,
+        call_id: str,
+        limit_chars: int,
+        head_chars: int,
+        tail_chars: int,
+        on_output: OnOutput | None = None,
+    ) -> ExecResult:
+        """Run a command line; a sandbox that cannot be had is an outcome, for it is no fault of the command."""
+        try:
+            async with self._borrow() as sandbox:
+                done = await sandbox.shell.execute(
+                    command,
+                    timeout_s=timeout_s,
+                    call_id=call_id,
+                    limit_chars=limit_chars,
+                    head_chars=head_chars,
+                    tail_chars=tail_chars,
+                    on_output=on_output,
+                )
+                notice = _said_once(sandbox)
+                return replace(done, message="; ".join(filter(None, (done.message, notice)))) if notice else done
+        except SandboxError as error:
+            return ExecResult(outcome="failed_to_start", message=error.outside)
+
+    async def run_program(
+        self,
+        argv: Sequence[bytes],
+        *,
+        env: Mapping[str, str],
+        cwd: str,
+        timeout_s: float,
+        output_limit_bytes: int,
+        stdin: AsyncIterable[bytes] | None,
+        on_output: Callable[[OutputStream, bytes], Awaitable[None]],
+    ) -> ProgramResult:
+        """Run a program with streams; a sandbox that cannot be had is an outcome, as it is for a command line."""
+        borrowed = False
+        try:
+            async with self._borrow() as sandbox:
+                borrowed = True
+                return await sandbox.shell.run_program(
+                    argv,
+                    env=env,
+                    cwd=cwd,
+                    timeout_s=timeout_s,
+                    output_limit_bytes=output_limit_bytes,
+                    stdin=stdin,
+                    on_output=on_output,
+                )
+        except SandboxError as error:
+            # Once borrowed, what is raised comes from the caller's own stdin or on_output.
+            if borrowed:
+                raise
+            return ProgramResult("failed_to_start", message=error.outside)
+
+    async def start_process(
+        self,
+        process_id: str,
+        argv: Sequence[bytes],
+        *,
+        env: Mapping[str, str],
+        cwd: str,
+        terminal: bool,
+        rows: int = 24,
+        columns: int = 80,
+        stdin: bool,
+        merge_stderr: bool,
+        timeout_s: float | None,
+    ) -> Process:
+        """Start a background process; Conflict where its id is in use, Exhausted where no more may run."""
+        async with self._borrow() as sandbox:
+            try:
+                return await sandbox.processes.start(
+                    process_id,
+                    argv,
+                    env=env,
+                    cwd=cwd,
+                    terminal=terminal,
+                    rows=rows,
+                    columns=columns,
+                    stdin=stdin,
+                    merge_stderr=merge_stderr,
+                    timeout_s=timeout_s,
+                )
+            except Conflict as error:
+                # The daemon calls both a conflict; whoever asked has to free another thing for each.
+                found = (await sandbox.processes.list()).processes
+                running = sum(process.running for process in found)
+                if running < PROCESSES_LIMIT or any(process.id == process_id for process in found):
+                    raise
+                raise Exhausted(str(error)) from error
+
+    async def list_processes(self) -> ProcessList:
+        """List background processes and count strays."""
+        async with self._keeper.acquire_existing(self._spec) as sandbox:
+            return ProcessList((), 0) if sandbox is None else await sandbox.processes.list()
+
+    async def read_process(
+        self, process_id: str, *, stderr: bool = False, offset: int, limit_bytes: int = 256 * 1024, wait_s: float = 0
+    ) -> ProcessPage:
+        """Read a page of a process' output."""
+        async with self._borrow_with(process_id) as sandbox:
+            return await sandbox.processes.read(
+                process_id, stderr=stderr, offset=offset, limit_bytes=limit_bytes, wait_s=wait_s
+            )
+
+    async def write_process(
+        self,
+        process_id: str,
+        data: bytes,
+        *,
+        end: bool = False,
+        wait_s: float,
+        offset: int | None = None,
+        request_id: str = "",
+    ) -> Process:
+        """Write to a process' stdin; with `offset` or `request_id` it may be made again."""
+        async with self._borrow_with(process_id) as sandbox:
+            return await sandbox.processes.write(
+                process_id, data, end=end, wait_s=wait_s, offset=offset, request_id=request_id
+            )
+
+    async def resize_process(self, process_id: str, rows: int, columns: int) -> Process:
+        """Change the size of a process' terminal."""
+        async with self._borrow_with(process_id) as sandbox:
+            return await sandbox.processes.resize(process_id, rows, columns)
+
+    async def signal_process(self, process_id: str, number: int, *, tree: bool = False) -> Process:
+        """Send a signal to a process' group, or with `tree` to everything it started."""
+        async with self._borrow_with(process_id) as sandbox:
+            process = await sandbox.processes.signal(process_id, number, tree=tree)
+        if process is None:
+            raise NotFound("a process has an id; kill_strays ends what commands left behind")
+        return process
+
+    async def kill_strays(self) -> tuple[int, int]:
+        """Kill what commands left behind; return how many strays there were, and how many live then."""
+        async with self._keeper.acquire_existing(self._spec) as sandbox:
+            found = 0 if sandbox is None else (await sandbox.processes.list()).strays
+            if sandbox is None or not found:
+                return 0, 0
+            await sandbox.processes.signal("", signal.SIGKILL, tree=True)
+            return found, (await sandbox.processes.list()).strays
+
+    async def wait_process(self, process_id: str, *, wait_s: float) -> Process:
+        """Wait for a process' end."""
+        async with self._borrow_with(process_id) as sandbox:
+            return await sandbox.processes.wait(process_id, wait_s=wait_s)
+
+    async def remove_process(self, process_id: str) -> Process:
+        """Kill what is left of a process and forget it."""
+        async with self._borrow_with(process_id) as sandbox:
+            return await sandbox.processes.remove(process_id)
+
+
+def _said_once(sandbox: Sandbox) -> str:
+    """Return what this result says of processes that ended with a stop; "" where none did or it was said."""
+    ended = sandbox.take_ended_processes()
+    if not ended:
+        return ""
+    return f"the sandbox was stopped before this: its background processes ({ended}) ended, and /tmp was empty then"

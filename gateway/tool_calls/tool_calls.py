@@ -1,0 +1,344 @@
+"""The one way of a tool call, for runs and for services with a loop of their own.
+
+    policy and other hooks -> journal "about to execute" -> sandbox -> journal the outcome -> after hooks -> result
+
+`ToolPath` is that way laid out for one thread: the hooks that nobody can take out, and the tools over its sandbox.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from time import perf_counter
+
+import structlog
+from pydantic import JsonValue
+
+from agent.cancellation import to_the_end
+from agent.capability import Capability
+from agent.events import discard
+from agent.filesystem import OnOutput
+from agent.hooks.engine import HookEngine
+from agent.hooks.hook import Hook
+from agent.messages import ToolCall
+from agent.models.argument_text import ArgumentReader
+from agent.state import AgentState, ToolExecution
+from agent.tool_result import ToolResult, ToolSpec
+from agent.tools.runner import ToolRunner
+from agent.tools.tool import ToolExecutor
+from agent.tools.toolbox import Toolbox
+from gateway.agents.agents import Workspace, seven_tools
+from gateway.approvals.approver import ThreadApprover
+from gateway.approvals.grant_hook import GrantHook, load_grants
+from gateway.audit.call_audit import Moves
+from gateway.errors import ApprovalPending, InvalidArgument, Unavailable, Unrecorded
+from gateway.policy import PolicyHook
+from gateway.policy.decision import Facts
+from gateway.redaction import Redactor
+from gateway.redaction.fair_redactor import FairRedactor
+from gateway.redaction.hooks import redaction_hooks, redactor_of
+from gateway.storage.approval_store import ApprovalStore
+from gateway.storage.approval_writes import APPROVED
+from gateway.storage.audit_store import AuditEntry
+from gateway.storage.entities import Thread
+from gateway.storage.store import Store
+from gateway.support.clock import MakeId, make_id, now_us
+from gateway.support.heavy_work import HeavyWork
+from gateway.telemetry.hook import TelemetryHook
+from gateway.telemetry.telemetry import Telemetry
+from gateway.tenancy.quotas import Quotas
+from gateway.tenancy.tenants import Tenant
+from gateway.tool_calls.journal import JournalHook
+from gateway.tool_calls.outcome_retry_queue import LateOutcomes
+from gateway.tool_calls.process_reader import ProcessReader
+from gateway.tool_calls.quota_hook import QuotaHook
+from gateway.tool_calls.redacted_workspace import RedactedWorkspace
+from gateway.tool_calls.thread_engines import ThreadEngines
+from gateway.tool_calls.thread_sandbox import Claim, ThreadSandbox
+from gateway.tool_calls.tool_request import REQUEST, ToolRequest
+from gateway.tool_calls.unrecorded_call import UnrecordedCall
+from sandbox.keeper.keeper import Keeper
+
+_THREAD_LIMIT_CHARS = 256
+_NAME_LIMIT_CHARS = 128
+# Threads whose way stays laid, and whose id is remembered; the one that was used longest ago is forgotten first.
+_THREADS_LIMIT = 4096
+# For so long a thread's id is not looked up again: another gateway may have deleted the thread.
+_THREAD_KNOWN_S = 2.0
+
+
+@dataclass(frozen=True)
+class ToolPath:
+    """The way of a tool call in one thread. The mandatory hooks are in `hooks`; no request can take one out.
+
+    `capabilities` are for calls that belong to no run; an agent brings its own (gateway.agents).
+    """
+
+    thread: Thread
+    sandbox: ThreadSandbox
+    workspace: Workspace
+    hooks: Sequence[Hook]
+    capabilities: Sequence[Capability]
+    journal: JournalHook
+    approver: ThreadApprover
+    quota: QuotaHook
+    policy_version: str = ""
+    redactor: Redactor | None = None
+    fair_redactor: FairRedactor | None = None
+
+    @cached_property
+    def hook_engine(self) -> HookEngine:
+        """The hooks, ready to run."""
+        return HookEngine([*self.hooks, *(hook for capability in self.capabilities for hook in capability.hooks)])
+
+    @cached_property
+    def toolbox(self) -> Toolbox:
+        """The tools, ready to run."""
+        return Toolbox([tool for capability in self.capabilities for tool in capability.tools])
+
+
+@dataclass(frozen=True)
+class FinishedToolCall:
+    """A tool call that is over. `edited_arguments`, JSON, are set where an approver wants the call made with these."""
+
+    thread: str
+    execution: ToolExecution
+    result: ToolResult
+    duration_s: float
+    edited_arguments: str = ""
+
+    def raise_waiting(self) -> None:
+        """Raise ApprovalPending where the call waits for an approval."""
+        if self.execution.waiting:
+            verdict = self.execution.verdict
+            why = f"{verdict.reason} (rule {verdict.rule})" if verdict else "the policy asks"
+            approval_id = self.execution.approval_id
+            raise ApprovalPending(
+                f"this call needs the approval {approval_id}: {why}. Make it again once it is given",
+                approval_id=approval_id,
+            )
+
+
+class ToolCalls:
+    """Lays tool paths and sends calls down them."""
+
+    def __init__(
+        self,
+        store: Store,
+        keeper: Keeper,
+        *,
+        approvals: ApprovalStore,
+        quotas: Quotas,
+        ids: MakeId = make_id,
+        telemetry: Telemetry | None = None,
+        engines: ThreadEngines | None = None,
+    ) -> None:
+        """Without `engines` no thread is known to have its files elsewhere; without `telemetry` nobody is told."""
+        self._quotas = quotas
+        self._telemetry = telemetry if telemetry is not None and telemetry.on else None
+        self._approvals = approvals
+        self._store = store
+        self._keeper = keeper
+        self._engines = engines
+        self._ids = ids
+        self.late = LateOutcomes()
+        self._heavy_work = HeavyWork()
+        self._threads: dict[tuple[str, str], tuple[Thread, float]] = {}
+        self._tool_paths: dict[str, ToolPath] = {}
+
+    async def thread(self, tenant: Tenant, name: str) -> Thread:
+        """Return a thread, made on first use; an empty name means "default". OtherEngine where its files are on one."""
+        name = name or "default"
+        if len(name) > _THREAD_LIMIT_CHARS or not name.isprintable():
+            raise InvalidArgument(f"thread: {_THREAD_LIMIT_CHARS} printable characters at most")
+        key = (tenant.name, name)
+        thread, looked_s = self._threads.pop(key, (None, 0.0))
+        if thread is None or perf_counter() - looked_s > _THREAD_KNOWN_S:
+            limit = tenant.policy.document.quotas.threads_limit
+            thread, looked_s = await self._store.thread(*key, limit=limit), perf_counter()
+        if self._engines is not None:
+            await self._engines.refuse_other(thread)
+        self._threads[key] = (thread, looked_s)
+        if len(self._threads) > _THREADS_LIMIT:
+            del self._threads[next(iter(self._threads))]
+        return thread
+
+    def forget_thread(self, tenant: Tenant, name: str) -> None:
+        """Forget a thread that was deleted: the next call in one of its name makes another."""
+        self._threads.pop((tenant.name, name), None)
+
+    def tool_path(self, tenant: Tenant, thread: Thread, run_id: str | None = None, agent: str = "") -> ToolPath:
+        """Lay the way of a tool call for a thread."""
+        sandbox = ThreadSandbox(self._keeper, tenant.sandbox_spec(thread.name), self._claim(thread))
+        document = tenant.policy.document
+        redactor = redactor_of(document)
+        work = self._heavy_work.of(thread.tenant)
+        fair = None if redactor is None else FairRedactor(redactor, work)
+        workspace = sandbox if fair is None else RedactedWorkspace(sandbox, fair)
+        approvals = self._approvals
+        facts = Facts(tenant=tenant.name, thread=thread.name, run_id=run_id or "", agent=agent)
+        quota = QuotaHook(self._quotas, tenant.name, lambda: tenant.policy.document.quotas, run_id or "")
+        journal = JournalHook(self._store, thread, lambda: tenant.policy.version, run_id, redactor, self.late, work)
+        return ToolPath(
+            thread=thread,
+            sandbox=sandbox,
+            workspace=workspace,
+            redactor=redactor,
+            fair_redactor=fair,
+            hooks=(
+                *self._observing(thread, run_id, redactor),
+                quota,
+                journal,
+                *redaction_hooks(document, sandbox, work),
+                GrantHook(approvals, thread, run_id),
+                PolicyHook(
+                    lambda: tenant.policy,
+                    facts,
+                    partial(load_grants, approvals, thread, run_id),
+                    quota.take,
+                    work,
+                ),
+            ),
+            capabilities=seven_tools(document, workspace),
+            policy_version=tenant.policy.version,
+            approver=ThreadApprover(approvals, thread, run_id, lambda: tenant.policy, facts, work, redactor),
+            quota=quota,
+            journal=journal,
+        )
+
+    def _claim(self, thread: Thread) -> Claim | None:
+        return None if self._engines is None else partial(self._engines.claim, thread)
+
+    def _observing(self, thread: Thread, run_id: str | None, redactor: Redactor | None) -> tuple[Hook, ...]:
+        """Return the hook that tells of the calls, where there is anybody to tell."""
+        telemetry = self._telemetry
+        return () if telemetry is None else (TelemetryHook(telemetry, thread.tenant, thread.name, run_id, redactor),)
+
+    async def call(
+        self,
+        tenant: Tenant,
+        thread_name: str,
+        name: str,
+        arguments: str | Mapping[str, JsonValue],
+        *,
+        on_output: OnOutput | None = None,
+        executor: Callable[[ThreadSandbox], ToolExecutor] | None = None,
+        request: ToolRequest | None = None,
+        past_stored: bool = False,
+    ) -> FinishedToolCall:
+        """Send one call down the way; `executor` stands in for the tools when bytes are streamed.
+
+        A call with a `request` must have a task of its own (gateway/tool_calls/requested_calls.py).
+
+        One `past_stored` is made also where as much is stored as may be, as long as the reserve for such lasts.
+
+        `arguments` are JSON text, which is bounded here, or a mapping that a service made and has bounded itself.
+        Raises QuotaExceeded for a call that waiting would let pass.
+        """
+        started = perf_counter()
+        if request is not None:
+            REQUEST.set(request)
+        if not name or len(name) > _NAME_LIMIT_CHARS:
+            raise InvalidArgument(f"name: the name of a tool, {_NAME_LIMIT_CHARS} characters at most")
+        await self._quotas.check_stored(tenant.name, tenant.policy.document.quotas, reserved=past_stored)
+        tool_path = await self._tool_path(tenant, thread_name)
+        tools = tool_path.toolbox if executor is None else executor(tool_path.sandbox)
+        runner = ToolRunner(tool_path.hook_engine, tools, discard, approver=tool_path.approver, on_output=on_output)
+        id_ = self._ids("call")
+        structlog.contextvars.bind_contextvars(thread=tool_path.thread.name, call_id=id_)
+        if isinstance(arguments, str):
+            call = ArgumentReader().call(id_, name, arguments)
+        else:
+            call = ToolCall(id=id_, name=name, arguments=dict(arguments))
+        journal, unrecorded = tool_path.journal, None
+        if executor is not None and isinstance(tools, Moves):
+            journal.moving(call.id, tools)
+        if executor is not None:
+            tool_path.quota.moving(call.id, tools)
+        try:
+            state = await runner.run(AgentState(run_id=call.id, thread=tool_path.thread.name), [call])
+        finally:
+            unrecorded = journal.forget(call.id)
+            refused = tool_path.quota.refusal(call.id)
+            if executor is not None:
+                await to_the_end(tool_path.quota.count_moved(call.id, tools))
+        if refused is not None:
+            raise refused
+        if unrecorded is not None:
+            if unrecorded.erased:  # on another gateway, maybe
+                self.forget_thread(tenant, tool_path.thread.name)
+            raise unrecorded.error()
+        execution = state.current.tool_executions[0]
+        result = execution.result or ToolResult.error("the call ended without a result")
+        edited = await self._edited(tenant, execution)
+        duration_s = perf_counter() - started if request is None else request.duration_s or perf_counter() - started
+        return FinishedToolCall(tool_path.thread.name, execution, result, duration_s, edited)
+
+    async def _edited(self, tenant: Tenant, execution: ToolExecution) -> str:
+        """Return the arguments that an approver wants a refused call made with."""
+        if not (execution.blocked and execution.approval_id):
+            return ""
+        approval = await self._approvals.get(tenant.name, execution.approval_id)
+        return (approval.edited_arguments or "") if approval is not None and approval.status == APPROVED else ""
+
+    def normalised(self, tenant: Tenant, call: ToolCall) -> ToolCall | ToolResult:
+        """Return a call in the form that policy judges, or what is wrong with it; one of an agent's tools as it is."""
+        tools = self.tool_path(tenant, Thread(id="", tenant=tenant.name, name="")).toolbox
+        if call.name not in {spec.name for spec in tools.specs()}:
+            return call
+        return tools.check(call) or tools.normalised(call)
+
+    async def process_reader(self, tenant: Tenant, thread_name: str) -> ProcessReader:
+        """Return what reads the output of a thread's background processes, redacted."""
+        tool_path = await self._tool_path(tenant, thread_name)
+        return ProcessReader(tool_path.sandbox, tool_path.fair_redactor)
+
+    async def sandbox(self, tenant: Tenant, thread_name: str) -> ThreadSandbox:
+        """Return a thread's sandbox, for looking after what judged calls have started in it."""
+        return (await self._tool_path(tenant, thread_name)).sandbox
+
+    async def take_place(self, tenant: Tenant) -> None:
+        """Take a place in the tenant's minute for what is done to what a judged call has started; QuotaExceeded."""
+        await self._quotas.take_place(tenant.name, tenant.policy.document.quotas)
+
+    def specs(self, tenant: Tenant) -> Sequence[ToolSpec]:
+        """Return the tools of a tenant's threads; no sandbox is made for it."""
+        return self.tool_path(tenant, Thread(id="", tenant=tenant.name, name="")).toolbox.specs()
+
+    async def record(self, *entries: AuditEntry) -> None:
+        """Append to the audit what was done to what judged calls have started, before anybody hears of it.
+
+        Where the database does not take it, it follows once that does, and may be there twice: Unrecorded.
+        """
+        await to_the_end(self._recorded(entries))
+
+    async def _recorded(self, entries: Sequence[AuditEntry]) -> None:
+        try:
+            await self._store.audit.write(*entries)
+        except Unavailable as error:
+            at_us = now_us()
+            told = [replace(entry, at_us=at_us) for entry in entries]
+            unrecorded = UnrecordedCall(self._ids("record"), executed=True, said=str(error))
+            self.late.add(unrecorded, partial(self._store.audit.write, *told))
+            what = ", ".join(entry.kind.replace("_", " ") for entry in entries)
+            raise Unrecorded(
+                f"this was done ({what}) and could not be written down; its record follows as soon as the database "
+                f"takes it: {unrecorded.cause()}"
+            ) from error
+
+    async def close(self) -> None:
+        """Write what the database did not take, if it does by now; call it when no call is under way any more."""
+        await self.late.close()
+        self._heavy_work.close()
+
+    async def _tool_path(self, tenant: Tenant, thread_name: str) -> ToolPath:
+        """Return the way for calls that belong to no run, laid once for a thread in use and a version of the policy."""
+        thread = await self.thread(tenant, thread_name)
+        found = self._tool_paths.pop(thread.id, None)
+        if found is None or found.policy_version != tenant.policy.version:
+            found = self.tool_path(tenant, thread)
+        self._tool_paths[thread.id] = found
+        if len(self._tool_paths) > _THREADS_LIMIT:
+            del self._tool_paths[next(iter(self._tool_paths))]
+        return found

@@ -1,0 +1,226 @@
+"""The gateway's end of the channel to one sandbox: calls over a small pool of connections.
+
+A call takes an idle connection or makes one, sends its Request, exchanges frames and gives the connection back after
+the final frame. Leaving it earlier, by an exception or by cancellation, closes the connection, and the daemon kills
+what the call started. Any breach of the protocol marks the whole channel lost: the sandbox is not to be trusted again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from sandbox.client.connection import Connection
+from sandbox.errors import DaemonLost
+from sandbox.v1 import channel_pb2 as pb
+
+SOCKET_NAME = "daemon.sock"
+PROTOCOL_VERSION = 1
+_IDLE_CONNECTIONS = 8
+_CONNECT_TIMEOUT_S = 5.0
+_REQUEST_TIMEOUT_S = 10.0
+# A full backlog gives EAGAIN on a Unix socket and nothing to wait on, so connecting is tried again.
+_CONNECT_RETRY_S = 0.002
+_STREAM_MEMBERS = frozenset({"started", "output", "chunk"})
+
+
+class Call:
+    """One call in flight. `finished` turns true with the final frame."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.finished = False
+        # Set when the daemon answered before it took all input: the connection then still has input in it.
+        self.spoiled = False
+
+    async def send(self, message: pb.Input, *, timeout_s: float) -> None:
+        """Send an Input frame; raises DaemonLost when the daemon does not take it in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.connection.send(message)
+        except TimeoutError as error:
+            raise DaemonLost(f"the sandbox daemon took no input for {timeout_s:.0f} s") from error
+
+    async def send_data(self, data: memoryview, *, timeout_s: float) -> None:
+        """Send the bytes of an Input frame, 1 MiB at most, without a copy; raises as send()."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.connection.send_data(data)
+        except TimeoutError as error:
+            raise DaemonLost(f"the sandbox daemon took no input for {timeout_s:.0f} s") from error
+
+    async def receive_piece(self, *, timeout_s: float) -> bytes | tuple[str, pb.Reply]:
+        """Return the bytes of a Chunk, or what receive() returns of another Reply; raises as receive()."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                piece = await self.connection.receive_piece()
+        except TimeoutError as error:
+            raise DaemonLost(f"the sandbox daemon did not answer within {timeout_s:.1f} s") from error
+        return piece if isinstance(piece, bytes) else self._noted(piece)
+
+    async def receive(self, *, timeout_s: float) -> tuple[str, pb.Reply]:
+        """Return the member's name and the next Reply; raises DaemonLost when none comes in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                reply = await self.connection.receive()
+        except TimeoutError as error:
+            raise DaemonLost(f"the sandbox daemon did not answer within {timeout_s:.1f} s") from error
+        return self._noted(reply)
+
+    def _noted(self, reply: pb.Reply) -> tuple[str, pb.Reply]:
+        member = reply.WhichOneof("reply")
+        if member is None:
+            raise DaemonLost("the sandbox daemon sent an empty reply")
+        if member not in _STREAM_MEMBERS:
+            self.finished = True
+        return member, reply
+
+
+class Channel:
+    """Calls to the daemon whose socket is in `directory`. Holds one descriptor and up to eight idle connections."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._socket_fd: int | None = None
+        self._idle: list[Connection] = []
+        self._closed = False
+        self.lost: DaemonLost | None = None
+
+    async def connect(self) -> None:
+        """Make the first connection; raises OSError while the daemon does not listen yet, DaemonLost on a trap."""
+        self._idle.append(await self._open())
+
+    @asynccontextmanager
+    async def call(self, request: pb.Request) -> AsyncIterator[Call]:
+        """Open a call; raises DaemonLost when the daemon is or becomes unreachable or breaks the protocol."""
+        call = await self._begin(request)
+        try:
+            yield call
+        except DaemonLost as error:
+            self.mark_lost(error)
+            raise
+        finally:
+            self._end(call)
+
+    async def ask(self, request: pb.Request, member: str, *, timeout_s: float) -> pb.Reply:
+        """Make a call of one reply and return it: the given final member, or a failure for the caller to raise."""
+        call = await self._begin(request)  # not by call(): most calls come here, and a context manager has its price
+        try:
+            got, reply = await call.receive(timeout_s=timeout_s)
+            if got not in (member, "failure"):
+                raise DaemonLost(f"the sandbox daemon answered {got} where {member} was due")
+        except DaemonLost as error:
+            self.mark_lost(error)
+            raise
+        finally:
+            self._end(call)
+        return reply
+
+    async def hello(self, *, timeout_s: float) -> pb.HelloReply:
+        """Ask who answers; raises DaemonLost when it is not a daemon of this protocol."""
+        request = pb.Request(hello=pb.HelloRequest(protocol_version=PROTOCOL_VERSION))
+        reply = await self.ask(request, "hello", timeout_s=timeout_s)
+        if not reply.HasField("hello") or reply.hello.protocol_version != PROTOCOL_VERSION:
+            lost = DaemonLost(
+                f"the sandbox daemon does not speak protocol version {PROTOCOL_VERSION}; rebuild the runtime image"
+            )
+            self.mark_lost(lost)
+            raise lost
+        return reply.hello
+
+    def mark_lost(self, error: DaemonLost) -> None:
+        """Refuse every later call; the first error is kept."""
+        if self.lost is None:
+            self.lost = error
+        self._close_idle()
+
+    def close(self) -> None:
+        """Close idle connections; calls in flight end with their own connection."""
+        self._closed = True
+        self.mark_lost(DaemonLost("the sandbox was removed"))
+        if self._socket_fd is not None:
+            os.close(self._socket_fd)
+            self._socket_fd = None
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+    async def _begin(self, request: pb.Request) -> Call:
+        if self.lost is not None:
+            raise DaemonLost(str(self.lost))
+        connection = None
+        try:
+            connection = await self._take()
+            rest = connection.send_at_once(request)
+            if rest:
+                await self._send_rest(connection, rest)
+            return Call(connection)
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            if isinstance(error, DaemonLost):
+                self.mark_lost(error)
+            raise
+
+    def _end(self, call: Call) -> None:
+        reusable = call.finished and not call.spoiled and self.lost is None
+        if reusable and len(self._idle) < _IDLE_CONNECTIONS:
+            self._idle.append(call.connection)
+        else:
+            call.connection.close()
+
+    @staticmethod
+    async def _send_rest(connection: Connection, rest: memoryview) -> None:
+        try:
+            async with asyncio.timeout(_REQUEST_TIMEOUT_S):
+                await connection.send_rest(rest)
+        except TimeoutError as error:
+            raise DaemonLost(f"the sandbox daemon took no request for {_REQUEST_TIMEOUT_S:.0f} s") from error
+
+    async def _take(self) -> Connection:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.idle():
+                return connection
+            connection.close()
+        try:
+            return await self._open()
+        except OSError as error:
+            raise DaemonLost(f"the sandbox daemon is gone ({error.strerror or error})") from error
+
+    async def _open(self) -> Connection:
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            # The descriptor's path is short whatever the directory's is (108 bytes are the limit of a socket address).
+            address = f"/proc/self/fd/{self._pinned_socket()}"
+            deadline = asyncio.get_running_loop().time() + _CONNECT_TIMEOUT_S
+            while True:
+                try:
+                    client.connect(address)
+                    return Connection(client)
+                except BlockingIOError:
+                    if asyncio.get_running_loop().time() > deadline:
+                        raise
+                    await asyncio.sleep(_CONNECT_RETRY_S)
+        except BaseException:
+            client.close()
+            raise
+
+    def _pinned_socket(self) -> int:
+        # Opened once and never through a link: a daemon that replaces its socket by a link to another sandbox's
+        # (or to the engine's) must not make the gateway talk to that one.
+        if self._closed:
+            raise DaemonLost("the sandbox was removed")
+        if self._socket_fd is None:
+            found = os.open(self._directory / SOCKET_NAME, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            if not stat.S_ISSOCK(os.fstat(found).st_mode):
+                os.close(found)
+                raise DaemonLost(f"{SOCKET_NAME} is not a socket")
+            self._socket_fd = found
+        return self._socket_fd

@@ -1,0 +1,114 @@
+"""What to say of how a program ended, where the outcome alone does not tell what to do about it."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from sandbox.client import replies
+from sandbox.client.replies import Ending
+from sandbox.v1 import channel_pb2 as pb
+
+_FAR_OVER_DISK = (
+    "the workspace is so far over its limit of disk that nothing is started; remove files with file calls, or write "
+    "something short over them"
+)
+_OVER_DISK = (
+    "the workspace took more disk than its limit, and everything that ran in the sandbox was killed; remove files "
+    "before anything is written"
+)
+_HOST_DISK_REFUSED = (
+    "the host's disk is nearly full, though the workspace is within its limit: nothing is started until the operator "
+    "makes room, or file calls remove files"
+)
+_HOST_DISK = (
+    "the host's disk is nearly full, though the workspace is within its limit: everything that ran in the sandbox was "
+    "killed, and nothing may grow until the operator makes room"
+)
+_OVER_KERNEL = (
+    "the sandbox held more sockets, terminals or open files than it may, and everything that ran in it was killed; "
+    "close what is no longer used, and open fewer at once"
+)
+_MAKE_ROOM = "end background processes, or kill what earlier commands left behind (strays)"
+_START_FAILURES = {
+    errno.E2BIG: "arguments and environment are too long together; write them to a file and name the file",
+    errno.ENOENT: "there is no such program, or not the interpreter that its first line names",
+    errno.EACCES: "the program may not be executed; chmod +x may be missing",
+    errno.ENOEXEC: "the file is no program; a script begins with #! and its interpreter",
+}
+
+
+def of_command(ended: Ending, reply: pb.ExecReply) -> str:
+    """Return the message for a command line; whoever shows it puts the outcome before it."""
+    said = []
+    if ended.outcome == "failed_to_start":
+        number = replies.errno(reply.errno)
+        said.append(f"/bin/sh did not start: {_strerror(number)}. The sandbox image needs a /bin/sh and a /workspace.")
+    elif ended.outcome == "pids_limit":
+        said.append(_MAKE_ROOM)
+    elif ended.outcome == "disk_limit":
+        said.append(_of_disk(reply))
+    elif ended.outcome == "out_of_memory" and reply.errno:
+        said.append(_OVER_KERNEL)
+    return "; ".join([*said, *_found(ended, reply)])
+
+
+def of_program(ended: Ending, reply: pb.ExecReply, asked: pb.ExecRequest) -> str:
+    """Return the message for a program with streams."""
+    said = []
+    match ended.outcome:
+        case "failed_to_start":
+            number = replies.errno(reply.errno)
+            advice = _START_FAILURES.get(number or 0)
+            program = asked.argv[0][:200].decode("utf-8", "replace")
+            said.append(f"{program!r} did not start: {_strerror(number)}" + (f": {advice}" if advice else ""))
+        case "pids_limit":
+            said.append(f"the sandbox's limit of processes is reached and none could be made; {_MAKE_ROOM}")
+        case "out_of_memory" if reply.errno:
+            said.append(_OVER_KERNEL)
+        case "out_of_memory":
+            said.append("the sandbox's memory limit was reached and the kernel killed the program; use less memory")
+        case "disk_limit":
+            said.append(_of_disk(reply))
+        case "output_limit":
+            said.append(
+                f"the program wrote more than {asked.stream_limit_bytes:,} bytes and was killed; ask for more, or "
+                "write to a file and read that"
+            )
+        case "timed_out":
+            said.append(
+                f"the time limit of {asked.timeout_ms / 1000:g} s was reached and everything the program had started "
+                "was killed"
+            )
+    return "; ".join([*said, *_found(ended, reply)])
+
+
+def survivors(reply: pb.ExecReply) -> str:
+    """Return what processes that could not be killed mean."""
+    return f"{reply.survivors} processes could not be killed; the next call gets a new sandbox with the same workspace"
+
+
+def _found(ended: Ending, reply: pb.ExecReply) -> list[str]:
+    """Return what the daemon found besides the outcome."""
+    said = []
+    # A shell says so in words of its own, or not at all, and exits 1 or 2 or 254.
+    refused = replies.count(reply.pids_refused)
+    if refused and ended.outcome in ("exited", "signalled") and ended.exit_code != 0:
+        said.append(
+            f"the sandbox refused a process or thread {refused:,} times meanwhile, for its limit of processes; run "
+            f"fewer at once, {_MAKE_ROOM}"
+        )
+    if reply.survivors:
+        said.append(survivors(reply))
+    return said
+
+
+def _of_disk(reply: pb.ExecReply) -> str:
+    """Return whose limit it was; with an errno nothing was started."""
+    if reply.host_disk:
+        return _HOST_DISK_REFUSED if reply.errno else _HOST_DISK
+    return _FAR_OVER_DISK if reply.errno else _OVER_DISK
+
+
+def _strerror(number: int | None) -> str:
+    return f"{os.strerror(number)} (errno {number})" if number else "unknown reason"

@@ -1,0 +1,140 @@
+"""From the daemon's replies on background processes to values, as sandbox/client/replies.py does it for files.
+
+Each function takes what was asked beside what came, and raises DaemonLost when no honest daemon could have said it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NoReturn
+
+from sandbox.client import replies
+from sandbox.errors import DaemonLost, InputGap, InputNotTaken
+from sandbox.filesystem import PROCESSES_DIRECTORY
+from sandbox.process import Process, ProcessList, ProcessOutput, ProcessPage
+from sandbox.v1 import channel_pb2 as pb
+
+PROCESSES_LIMIT = 64
+PROCESS_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+SIDE_LIMIT = 4096
+_ARGV_BYTES = 4096
+# The largest that Linux can be made to give (PID_MAX_LIMIT).
+PID_LIMIT = 2**22
+
+
+def process(reply: pb.Process, process_id: str) -> Process:
+    """Return the process that was asked for."""
+    if reply.id != process_id:
+        raise DaemonLost(f"the sandbox daemon answered with another process than {process_id!r}")
+    ended = None if reply.running else replies.ending(reply.outcome, reply.exit_code, reply.signal)
+    if ended is None and (reply.outcome or reply.exit_code or reply.signal):
+        raise DaemonLost("the sandbox daemon says that a process runs and how it ended")
+    if not reply.running <= reply.pid <= PID_LIMIT or reply.tree > PID_LIMIT:
+        raise DaemonLost("the sandbox daemon sent a process id or a number of processes that no kernel has")
+    if reply.started_ns < 0:
+        raise DaemonLost("the sandbox daemon says that a process started before 1970")
+    if reply.terminal and reply.HasField("stderr"):
+        raise DaemonLost("the sandbox daemon gave a process a terminal and a stderr beside it")
+    rows, columns = _size(reply)
+    return Process(
+        id=process_id,
+        pid=reply.pid,
+        argv=_argv(reply),
+        running=reply.running,
+        outcome=ended.outcome if ended else None,
+        exit_code=ended.exit_code if ended else None,
+        signal=ended.signal if ended else None,
+        started_ns=reply.started_ns,
+        duration_us=replies.count(reply.duration_us),
+        terminal=reply.terminal,
+        rows=rows,
+        columns=columns,
+        stdin_open=reply.stdin_open,
+        stdout=_output(reply.stdout, f"{PROCESSES_DIRECTORY}/{process_id}.stdout"),
+        stderr=_output(reply.stderr, f"{PROCESSES_DIRECTORY}/{process_id}.stderr")
+        if reply.HasField("stderr")
+        else None,
+        tree=reply.tree,
+        stdin_taken_bytes=replies.count(reply.stdin_taken_bytes),
+    )
+
+
+def started_process(reply: pb.Process, asked: pb.ProcessStartRequest) -> Process:
+    """Return a process that was just started, and as it was asked for."""
+    made = process(reply, asked.id)
+    # The daemon cuts them, inside one or between two, so what came must be how the arguments begin.
+    if not b"\0".join(asked.argv).startswith(b"\0".join(made.argv)) or not made.argv:
+        raise DaemonLost("the sandbox daemon says that it started another program than it was asked for")
+    one_stream = asked.terminal or asked.merge_stderr
+    if made.terminal != asked.terminal or (made.stderr is None) != one_stream:
+        raise DaemonLost("the sandbox daemon gave a process other streams than it was asked for")
+    return made
+
+
+def process_list(reply: pb.ProcessListReply) -> ProcessList:
+    """Return all background processes, each once."""
+    if len(reply.processes) > PROCESSES_LIMIT:
+        raise DaemonLost(f"the sandbox daemon lists more than {PROCESSES_LIMIT} processes")
+    if reply.strays > PID_LIMIT:
+        raise DaemonLost("the sandbox daemon sent a number of processes that no kernel has")
+    ids = [item.id for item in reply.processes]
+    if len(set(ids)) != len(ids) or not all(PROCESS_ID.fullmatch(process_id) for process_id in ids):
+        raise DaemonLost("the sandbox daemon lists a process twice, or under a name that none can have")
+    return ProcessList(tuple(process(item, item.id) for item in reply.processes), reply.strays)
+
+
+def process_page(reply: pb.ProcessReadReply, *, offset: int, limit_bytes: int) -> ProcessPage:
+    """Return a page of output that is no longer than asked, does not go back, and does not pass the stream's end."""
+    if len(reply.data) > limit_bytes:
+        raise DaemonLost("the sandbox daemon sent more output than was asked for")
+    size_bytes = replies.count(reply.size_bytes)
+    after = reply.offset + len(reply.data)
+    # A page from beyond the end is empty and stays where it was asked for.
+    if reply.offset < offset or after > max(size_bytes, 0 if reply.data else offset):
+        raise DaemonLost(f"the sandbox daemon sent output from {reply.offset}, where {offset} was asked for")
+    if reply.end and after < size_bytes:
+        raise DaemonLost("the sandbox daemon says that output ends before its end")
+    return ProcessPage(reply.data, reply.offset, reply.end, size_bytes)
+
+
+def raise_write_failure(failure: pb.Failure, *, sent_bytes: int, offset: int | None) -> NoReturn:
+    """Raise what a failed write stands for: InputNotTaken, which tells how much of it was taken, or another error."""
+    if failure.kind == pb.FAILURE_KIND_INPUT_GAP:
+        if offset is None or failure.taken_bytes >= offset:
+            raise DaemonLost("the sandbox daemon says that input has a gap where it has none")
+        raise InputGap(replies.failure_message(failure), stdin_taken_bytes=failure.taken_bytes)
+    if failure.kind not in (pb.FAILURE_KIND_TOO_LARGE, pb.FAILURE_KIND_CONFLICT):
+        replies.raise_failure(failure)
+    if failure.taken_bytes > sent_bytes:
+        raise DaemonLost("the sandbox daemon says that a process took more input than it was sent")
+    raised = InputNotTaken(
+        replies.failure_message(failure),
+        taken_bytes=failure.taken_bytes,
+        closed=failure.kind == pb.FAILURE_KIND_CONFLICT,
+    )
+    raised.errno = replies.errno(failure.errno)
+    raise raised
+
+
+def _argv(reply: pb.Process) -> tuple[bytes, ...]:
+    argv = tuple(reply.argv)
+    if sum(map(len, argv)) > _ARGV_BYTES or len(argv) > _ARGV_BYTES or any(b"\0" in argument for argument in argv):
+        raise DaemonLost("the sandbox daemon sent arguments that are too long or that no program can have")
+    return argv
+
+
+def _size(reply: pb.Process) -> tuple[int, int]:
+    if not reply.terminal:
+        return 0, 0
+    if not (1 <= reply.size.rows <= SIDE_LIMIT and 1 <= reply.size.columns <= SIDE_LIMIT):
+        raise DaemonLost("the sandbox daemon sent a terminal of a size that none has")
+    return reply.size.rows, reply.size.columns
+
+
+def _output(reply: pb.ProcessOutput, path: str) -> ProcessOutput:
+    size_bytes = replies.count(reply.size_bytes)
+    if reply.ring_offset > size_bytes or reply.path_bytes > size_bytes:
+        raise DaemonLost("the sandbox daemon holds more of a process' output than there is")
+    if reply.path not in ("", path) or (reply.path_bytes and not reply.path):
+        raise DaemonLost("the sandbox daemon keeps a process' output at a place that was not asked for")
+    return ProcessOutput(size_bytes, reply.ring_offset, reply.path, reply.path_bytes, reply.closed)

@@ -1,0 +1,72 @@
+"""What a program in a sandbox is given: arguments, environment and directory that a kernel and a frame can take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sandbox.arguments import checked_path
+from sandbox.client.connection import MAX_FRAME_BYTES
+from sandbox.errors import InvalidArgument, TooLarge
+from sandbox.v1 import channel_pb2 as pb
+
+# All arguments together, each with the NUL that ends it: 1 MiB of text, and room for what is around it.
+ARGV_LIMIT_BYTES = 1024 * 1024 + 32 * 1024
+# The kernel's limit for one argument or variable, without the NUL that ends it (MAX_ARG_STRLEN).
+ARGUMENT_LIMIT_BYTES = 128 * 1024 - 1
+
+
+def checked_argv(argv: Sequence[bytes]) -> list[bytes]:
+    """Return the program and its arguments; raises InvalidArgument, or TooLarge past 1 MiB or a kernel's limit."""
+    if not argv or not argv[0]:
+        raise InvalidArgument("argv is a list whose first member is the program to run, and that is not empty")
+    total_bytes = 0
+    for index, argument in enumerate(argv):
+        if b"\0" in argument:
+            raise InvalidArgument(f"argument {index} has a NUL byte, which no argument can have; pass it by a file")
+        if len(argument) > ARGUMENT_LIMIT_BYTES:
+            raise TooLarge(
+                f"argument {index} has {len(argument):,} bytes and the kernel takes {ARGUMENT_LIMIT_BYTES:,}; "
+                "write it to a file and name the file, or send it to stdin"
+            )
+        total_bytes += len(argument) + 1
+    if total_bytes > ARGV_LIMIT_BYTES:
+        raise TooLarge(
+            f"the arguments take {total_bytes:,} bytes and {ARGV_LIMIT_BYTES:,} are the limit; "
+            "write them to a file and name the file, or send them to stdin"
+        )
+    return list(argv)
+
+
+def checked_environment(*parts: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of all parts, the later ones over the earlier; raises InvalidArgument or TooLarge."""
+    merged: dict[str, str] = {}
+    for part in parts:
+        merged.update(part)
+    for name, value in merged.items():
+        if not name or "=" in name or "\0" in name or "\0" in value:
+            raise InvalidArgument(f"variable {name[:100]!r}: a name is not empty and has no '=', and neither has a NUL")
+        try:
+            size_bytes = len(name.encode()) + 1 + len(value.encode())
+        except UnicodeEncodeError:
+            raise InvalidArgument(f"variable {name[:100]!r} is not UTF-8 text; pass such bytes by a file") from None
+        if size_bytes > ARGUMENT_LIMIT_BYTES:
+            raise TooLarge(
+                f"variable {name[:100]!r} takes {size_bytes:,} bytes and the kernel takes {ARGUMENT_LIMIT_BYTES:,}; "
+                "write the value to a file"
+            )
+    return merged
+
+
+def checked_directory(cwd: str) -> str:
+    """Return an absolute directory, or nothing for the workspace; raises InvalidPath."""
+    return checked_path(cwd) if cwd else ""
+
+
+def checked_request(request: pb.Request) -> pb.Request:
+    """Return a request that fits one frame; many tiny arguments or a large environment may be what does not."""
+    if request.ByteSize() > MAX_FRAME_BYTES:
+        raise TooLarge(
+            f"arguments and environment take {request.ByteSize():,} bytes on their way and {MAX_FRAME_BYTES:,} are the "
+            "limit; write them to a file and name the file"
+        )
+    return request

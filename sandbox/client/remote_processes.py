@@ -1,0 +1,241 @@
+"""RemoteProcesses: background processes of a sandbox, through its daemon.
+
+A process belongs to the sandbox and not to the connection: it lives until it ends, is removed or the sandbox goes. What
+is known of it is asked anew each time, so a gateway that was started again knows as much as before.
+
+Every method raises InvalidArgument (or InvalidPath, TooLarge) for what cannot be asked, NotFound for an id that is not
+there, Conflict for one in use or with 64 processes running, Exhausted when the sandbox has no process or memory left,
+and DaemonLost when the daemon does not behave.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from signal import SIGKILL
+from typing import NoReturn, TypeVar
+
+from sandbox.client import process_replies, replies
+from sandbox.client.channel import Channel
+from sandbox.client.program import checked_argv, checked_directory, checked_environment, checked_request
+from sandbox.errors import DaemonLost, InvalidArgument
+from sandbox.filesystem import PROCESSES_DIRECTORY
+from sandbox.process import Process, ProcessList, ProcessPage
+from sandbox.v1 import channel_pb2 as pb
+
+DEFAULT_FILE_LIMIT_BYTES = 256 * 1024 * 1024
+PAGE_LIMIT_BYTES = 1024 * 1024
+INPUT_LIMIT_BYTES = 1024 * 1024
+WAIT_LIMIT_S = 60.0
+# uint32 milliseconds would hold 49 days; the daemon takes 7.
+TIMEOUT_LIMIT_S = 7 * 24 * 3600.0
+_OFFSET_LIMIT = 2**63 - 1
+# What the daemon may take past the wait that was asked for: a busy sandbox, a tree to be killed.
+_ANSWER_TIMEOUT_S = 30.0
+
+_Value = TypeVar("_Value")
+
+
+class RemoteProcesses:
+    """Background processes of one sandbox. `env` is added to every one's environment.
+
+    Output that memory does not hold goes to /workspace/.airlock/processes, `file_limit_bytes` a stream at most.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        *,
+        env: Mapping[str, str] | None = None,
+        file_limit_bytes: int = DEFAULT_FILE_LIMIT_BYTES,
+        answer_timeout_s: float = _ANSWER_TIMEOUT_S,
+    ) -> None:
+        self._channel = channel
+        self._env = dict(env or {})
+        self._file_limit_bytes = file_limit_bytes
+        self._answer_timeout_s = answer_timeout_s
+
+    async def start(
+        self,
+        process_id: str,
+        argv: Sequence[bytes],
+        *,
+        env: Mapping[str, str],
+        cwd: str,
+        terminal: bool,
+        rows: int = 24,
+        columns: int = 80,
+        stdin: bool,
+        merge_stderr: bool,
+        timeout_s: float | None,
+    ) -> Process:
+        """Start a program under a name: 1 to 64 of A-Z a-z 0-9 _ -. An empty `cwd` is /workspace.
+
+        At `timeout_s`, 7 days at most, everything it started is killed; None sets no limit. A call that is cancelled or
+        lost may have started it; list() tells.
+        """
+        if timeout_s is not None and not 0 < timeout_s <= TIMEOUT_LIMIT_S:
+            raise InvalidArgument(f"timeout_s {timeout_s!r}: more than 0 and {TIMEOUT_LIMIT_S:.0f} at most, or none")
+        asked = pb.ProcessStartRequest(
+            id=_checked_id(process_id),
+            argv=checked_argv(argv),
+            env=checked_environment(self._env, env),
+            cwd=checked_directory(cwd),
+            terminal=terminal,
+            size=_checked_size(rows, columns) if terminal else None,
+            stdin=stdin,
+            merge_stderr=merge_stderr,
+            output_directory=PROCESSES_DIRECTORY,
+            file_limit_bytes=self._file_limit_bytes,
+            timeout_ms=math.ceil(timeout_s * 1000) if timeout_s is not None else 0,
+        )
+        reply = await self._ask(checked_request(pb.Request(process_start=asked)), "process")
+        return self._checked(lambda: process_replies.started_process(reply.process, asked))
+
+    async def list(self) -> ProcessList:
+        """Return all background processes, the oldest first, and how many strays earlier commands left."""
+        reply = await self._ask(pb.Request(process_list=pb.ProcessListRequest()), "process_list")
+        return self._checked(lambda: process_replies.process_list(reply.process_list))
+
+    async def read(
+        self,
+        process_id: str,
+        *,
+        stderr: bool = False,
+        offset: int,
+        limit_bytes: int = 256 * 1024,
+        wait_s: float = 0,
+    ) -> ProcessPage:
+        """Return a page of output from a byte offset, 1 MiB at most.
+
+        When there is no byte yet, wait for one for `wait_s`; a wait past 60 s ends after 60 s. To follow a stream, ask
+        on from the page's offset and length until its `end`.
+        """
+        if not 0 <= offset <= _OFFSET_LIMIT or not 1 <= limit_bytes <= PAGE_LIMIT_BYTES:
+            raise InvalidArgument(f"offset is 0 or more and below 2^63, limit_bytes is 1 to {PAGE_LIMIT_BYTES:,}")
+        wait_ms = _checked_wait(wait_s)
+        asked = pb.ProcessReadRequest(
+            id=_checked_id(process_id),
+            stream=pb.OUTPUT_STREAM_STDERR if stderr else pb.OUTPUT_STREAM_STDOUT,
+            offset=offset,
+            limit_bytes=limit_bytes,
+            wait_ms=wait_ms,
+        )
+        reply = await self._ask(pb.Request(process_read=asked), "process_read", wait_ms=wait_ms)
+        return self._checked(
+            lambda: process_replies.process_page(reply.process_read, offset=offset, limit_bytes=limit_bytes)
+        )
+
+    async def write(
+        self,
+        process_id: str,
+        data: bytes,
+        *,
+        end: bool = False,
+        wait_s: float,
+        offset: int | None = None,
+        request_id: str = "",
+    ) -> Process:
+        """Write to stdin, 1 MiB at most; `end` closes it, or sends a terminal its end-of-file character.
+
+        A write may be made again with the same `request_id`, and then goes on from what it had taken; so it does with
+        `offset`, the bytes of stdin that were taken before it, where nobody else writes. InputGap when it is past them.
+
+        Raises InputNotTaken, which has how many bytes were taken, when there is no room for all within `wait_s`, 60 s
+        at most, or stdin is closed. A call that is cancelled may have written a part.
+        """
+        if len(data) > INPUT_LIMIT_BYTES:
+            raise InvalidArgument(
+                f"{len(data):,} bytes of input: {INPUT_LIMIT_BYTES:,} at most at once, so send pieces"
+            )
+        if offset is not None and not 0 <= offset <= _OFFSET_LIMIT:
+            raise InvalidArgument(f"offset {offset}: 0 or more and below 2^63")
+        wait_ms = _checked_wait(wait_s)
+        asked = pb.ProcessWriteRequest(
+            id=_checked_id(process_id), data=data, end=end, wait_ms=wait_ms, offset=offset, request_id=request_id
+        )
+        reply = await self._ask(
+            pb.Request(process_write=asked),
+            "process",
+            wait_ms=wait_ms,
+            fail=lambda failure: process_replies.raise_write_failure(failure, sent_bytes=len(data), offset=offset),
+        )
+        return self._checked(lambda: process_replies.process(reply.process, process_id))
+
+    async def resize(self, process_id: str, rows: int, columns: int) -> Process:
+        """Change the size of a process' terminal."""
+        asked = pb.ProcessResizeRequest(id=_checked_id(process_id), size=_checked_size(rows, columns))
+        return await self._ask_of(process_id, pb.Request(process_resize=asked))
+
+    async def signal(self, process_id: str, number: int, *, tree: bool = False) -> Process | None:
+        """Send a signal to a process' group or, with `tree`, to everything it started.
+
+        An empty id with SIGKILL and `tree` kills all strays; None is returned for them.
+        """
+        if not 1 <= number <= replies.SIGNAL_LIMIT:
+            raise InvalidArgument(f"signal {number}: 1 to {replies.SIGNAL_LIMIT} are signals")
+        if process_id == "" and not (number == SIGKILL and tree):
+            raise InvalidArgument("strays, which an empty id stands for, can only be killed: signal 9 with tree")
+        asked = pb.ProcessSignalRequest(id=process_id and _checked_id(process_id), signal=number, tree=tree)
+        request = pb.Request(process_signal=asked)
+        if process_id:
+            return await self._ask_of(process_id, request)
+        reply = await self._ask(request, "process")
+        if reply.process.id:
+            self._checked(lambda: process_replies.process(reply.process, ""))
+        return None
+
+    async def wait(self, process_id: str, *, wait_s: float) -> Process:
+        """Wait for the end; after `wait_s`, 60 s at most, return the process as it is, running."""
+        wait_ms = _checked_wait(wait_s)
+        asked = pb.ProcessWaitRequest(id=_checked_id(process_id), wait_ms=wait_ms)
+        return await self._ask_of(process_id, pb.Request(process_wait=asked), wait_ms=wait_ms)
+
+    async def remove(self, process_id: str) -> Process:
+        """Kill everything a process started and forget it; return what it was. Its files stay."""
+        asked = pb.ProcessRemoveRequest(id=_checked_id(process_id))
+        return await self._ask_of(process_id, pb.Request(process_remove=asked))
+
+    async def _ask_of(self, process_id: str, request: pb.Request, *, wait_ms: int = 0) -> Process:
+        reply = await self._ask(request, "process", wait_ms=wait_ms)
+        return self._checked(lambda: process_replies.process(reply.process, process_id))
+
+    async def _ask(
+        self,
+        request: pb.Request,
+        member: str,
+        *,
+        wait_ms: int = 0,
+        fail: Callable[[pb.Failure], NoReturn] = replies.raise_failure,
+    ) -> pb.Reply:
+        reply = await self._channel.ask(request, member, timeout_s=wait_ms / 1000 + self._answer_timeout_s)
+        if reply.HasField("failure"):
+            self._checked(lambda: fail(reply.failure))
+        return reply
+
+    def _checked(self, convert: Callable[[], _Value]) -> _Value:
+        try:
+            return convert()
+        except DaemonLost as error:
+            self._channel.mark_lost(error)
+            raise
+
+
+def _checked_id(process_id: str) -> str:
+    if not process_replies.PROCESS_ID.fullmatch(process_id):
+        raise InvalidArgument(f"process id {process_id[:100]!r}: 1 to 64 of A-Z a-z 0-9 _ - are allowed")
+    return process_id
+
+
+def _checked_size(rows: int, columns: int) -> pb.WindowSize:
+    limit = process_replies.SIDE_LIMIT
+    if not (1 <= rows <= limit and 1 <= columns <= limit):
+        raise InvalidArgument(f"a terminal has 1 to {limit:,} rows and columns, not {rows} and {columns}")
+    return pb.WindowSize(rows=rows, columns=columns)
+
+
+def _checked_wait(wait_s: float) -> int:
+    """Return milliseconds, 60,000 at most. A longer wait is cut: whoever waits has to be ready to ask again anyway."""
+    if not wait_s >= 0:  # NaN too
+        raise InvalidArgument(f"wait_s {wait_s!r}: 0 or more")
+    return math.ceil(min(wait_s, WAIT_LIMIT_S) * 1000)

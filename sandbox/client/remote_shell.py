@@ -1,0 +1,277 @@
+"""RemoteShell: runs commands in a sandbox, through its daemon. Satisfies agent.filesystem.Shell.
+
+A lost daemon is an outcome, not an exception: the command may have run, and whoever asked must be told so.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import re
+import time
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+
+from sandbox.client import endings, replies
+from sandbox.client.channel import Channel
+from sandbox.client.program import checked_argv, checked_directory, checked_environment, checked_request
+from sandbox.client.program_stream import CallersFault, ProgramStream
+from sandbox.daemon.programs.characters import BYTES_PER_CHARACTER, count_characters, prefix_length
+from sandbox.errors import DaemonLost, SandboxError
+from sandbox.filesystem import OUTPUT_DIRECTORY, ExecResult, OnOutput, OutputPiece, OutputStream, SpilledOutput
+from sandbox.process import OnProgramOutput, ProgramResult
+from sandbox.v1 import channel_pb2 as pb
+
+DEFAULT_SPILL_LIMIT_BYTES = 256 * 1024 * 1024
+# The kernel's limit for one argument (MAX_ARG_STRLEN).
+_COMMAND_LIMIT_BYTES = 128 * 1024 - 1
+_TIMEOUT_LIMIT_S = 24 * 3600.0
+_OUTPUT_LIMIT_BYTES = 1024**4
+# What the daemon may take past the command's own limit: killing the tree, closing and hashing the spilled output.
+_GRACE_S = 15.0
+_CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+# Past the bytes that the characters may take: pieces are not cut at the limit, and a frame is the largest of them.
+_SLACK_BYTES = 1024 * 1024
+
+
+class RemoteShell:
+    """A shell in one sandbox. `env` is added to every command's environment.
+
+    A spilled output is capped at `spill_limit_bytes`, and all of them together at `spill_quota_bytes`, 0 for no limit:
+    the oldest make room for a new one.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        *,
+        env: Mapping[str, str] | None = None,
+        spill_limit_bytes: int = DEFAULT_SPILL_LIMIT_BYTES,
+        spill_quota_bytes: int = 0,
+        grace_s: float = _GRACE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._channel = channel
+        self._env = dict(env or {})
+        self._spill_limit_bytes = spill_limit_bytes
+        self._spill_quota_bytes = spill_quota_bytes
+        self._grace_s = grace_s
+        self._clock = clock
+
+    async def execute(
+        self,
+        command: str,
+        *,
+        timeout_s: float,
+        call_id: str,
+        limit_chars: int,
+        head_chars: int,
+        tail_chars: int,
+        on_output: OnOutput | None = None,
+    ) -> ExecResult:
+        """Run `/bin/sh -c command` in /workspace; cancelling the await kills everything it started.
+
+        Output past `limit_chars` stays in /workspace/.airlock/output/<call_id>.txt. `on_output` gets output as it
+        arrives, up to the same limit.
+        """
+        if not _CALL_ID.fullmatch(call_id):
+            raise ValueError(f"call id {call_id!r}: 1 to 64 of A-Z a-z 0-9 _ - are allowed")
+        if not 0 < timeout_s <= _TIMEOUT_LIMIT_S:
+            raise ValueError(f"timeout_s {timeout_s!r}: more than 0 and {_TIMEOUT_LIMIT_S:.0f} at most")
+        line = command.encode("utf-8", "surrogateescape")
+        if b"\0" in line:
+            return ExecResult("failed_to_start", message="the command has a NUL character; leave it out")
+        if len(line) > _COMMAND_LIMIT_BYTES:
+            return ExecResult(
+                "failed_to_start",
+                message=f"the command is over {_COMMAND_LIMIT_BYTES:,} bytes; write it to a file and run that",
+            )
+        limit = pb.OutputLimit(
+            limit_chars=limit_chars,
+            head_chars=head_chars,
+            tail_chars=tail_chars,
+            spill_path=f"{OUTPUT_DIRECTORY}/{call_id}.txt",
+            spill_limit_bytes=self._spill_limit_bytes,
+            spill_quota_bytes=self._spill_quota_bytes,
+        )
+        request = pb.ExecRequest(
+            argv=[b"/bin/sh", b"-c", line],
+            env=self._env,
+            timeout_ms=math.ceil(timeout_s * 1000),
+            output_limit=limit,
+            stream=on_output is not None,
+        )
+        output = _Output(limit)
+        try:
+            reply = await self._run(request, output, on_output, self._clock() + timeout_s + self._grace_s)
+            result = _result(reply, output, limit)
+            self._give_up_on_survivors(reply)
+            return result
+        except DaemonLost as error:
+            self._channel.mark_lost(error)
+            message = f"{error}. The command may have run; the workspace is kept and the next call gets a new sandbox."
+            return ExecResult("daemon_lost", output=output.pieces(), output_bytes=output.size_bytes, message=message)
+        except SandboxError as error:
+            return ExecResult("failed_to_start", message=str(error))
+
+    async def run_program(
+        self,
+        argv: Sequence[bytes],
+        *,
+        env: Mapping[str, str],
+        cwd: str,
+        timeout_s: float,
+        output_limit_bytes: int,
+        stdin: AsyncIterable[bytes] | None,
+        on_output: OnProgramOutput,
+    ) -> ProgramResult:
+        """Run a program with streams; an empty `cwd` is /workspace. Cancelling the await kills everything it started.
+
+        `stdin` is read as fast as the program takes it, and `on_output` gets pieces of 1 MiB at most; while it is
+        awaited the program is held back. Past `output_limit_bytes` the program is killed: outcome output_limit. What
+        `stdin` or `on_output` raise ends the call and is raised. A program that cannot be asked for is one that failed
+        to start, and `message` says why.
+        """
+        if not 0 < timeout_s <= _TIMEOUT_LIMIT_S:
+            raise ValueError(f"timeout_s {timeout_s!r}: more than 0 and {_TIMEOUT_LIMIT_S:.0f} at most")
+        if not 0 < output_limit_bytes <= _OUTPUT_LIMIT_BYTES:
+            raise ValueError(
+                f"output_limit_bytes {output_limit_bytes!r}: more than 0 and {_OUTPUT_LIMIT_BYTES} at most"
+            )
+        try:
+            request = pb.ExecRequest(
+                argv=checked_argv(argv),
+                env=checked_environment(self._env, env),
+                cwd=checked_directory(cwd),
+                timeout_ms=math.ceil(timeout_s * 1000),
+                stdin=stdin is not None,
+                stream=True,
+                stream_limit_bytes=output_limit_bytes,
+            )
+            checked_request(pb.Request(exec=request))
+        except SandboxError as error:
+            return ProgramResult("failed_to_start", message=str(error))
+        stream = ProgramStream(
+            request, stdin=stdin, on_output=on_output, patience_s=timeout_s + self._grace_s, clock=self._clock
+        )
+        try:
+            reply = await stream.run(self._channel)
+            result = _program_result(reply, request)
+            self._give_up_on_survivors(reply)
+        except CallersFault as fault:
+            raise fault.error from None
+        except DaemonLost as error:
+            self._channel.mark_lost(error)
+            message = f"{error}. The program may have run; the workspace is kept and the next call gets a new sandbox."
+            return ProgramResult("daemon_lost", output_bytes=stream.output_bytes, message=message)
+        except SandboxError as error:
+            outcome = "pids_limit" if error.errno == errno.EAGAIN else "failed_to_start"
+            return ProgramResult(outcome, errno=error.errno, message=str(error))
+        return result
+
+    def _give_up_on_survivors(self, reply: pb.ExecReply) -> None:
+        """End the use of a sandbox that has processes which cannot be killed; whoever keeps it makes another."""
+        if reply.survivors:
+            self._channel.mark_lost(DaemonLost(endings.survivors(reply)))
+
+    async def _run(
+        self, request: pb.ExecRequest, output: _Output, on_output: OnOutput | None, deadline_s: float
+    ) -> pb.ExecReply:
+        started = False
+        async with self._channel.call(pb.Request(exec=request)) as call:
+            while True:
+                member, reply = await call.receive(timeout_s=max(deadline_s - self._clock(), 0.001))
+                if member == "exec":
+                    return reply.exec
+                if member == "failure":
+                    replies.raise_failure(reply.failure)
+                if member == "started" and not started:
+                    started = True
+                elif member == "output" and on_output is not None:
+                    piece = output.add(reply.output)
+                    on_output(piece.stream, piece.data)
+                else:
+                    raise DaemonLost(f"the sandbox daemon sent {member} out of turn")
+
+
+class _Output:
+    """Kept output: pieces of one stream that follow each other are joined, and there is an end to what is taken."""
+
+    def __init__(self, limit: pb.OutputLimit) -> None:
+        self.size_bytes = 0
+        self._limit_bytes = (
+            BYTES_PER_CHARACTER * max(limit.limit_chars, limit.head_chars, limit.tail_chars) + _SLACK_BYTES
+        )
+        self._parts: list[tuple[OutputStream, bytearray]] = []
+
+    def add(self, output: pb.Output) -> OutputPiece:
+        stream = replies.output_stream(output)
+        self.size_bytes += len(output.data)
+        if self.size_bytes > self._limit_bytes:
+            raise DaemonLost("the sandbox daemon sent more output than was asked for")
+        if self._parts and self._parts[-1][0] == stream:
+            self._parts[-1][1].extend(output.data)
+        else:
+            self._parts.append((stream, bytearray(output.data)))
+        return OutputPiece(stream, output.data)
+
+    def add_all(self, outputs: Iterable[pb.Output]) -> _Output:
+        for output in outputs:
+            self.add(output)
+        return self
+
+    def pieces(self) -> tuple[OutputPiece, ...]:
+        return tuple(OutputPiece(stream, bytes(data)) for stream, data in self._parts)
+
+    def head(self, chars: int) -> tuple[OutputPiece, ...]:
+        """Return the first characters; a streamed call has sent up to the limit before it turned out to be too much."""
+        kept = []
+        for piece in self.pieces():
+            data = piece.data[: prefix_length(piece.data, chars)]
+            if data:
+                kept.append(OutputPiece(piece.stream, data))
+            chars -= count_characters(data)
+            if len(data) < len(piece.data):
+                break
+        return tuple(kept)
+
+
+def _result(reply: pb.ExecReply, output: _Output, limit: pb.OutputLimit) -> ExecResult:
+    ended = replies.ending(reply.outcome, reply.exit_code, reply.signal)
+    if ended.outcome == "output_limit":
+        raise DaemonLost("the sandbox daemon ended a command at a limit that it was not given")
+    output.add_all(reply.output)
+    tail = _Output(limit).add_all(reply.tail)
+    evicted = _spilled(reply.evicted, limit) if reply.HasField("evicted") else None
+    return ExecResult(
+        outcome=ended.outcome,
+        exit_code=ended.exit_code,
+        signal=ended.signal,
+        output=output.head(limit.head_chars) if evicted else output.pieces(),
+        tail=tail.pieces() if evicted else (),
+        evicted=evicted,
+        output_bytes=replies.count(reply.output_bytes),
+        message=endings.of_command(ended, reply),
+        duration_us=replies.count(reply.duration_us),
+    )
+
+
+def _spilled(evicted: pb.Evicted, limit: pb.OutputLimit) -> SpilledOutput:
+    if evicted.path != limit.spill_path or not _SHA256.fullmatch(evicted.sha256):
+        raise DaemonLost("the sandbox daemon evicted output to a place that was not asked for, or without its digest")
+    if evicted.size_bytes > limit.spill_limit_bytes or evicted.lines > evicted.size_bytes:
+        raise DaemonLost("the sandbox daemon claims a spilled output past its limit")
+    return SpilledOutput(evicted.path, evicted.size_bytes, evicted.lines, evicted.sha256, evicted.incomplete)
+
+
+def _program_result(reply: pb.ExecReply, asked: pb.ExecRequest) -> ProgramResult:
+    ended = replies.ending(reply.outcome, reply.exit_code, reply.signal)
+    return ProgramResult(
+        outcome=ended.outcome,
+        exit_code=ended.exit_code,
+        signal=ended.signal,
+        errno=replies.errno(reply.errno) if ended.outcome == "failed_to_start" else None,
+        message=endings.of_program(ended, reply, asked),
+        output_bytes=replies.count(reply.output_bytes),
+        duration_us=replies.count(reply.duration_us),
+    )

@@ -1,0 +1,98 @@
+"""Replacing exact text in a file."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+
+from sandbox.daemon.failures import Fault, fault_of, invalid_argument
+from sandbox.daemon.files.child_work import Emit, work_in_child
+from sandbox.daemon.files.replacement import Replacement, new_temporary_name, remove_temporary
+from sandbox.daemon.limits.disk_watch import DiskWatch
+from sandbox.daemon.paths import Place
+from sandbox.v1 import channel_pb2 as wire
+
+FILE_LIMIT_BYTES = 64 * 1024 * 1024
+# Larger files are edited in a child process, so that they neither block the server nor stay in its memory.
+_HERE_LIMIT_BYTES = 1024 * 1024
+_TIMEOUT_S = 60.0
+
+
+async def edit(
+    request: wire.EditRequest, *, workspace: str = "", one_name: bool = False, disk: DiskWatch | None = None
+) -> wire.Reply:
+    """Replace the first match or all of them and say how many are left.
+
+    `workspace` is where a temporary name goes; `one_name` refuses a file that has hard links; `disk` says whether
+    another copy of the file fits.
+    """
+    if not request.old_text:
+        raise invalid_argument("old_text is empty; give the exact text to replace, or write the whole file instead")
+    with Place(request.path) as place:
+        fd, state = place.open_regular(one_name=one_name)
+        os.close(fd)
+        async with nullcontext() if disk is None else disk.writing(place.path, _most_bytes(request, state.st_size)):
+            reply = wire.EditReply()
+            if state.st_size <= _HERE_LIMIT_BYTES and len(request.new_text) <= len(request.old_text) + 1024:
+                _edit(request, reply.CopyFrom, workspace, None, one_name=one_name)
+                return wire.Reply(edit=reply)
+            temporary_name = new_temporary_name()
+
+            def work(emit: Emit) -> None:
+                _edit(request, emit, workspace, temporary_name, one_name=one_name)
+
+            try:
+                if not await work_in_child(work, reply, _TIMEOUT_S, place.path):
+                    message = f"{place.path}: the edit took longer than {_TIMEOUT_S:.0f} s"
+                    raise Fault(wire.FAILURE_KIND_INTERNAL, message)
+            finally:
+                # The child may have been killed before it could clean up.
+                remove_temporary(place, workspace, temporary_name)
+            return wire.Reply(edit=reply)
+
+
+def _most_bytes(request: wire.EditRequest, size_bytes: int) -> int:
+    """Return how large a file can be after the edit."""
+    most = size_bytes // len(request.old_text) if request.replace_all else 1
+    grown_bytes = max(len(request.new_text) - len(request.old_text), 0)
+    return min(size_bytes + most * grown_bytes, FILE_LIMIT_BYTES)
+
+
+def _edit(request: wire.EditRequest, emit: Emit, workspace: str, temporary_name: str | None, *, one_name: bool) -> None:
+    with Place(request.path) as place:
+        text = _read_whole(place, one_name=one_name)
+        matches = text.count(request.old_text)
+        replaced = matches if request.replace_all else min(matches, 1)
+        size = len(text) + replaced * (len(request.new_text) - len(request.old_text))
+        if size > FILE_LIMIT_BYTES:
+            raise _too_large(place.path, size, "would become")
+        if replaced:
+            replacement = Replacement(place, workspace=workspace, temporary_name=temporary_name, one_name=one_name)
+            try:
+                replacement.write(text.replace(request.old_text, request.new_text, replaced))
+                replacement.take_place()
+            finally:
+                replacement.leave()
+    emit(wire.EditReply(replaced=replaced, left=matches - replaced))
+
+
+def _read_whole(place: Place, *, one_name: bool) -> bytes:
+    fd, state = place.open_regular(one_name=one_name)
+    with open(fd, "rb", buffering=0) as file:
+        if state.st_size > FILE_LIMIT_BYTES:
+            raise _too_large(place.path, state.st_size, "is")
+        try:
+            # One byte more than allowed, for a file that grows meanwhile.
+            data = file.read(state.st_size) or b""
+            while more := file.read(256 * 1024):
+                data += more
+                if len(data) > FILE_LIMIT_BYTES:
+                    raise _too_large(place.path, len(data), "is")
+        except OSError as error:
+            raise fault_of(error, place.path) from None
+    return data
+
+
+def _too_large(path: str, size_bytes: int, verb: str) -> Fault:
+    message = f"{path} {verb} {size_bytes} bytes; edits go up to {FILE_LIMIT_BYTES}; use a command such as sed instead"
+    return Fault(wire.FAILURE_KIND_TOO_LARGE, message)

@@ -1,0 +1,151 @@
+"""glob: paths whose names match a pattern, as pathlib of Python 3.13 does, in sorted order.
+
+`*` and `?` match inside one name, dotfiles too; `**` as a whole component matches any number of directories, none
+included, and as the last one everything. Symbolic links are found but never followed.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Callable
+
+from sandbox.daemon.failures import invalid_argument
+from sandbox.daemon.files.child_work import Emit
+from sandbox.daemon.files.entries import PAGE_LIMIT_BYTES, entry_of
+from sandbox.daemon.files.walk import Found, private_below, walk
+from sandbox.daemon.paths import Place, join
+from sandbox.v1 import channel_pb2 as wire
+
+PATTERN_LIMIT_BYTES = 4096
+_ANY_DEPTH = "**"
+
+Matcher = Callable[[str], object] | None  # None is **
+
+
+class Pattern:
+    """A pattern taken apart. A set of positions in it says what a path has matched so far."""
+
+    def __init__(self, pattern: str) -> None:
+        parts = [part for part in pattern.split("/") if part not in ("", ".")]
+        self.directories_only = pattern.endswith("/")
+        self._matchers: list[Matcher] = [_matcher(part) for part in parts]
+
+    def start(self) -> frozenset[int]:
+        """Return the positions before any name."""
+        return self._past_any_depth({0})
+
+    def step(self, positions: frozenset[int], name: str) -> frozenset[int]:
+        """Return the positions after one more name."""
+        after = set()
+        for position in positions:
+            if position == len(self._matchers):
+                continue
+            matcher = self._matchers[position]
+            if matcher is None:
+                after.add(position)
+            elif matcher(name):
+                after.add(position + 1)
+        return self._past_any_depth(after)
+
+    def complete(self, positions: frozenset[int]) -> bool:
+        """Return whether the whole pattern has matched."""
+        return len(self._matchers) in positions
+
+    def may_go_on(self, positions: frozenset[int]) -> bool:
+        """Return whether something deeper could match."""
+        return any(position < len(self._matchers) for position in positions)
+
+    def _past_any_depth(self, positions: set[int]) -> frozenset[int]:
+        result = set(positions)
+        # Those already reached lead nowhere new, so that a run of ** costs its length and not its square.
+        for position in sorted(positions):
+            after = position
+            while after < len(self._matchers) and self._matchers[after] is None and after + 1 not in result:
+                after += 1
+                result.add(after)
+        return frozenset(result)
+
+
+def _matcher(part: str) -> Matcher:
+    if part == _ANY_DEPTH:
+        return None
+    if not any(character in part for character in "*?["):
+        return part.__eq__
+    return re.compile(fnmatch.translate(part)).match
+
+
+def check_pattern(pattern: str) -> None:
+    """Raise the Fault of a pattern that cannot be used."""
+    if not pattern or not pattern.strip("/."):
+        raise invalid_argument("pattern is empty; give one such as **/*.py")
+    if pattern.startswith("/"):
+        raise invalid_argument(f"pattern {pattern!r} begins with /; give it relative to path, such as **/*.py")
+    if "\0" in pattern or ".." in pattern.split("/"):
+        raise invalid_argument(f'pattern {pattern!r} has NUL or a ".." component; search from another path instead')
+    if len(pattern.encode("utf-8", "surrogateescape")) > PATTERN_LIMIT_BYTES:
+        raise invalid_argument(f"pattern is longer than {PATTERN_LIMIT_BYTES} bytes")
+
+
+def glob(request: wire.GlobRequest, limit: int, workspace: str, emit: Emit) -> None:
+    """Emit EntriesReply fragments: one for each entry of the page, then the totals."""
+    pattern = Pattern(request.pattern)
+    with Place(request.path) as place:
+        top_fd = place.open_listing()
+        names = place.names
+        top_state = os.fstat(top_fd)
+    # What each directory on the way to the present one has matched; the tree is walked in depth.
+    positions = [pattern.start()]
+    page = _Page(request.offset, limit, emit)
+    if pattern.complete(positions[0]):
+        page.add(join(names), lambda: top_state)
+
+    def enter(found: Found) -> bool:
+        return pattern.may_go_on(positions[len(found.names)])
+
+    for found in walk(top_fd, private_below(names, workspace), enter, page.miss, top=names):
+        depth = len(found.names)
+        after = pattern.step(positions[depth - 1], found.name)
+        positions[depth:] = [after]
+        if pattern.complete(after) and (found.is_directory or not pattern.directories_only):
+            try:
+                page.add(join([*names, *found.names]), found.stat)
+            except FileNotFoundError:
+                continue  # gone since the listing
+            if page.full:
+                break
+    page.close()
+
+
+class _Page:
+    """Counts matches and emits those of the page; full at the first one past it."""
+
+    def __init__(self, offset: int, limit: int, emit: Emit) -> None:
+        self._offset = offset
+        self._limit = limit
+        self._emit = emit
+        self._total = 0
+        self._sent = 0
+        self._sent_bytes = 0
+        self._unsearched = 0
+        self.full = False
+
+    def add(self, path: str, stat: Callable[[], os.stat_result]) -> None:
+        if self._total < self._offset:
+            self._total += 1
+            return
+        fragment = wire.EntriesReply(entries=[entry_of(path, stat())])
+        self._total += 1
+        self._sent_bytes += fragment.ByteSize()
+        if self._sent >= self._limit or self._sent_bytes > PAGE_LIMIT_BYTES:
+            self.full = True
+            return
+        self._sent += 1
+        self._emit(fragment)
+
+    def miss(self) -> None:
+        self._unsearched += 1
+
+    def close(self) -> None:
+        self._emit(wire.EntriesReply(total=self._total, more=self.full, unsearched=self._unsearched))

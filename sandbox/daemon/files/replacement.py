@@ -1,0 +1,205 @@
+"""Replacing a file atomically: readers see the old bytes or the new, and what is cut short leaves nothing.
+
+The new bytes go into a file without a name (O_TMPFILE), which the kernel itself takes back when the daemon or the
+machine dies. It gets the target's name by a link where nothing has that yet. A name that is taken can only be replaced
+by a rename, so there the file has a name of its own while that takes: microseconds, and more where ext4 first sends a
+large file to the disk. Where the file system knows no files without a name, it has one from the start. Such names lie
+at the top of the workspace, where remove_unfinished() finds them at the next start, or beside the target when that is
+on another file system.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import suppress
+
+from sandbox.daemon.failures import Fault, fault_of
+from sandbox.daemon.files.thread_work import HERE_LIMIT_BYTES
+from sandbox.daemon.paths import Place, components, open_directory, refuse_other_names, require_regular
+from sandbox.v1 import channel_pb2 as wire
+
+NEW_FILE_MODE = 0o644
+_TEMPORARY = (".airlock-", ".tmp")
+_TEMPORARY_RANDOM_BYTES = 8
+_HEX = "0123456789abcdef"
+# Names looked at when the daemon starts; more at the top of a workspace are not worth a slow start.
+_UNFINISHED_LIMIT = 20_000
+# What the kernel says where a file system has no files without a name; EISDIR where it never heard of them.
+_NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
+
+
+class Replacement:
+    """A file on its way to replace another; leave() removes it unless it has taken the place.
+
+    `workspace` is where a temporary name goes, "" for beside the target; `one_name` refuses a target with hard links.
+    """
+
+    def __init__(
+        self, place: Place, *, workspace: str = "", temporary_name: str | None = None, one_name: bool = False
+    ) -> None:
+        existing = place.stat_or_none()
+        mode = NEW_FILE_MODE
+        if existing is not None:
+            place.refuse_link(existing)
+            require_regular(existing, place.path)
+            if one_name:
+                refuse_other_names(existing, place.path)
+            _require_writable(place)
+            # Another's rights were lent to the old content, not to this.
+            mode = stat.S_IMODE(existing.st_mode) & ~(stat.S_ISUID | stat.S_ISGID)
+        self._place = place
+        self._is_new = existing is None
+        self._size_bytes = 0
+        self._old_size_bytes = existing.st_size if existing is not None else 0
+        self._workspace = workspace
+        self._name = temporary_name or new_temporary_name()
+        self._named = False
+        self._fd = self._temporary_fd = -1
+        try:
+            self._fd = self._open_unnamed()
+            if self._fd < 0:
+                self._fd = self._open_named()
+            os.fchmod(self._fd, mode)
+        except OSError as error:
+            self.leave()
+            raise fault_of(error, place.path) from None
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append."""
+        view = memoryview(data)
+        self._size_bytes += len(view)
+        try:
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError as error:
+            raise fault_of(error, self._place.path) from None
+
+    @property
+    def slow(self) -> bool:
+        """Whether taking the place or leaving can take long: either file has many bytes to let go of."""
+        return max(self._size_bytes, self._old_size_bytes) > HERE_LIMIT_BYTES
+
+    def take_place(self) -> os.stat_result:
+        """Give it the target's name and return what it is now."""
+        try:
+            state = os.fstat(self._fd)
+            if self._named or not self._is_new or not self._took_free_name():
+                self._take_over()
+        except OSError as error:
+            raise fault_of(error, self._place.path) from None
+        return state
+
+    def leave(self) -> None:
+        """Close, and remove what has not taken its place."""
+        if self._named:
+            _unlink(self._temporary_fd, self._name)
+            self._named = False
+        for fd in (self._fd, self._temporary_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._temporary_fd = -1
+
+    def _open_unnamed(self) -> int:
+        """Return a descriptor of a file without a name, -1 where there can be none or it could not be given one."""
+        try:
+            fd = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=self._place.directory_fd)
+        except OSError as error:
+            if error.errno in _NO_UNNAMED:
+                return -1
+            raise
+        if not os.path.exists(f"/proc/self/fd/{fd}"):
+            os.close(fd)
+            return -1
+        return fd
+
+    def _open_named(self) -> int:
+        self._temporary_fd = _temporary_directory(self._place, self._workspace)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(self._name, flags, 0o600, dir_fd=self._temporary_fd)
+        self._named = True
+        return fd
+
+    def _took_free_name(self) -> bool:
+        """Link it to the target's name; return False when something has that name by now."""
+        try:
+            self._link(self._place.name, self._place.directory_fd)
+        except FileExistsError:
+            return False
+        return True
+
+    def _take_over(self) -> None:
+        """Rename it over the target, by way of a temporary name when it has none yet."""
+        if not self._named:
+            self._temporary_fd = _temporary_directory(self._place, self._workspace)
+            self._link(self._name, self._temporary_fd)
+            self._named = True
+        os.rename(self._name, self._place.name, src_dir_fd=self._temporary_fd, dst_dir_fd=self._place.directory_fd)
+        self._named = False
+
+    def _link(self, name: str, directory_fd: int) -> None:
+        # By way of /proc, because linking a descriptor itself takes a capability.
+        os.link(f"/proc/self/fd/{self._fd}", name, dst_dir_fd=directory_fd, follow_symlinks=True)
+
+
+def new_temporary_name() -> str:
+    """Return a name that nobody can guess, so nobody can plant something there to make the writing fail."""
+    return os.urandom(_TEMPORARY_RANDOM_BYTES).hex().join(_TEMPORARY)
+
+
+def _is_temporary_name(name: str) -> bool:
+    begin, end = _TEMPORARY
+    middle = name.removeprefix(begin).removesuffix(end)
+    return middle.join(_TEMPORARY) == name and len(middle) == 2 * _TEMPORARY_RANDOM_BYTES and not middle.strip(_HEX)
+
+
+def remove_temporary(place: Place, workspace: str, name: str) -> None:
+    """Remove the temporary file of a Replacement that was killed, if it is there."""
+    fd = _temporary_directory(place, workspace)
+    _unlink(fd, name)
+    os.close(fd)
+
+
+def remove_unfinished(workspace: str) -> None:
+    """Remove what the last daemon of this workspace was in the middle of writing when it was killed."""
+    names = components(workspace)
+    with suppress(OSError, Fault):
+        top_fd = open_directory(names, len(names))
+        try:
+            fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=top_fd)
+            try:
+                with os.scandir(fd) as listing:
+                    found = [entry.name for entry, _ in zip(listing, range(_UNFINISHED_LIMIT), strict=False)]
+                for name in filter(_is_temporary_name, found):
+                    _unlink(fd, name)
+            finally:
+                os.close(fd)
+        finally:
+            os.close(top_fd)
+
+
+def _temporary_directory(place: Place, workspace: str) -> int:
+    """Return a descriptor of the workspace's top, or of the target's directory when that is on another file system."""
+    fd = -1
+    with suppress(OSError, Fault):
+        names = components(workspace)
+        fd = open_directory(names, len(names))
+        device = os.fstat(place.directory_fd).st_dev
+        if os.fstat(fd).st_dev == device and os.access(".", os.W_OK | os.X_OK, dir_fd=fd, effective_ids=True):
+            return fd
+    if fd >= 0:
+        os.close(fd)
+    return os.dup(place.directory_fd)
+
+
+def _unlink(directory_fd: int, name: str) -> None:
+    with suppress(OSError):
+        os.unlink(name, dir_fd=directory_fd)
+
+
+def _require_writable(place: Place) -> None:
+    # A rename would also replace a read-only file; who protected it did not mean that.
+    if not os.access(place.name, os.W_OK, dir_fd=place.directory_fd, effective_ids=True):
+        message = f"{place.path} is not writable for the tool user; change its mode first if it may be replaced"
+        raise Fault(wire.FAILURE_KIND_PERMISSION_DENIED, message, errno.EACCES)

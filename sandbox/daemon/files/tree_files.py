@@ -1,0 +1,211 @@
+"""Describing, listing, making, removing and renaming."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+
+from sandbox.daemon.failures import Fault, fault_of, invalid_argument, invalid_path
+from sandbox.daemon.files.child_work import Emit, work_in_child
+from sandbox.daemon.files.entries import PAGE_LIMIT_BYTES, entry_of
+from sandbox.daemon.files.thread_work import HERE_LIMIT_BYTES, work_in_thread
+from sandbox.daemon.paths import Place, components, join, open_directory
+from sandbox.v1 import channel_pb2 as wire
+
+ENTRIES_LIMIT = 10_000
+# Larger directories are listed by a child process.
+_HERE_LIMIT = 5_000
+_TIMEOUT_S = 60.0
+# Millions of files take minutes; who no longer wants them gone ends the call, which ends the child.
+REMOVE_TIMEOUT_S = 600.0
+# So deep a tree is removed from above; each level holds a descriptor.
+_LEVELS = 64
+
+
+def stat_path(request: wire.StatRequest) -> wire.Reply:
+    """Describe a path; a link at its end is described, not followed."""
+    with Place(request.path) as place:
+        return wire.Reply(entry=entry_of(place.path, place.stat()))
+
+
+async def list_directory(request: wire.ListRequest) -> wire.Reply:
+    """Return a page of a directory's entries, sorted by name."""
+    limit = check_limit(request.limit)
+    reply = wire.EntriesReply()
+    names = _names(request.path, _HERE_LIMIT)
+    if names is not None and limit <= _HERE_LIMIT:
+        _emit_page(request, limit, names, reply.MergeFrom)
+        return wire.Reply(entries=reply)
+
+    def work(emit: Emit) -> None:
+        _emit_page(request, limit, _names(request.path, None) or [], emit)
+
+    if not await work_in_child(work, reply, _TIMEOUT_S, request.path):
+        message = f"{request.path}: listing took longer than {_TIMEOUT_S:.0f} s; move some of the files elsewhere"
+        raise Fault(wire.FAILURE_KIND_TOO_LARGE, message)
+    return wire.Reply(entries=reply)
+
+
+def check_limit(limit: int) -> int:
+    """Return the limit of a page; Fault when it is out of range."""
+    if not 1 <= limit <= ENTRIES_LIMIT:
+        raise invalid_argument(f"limit is {limit}; give 1 to {ENTRIES_LIMIT}")
+    return limit
+
+
+def _names(path: str, at_most: int | None) -> list[str] | None:
+    """Return the names in a directory, None when there are more than `at_most`."""
+    with Place(path) as place:
+        fd = place.open_listing()
+        try:
+            with os.scandir(fd) as listing:
+                names = []
+                for entry in listing:
+                    names.append(entry.name)
+                    if at_most is not None and len(names) > at_most:
+                        return None
+                return names
+        except OSError as error:
+            raise fault_of(error, place.path) from None
+        finally:
+            os.close(fd)
+
+
+def _emit_page(request: wire.ListRequest, limit: int, names: list[str], emit: Emit) -> None:
+    names.sort()
+    sent = 0
+    sent_bytes = 0
+    more = False
+    with Place(request.path) as place:
+        fd = place.open_listing()
+    try:
+        for name in names[request.offset : request.offset + limit]:
+            try:
+                state = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            except OSError:
+                state = None  # gone since the listing; its place in the page stays, so that pages fit together
+            entry = entry_of(name, state) if state else wire.Entry(name=os.fsencode(name), type=wire.ENTRY_TYPE_OTHER)
+            fragment = wire.EntriesReply(entries=[entry])
+            sent_bytes += fragment.ByteSize()
+            if sent_bytes > PAGE_LIMIT_BYTES:
+                break
+            emit(fragment)
+            sent += 1
+    finally:
+        os.close(fd)
+    more = request.offset + sent < len(names)
+    emit(wire.EntriesReply(total=len(names), more=more))
+
+
+def make_directory(request: wire.MkdirRequest) -> wire.Reply:
+    """Make a directory and its parents."""
+    names = components(request.path)
+    fd = open_directory(names, len(names), make=True)
+    try:
+        return wire.Reply(entry=entry_of(join(names), os.fstat(fd)))
+    finally:
+        os.close(fd)
+
+
+async def remove(request: wire.RemoveRequest) -> wire.Reply:
+    """Remove a file, a link itself, or a directory; return what it was."""
+    with Place(request.path) as place:
+        if not place.names:
+            raise Fault(wire.FAILURE_KIND_PERMISSION_DENIED, "/ cannot be removed", errno.EPERM)
+        state = place.stat()
+        entry = entry_of(place.path, state)
+        if stat.S_ISDIR(state.st_mode) and request.recursive:
+            nothing = wire.Entry()
+            if not await work_in_child(lambda _: _remove_tree(request.path), nothing, REMOVE_TIMEOUT_S, place.path):
+                message = f"{place.path}: removing took over {REMOVE_TIMEOUT_S:.0f} s; part of it is gone, ask again"
+                raise Fault(wire.FAILURE_KIND_INTERNAL, message)
+            return wire.Reply(entry=entry)
+        try:
+            if stat.S_ISDIR(state.st_mode):
+                os.rmdir(place.name, dir_fd=place.directory_fd)
+            elif state.st_size > HERE_LIMIT_BYTES:
+                await work_in_thread(lambda: os.unlink(place.name, dir_fd=place.directory_fd))
+            else:
+                os.unlink(place.name, dir_fd=place.directory_fd)
+        except OSError as error:
+            raise fault_of(error, place.path) from None
+    return wire.Reply(entry=entry)
+
+
+def _remove_tree(path: str) -> None:
+    with Place(path) as place:
+        try:
+            remove_directory(place.directory_fd, place.name)
+        except OSError as error:
+            raise fault_of(error, place.path) from None
+
+
+def remove_directory(directory_fd: int, name: str) -> None:
+    """Remove a directory through descriptors, so that no link swapped in meanwhile leads elsewhere; OSError."""
+    fd = _opened(directory_fd, name)
+    try:
+        empty_directory(fd)
+    finally:
+        os.close(fd)
+    os.rmdir(name, dir_fd=directory_fd)
+
+
+def empty_directory(fd: int, *, opened: Callable[[int, str], int] | None = None) -> None:
+    """Remove what is in a directory, however deep; `opened` opens a name of a directory for that. Raises OSError."""
+    while _empty(fd, fd, levels=_LEVELS, opened=opened or _opened):
+        pass
+
+
+def _empty(top_fd: int, directory_fd: int, *, levels: int, opened: Callable[[int, str], int]) -> bool:
+    """Empty a directory; return whether something below it was moved up to `top_fd`, and so is still there.
+
+    That is what happens to what lies deeper than so many levels: neither descriptors nor calls grow with a tree that
+    somebody has made deep.
+    """
+    moved = False
+    with os.scandir(directory_fd) as listing:
+        entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in listing]
+    for child, is_directory in entries:
+        if not is_directory:
+            os.unlink(child, dir_fd=directory_fd)
+        elif levels:
+            fd = opened(directory_fd, child)
+            try:
+                moved |= _empty(top_fd, fd, levels=levels - 1, opened=opened)
+            finally:
+                os.close(fd)
+            os.rmdir(child, dir_fd=directory_fd)
+        else:
+            os.rename(child, f".{os.urandom(16).hex()}", src_dir_fd=directory_fd, dst_dir_fd=top_fd)
+            moved = True
+    return moved
+
+
+def _opened(directory_fd: int, name: str) -> int:
+    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory_fd)
+
+
+async def rename(request: wire.RenameRequest) -> wire.Reply:
+    """Rename within one file system; a file in the way is replaced, a link in the way is refused."""
+    with Place(request.path) as place, Place(request.new_path, what="new_path") as target:
+        if not place.names or not target.names:
+            raise invalid_path("/ can neither be renamed nor replaced")
+        size_bytes = place.stat().st_size
+        existing = target.stat_or_none()
+        if existing is not None:
+            target.refuse_link(existing)
+            size_bytes = max(size_bytes, existing.st_size)
+
+        def work() -> None:
+            os.rename(place.name, target.name, src_dir_fd=place.directory_fd, dst_dir_fd=target.directory_fd)
+
+        try:
+            if existing is not None and size_bytes > HERE_LIMIT_BYTES:
+                await work_in_thread(work)
+            else:
+                work()
+        except OSError as error:
+            raise fault_of(error, f"{place.path} to {target.path}") from None
+        return wire.Reply(entry=entry_of(target.path, target.stat()))

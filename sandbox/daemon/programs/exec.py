@@ -1,0 +1,163 @@
+"""exec: one program, from its start to its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import time
+
+from sandbox.daemon.frames import FrameSocket
+from sandbox.daemon.input_stream import InputStream
+from sandbox.daemon.limits.cgroup import Cgroup
+from sandbox.daemon.limits.disk_watch import HOST_DISK, DiskWatch
+from sandbox.daemon.programs.exec_request import Program, check_program
+from sandbox.daemon.programs.pipes import InputPipe, LingeringPipes
+from sandbox.daemon.programs.program_io import ProgramIO
+from sandbox.daemon.programs.spill_quota import SpillQuotas
+from sandbox.daemon.supervisor.spawner import START_LIMIT_S, Process, Spawner
+from sandbox.v1 import channel_pb2 as wire
+
+# How a start that failed is told, where that has a name of its own.
+_START_OUTCOMES = {
+    errno.EAGAIN: wire.OUTCOME_PIDS_LIMIT,
+    errno.ENOMEM: wire.OUTCOME_OUT_OF_MEMORY,
+    errno.ETIMEDOUT: wire.OUTCOME_TIMED_OUT,
+}
+_SHELL_SIGKILL_STATUS = 128 + signal.SIGKILL
+
+
+class Executor:
+    """Runs programs as the tool user."""
+
+    def __init__(
+        self,
+        spawner: Spawner,
+        cgroup: Cgroup,
+        workspace: str,
+        environment: dict[bytes, bytes],
+        disk: DiskWatch | None = None,
+    ) -> None:
+        self._spawner = spawner
+        self._disk = disk
+        self._cgroup = cgroup
+        self._workspace = workspace
+        self._environment = environment
+        self._lingering = LingeringPipes()
+        self._quotas = SpillQuotas()
+
+    async def execute(self, request: wire.ExecRequest, frames: FrameSocket, given: InputStream) -> None:
+        """Run the program and send the frames of the call. Cancelling kills everything it started."""
+        program = check_program(request, self._workspace, self._environment)
+        io = ProgramIO(program, self._workspace, frames, self._quotas)
+        feeding: asyncio.Task[None] | None = None
+        try:
+            if io.stdin is not None:
+                feeding = _ending_the_call(asyncio.ensure_future(_feed(io.stdin, given)))
+            await self._run(io, program, frames)
+            if feeding is not None and io.stdin is not None:
+                # Input that is still under way must not be taken for the next request.
+                io.stdin.close()
+                await feeding
+        finally:
+            if feeding is not None:
+                feeding.cancel()
+            io.close()
+
+    async def _run(self, io: ProgramIO, program: Program, frames: FrameSocket) -> None:
+        reply = wire.ExecReply()
+        kills_before = self._cgroup.observe_kills()
+        refused_before = self._cgroup.pids_refused()
+        started_ns = time.monotonic_ns()
+        try:
+            limit_s = min(program.timeout_s or START_LIMIT_S, START_LIMIT_S)
+            if self._disk is not None:
+                if why := await self._disk.refuse_start(limit_s):
+                    host = why in HOST_DISK
+                    refusal = wire.ExecReply(outcome=wire.OUTCOME_DISK_LIMIT, errno=errno.EDQUOT, host_disk=host)
+                    await frames.send(wire.Reply(exec=refusal))
+                    return
+                self._disk.begin()
+            process = await self._spawner.start(program.argv, program.env, program.cwd, io.stdio(), limit_s=limit_s)
+        except OSError as error:
+            reply.outcome = _START_OUTCOMES.get(error.errno or 0, wire.OUTCOME_FAILED_TO_START)
+            if reply.outcome != wire.OUTCOME_TIMED_OUT:
+                reply.errno = error.errno or 0
+            reply.pids_refused = max(self._cgroup.pids_refused() - refused_before, 0)
+            await frames.send(wire.Reply(exec=reply))
+            return
+        try:
+            if self._disk is not None:
+                self._disk.begin()  # it may have waited, and nobody have looked any more
+            await self._see_through(process, io, program, reply)
+            if not reply.outcome:
+                self._tell_end(reply, process, kills_before)
+            reply.pids_refused = max(self._cgroup.pids_refused() - refused_before, 0)
+            reply.duration_us = (time.monotonic_ns() - started_ns) // 1000
+            io.report(reply)
+            await io.finish_streaming()
+            await frames.send(wire.Reply(exec=reply))
+        except BaseException:
+            await self._spawner.kill(process)
+            raise
+        finally:
+            self._spawner.forget(process)
+
+    async def _see_through(self, process: Process, io: ProgramIO, program: Program, reply: wire.ExecReply) -> None:
+        """Wait for the end and take all output; set the outcome of a program that had to be killed."""
+        io.close_tool_ends()
+        sending = io.start_streaming(process.started.result())
+        if sending is not None:
+            _ending_the_call(sending)
+        io.past_limit.add_done_callback(lambda _: process.wake())
+        if not process.ended.done() and not io.past_limit.done():
+            await process.hear(program.timeout_s)
+        if not process.ended.done() and not io.past_limit.done():
+            reply.outcome = wire.OUTCOME_TIMED_OUT
+            reply.survivors = await self._spawner.kill(process)
+        await io.drain()
+        if io.past_limit.done() and not reply.outcome:
+            reply.outcome = wire.OUTCOME_OUTPUT_LIMIT
+            reply.survivors = await self._spawner.kill(process)
+        io.leave_to(self._lingering)
+
+    def _tell_end(self, reply: wire.ExecReply, process: Process, kills_before: int) -> None:
+        status = process.ended.result()
+        if os.WIFSIGNALED(status):
+            reply.outcome = wire.OUTCOME_SIGNALLED
+            reply.signal = os.WTERMSIG(status)
+            perhaps_killed = reply.signal == signal.SIGKILL
+        else:
+            reply.outcome = wire.OUTCOME_EXITED
+            reply.exit_code = os.WEXITSTATUS(status)
+            # A shell says so when the kernel killed the program it ran.
+            perhaps_killed = reply.exit_code == _SHELL_SIGKILL_STATUS
+        killed = self._cgroup.killed_since(kills_before)  # asked at each end, for what it tells the next one
+        if perhaps_killed and process.past_disk:
+            reply.outcome = wire.OUTCOME_DISK_LIMIT
+            reply.host_disk = process.host_disk
+        elif perhaps_killed and process.past_kernel:
+            reply.outcome = wire.OUTCOME_OUT_OF_MEMORY
+            reply.errno = errno.ENFILE
+        elif perhaps_killed and killed:
+            reply.outcome = wire.OUTCOME_OUT_OF_MEMORY
+
+
+def _ending_the_call(task: asyncio.Task[None]) -> asyncio.Task[None]:
+    """Have the current call cancelled when `task` fails: the caller broke the protocol, or is gone."""
+    call = asyncio.current_task()
+
+    def end(done: asyncio.Task[None]) -> None:
+        if not done.cancelled() and done.exception() is not None and call is not None:
+            call.cancel()
+
+    task.add_done_callback(end)
+    return task
+
+
+async def _feed(stdin: InputPipe, given: InputStream) -> None:
+    """Pass input on to the program until the caller ends it."""
+    while (data := await given.read()) is not None:
+        await stdin.write(data)
+    stdin.end()

@@ -1,0 +1,141 @@
+"""The output of a program, kept within bounds: whole while it is small, head and tail and a file once it is not.
+
+Eviction happens here, at the source: past the limit nothing but head and tail ever crosses the socket, and memory
+stays constant however much the program writes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from sandbox.daemon.programs.characters import BYTES_PER_CHARACTER, count_characters, prefix_length, suffix_start
+from sandbox.daemon.programs.spill import Spill
+from sandbox.v1 import channel_pb2 as wire
+
+# Kept output must fit one frame. A piece costs more than its bytes, on the wire and here; counting that in also stops a
+# program that alternates between its streams byte by byte.
+KEPT_LIMIT_BYTES = 1024 * 1024
+PIECE_COST_BYTES = 16
+_JOIN_BELOW_BYTES = 64 * 1024
+
+Piece = tuple[wire.OutputStream, bytearray]
+
+
+class KeptOutput:
+    """Takes output in order of arrival."""
+
+    def __init__(self, limit: wire.OutputLimit, open_spill: Callable[[], Spill]) -> None:
+        self._limit_chars = limit.limit_chars
+        # Bytes that begin no character are bounded by what as many characters could take.
+        self._limit_bytes = limit.limit_chars * BYTES_PER_CHARACTER
+        self._head_chars = limit.head_chars
+        self._tail_chars = limit.tail_chars
+        self._open_spill = open_spill
+        self._pieces: list[Piece] = []
+        self._chars = 0
+        self._cost_bytes = 0
+        self._spill: Spill | None = None
+        self._tail = _Tail(limit.tail_chars)
+        self.total_bytes = 0
+
+    def add(self, stream: wire.OutputStream, buffer: bytearray, size: int) -> bytes:
+        """Take the first `size` bytes of `buffer`; return what of them is within the limit, for those who stream it."""
+        self.total_bytes += size
+        if self._spill is not None:
+            self._spill.write(buffer, size)
+            self._tail.add(stream, memoryview(buffer)[:size])
+            return b""
+        data = bytes(memoryview(buffer)[:size])
+        room_chars = self._limit_chars - self._chars
+        room_bytes = self._limit_bytes - (self.total_bytes - size)
+        self._chars += count_characters(data)
+        self._keep(stream, data)
+        within = self._chars <= self._limit_chars and self.total_bytes <= self._limit_bytes
+        if within and self._cost_bytes <= KEPT_LIMIT_BYTES:
+            return data
+        self._evict()
+        return data[: min(prefix_length(data, room_chars), room_bytes)]
+
+    def _keep(self, stream: wire.OutputStream, data: bytes) -> None:
+        self._cost_bytes += len(data)
+        if self._pieces and self._pieces[-1][0] == stream:
+            self._pieces[-1][1].extend(data)
+        else:
+            self._pieces.append((stream, bytearray(data)))
+            self._cost_bytes += PIECE_COST_BYTES
+
+    def _evict(self) -> None:
+        """Turn what was kept into head, tail and the beginning of the file."""
+        self._spill = self._open_spill()
+        pieces, self._pieces = self._pieces, []
+        left_chars = self._head_chars
+        for stream, data in pieces:
+            self._spill.write(data, len(data))
+            cut = prefix_length(bytes(data), left_chars) if left_chars else 0
+            if cut:
+                left_chars -= count_characters(bytes(data[:cut]))
+                self._pieces.append((stream, data[:cut]))
+            if cut < len(data):
+                left_chars = 0
+                self._tail.add(stream, memoryview(data)[cut:])
+
+    def report(self, reply: wire.ExecReply, *, streamed: bool) -> None:
+        """Write into the reply what is kept."""
+        reply.output_bytes = self.total_bytes
+        if not streamed:
+            for stream, data in self._pieces:
+                reply.output.add(stream=stream, data=bytes(data))
+        if self._spill is not None:
+            for stream, kept in self._tail.last_characters():
+                reply.tail.add(stream=stream, data=kept)
+            reply.evicted.CopyFrom(self._spill.close())
+
+    def abandon(self) -> None:
+        """Let go of the file; the call is over without a reply."""
+        if self._spill is not None:
+            self._spill.abandon()
+
+
+class _Tail:
+    """The last characters of a stream of pieces; holds a small multiple of their bytes."""
+
+    def __init__(self, chars: int) -> None:
+        self._chars = chars
+        self._needed_bytes = chars * BYTES_PER_CHARACTER
+        self._pieces: deque[Piece] = deque()
+        self._held_bytes = 0
+
+    def add(self, stream: wire.OutputStream, data: memoryview) -> None:
+        if not self._needed_bytes:
+            return
+        if len(data) >= self._needed_bytes:
+            self._pieces.clear()
+            self._held_bytes = 0
+            data = data[len(data) - self._needed_bytes :]
+        if (
+            self._pieces
+            and self._pieces[-1][0] == stream
+            and len(self._pieces[-1][1]) < min(self._needed_bytes, _JOIN_BELOW_BYTES)
+        ):
+            self._pieces[-1][1].extend(data)
+        else:
+            self._pieces.append((stream, bytearray(data)))
+        self._held_bytes += len(data)
+        while self._held_bytes - len(self._pieces[0][1]) >= self._needed_bytes:
+            self._held_bytes -= len(self._pieces.popleft()[1])
+
+    def last_characters(self) -> list[tuple[wire.OutputStream, bytes]]:
+        """Return the pieces that hold the last characters, in order."""
+        result: list[tuple[wire.OutputStream, bytes]] = []
+        left_chars = self._chars
+        left_bytes = self._needed_bytes
+        for stream, data in reversed(self._pieces):
+            if left_chars <= 0 or left_bytes <= 0:
+                break
+            kept = bytes(data[-left_bytes:])
+            kept = kept[suffix_start(kept, left_chars) :]
+            left_chars -= count_characters(kept)
+            left_bytes -= len(kept)
+            result.append((stream, kept))
+        return result[::-1]

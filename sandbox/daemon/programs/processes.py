@@ -1,0 +1,309 @@
+"""Background processes: started by one call, and there for every other until they are removed.
+
+Nothing of a process hangs on a connection: whoever connects finds it by its name and its output by its offset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import signal
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+
+from sandbox.daemon.failures import Fault, fault_of, invalid_argument
+from sandbox.daemon.limits.cgroup import Cgroup
+from sandbox.daemon.limits.disk_watch import DiskWatch
+from sandbox.daemon.programs.background_process import BackgroundProcess
+from sandbox.daemon.programs.pipes import LingeringPipes
+from sandbox.daemon.programs.process_request import (
+    StartRequest,
+    check_id,
+    check_input,
+    check_page,
+    check_signal,
+    check_size,
+    check_wait,
+    check_write_id,
+)
+from sandbox.daemon.programs.process_streams import ProcessStreams
+from sandbox.daemon.programs.rate_limit import Pace
+from sandbox.daemon.supervisor.call_tree import count_living
+from sandbox.daemon.supervisor.spawner import START_LIMIT_S, Spawner
+from sandbox.v1 import channel_pb2 as wire
+
+KEPT_LIMIT = 64
+# Each waiting call has a connection; health and killing must always find one (server.CONNECTIONS_LIMIT).
+WAITERS_LIMIT = 128
+# A tree that was killed has let go of its streams, which are then drained at once; one that survives may never end.
+_END_LIMIT_S = 2.0
+
+
+class Processes:
+    """All background processes of the sandbox, the oldest first."""
+
+    def __init__(
+        self,
+        spawner: Spawner,
+        cgroup: Cgroup,
+        workspace: str,
+        environment: dict[bytes, bytes],
+        disk: DiskWatch | None = None,
+    ) -> None:
+        self._spawner = spawner
+        self._disk = disk
+        self._cgroup = cgroup
+        self._workspace = workspace
+        self._environment = environment
+        self._kept: dict[str, BackgroundProcess] = {}
+        self._starting: set[str] = set()
+        self._pace = Pace()
+        self._waiters = 0
+        self._lingering = LingeringPipes()
+        self._tasks: set[asyncio.Task[int]] = set()
+
+    def running(self) -> int:
+        """Return how many run."""
+        return sum(process.running for process in self._kept.values())
+
+    async def answer(self, call: str, request: wire.Request) -> wire.Reply:
+        """Return the final frame of a call whose name begins with process_."""
+        match call:
+            case "process_start":
+                return wire.Reply(process=await self._start(request.process_start))
+            case "process_list":
+                return wire.Reply(process_list=await self._list())
+            case "process_read":
+                return wire.Reply(process_read=await self._read(request.process_read))
+            case "process_write":
+                return wire.Reply(process=await self._write(request.process_write))
+            case "process_resize":
+                return wire.Reply(process=self._resize(request.process_resize))
+            case "process_signal":
+                return wire.Reply(process=await self._signal(request.process_signal))
+            case "process_wait":
+                return wire.Reply(process=await self._wait(request.process_wait))
+            case _:
+                return wire.Reply(process=await self._remove(request.process_remove))
+
+    async def _start(self, asked: wire.ProcessStartRequest) -> wire.Process:
+        request = StartRequest(asked, self._workspace, self._environment)
+        if request.id in self._kept or request.id in self._starting:
+            raise Fault(
+                wire.FAILURE_KIND_CONFLICT,
+                f"id {request.id!r} is in use; choose another, or remove that process first",
+            )
+        if self.running() + len(self._starting) >= KEPT_LIMIT:
+            raise Fault(
+                wire.FAILURE_KIND_CONFLICT,
+                f"{KEPT_LIMIT} background processes run, which is the most; end or remove one first",
+            )
+        self._starting.add(request.id)
+        try:
+            process = await self._spawn(request)
+        finally:
+            self._starting.discard(request.id)
+        self._kept[request.id] = process
+        self._forget_oldest()
+        return process.report()
+
+    async def _spawn(self, request: StartRequest) -> BackgroundProcess:
+        name = repr(request.argv[0][:200])[1:]
+        if self._disk is not None:
+            try:
+                await self._disk.refuse_process(START_LIMIT_S)
+            except OSError as error:
+                raise _start_fault(error, name) from None
+            self._disk.begin()
+        try:
+            streams = ProcessStreams(request, self._workspace, self._pace)
+        except OSError as error:
+            raise fault_of(error, name) from None
+        try:
+            process = await self._spawner.start(
+                request.argv, request.env, request.cwd, streams.stdio(), terminal=request.size is not None
+            )
+        except OSError as error:
+            streams.close()
+            raise _start_fault(error, name) from None
+        except BaseException:
+            streams.close()
+            raise
+        if self._disk is not None:
+            self._disk.begin()  # it may have waited, and nobody have looked any more
+        streams.started()
+        background = BackgroundProcess(request, process, streams, self._cgroup)
+        if request.timeout_s is not None:
+            loop = asyncio.get_running_loop()
+            background.time_limit = loop.call_later(request.timeout_s, self._time_out, background)
+        return background
+
+    def _forget_oldest(self) -> None:
+        """Make room. More than the limit are never running, so there is one that has ended."""
+        while len(self._kept) > KEPT_LIMIT:
+            oldest = next(process for process in self._kept.values() if not process.running)
+            # What it left behind goes on, as after an exec.
+            oldest.streams.leave_to(self._lingering)
+            self._forget(oldest)
+
+    def _forget(self, process: BackgroundProcess) -> None:
+        if process.time_limit is not None:
+            process.time_limit.cancel()
+        process.streams.close()
+        self._spawner.forget(process.process)
+        if self._kept.get(process.id) is process:
+            del self._kept[process.id]
+
+    def _time_out(self, process: BackgroundProcess) -> None:
+        process.ending = wire.OUTCOME_TIMED_OUT
+        self._run(self._spawner.kill(process.process))
+
+    def _run(self, work: Coroutine[None, None, int]) -> None:
+        """Carry on with something that no connection waits for."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _find(self, process_id: str) -> BackgroundProcess:
+        process = self._kept.get(check_id(process_id))
+        if process is None:
+            raise Fault(
+                wire.FAILURE_KIND_NOT_FOUND,
+                f"there is no background process {process_id!r}: it was never started, was removed, or ended and made "
+                f"room for a newer one ({KEPT_LIMIT} are kept); list them to see which there are",
+            )
+        return process
+
+    async def _living(self) -> dict[int, int]:
+        """Return how many processes of each call live."""
+        calls: dict[int, int] = {}
+        for _ in count_living(calls):
+            await asyncio.sleep(0)
+        return calls
+
+    async def _report(self, process: BackgroundProcess) -> wire.Process:
+        calls = await self._living()
+        return process.report(calls.get(process.process.call, 0))
+
+    async def _list(self) -> wire.ProcessListReply:
+        calls = await self._living()
+        return wire.ProcessListReply(
+            processes=[process.report(calls.get(process.process.call, 0)) for process in self._kept.values()],
+            strays=sum(count for call, count in calls.items() if not self._spawner.is_live(call)),
+        )
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        if self._waiters >= WAITERS_LIMIT:
+            raise Fault(
+                wire.FAILURE_KIND_EXHAUSTED,
+                f"{WAITERS_LIMIT} calls wait for background processes, the most there may be; end some of them first",
+            )
+        self._waiters += 1
+        try:
+            yield
+        finally:
+            self._waiters -= 1
+
+    async def _read(self, request: wire.ProcessReadRequest) -> wire.ProcessReadReply:
+        check_page(request)
+        wait_s = check_wait(request.wait_ms)
+        streams = self._find(request.id).streams
+        output = streams.stdout if request.stream == wire.OUTPUT_STREAM_STDOUT else streams.stderr
+        if output is None:
+            raise invalid_argument(
+                f"process {request.id!r} has no stderr of its own: with a terminal or merge_stderr it is in stdout"
+            )
+        with self._waiting():
+            await output.wait_for(request.offset, wait_s)
+        return output.page(request.offset, request.limit_bytes)
+
+    async def _write(self, request: wire.ProcessWriteRequest) -> wire.Process:
+        data = check_input(request.data)
+        wait_s = check_wait(request.wait_ms)
+        request_id = check_write_id(request.request_id)
+        process = self._find(request.id)
+        terminal, stdin = process.streams.terminal, process.streams.input
+        if stdin is None:
+            raise invalid_argument(
+                f"process {request.id!r} was started without stdin; start it with stdin or a terminal"
+            )
+        if request.end and terminal is not None:
+            data += terminal.end_of_file()
+        with self._waiting():
+            offset = request.offset if request.HasField("offset") else None
+            taken = await stdin.write(data, wait_s, offset=offset, request_id=request_id)
+        if taken < len(data):
+            taken = min(taken, len(request.data))  # without the character that ends a terminal's input
+            told = f"{taken} of {len(request.data)} bytes were taken"
+            if not stdin.is_open():
+                message = f"stdin of process {request.id!r} is closed; {told}"
+                raise Fault(wire.FAILURE_KIND_CONFLICT, message, errno.EPIPE, taken_bytes=taken)
+            raise Fault(
+                wire.FAILURE_KIND_TOO_LARGE,
+                f"{told} within {request.wait_ms} ms, for the process does not read"
+                f"{', and its input was not ended' if request.end else ''}; go on from there, or wait longer",
+                taken_bytes=taken,
+            )
+        if request.end and terminal is None:
+            stdin.close()
+        return process.report()
+
+    def _resize(self, request: wire.ProcessResizeRequest) -> wire.Process:
+        process = self._find(request.id)
+        if not request.HasField("size"):
+            raise invalid_argument("size is missing; give rows and columns")
+        rows, columns = check_size(request.size)
+        terminal = process.streams.terminal
+        if terminal is None:
+            raise invalid_argument(f"process {request.id!r} has no terminal; start it with one to give it a size")
+        terminal.resize(rows, columns)
+        process.size = rows, columns
+        return process.report()
+
+    async def _signal(self, request: wire.ProcessSignalRequest) -> wire.Process:
+        number = check_signal(request)
+        if not request.id:
+            return wire.Process(tree=await self._spawner.kill_strays())
+        process = self._find(request.id)
+        process.signalled(number)
+        if not request.tree:
+            try:
+                await self._spawner.signal(process.process, number)
+            except ProcessLookupError:
+                raise Fault(
+                    wire.FAILURE_KIND_CONFLICT,
+                    f"process {request.id!r} has ended; signal its tree to reach what it left behind",
+                    errno.ESRCH,
+                ) from None
+        elif number == signal.SIGKILL:
+            await self._spawner.kill(process.process)
+        else:
+            await self._spawner.signal_tree(process.process, number)
+        return await self._report(process)
+
+    async def _wait(self, request: wire.ProcessWaitRequest) -> wire.Process:
+        wait_s = check_wait(request.wait_ms)
+        process = self._find(request.id)
+        with self._waiting():
+            await asyncio.wait([process.over], timeout=wait_s)
+        return await self._report(process)
+
+    async def _remove(self, request: wire.ProcessRemoveRequest) -> wire.Process:
+        process = self._find(request.id)
+        process.ending = process.ending or wire.OUTCOME_CANCELLED
+        survivors = await self._spawner.kill(process.process)
+        await asyncio.wait([process.over], timeout=_END_LIMIT_S)
+        await process.streams.drain()  # what its children wrote since
+        self._forget(process)
+        return process.report(survivors)
+
+
+def _start_fault(error: OSError, name: str) -> Fault:
+    if error.errno == errno.ENOEXEC:
+        return Fault(
+            wire.FAILURE_KIND_INVALID_ARGUMENT,
+            f"{name} is not a program that this machine can execute; name its interpreter first, such as /bin/sh",
+            errno.ENOEXEC,
+        )
+    return fault_of(error, name)

@@ -1,0 +1,104 @@
+"""The file that takes the output of a call once it is too large to cross the socket."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from sandbox.daemon.failures import Fault
+from sandbox.daemon.paths import Place
+from sandbox.daemon.programs.private_file import create_private_file
+from sandbox.daemon.programs.spill_quota import SpillQuotas, SpillShare
+from sandbox.v1 import channel_pb2 as wire
+
+# hashlib loads OpenSSL, which an idle daemon does not need; the others are what Python has of its own.
+_DIGEST_MODULES = ("hashlib", "_sha2", "_sha256")
+_SHA256_OF_NOTHING = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+class Spill:
+    """Writes raw bytes in order of arrival up to a limit, and knows their size, newlines and SHA-256.
+
+    With a quota, the files of its directory never take more than so many bytes together; 0 is none. A spill never fails
+    a call: what cannot be written (no space, a link in the way, no path, no descriptor) leaves it incomplete.
+    """
+
+    def __init__(
+        self, path: str, limit_bytes: int, workspace: str, *, quotas: SpillQuotas | None = None, quota_bytes: int = 0
+    ) -> None:
+        self._path = path
+        self._room_bytes = limit_bytes
+        self._sha256 = _new_sha256()
+        self._size_bytes = 0
+        self._newlines = 0
+        self._ends_with_newline = True
+        self._incomplete = False
+        self._fd = -1
+        self._share: SpillShare | None = None
+        if self._sha256 is None:
+            self._incomplete = True  # what has no digest is not written
+            return
+        try:
+            self._create(path, workspace, quotas if quota_bytes else None, quota_bytes)
+        except (Fault, OSError):
+            self._incomplete = True
+
+    def _create(self, path: str, workspace: str, quotas: SpillQuotas | None, quota_bytes: int) -> None:
+        with Place(path, make_parents=True, what="spill_path") as place:
+            self._fd = create_private_file(place, workspace)
+            if quotas is not None:
+                self._share = quotas.open(place.directory_fd, place.name, quota_bytes)
+
+    def write(self, data: bytes | bytearray, size: int) -> None:
+        """Append the first `size` bytes, as far as there is room."""
+        if self._incomplete:
+            return
+        room_bytes = min(size, self._room_bytes)
+        if self._share is not None:
+            room_bytes = self._share.room_bytes(room_bytes)
+        self._incomplete = room_bytes < size
+        view = memoryview(data)[:room_bytes]
+        done = 0
+        try:
+            while done < len(view):
+                done += os.write(self._fd, view[done:])
+        except OSError:
+            self._incomplete = True
+        view = view[:done]
+        self._room_bytes -= done
+        self._size_bytes += done
+        if self._share is not None:
+            self._share.add(done)
+        self._sha256.update(view)
+        if done:
+            self._newlines += data.count(b"\n", 0, done)
+            self._ends_with_newline = view[done - 1] == 0x0A
+
+    def close(self) -> wire.Evicted:
+        """Close the file and return what is said of it."""
+        self.abandon()
+        return wire.Evicted(
+            path=self._path,
+            size_bytes=self._size_bytes,
+            lines=self._newlines + (not self._ends_with_newline),
+            sha256=_SHA256_OF_NOTHING if self._sha256 is None else self._sha256.hexdigest(),
+            incomplete=self._incomplete,
+        )
+
+    def abandon(self) -> None:
+        """Close the file; the call is over without a reply."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        if self._share is not None:
+            self._share.close()
+
+
+def _new_sha256() -> Any:
+    """Return a new SHA-256, None when none can be loaded: no descriptor is left, or no memory."""
+    for name in _DIGEST_MODULES:
+        try:
+            return __import__(name).sha256()
+        except (ImportError, OSError, MemoryError, ValueError, AttributeError):
+            continue  # hashlib that finds a part of it missing fails in any of these ways
+    return None

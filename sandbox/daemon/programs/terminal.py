@@ -1,0 +1,105 @@
+"""A pseudo-terminal: the program's stdin, stdout and stderr in one, with a size.
+
+The server is the tool user to the file system, so the kernel gives the terminal to the tool user. It never becomes the
+server's own: O_NOCTTY, and the server leads no session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import struct
+import termios
+
+from sandbox.daemon.programs.process_input import ProcessInput
+from sandbox.daemon.programs.process_output import StreamOutput
+from sandbox.daemon.programs.rate_limit import Pace
+
+_READ_BYTES = 64 * 1024
+_SIZE = struct.Struct("4H")  # rows, columns, and two that count pixels
+_END_OF_FILE = b"\x04"
+
+
+class TerminalInput(ProcessInput):
+    """What is typed. A terminal's input has no end of its own, so closing is never left to a write that failed."""
+
+    def close(self) -> None:
+        self.let_go()
+
+
+class Terminal:
+    """Both ends of a pseudo-terminal; the program gets the slave."""
+
+    def __init__(self, output: StreamOutput, rows: int, columns: int, pace: Pace) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._output = output
+        self._pace = pace
+        self._fd, self._slave = os.openpty()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        os.set_blocking(self._fd, False)
+        self.input = TerminalInput(self._fd)
+        self.resize(rows, columns)
+        self._loop.add_reader(self._fd, self._readable)
+
+    def stdio(self) -> list[int]:
+        """Return what the program gets."""
+        return [self._slave]
+
+    def close_tool_ends(self) -> None:
+        """Let it end with the last process that has it open.
+
+        Called when the first process is over, not before: until then a program that let go of its terminal may open it
+        again as /dev/tty.
+        """
+        if self._slave >= 0:
+            os.close(self._slave)
+            self._slave = -1
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Change the size; the kernel sends SIGWINCH to the foreground process group."""
+        if self._fd >= 0:
+            fcntl.ioctl(self._fd, termios.TIOCSWINSZ, _SIZE.pack(rows, columns, 0, 0))
+
+    def end_of_file(self) -> bytes:
+        """Return what a user would type to end the input; ^D unless the program chose another."""
+        try:
+            character = termios.tcgetattr(self._fd)[6][termios.VEOF]
+        except (termios.error, ValueError):
+            return _END_OF_FILE
+        return character if isinstance(character, bytes) and character != b"\0" else _END_OF_FILE
+
+    def _readable(self) -> None:
+        try:
+            data = os.read(self._fd, _READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""  # EIO: nobody has it open any more
+        if data:
+            self._output.add(data, len(data))
+            self._pace.took(self, len(data))
+        else:
+            self.close()
+
+    def pause(self) -> None:
+        """Take nothing for now."""
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+
+    def resume(self) -> None:
+        """Go on."""
+        if self._fd >= 0:
+            self._loop.add_reader(self._fd, self._readable)
+
+    def close(self) -> None:
+        """Close both ends; what is left on it gets SIGHUP."""
+        self.close_tool_ends()
+        self.input.close()
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._loop.remove_reader(fd)
+            os.close(fd)
+        if not self.closed.done():
+            self.closed.set_result(None)
+            self._output.end()

@@ -1,0 +1,258 @@
+"""The server: accepts connections, reads requests, answers each by the room that knows how.
+
+It runs without privileges on one asyncio loop. A connection carries one call at a time; when the caller hangs up during
+one, the call is cancelled and what it started dies. Background processes are nobody's: they stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import select
+import socket
+import struct
+import sys
+import traceback
+from typing import TYPE_CHECKING
+
+from google.protobuf.message import DecodeError
+
+from sandbox.daemon.build import BUILD
+from sandbox.daemon.failures import Fault, fault_of, invalid_argument
+from sandbox.daemon.files import edit_files, read_files, search, tree_files, write_files
+from sandbox.daemon.files.replacement import remove_unfinished
+from sandbox.daemon.files.workspace_mode import let_owner_in
+from sandbox.daemon.frames import BrokenFrame, FrameSocket
+from sandbox.daemon.input_stream import InputStream
+from sandbox.daemon.limits.cgroup import Cgroup
+from sandbox.daemon.limits.disk_reading import DiskReading, mounted_use
+from sandbox.daemon.limits.disk_watch import DiskWatch
+from sandbox.daemon.limits.kernel_use import KernelUse
+from sandbox.daemon.programs.exec import Executor
+from sandbox.daemon.programs.exec_request import tool_environment
+from sandbox.daemon.serving.health import Health
+from sandbox.daemon.serving.posture import read_posture
+from sandbox.daemon.settings import Settings
+from sandbox.daemon.supervisor.spawner import Spawner
+from sandbox.v1 import channel_pb2 as wire
+
+if TYPE_CHECKING:
+    from sandbox.daemon.programs.processes import Processes
+
+PROTOCOL_VERSION = 1
+# Connections, and on them calls on files and of programs; the next ones wait. The others cost next to nothing and never
+# wait for calls to end: the way to learn how the daemon is, and to mend it, stays open.
+CONNECTIONS_LIMIT = 512
+CALLS_LIMIT = 256
+_TMP = "/tmp"  # noqa: S108
+_PEER = struct.Struct("3i")
+
+
+def serve(listener: socket.socket, control: socket.socket, settings: Settings) -> None:
+    """Serve until init is gone; never returns."""
+    let_owner_in(settings.workspace)
+    remove_unfinished(settings.workspace)
+    gc.freeze()
+    asyncio.run(_serve(listener, control, settings))
+
+
+async def _serve(listener: socket.socket, control: socket.socket, settings: Settings) -> None:
+    await Server(Spawner(control), settings).accept_from(listener)
+
+
+class Server:
+    """Everything a call may need, and the way to it."""
+
+    def __init__(self, spawner: Spawner, settings: Settings) -> None:
+        self._settings = settings
+        self._workspace = settings.workspace
+        self._spawner = spawner
+        self._cgroup = Cgroup()
+        self._environment = tool_environment(dict(os.environb), settings.workspace)
+        self._disk = DiskWatch(spawner, settings, KernelUse(self._cgroup.memory_limit_bytes()))
+        self._disk_reading = DiskReading((settings.workspace,), self._disk.counting)
+        self._executor = Executor(spawner, self._cgroup, settings.workspace, self._environment, self._disk)
+        self._processes: Processes | None = None
+        self._health = Health(self._cgroup)
+        self._call_slots = asyncio.Semaphore(CALLS_LIMIT)
+        self._hangups = Hangups()
+        self._posture: wire.Posture | None = None
+        self._reading_posture = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def accept_from(self, listener: socket.socket) -> None:
+        """Accept connections forever. Past the limit the next ones wait in the kernel's queue."""
+        loop = asyncio.get_running_loop()
+        listener.setblocking(False)
+        slots = asyncio.Semaphore(CONNECTIONS_LIMIT)
+        while True:
+            await slots.acquire()
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except OSError as error:
+                print(f"airlock daemon: cannot accept: {error}", file=sys.stderr)
+                slots.release()
+                await asyncio.sleep(0.05)  # no descriptors left; calls that end will free some
+                continue
+            task = loop.create_task(self._serve_connection(connection))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(lambda _: slots.release())
+
+    async def _serve_connection(self, connection: socket.socket) -> None:
+        with connection:
+            if await self._is_tool_code(connection):
+                return
+            connection.setblocking(False)
+            self._hangups.watch(connection)
+            try:
+                frames = FrameSocket(connection)
+                while (frame := await frames.read()) is not None:
+                    await self._serve_call(wire.Request.FromString(frame), frames)
+            except (BrokenFrame, DecodeError, ConnectionError):
+                pass  # closing is the answer; other connections are not touched
+            except asyncio.CancelledError:
+                pass  # the caller hung up
+            except Exception:
+                traceback.print_exc()
+            finally:
+                self._hangups.forget(connection)
+
+    async def _is_tool_code(self, connection: socket.socket) -> bool:
+        """Whether the peer is a process of this sandbox with the tool user: it must not get here, and is not served."""
+        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        pid, uid, _ = _PEER.unpack(peer)
+        if pid == os.getpid():
+            # This process does not call itself: gVisor names whoever asks, and never the peer. Then nobody is served
+            # unless tool code was seen to be kept out.
+            return not (await self._read_posture()).socket_closed_to_tools
+        # Whoever connects from outside has no pid in this namespace.
+        return bool(pid) and uid == self._settings.tool_uid
+
+    async def _serve_call(self, request: wire.Request, frames: FrameSocket) -> None:
+        call = request.WhichOneof("call")
+        given = InputStream(frames)
+        takes_input = (call == "exec" and request.exec.stdin) or (call == "write" and not request.write.inline)
+        self._health.calls += 1
+        try:
+            if call == "health":
+                running = self._processes.running() if self._processes else 0
+                disk = (*await self._disk_reading.read(), mounted_use(_TMP)) if request.health.count_disk else ()
+                reply: wire.Reply | None = self._health.reply(running, *disk)
+            elif call is not None and call.startswith("process_"):
+                let_owner_in(self._workspace)
+                reply = await self._background().answer(call, request)
+            else:
+                async with self._call_slots:
+                    let_owner_in(self._workspace)
+                    reply = await self._answer(call, request, frames, given)
+        except Fault as fault:
+            reply = wire.Reply(failure=fault.failure())
+        except (BrokenFrame, DecodeError, ConnectionError):
+            raise
+        except OSError as error:
+            reply = wire.Reply(failure=fault_of(error, "the daemon").failure())
+        except Exception as error:
+            traceback.print_exc()
+            message = f"the daemon failed: {type(error).__name__}: {error}; its log has more"
+            reply = wire.Reply(failure=Fault(wire.FAILURE_KIND_INTERNAL, message).failure())
+        finally:
+            self._health.calls -= 1
+        if reply is not None:
+            await frames.send(reply)
+        if takes_input:
+            await given.discard()
+
+    async def _answer(
+        self, call: str | None, request: wire.Request, frames: FrameSocket, given: InputStream
+    ) -> wire.Reply | None:
+        """Return the final frame, None when it has been sent."""
+        one_name = request.refuse_hard_links
+        match call:
+            case "exec":
+                await self._executor.execute(request.exec, frames, given)
+            case "read":
+                await read_files.read(request.read, frames, one_name=one_name)
+            case "read_lines":
+                return await read_files.read_lines(request.read_lines, one_name=one_name)
+            case "write":
+                return await write_files.write(
+                    request.write, given, workspace=self._workspace, one_name=one_name, disk=self._disk
+                )
+            case "edit":
+                return await edit_files.edit(
+                    request.edit, workspace=self._workspace, one_name=one_name, disk=self._disk
+                )
+            case "stat":
+                return tree_files.stat_path(request.stat)
+            case "list":
+                return await tree_files.list_directory(request.list)
+            case "mkdir":
+                await self._disk.admit_directory(request.mkdir.path)
+                return tree_files.make_directory(request.mkdir)
+            case "remove":
+                return await tree_files.remove(request.remove)
+            case "rename":
+                return await tree_files.rename(request.rename)
+            case "glob":
+                return await search.glob(request.glob, self._workspace)
+            case "grep":
+                return await search.grep(request.grep, self._workspace, one_name=one_name)
+            case "hello":
+                return await self._hello()
+            case _:
+                raise invalid_argument(
+                    f"the request names no call that protocol version {PROTOCOL_VERSION} knows; "
+                    "gateway and sandbox runtime must be of one release"
+                )
+        return None
+
+    def _background(self) -> Processes:
+        """Return the background processes. Their code is loaded when there is the first call on them."""
+        if self._processes is None:
+            from sandbox.daemon.programs.processes import Processes
+
+            self._processes = Processes(self._spawner, self._cgroup, self._workspace, self._environment, self._disk)
+        return self._processes
+
+    async def _hello(self) -> wire.Reply:
+        posture = await self._read_posture()
+        return wire.Reply(hello=wire.HelloReply(protocol_version=PROTOCOL_VERSION, posture=posture, build=BUILD))
+
+    async def _read_posture(self) -> wire.Posture:
+        """Return what holds this sandbox, as it was when that was first asked: nothing here can change it."""
+        if self._posture is None:
+            async with self._reading_posture:
+                if self._posture is None:
+                    self._posture = await read_posture(self._spawner, self._cgroup, self._settings.socket)
+        return self._posture
+
+
+class Hangups:
+    """Cancels the task of a connection as soon as its peer hangs up, also while nobody reads from it."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        # A poll set is itself readable when something in it happened.
+        asyncio.get_running_loop().add_reader(self._epoll.fileno(), self._hung_up)
+
+    def watch(self, connection: socket.socket) -> None:
+        """Watch a connection that the current task serves."""
+        task = asyncio.current_task()
+        if task is not None:
+            self._tasks[connection.fileno()] = task
+            self._epoll.register(connection.fileno(), select.EPOLLRDHUP)
+
+    def forget(self, connection: socket.socket) -> None:
+        """Stop watching; call before the connection is closed."""
+        if self._tasks.pop(connection.fileno(), None) is not None:
+            self._epoll.unregister(connection.fileno())
+
+    def _hung_up(self) -> None:
+        for fd, _ in self._epoll.poll(0):
+            task = self._tasks.pop(fd, None)
+            self._epoll.unregister(fd)
+            if task is not None:
+                task.cancel()

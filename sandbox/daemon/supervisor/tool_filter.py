@@ -1,0 +1,247 @@
+"""A filter of system calls for tool code, on top of the engine's. Tool code inherits it and cannot remove it.
+
+Disk: fallocate() takes as much of a disk as there is within a millisecond, and so does one byte in a file that is to
+grow by a gigabyte at a time, an attribute of XFS. What only watches how much a sandbox uses (disk_watch.py) would
+always come too late, so tool code has to write what it wants to have. Nor may it set the other attributes of files:
+among them are the project whose quota a file counts for, and whether what is made in a directory counts for its
+project. io_uring would be a way around. Landlock rules, io_uring and io_setup's requests hold files where the daemon
+cannot find them, so all three are refused as unknown.
+
+Sockets: only Unix and IP ones. No other family has a use without a network, and each is kernel code that tenants would
+share: vsock reaches the hypervisor and is not separated by network namespaces, and unread netlink messages take kernel
+memory that no control group counts. Of IP only TCP, UDP and ping. Buffers keep their default size: SO_SNDBUF and
+SO_RCVBUF succeed without effect, as they do at the kernel's own maximum.
+
+BPF: programs on sockets, packet rings and, unless the policy allows them, seccomp filters of tool code's own. Freeing
+many of them at once has deadlocked kernels. 32-bit x86 programs may not use socketcall(), whose arguments are in
+memory, where no filter can look; they have the separate calls since Linux 4.3.
+"""
+
+import os
+import struct
+from array import array
+
+from sandbox.daemon.supervisor.libc import libc
+
+_EPERM, _EINVAL, _ENOSYS, _ENOPROTOOPT = 1, 22, 38, 92
+_EPROTONOSUPPORT, _ESOCKTNOSUPPORT, _EOPNOTSUPP, _EAFNOSUPPORT = 93, 94, 95, 97
+
+# Instructions: load a word of the call's description, keep some of its bits, compare and jump, return.
+_LOAD, _AND, _JUMP, _IF_EQUAL, _IF_ANY_BIT, _RETURN = 0x20, 0x54, 0x05, 0x15, 0x45, 0x06
+_NUMBER_AT, _ARCHITECTURE_AT = 0, 4
+_ARGUMENTS_AT = (16, 24, 32)  # the lower halves, on little-endian machines
+_ALLOW, _REFUSE = 0x7FFF0000, 0x00050000
+_SUCCEED_WITHOUT_EFFECT = _REFUSE  # errno 0
+
+# Of fallocate's modes those that give back: punch a hole, collapse a range.
+_GIVING_BACK = 0x02 | 0x08
+# The same by ioctl, whatever the size of their argument. Of type X: ALLOCSP, ALLOCSP64, RESVSP, RESVSP64, ZERO_RANGE
+# and FSSETXATTR, which sets attributes; of type f: SETFLAGS, which sets some of these.
+_TYPE_AND_NUMBER = 0xFFFF
+_TAKING = (*(0x5800 | number for number in (10, 36, 40, 42, 57, 32)), 0x6602)
+# Numbers that are the same on all machines: io_uring_setup, file_setattr (as FSSETXATTR, since Linux 6.17),
+# landlock_create_ruleset, landlock_add_rule and landlock_restrict_self.
+_UNKNOWN = (425, 469, 444, 445, 446)
+# Set in the numbers of the x32 programs of x86_64. It is ignored, so x32 calls are judged as the others are.
+_WITHOUT_X32 = 0xFFFFFFFF ^ 0x40000000
+
+AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
+ALLOWED_FAMILIES = frozenset({AF_UNIX, _AF_INET, _AF_INET6})
+_SOCKET_TYPE = 0x0F
+_STREAM_DATAGRAM_RAW = (1, 2, 3)  # the kernel refuses raw ones, and programs know its answer
+_IP_PROTOCOLS = (0, 1, 6, 17, 58)  # the type's own, ICMP, TCP, UDP, ICMPv6
+
+SOL_SOCKET, SOL_PACKET = 1, 263
+_SIZES_OF_BUFFERS = (7, 8)
+_FORCED_SIZES_OF_BUFFERS = (32, 33)
+# SO_ATTACH_FILTER, DETACH_FILTER, LOCK_FILTER, ATTACH_BPF, ATTACH_REUSEPORT_CBPF and _EBPF, DETACH_REUSEPORT_BPF.
+PROGRAMS_ON_SOCKETS = (26, 27, 44, 50, 51, 52, 68)
+
+PR_SET_SECCOMP = 22
+MODE_FILTER = 2
+_SECCOMP_SET_MODE_FILTER = 1
+
+# Of a machine, each kind of program that it runs: its architecture and the numbers of its calls.
+_Numbers = dict[str, tuple[int, ...]]
+_CALLS: dict[str, tuple[tuple[int, _Numbers], ...]] = {
+    "x86_64": (
+        (
+            0xC000003E,
+            {
+                "io_setup": (206, 543),
+                "fallocate": (285,),
+                "ioctl": (16, 514),
+                "socket": (41,),
+                "socketpair": (53,),
+                "setsockopt": (54, 541),
+                "prctl": (157,),
+                "seccomp": (317,),
+            },
+        ),
+        (
+            0x40000003,
+            {
+                "io_setup": (245,),
+                "fallocate": (324,),
+                "ioctl": (54,),
+                "socket": (359,),
+                "socketpair": (360,),
+                "setsockopt": (366,),
+                "prctl": (172,),
+                "seccomp": (354,),
+                "socketcall": (102,),
+            },
+        ),
+    ),
+    "aarch64": (
+        (
+            0xC00000B7,
+            {
+                "io_setup": (0,),
+                "fallocate": (47,),
+                "ioctl": (29,),
+                "socket": (198,),
+                "socketpair": (199,),
+                "setsockopt": (208,),
+                "prctl": (167,),
+                "seccomp": (277,),
+            },
+        ),
+        (
+            0x40000028,
+            {
+                "io_setup": (243,),
+                "fallocate": (352,),
+                "ioctl": (54,),
+                "socket": (281,),
+                "socketpair": (288,),
+                "setsockopt": (294,),
+                "prctl": (172,),
+                "seccomp": (383,),
+            },
+        ),
+    ),
+}
+
+Instruction = tuple[int, int, int, int]  # operation, how many to skip if true, and if not, operand
+_Program = list[Instruction]
+
+
+def filter_tool_code(*, own_filters: bool = False) -> bool:
+    """Put this process and all that it starts behind the filter, for good; return whether it is.
+
+    `own_filters` lets tool code install seccomp filters. The filter cannot be installed on an unknown machine, nor
+    where programs could gain privileges, which no sandbox allows.
+    """
+    call = libc()
+    program = tool_filter(os.uname().machine, own_filters=own_filters)
+    if call is None or not program:
+        return False
+    body = array("B", b"".join(struct.pack("=HBBI", *instruction) for instruction in program))
+    address, _ = body.buffer_info()
+    return call("prctl", PR_SET_SECCOMP, MODE_FILTER, struct.pack("@HP", len(program), address), 0, 0) == 0
+
+
+def tool_filter(machine: str, *, own_filters: bool = False) -> list[Instruction]:
+    """Return the filter's program for a machine, nothing for one that is not known."""
+    program: _Program = []
+    for architecture, numbers in _CALLS.get(machine, ()):
+        part = _of_architecture(numbers, own_filters=own_filters)
+        program += [
+            (_LOAD, 0, 0, _ARCHITECTURE_AT),
+            # A conditional jump reaches 255 instructions, this one any number.
+            (_IF_EQUAL, 1, 0, architecture),
+            (_JUMP, 0, 0, len(part)),
+            *part,
+        ]
+    return [*program, (_RETURN, 0, 0, _ALLOW)] if program else []
+
+
+def _of_architecture(numbers: _Numbers, *, own_filters: bool) -> _Program:
+    judged = {
+        "io_setup": _refuse(_ENOSYS),
+        "socketcall": _refuse(_ENOSYS),
+        "fallocate": [
+            _argument(1),
+            (_IF_ANY_BIT, 0, 1, _GIVING_BACK),
+            *_allow(),
+            *_refuse(_EOPNOTSUPP),
+        ],
+        "ioctl": [
+            _argument(1),
+            (_AND, 0, 0, _TYPE_AND_NUMBER),
+            *_for(_TAKING, _refuse(_EOPNOTSUPP)),
+            *_allow(),
+        ],
+        "socket": _socket(),
+        "socketpair": _socket(),
+        "setsockopt": _setsockopt(),
+    }
+    if not own_filters:
+        # EINVAL, as from a kernel without them.
+        judged["prctl"] = [
+            _argument(0),
+            *_for((PR_SET_SECCOMP,), [_argument(1), *_for((MODE_FILTER,), _refuse(_EINVAL))]),
+            *_allow(),
+        ]
+        judged["seccomp"] = [_argument(0), *_for((_SECCOMP_SET_MODE_FILTER,), _refuse(_EINVAL)), *_allow()]
+    part = [(_LOAD, 0, 0, _NUMBER_AT), (_AND, 0, 0, _WITHOUT_X32), *_for(_UNKNOWN, _refuse(_ENOSYS))]
+    for name, then in judged.items():
+        part += _for(numbers.get(name, ()), then)
+    return [*part, *_allow()]
+
+
+def _socket() -> _Program:
+    """Judge family, type and protocol."""
+    ip = [
+        _argument(1),
+        (_AND, 0, 0, _SOCKET_TYPE),
+        *_unless(_STREAM_DATAGRAM_RAW, _refuse(_ESOCKTNOSUPPORT)),
+        _argument(2),
+        *_unless(_IP_PROTOCOLS, _refuse(_EPROTONOSUPPORT)),
+        *_allow(),
+    ]
+    return [_argument(0), *_for((AF_UNIX,), _allow()), *_for((_AF_INET, _AF_INET6), ip), *_refuse(_EAFNOSUPPORT)]
+
+
+def _setsockopt() -> _Program:
+    """Judge level and option."""
+    of_sockets = [
+        _argument(2),
+        *_for(_SIZES_OF_BUFFERS, [(_RETURN, 0, 0, _SUCCEED_WITHOUT_EFFECT)]),
+        *_for(_FORCED_SIZES_OF_BUFFERS, _refuse(_EPERM)),
+        *_for(PROGRAMS_ON_SOCKETS, _refuse(_ENOPROTOOPT)),
+        *_allow(),
+    ]
+    return [
+        _argument(1),
+        *_for((SOL_PACKET,), _refuse(_ENOPROTOOPT)),
+        *_for((SOL_SOCKET,), of_sockets),
+        *_allow(),
+    ]
+
+
+def _argument(index: int) -> Instruction:
+    return _LOAD, 0, 0, _ARGUMENTS_AT[index]
+
+
+def _allow() -> _Program:
+    return [(_RETURN, 0, 0, _ALLOW)]
+
+
+def _refuse(error: int) -> _Program:
+    return [(_RETURN, 0, 0, _REFUSE | error)]
+
+
+def _for(values: tuple[int, ...], then: _Program) -> _Program:
+    """Return what continues with `then` for one of some values, and skips it for any other."""
+    if not values:
+        return []
+    compared = [(_IF_EQUAL, len(values) - 1 - place, 0, value) for place, value in enumerate(values)]
+    operation, hit, _, value = compared[-1]
+    return [*compared[:-1], (operation, hit, len(then), value), *then]
+
+
+def _unless(values: tuple[int, ...], then: _Program) -> _Program:
+    """Return what skips `then` for one of some values, and continues with it for any other."""
+    return [*((_IF_EQUAL, len(values) - 1 - place + len(then), 0, value) for place, value in enumerate(values)), *then]

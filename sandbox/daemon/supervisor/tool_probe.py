@@ -1,0 +1,111 @@
+"""What a tool process is, said by one that has just become it. Runs in a child of init."""
+
+import errno
+import os
+import socket
+import struct
+from array import array
+from collections.abc import Callable
+
+from sandbox.daemon.supervisor.libc import libc
+from sandbox.daemon.supervisor.tool_filter import MODE_FILTER, PR_SET_SECCOMP, PROGRAMS_ON_SOCKETS
+
+LOWEST_OOM_SCORE_ADJ = -1000
+_PR_GET_NO_NEW_PRIVS = 39
+_FAMILIES = 64  # more than Linux has
+_TYPES = (socket.SOCK_DGRAM, socket.SOCK_STREAM, socket.SOCK_RAW, socket.SOCK_SEQPACKET)
+_ALLOW_ALL = struct.pack("=HBBI", 0x06, 0, 0, 0x7FFF0000)
+
+
+def describe_tool(output: int, daemon_socket: bytes, become_tool: Callable[[], None]) -> None:
+    """Write /proc/self/status as the tool user to `output`, and lines of the same form with what is not in there.
+
+    OomScoreAdjMin is the lowest score it can take, SocketClosed whether it is kept from the daemon's socket.
+    SocketFamilies are those it can make sockets of, SocketPrograms and SeccompFilters whether it can have any. The
+    kernel reports none of these, so all are found by trying. NoNewPrivs is asked for, as gVisor does not list it.
+    """
+    try:
+        # Opened before: a process that changed its user without an exec may not open these files of its own.
+        score = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        score = -1  # a kernel without, or nobody that init starts may write there (oom_priority.py)
+    become_tool()
+    lowest = _lowest_score(score) if score >= 0 else _own_score()
+    with open("/proc/self/status", "rb") as file:
+        said = file.read() + b"OomScoreAdjMin:\t%d\n" % lowest
+    call = libc()
+    if call is not None:
+        said += b"NoNewPrivs:\t%d\n" % call("prctl", _PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
+        said += b"SeccompFilters:\t%d\n" % _takes_filter(call)
+    said += b"SocketFamilies:\t%s\n" % " ".join(map(str, _open_families())).encode()
+    said += b"SocketPrograms:\t%d\n" % _takes_socket_program()
+    os.write(output, said + b"SocketClosed:\t%d\n" % _is_closed(daemon_socket))
+
+
+def _is_closed(path: bytes) -> bool:
+    """Return whether this process is not permitted to connect; any other failure says nothing of that."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.setblocking(False)
+        try:
+            client.connect(path)
+        except PermissionError:
+            return True
+        except (OSError, ValueError):
+            return False
+    return False
+
+
+def _open_families() -> list[int]:
+    return [family for family in range(1, _FAMILIES) if _opens(family)]
+
+
+def _opens(family: int) -> bool:
+    for kind in _TYPES:
+        try:
+            socket.socket(family, kind).close()
+            return True
+        except OSError as error:
+            if error.errno == errno.EAFNOSUPPORT:
+                return False  # whatever the type
+    return False
+
+
+def _takes_socket_program() -> bool:
+    """Return whether any of the options gets as far as the kernel. None of the values makes a program."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as tried:
+        for option in PROGRAMS_ON_SOCKETS:
+            try:
+                tried.setsockopt(socket.SOL_SOCKET, option, 0)
+            except OSError as error:
+                if error.errno == errno.ENOPROTOOPT:
+                    continue
+            return True
+    return False
+
+
+def _takes_filter(call: Callable[..., int]) -> bool:
+    """Return whether this process can install a seccomp filter, by installing one that allows everything."""
+    address, _ = (body := array("B", _ALLOW_ALL)).buffer_info()
+    program = struct.pack("@HP", len(body) // len(_ALLOW_ALL), address)
+    return call("prctl", PR_SET_SECCOMP, MODE_FILTER, program, 0, 0) == 0
+
+
+def _lowest_score(score: int) -> int:
+    """Halve the range between what is refused and what is taken."""
+    refused, taken = LOWEST_OOM_SCORE_ADJ - 1, int(os.pread(score, 16, 0))
+    while taken - refused > 1:
+        middle = (taken + refused) // 2
+        try:
+            os.pwrite(score, b"%d" % middle, 0)
+            taken = middle
+        except OSError:
+            refused = middle
+    return taken
+
+
+def _own_score() -> int:
+    try:
+        with open("/proc/self/oom_score_adj", "rb") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 0

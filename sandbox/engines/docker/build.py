@@ -1,0 +1,40 @@
+"""Which build of the daemon a gateway goes with: one digest over the sources that both have.
+
+deploy/bundle.py writes the digest into the bundle, the daemon says it at hello, and the gateway, which has the same
+sources installed, compares it with its own. Two releases that happen to speak one protocol version are told apart.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from pathlib import Path
+
+# Raise it when deploy/bundle.py makes another bundle of the same sources.
+BUNDLE_FORMAT = 1
+BUILD_FILE = "BUILD"
+_SOURCES = ("__init__.py", "daemon/**/*.py", "v1/*.py")
+
+
+def sources_digest(package: Path) -> str:
+    """Return the SHA-256 over the daemon's sources in `package`, the directory of `sandbox`: lower-case hex, 64 digits.
+
+    FileNotFoundError when sources are missing: compiled modules alone do not say what they were made of.
+    """
+    digest = hashlib.sha256(f"airlock bundle {BUNDLE_FORMAT}\n".encode())
+    for pattern in _SOURCES:
+        files = sorted(package.glob(pattern), key=lambda file: file.relative_to(package).as_posix())
+        if not files:
+            raise FileNotFoundError(f"{package / pattern}: no sources of the daemon are there; install airlock anew")
+        for file in files:
+            content = file.read_bytes()
+            # The length keeps two files from being taken for one whose content looks like both.
+            digest.update(f"{file.relative_to(package).as_posix()} {len(content)}\n".encode())
+            digest.update(content)
+    return digest.hexdigest()
+
+
+@functools.cache
+def own_build() -> str:
+    """Return the digest of the sources installed here. It is read once: what runs is what was there at the start."""
+    return sources_digest(Path(__file__).parents[2])

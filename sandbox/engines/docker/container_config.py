@@ -1,0 +1,317 @@
+"""The configuration of a sandbox's container, as the Docker API takes it: every wall of DESIGN section 4 in one place.
+
+Nothing here talks to Docker. Names are derived from hashes, so no text of a tenant reaches a name or a label.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sandbox.engines.docker.shared_memory_limits import POSIX_QUEUES_BYTES, lasting_ipc, lasting_tmpfs, socket_buffers
+from sandbox.engines.pooled_sandbox import is_spare
+from sandbox.filesystem import WORKSPACE
+from sandbox.owner import Owner, digest, owner_of
+from sandbox.sandbox import SandboxSpec
+
+KIND_LABEL = "airlock.kind"
+INSTANCE_LABEL = "airlock.instance"
+SANDBOX_LABEL = "airlock.sandbox"
+TENANT_LABEL = "airlock.tenant"
+THREAD_LABEL = "airlock.thread"
+# Digest of the whole configuration: a sandbox made otherwise is not taken over after a restart.
+MADE_LABEL = "airlock.made"
+# On what was made before anybody asked for it, a container and its volume: the id of that sandbox.
+POOL_LABEL = "airlock.pool"
+# On a volume of a thread's name that has no files: the id of the sandbox whose volume has them.
+HELD_LABEL = "airlock.held"
+# On a sandbox's container: the identity of the directory that its socket is in.
+CHANNELS_LABEL = "airlock.channels"
+# On the runtime image: how to start the daemon, a JSON list.
+COMMAND_LABEL = "airlock.command"
+
+RUNTIME_DIRECTORY = "/opt/airlock"
+CHANNEL_DIRECTORY = "/run/airlock"
+CAPABILITIES = ("CHOWN", "SETUID", "SETGID", "KILL")
+# Above what a host gives to people and subordinate ids, below the groups by which the daemon finds a call's processes.
+_FIRST_USER = 600_000_000
+_USER_PAIRS = 200_000_000
+
+# It holds the names of one directory at each of some levels.
+_EMPTIER_BYTES = 512 * 1024 * 1024
+# How many of the host's tasks a process in gVisor takes, most of them its kernel's; idle, that one has some seventy.
+_GVISOR_TASKS = 16
+# What lies over a path that the image declares as a volume: Docker would make a writable one there, without a limit and
+# filled from the image, which could put its own files over the daemon's.
+_NOTHING = "ro,size=4k,mode=755,nosuid,nodev,noexec"
+# Docker takes a variable without "=" out of the image's environment. These would let a tenant's image steer the
+# loader, libc or Python of pid 1, which is root inside; the AIRLOCK ones are the daemon's own settings.
+_REMOVED_VARIABLES = (
+    *("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "LD_DEBUG", "LD_DEBUG_OUTPUT", "LD_PROFILE", "LD_PROFILE_OUTPUT"),
+    *("GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "MALLOC_TRACE", "OPENSSL_CONF", "OPENSSL_MODULES"),
+    *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONMALLOC", "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"),
+    *("AIRLOCK_SOCKET", "AIRLOCK_WORKSPACE", "AIRLOCK_TOOL_UID", "AIRLOCK_TOOL_GID", "AIRLOCK_DAEMON_UID"),
+    *("AIRLOCK_WORKSPACE_BYTES", "AIRLOCK_WORKSPACE_FILES", "AIRLOCK_DISK_RESERVE_BYTES", "AIRLOCK_SECCOMP_FILTERS"),
+)
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """The daemon's bundle on this engine: the volume that holds it and the command that starts it."""
+
+    volume: str
+    command: Sequence[str]
+
+
+def made_digest(body: Mapping[str, Any]) -> str:
+    """Return what stands for a container's configuration: the same only if everything in it is."""
+    return digest(json.dumps(body, sort_keys=True))
+
+
+def image_volumes(declared: Iterable[str]) -> tuple[str, ...]:
+    """Return where something empty goes over the volumes that an image declares; ValueError for Airlock's places."""
+    found = set()
+    for path in declared:
+        # As Docker cleans it. A relative one it refuses itself.
+        place = posixpath.normpath("/" + path.lstrip("/")) if path.startswith("/") else path
+        for own in (RUNTIME_DIRECTORY, CHANNEL_DIRECTORY):
+            if place.startswith(f"{own}/"):
+                raise ValueError(f"it declares a volume at {place}, inside of {own}, which is Airlock's own place")
+        found.add(place)
+    return tuple(sorted(found - {WORKSPACE, "/tmp", RUNTIME_DIRECTORY, CHANNEL_DIRECTORY}))  # noqa: S108
+
+
+def container_name(instance: str, sandbox_id: str) -> str:
+    """Return the name of a sandbox's container."""
+    return f"airlock-{instance}-{sandbox_id}"
+
+
+def carrier_name(instance: str, owner: Owner) -> str:
+    """Return the name of the one container through which a thread's files are reached while nothing runs there."""
+    return container_name(instance, f"carrier-{owner[1]}")
+
+
+def workspace_volume(instance: str, tenant: str, thread: str) -> str:
+    """Return the name of a thread's workspace volume."""
+    return volume_of(instance, digest(tenant, thread))
+
+
+def volume_of(instance: str, thread: str) -> str:
+    """Return what workspace_volume() does, of a thread's digest as owner_of() has it."""
+    return f"airlock-{instance}-workspace-{thread}"
+
+
+def spare_volume(instance: str, sandbox_id: str) -> str:
+    """Return the name of a spare's workspace volume, whoever has its files by now."""
+    return volume_of(instance, sandbox_id)
+
+
+def user_ids(instance: str, tenant: str, thread: str) -> tuple[int, int]:
+    """Return the user ids of tool code and of the daemon: a pair of its own for each thread.
+
+    The kernel counts inotify instances, pipes and pending signals by user of the host. Were the ids shared, one tenant
+    could use up another's.
+    """
+    return _pair(digest(instance, tenant, thread))
+
+
+def spare_user_ids(instance: str, sandbox_id: str) -> tuple[int, int]:
+    """Return the user ids that a spare has, and whatever runs on its volume later."""
+    return _pair(digest("pool", instance, sandbox_id, ""))
+
+
+def _pair(drawn: str) -> tuple[int, int]:
+    number = int(drawn, 16) % _USER_PAIRS
+    return _FIRST_USER + 2 * number, _FIRST_USER + 2 * number + 1
+
+
+def container_config(
+    spec: SandboxSpec,
+    *,
+    instance: str,
+    sandbox_id: str,
+    runtime: Runtime,
+    channel_directory: str,
+    gateway_gid: int,
+    workspace_quota: bool,
+    volumes: Sequence[str] = (),
+    held: str = "",
+    channels: str = "",
+) -> dict[str, Any]:
+    """Return the body of POST /containers/create. `workspace_quota` asks the volume driver for a size limit.
+
+    `channels` is the identity of the directory that `channel_directory` is in, "" where nobody asked for one.
+
+    `volumes` are the paths of image_volumes(). `held` is the spare whose volume has the files, and with it the users
+    of whatever runs on them; "" where the volume is the thread's own. Of a spare itself nothing here is its owner's.
+    """
+    own_users = user_ids(instance, spec.tenant, spec.thread)
+    tool_user, daemon_user = spare_user_ids(instance, held) if held else own_users
+    told = {
+        "--workspace-bytes": spec.limits.workspace_bytes,
+        "--workspace-files": spec.limits.workspace_files,
+        "--disk-reserve-bytes": spec.limits.disk_reserve_bytes,
+        "--seccomp-filters": int(spec.limits.seccomp_filters),
+        "--tool-uid": tool_user,
+        "--tool-gid": tool_user,
+        "--daemon-uid": daemon_user,
+    }
+    labels = _owner_labels(spec, instance, sandbox_id if is_spare(sandbox_id) else "")
+    if channels:
+        labels[CHANNELS_LABEL] = channels
+    return {
+        "Image": spec.image,
+        # The image's own entry point, user, health check and stop signal are a tenant's code or choice: none is used.
+        "Entrypoint": [*runtime.command, *(word for name, value in told.items() for word in (name, str(value)))],
+        "Cmd": [],
+        "User": f"0:{gateway_gid}",
+        "WorkingDir": WORKSPACE,
+        "Healthcheck": {"Test": ["NONE"]},
+        "StopSignal": "SIGKILL",
+        "Hostname": "sandbox",
+        "Env": list(_REMOVED_VARIABLES),
+        "NetworkDisabled": True,
+        "Labels": {**labels, KIND_LABEL: "sandbox", SANDBOX_LABEL: sandbox_id},
+        "HostConfig": {
+            "Runtime": spec.runtime,
+            "Init": False,  # pid 1 is ours and reaps
+            "NetworkMode": "none",
+            "IpcMode": "private",
+            "CapDrop": ["ALL"],
+            "CapAdd": list(CAPABILITIES),
+            # Nothing is said of seccomp, so the engine's default filter stays.
+            "SecurityOpt": ["no-new-privileges"],
+            "ReadonlyRootfs": True,
+            "Tmpfs": {**dict.fromkeys(volumes, _NOTHING), **lasting_tmpfs(spec.limits)},
+            # gVisor has IPC and network namespaces of its own making, and knows none of these.
+            "Sysctls": {**lasting_ipc(spec.limits), **socket_buffers()} if spec.runtime == "runc" else {},
+            "Mounts": [
+                _workspace_mount(spec, instance, held, quota=workspace_quota),
+                {
+                    "Type": "volume",
+                    "Source": runtime.volume,
+                    "Target": RUNTIME_DIRECTORY,
+                    "ReadOnly": True,
+                    "VolumeOptions": {"NoCopy": True, "Labels": {KIND_LABEL: "runtime"}},
+                },
+                {"Type": "bind", "Source": channel_directory, "Target": CHANNEL_DIRECTORY},
+            ],
+            "LogConfig": {"Type": "none", "Config": {}},
+            "RestartPolicy": {"Name": "no"},
+            **_limits(spec),
+        },
+    }
+
+
+def filler_config(image: str, volume: str, instance: str) -> dict[str, Any]:
+    """Return a container that is created and never started: creating it fills an empty volume from the image."""
+    return {
+        "Image": image,
+        "Entrypoint": ["/never-started"],
+        "Labels": {INSTANCE_LABEL: instance, KIND_LABEL: "runtime"},
+        "NetworkDisabled": True,
+        "HostConfig": {
+            "NetworkMode": "none",
+            "Mounts": [
+                {
+                    "Type": "volume",
+                    "Source": volume,
+                    "Target": RUNTIME_DIRECTORY,
+                    "VolumeOptions": {"Labels": {KIND_LABEL: "runtime"}},
+                }
+            ],
+        },
+    }
+
+
+def carrier_config(image: str, spec: SandboxSpec, instance: str, *, quota: bool, held: str = "") -> dict[str, Any]:
+    """Return a container that is created and never started, through which a workspace is read or filled.
+
+    Creating it makes the workspace where there is none, as a sandbox does. `held` as for container_config().
+    """
+    return _carrier(image, instance, owner_of(spec), _workspace_mount(spec, instance, held, quota=quota))
+
+
+def emptier_config(image: str, volume: str, instance: str, owner: Owner) -> dict[str, Any]:
+    """Return a carrier's container for a volume that is there, whatever it was made of."""
+    mount = {"Type": "volume", "Source": volume, "Target": WORKSPACE, "VolumeOptions": {"NoCopy": True}}
+    return _carrier(image, instance, owner, mount)
+
+
+def deep_emptier_config(command: Sequence[str], image: str, volume: str, instance: str, owner: Owner) -> dict[str, Any]:
+    """Return a container that runs, of the runtime image, and removes what is in a volume (volume_emptier.py).
+
+    `command` starts the daemon. Nothing of the tenant's runs in it.
+    """
+    body = emptier_config(image, volume, instance, owner)
+    *python, _ = command
+    return {
+        **body,
+        "Entrypoint": [*python, "sandbox.daemon.volume_emptier", WORKSPACE],
+        "Cmd": [],
+        "HostConfig": {
+            **body["HostConfig"],
+            "CapDrop": ["ALL"],
+            "CapAdd": ["SETUID", "SETGID"],
+            "SecurityOpt": ["no-new-privileges"],
+            "ReadonlyRootfs": True,
+            "LogConfig": {"Type": "none", "Config": {}},
+            "RestartPolicy": {"Name": "no"},
+            "Memory": _EMPTIER_BYTES,
+            "MemorySwap": _EMPTIER_BYTES,
+            "NanoCpus": 1_000_000_000,
+            "PidsLimit": 8,
+        },
+    }
+
+
+def _carrier(image: str, instance: str, owner: Owner, mount: dict[str, Any]) -> dict[str, Any]:
+    tenant, thread = owner
+    return {
+        "Image": image,
+        "Entrypoint": ["/never-started"],
+        "Labels": {INSTANCE_LABEL: instance, TENANT_LABEL: tenant, THREAD_LABEL: thread, KIND_LABEL: "carrier"},
+        "NetworkDisabled": True,
+        "HostConfig": {"NetworkMode": "none", "Mounts": [mount]},
+    }
+
+
+def _owner_labels(spec: SandboxSpec, instance: str, spare: str = "") -> dict[str, str]:
+    if spare:
+        return {INSTANCE_LABEL: instance, POOL_LABEL: spare}
+    tenant, thread = owner_of(spec)
+    return {INSTANCE_LABEL: instance, TENANT_LABEL: tenant, THREAD_LABEL: thread}
+
+
+def _workspace_mount(spec: SandboxSpec, instance: str, held: str, *, quota: bool) -> dict[str, Any]:
+    labels = {**_owner_labels(spec, instance, held), KIND_LABEL: "workspace"}
+    options: dict[str, Any] = {"NoCopy": True, "Labels": labels}
+    if quota:
+        options["DriverConfig"] = {"Name": "local", "Options": {"size": str(spec.limits.workspace_bytes)}}
+    return {
+        "Type": "volume",
+        "Source": spare_volume(instance, held) if held else workspace_volume(instance, spec.tenant, spec.thread),
+        "Target": WORKSPACE,
+        "VolumeOptions": options,
+    }
+
+
+def _limits(spec: SandboxSpec) -> dict[str, Any]:
+    limits = spec.limits
+    ulimits = {
+        "nofile": limits.open_files,
+        "core": 0,  # the kernel hands it to a program of the host
+        "fsize": limits.workspace_bytes,
+        "nproc": limits.pids,  # the control group refuses first, and counts what it refused
+        "msgqueue": POSIX_QUEUES_BYTES,
+    }
+    return {
+        "Memory": limits.memory_bytes,
+        "MemorySwap": limits.memory_bytes,
+        "NanoCpus": round(limits.cpus * 1_000_000_000),
+        "PidsLimit": _GVISOR_TASKS * (limits.pids + 8) if spec.runtime == "runsc" else limits.pids,
+        "Ulimits": [{"Name": name, "Soft": value, "Hard": value} for name, value in ulimits.items()],
+    }

@@ -1,0 +1,438 @@
+"""Requests to a Docker engine, and what its refusals mean. The only file that imports docker.
+
+The docker package blocks, so requests run in a small thread pool. DockerRequests.ask() runs there what takes a client,
+such as the functions below, each of which is one request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import os
+import re
+import socket
+import tarfile
+import threading
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+
+import docker
+import requests
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.utils import kwargs_from_env
+
+from sandbox.errors import EngineFull, EngineUnavailable, ImageMissing, RuntimeMissing, SandboxUnavailable
+from sandbox.fair_semaphore import Turns
+
+_DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
+_THREADS = 8
+# Streams of whole workspaces have threads of their own: each takes as long as its other end wants. One tenant never has
+# all of them.
+_STREAMS, _STREAMS_OF_ONE = 3, 2
+_STREAMS_WAITING_LIMIT = 64
+# An engine removes one volume after the other, and nobody gets one made meanwhile: more at once would only queue there.
+_REMOVALS = 1
+# Programs that empty volumes run apart from removals. One tenant's take one place at most.
+_EMPTIERS = 2
+_STREAM_PIECE_BYTES = 1024 * 1024
+_TIMEOUT_S = 60
+_REMOVAL_TIMEOUT_S = 30
+_CONFLICT_STATUS = 409
+_SAID_CHARS = 500
+
+# What engine 20.10 says of a runtime that it does not have, and what later ones do.
+_UNKNOWN_RUNTIME = ("unknown runtime specified", "invalid runtime name")
+
+Client: TypeAlias = docker.APIClient
+_Value = TypeVar("_Value")
+_Asked = ParamSpec("_Asked")
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """What an engine says of itself; `images` are the names, without tags, of what it has."""
+
+    version: str
+    api_version: str
+    storage_driver: str
+    seccomp: bool
+    runtimes: frozenset[str]
+    images: frozenset[str]
+
+
+@dataclass(frozen=True)
+class FoundImage:
+    """An image of the engine: the tag may be another's by the time it is used, the id not."""
+
+    id: str
+    volumes: tuple[str, ...]
+    labels: Mapping[str, str]
+
+
+# What the kernel says, by way of an engine, that has nothing left for one more container.
+_FULL = ("no space left on device", "cannot allocate memory", "resource temporarily unavailable")
+
+
+class StartRefused(SandboxUnavailable):
+    """The engine did not start a container; str() is its reason."""
+
+
+class DockerRequests:
+    """The way to one engine. `base_url` is its address, None means DOCKER_HOST or the default socket.
+
+    `named_in` is where whoever gave the address wrote it, for the words of an engine that does not answer.
+    """
+
+    def __init__(self, base_url: str | None = None, named_in: str = "base_url") -> None:
+        self._base_url = base_url
+        self._named_in = named_in if base_url else "DOCKER_HOST"
+        self._address = base_url or os.environ.get("DOCKER_HOST") or _DEFAULT_ADDRESS
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="airlock-docker")
+        # A sign of life is not to wait behind work, of which an engine may have much.
+        self._pinging = ThreadPoolExecutor(1, thread_name_prefix="airlock-docker-ping")
+        self._streaming = ThreadPoolExecutor(_STREAMS, thread_name_prefix="airlock-docker-stream")
+        self._removing = ThreadPoolExecutor(_REMOVALS, thread_name_prefix="airlock-docker-removal")
+        self.streams = Turns(
+            _STREAMS,
+            _STREAMS_WAITING_LIMIT,
+            of_one=_STREAMS_OF_ONE,
+            what="workspaces of this tenant wait to be saved or replaced",
+        )
+        """Whoever begins a stream has a turn of its tenant's."""
+        self._removals = Turns(_REMOVALS)
+        self._emptying = ThreadPoolExecutor(_EMPTIERS, thread_name_prefix="airlock-docker-emptying")
+        self._emptiers = Turns(_EMPTIERS, of_one=1)
+        self._client: Client | None = None
+        self._connecting = threading.Lock()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the engine has answered so far."""
+        return self._client is not None
+
+    async def ask(
+        self, request: Callable[Concatenate[Client, _Asked], _Value], *args: _Asked.args, **kwargs: _Asked.kwargs
+    ) -> _Value:
+        """Run a request in the pool; EngineUnavailable for no answer, SandboxUnavailable for a refusal."""
+        return await self.run(lambda: self._request(lambda client: request(client, *args, **kwargs)))
+
+    def ask_here(
+        self, request: Callable[Concatenate[Client, _Asked], _Value], *args: _Asked.args, **kwargs: _Asked.kwargs
+    ) -> _Value:
+        """Make a request in the caller's own thread, which it blocks; raises as `ask`."""
+        return self._request(lambda client: request(client, *args, **kwargs))
+
+    async def ping(self) -> None:
+        """Return when the engine answers, behind no other request; else as `ask`."""
+        await asyncio.get_running_loop().run_in_executor(self._pinging, self._request, docker.APIClient.ping)
+
+    async def run(self, work: Callable[[], _Value]) -> _Value:
+        """Run other work that blocks in the pool."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    async def remove_volume(self, name: str, *, tenant: str, before: Callable[[], None] | None = None) -> bool:
+        """Remove a volume with a tenant's files, however many, in that tenant's turn; raises and returns as `ask`.
+
+        The turn lasts until the engine is done with it, whoever goes away, and with what is done in a thread `before`.
+        """
+
+        def remove(client: Client) -> bool:
+            if before is not None:
+                before()
+            return remove_volume(client, name)
+
+        async with self._removals.turn(tenant):
+            return await to_the_end(asyncio.get_running_loop().run_in_executor(self._removing, self._request, remove))
+
+    async def run_emptier(self, work: Callable[[], None], *, tenant: str) -> None:
+        """Run a program that empties a volume, in that tenant's turn; no removal waits for it."""
+        async with self._emptiers.turn(tenant):
+            await to_the_end(asyncio.get_running_loop().run_in_executor(self._emptying, work))
+
+    def begin_stream(self, work: Callable[[], _Value]) -> asyncio.Future[_Value]:
+        """Run work that reads or writes a stream, in a turn of `streams`."""
+        return asyncio.get_running_loop().run_in_executor(self._streaming, work)
+
+    def archive_of(self, container: str, path: str) -> Generator[bytes, None, None]:
+        """Yield a tar stream of a path in a container, its names beginning with the last part of the path; it blocks.
+
+        EngineUnavailable and SandboxUnavailable as `ask`, and nothing for what is done with the pieces. Who does not
+        take all of them closes it: until then the engine waits, and does nothing else with the container.
+        """
+        pieces, _ = self._request(lambda client: client.get_archive(container, path, chunk_size=_STREAM_PIECE_BYTES))
+        with contextlib.closing(pieces):
+            while (piece := self._request(lambda _: next(pieces, b""))) != b"":
+                yield piece
+
+    def put_archive(self, container: str, path: str, pieces: Iterable[bytes]) -> None:
+        """Unpack a tar stream below a path in a container; it blocks. What making a piece raises is raised here."""
+        failed: list[Exception] = []
+
+        def told() -> Iterator[bytes]:
+            try:
+                yield from pieces
+            except Exception as error:
+                failed.append(error)
+                raise
+
+        try:
+            self._request(lambda client: client.put_archive(container, path, told()))
+        except Exception:
+            if failed:
+                raise failed[0] from None
+            raise
+
+    def close(self) -> None:
+        """Let go of the engine; what is under way is not waited for."""
+        self._threads.shutdown(wait=False)
+        self._streaming.shutdown(wait=False)
+        self._removing.shutdown(wait=False)
+        self._emptying.shutdown(wait=False)
+        self._pinging.shutdown(wait=False)
+        if self._client is not None:
+            self._client.close()
+
+    def _request(self, request: Callable[[Client], _Value]) -> _Value:
+        try:
+            return request(self._connected_client())
+        except APIError as error:
+            raise SandboxUnavailable(f"the Docker engine refused: {error.explanation or error}") from error
+        except (DockerException, requests.RequestException, OSError) as error:
+            raise EngineUnavailable(
+                f"the Docker engine at {self._address} does not answer ({error}). "
+                f"Start it, name another in {self._named_in}, or let this user use its socket."
+            ) from error
+
+    def _connected_client(self) -> Client:
+        with self._connecting:
+            if self._client is None:
+                if self._address.startswith("unix://"):
+                    # Asked first because docker hides the kernel's reason and leaks the socket when this fails.
+                    with socket.socket(socket.AF_UNIX) as probe:
+                        probe.settimeout(_TIMEOUT_S)
+                        probe.connect(self._address.removeprefix("unix://"))
+                where = {"base_url": self._base_url} if self._base_url else kwargs_from_env()
+                self._client = docker.APIClient(**where, version="auto", timeout=_TIMEOUT_S, max_pool_size=_THREADS)
+            return self._client
+
+
+async def to_the_end(work: asyncio.Future[_Value]) -> _Value:
+    """Return what comes of work in a thread; a caller that gives up waits for its end, too."""
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait({work})
+        if not work.cancelled():
+            work.exception()
+        raise
+
+
+def describe(client: Client) -> EngineFacts:
+    """Return what the engine says of itself."""
+    info, version = client.info(), client.version()
+    return EngineFacts(
+        version=version["Version"],
+        api_version=version["ApiVersion"],
+        storage_driver=info["Driver"],
+        seccomp=any("seccomp" in option for option in info.get("SecurityOptions") or ()),
+        runtimes=frozenset(info.get("Runtimes") or ()),
+        images=frozenset(tag.rpartition(":")[0] for image in client.images() for tag in image["RepoTags"] or ()),
+    )
+
+
+def engine_id(client: Client) -> str:
+    """Return what the engine calls itself; it stays as long as its data do."""
+    return str(client.info().get("ID") or "")
+
+
+def data_directory(client: Client) -> str:
+    """Return where the engine has its data, on its own machine; "" where it does not say."""
+    return str(client.info().get("DockerRootDir") or "")
+
+
+def limits_swap(client: Client) -> bool:
+    """Return whether the engine's kernel limits swap."""
+    return bool(client.info().get("SwapLimit", True))
+
+
+def inspect_image(client: Client, name: str) -> FoundImage:
+    """Return an image that is on the engine; ImageMissing when it is not."""
+    try:
+        found: dict[str, Any] = client.inspect_image(name)  # type: ignore[no-untyped-call]
+    except ImageNotFound as error:
+        raise _image_missing(name) from error
+    config = found["Config"]
+    return FoundImage(found["Id"], tuple(config.get("Volumes") or ()), config.get("Labels") or {})
+
+
+def list_containers(client: Client, labels: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the containers that have these labels, running or not, as GET /containers/json does.
+
+    A label that is "" may have any value.
+    """
+    found: list[dict[str, Any]] = client.containers(all=True, filters=_labelled(labels))
+    return found
+
+
+def named_containers(client: Client, names: Collection[str]) -> list[dict[str, Any]]:
+    """Return the containers of these names, running or not, as GET /containers/json does."""
+    wanted = {f"/{name}" for name in names}
+    filters = {"name": [f"^/?{re.escape(name)}$" for name in sorted(names)]}
+    found: list[dict[str, Any]] = client.containers(all=True, filters=filters) if names else []
+    return [container for container in found if wanted & {*container["Names"]}]
+
+
+def create_container(client: Client, body: dict[str, Any], name: str | None = None) -> str:
+    """Create a container of the body of POST /containers/create; return its id."""
+    created: dict[str, Any] = client.create_container_from_config(body, name)  # type: ignore[no-untyped-call]
+    return str(created["Id"])
+
+
+def start_container(client: Client, body: dict[str, Any], name: str, *, image: str) -> None:
+    """Create and start a container; ImageMissing names `image`, StartRefused has the engine's own reason."""
+    try:
+        create_container(client, body, name)
+        client.start(name)
+    except ImageNotFound as error:
+        raise _image_missing(image) from error
+    except APIError as error:
+        reason = str(error.explanation or error)
+        if any(said in reason.lower() for said in _UNKNOWN_RUNTIME):
+            raise RuntimeMissing(
+                f"runtime {body['HostConfig']['Runtime']!r} is not known to the engine; "
+                "install it and name it in daemon.json"
+            ) from error
+        if any(said in reason.lower() for said in _FULL):
+            raise EngineFull(f"the engine's host has no room for one more sandbox: {reason}") from error
+        raise StartRefused(reason) from error
+
+
+def run_container(client: Client, body: dict[str, Any], name: str, *, timeout_s: int) -> int:
+    """Create and start a container; return what it exits with. The caller removes it."""
+    create_container(client, body, name)
+    client.start(name)
+    return int(client.wait(name, timeout=timeout_s)["StatusCode"])
+
+
+def start_again(client: Client, name: str) -> None:
+    """Start a container that was stopped; one that runs is no error."""
+    client.start(name)
+
+
+def stop_container(client: Client, name: str) -> None:
+    """Kill what runs in a container, which stays. One that does not run is no error."""
+    client.stop(name, timeout=0)
+
+
+def container_state(client: Client, name: str) -> dict[str, Any]:
+    """Return the State of GET /containers/{name}/json."""
+    state: dict[str, Any] = client.inspect_container(name)["State"]
+    return state
+
+
+def container_stats(client: Client, name: str) -> dict[str, Any] | None:
+    """Return one reading of GET /containers/{name}/stats, with no second one awaited; None where it is gone."""
+    try:
+        found: dict[str, Any] = client.stats(name, stream=False, one_shot=True)
+    except NotFound:
+        return None
+    return found
+
+
+def remove_container(client: Client, name: str) -> None:
+    """Remove a container, running or not. One that is gone is no error."""
+    try:
+        # v: anonymous volumes that the image declared go too; the named ones, workspaces, stay.
+        client.remove_container(name, force=True, v=True)
+    except NotFound:
+        pass
+    except APIError as error:
+        if error.status_code != _CONFLICT_STATUS:
+            raise
+        # Somebody is removing it already; it is gone when that is done.
+        with contextlib.suppress(NotFound):
+            client.wait(name, timeout=_REMOVAL_TIMEOUT_S, condition="removed")
+
+
+def read_file(client: Client, container: str, path: PurePosixPath) -> bytes | None:
+    """Return the content of a file in a container, None when no such file is there."""
+    try:
+        pieces, _ = client.get_archive(container, str(path))
+        with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as archive:
+            file = archive.extractfile(path.name)
+            return file.read() if file is not None else None
+    except (NotFound, tarfile.TarError, KeyError):
+        return None
+
+
+def list_volumes(client: Client, labels: Mapping[str, str]) -> list[str]:
+    """Return the names of the volumes that have these labels."""
+    return [volume["Name"] for volume in client.volumes(filters=_labelled(labels))["Volumes"] or ()]
+
+
+def labelled_volumes(client: Client, labels: Mapping[str, str]) -> dict[str, Mapping[str, str]]:
+    """Return the labels of the volumes that have these, by name. One that is "" may have any value."""
+    found = client.volumes(filters=_labelled(labels))["Volumes"] or ()
+    return {volume["Name"]: volume["Labels"] or {} for volume in found}
+
+
+def volume_labels(client: Client, name: str) -> Mapping[str, str] | None:
+    """Return the labels of a volume; None where there is none of this name."""
+    try:
+        return client.inspect_volume(name)["Labels"] or {}
+    except NotFound:
+        return None
+
+
+def has_volume(client: Client, name: str) -> bool:
+    """Return whether there is a volume of this name."""
+    return volume_labels(client, name) is not None
+
+
+def is_mounted(client: Client, name: str) -> bool:
+    """Return whether a container has a volume, running or not."""
+    return bool(client.containers(all=True, filters={"volume": [name]}))
+
+
+def make_volume(client: Client, name: str, labels: Mapping[str, str]) -> Mapping[str, str]:
+    """Make a volume unless there is one of this name, and return the labels that it has, which are the first one's."""
+    return client.create_volume(name, driver="local", driver_opts={}, labels=dict(labels))["Labels"] or {}
+
+
+def has_quotas(client: Client, probe: str) -> bool:
+    """Return whether volumes can be given a size: only if the engine's disk has project quotas.
+
+    `probe` is the name of a volume that is made and removed to know it.
+    """
+    try:
+        client.create_volume(probe, driver="local", driver_opts={"size": "1m"})
+    except APIError:
+        return False
+    client.remove_volume(probe)
+    return True
+
+
+def remove_volume(client: Client, name: str) -> bool:
+    """Remove a volume; return whether there was one. SandboxUnavailable while it is in use."""
+    try:
+        client.remove_volume(name)
+    except NotFound:
+        return False
+    except APIError as error:
+        # Of a tree that is too deep it says each name.
+        said = str(error.explanation)[:_SAID_CHARS]
+        raise SandboxUnavailable(f"volume {name} was not removed: {said}") from error
+    return True
+
+
+def _labelled(labels: Mapping[str, str]) -> dict[str, list[str]]:
+    return {"label": [f"{name}={value}" if value else name for name, value in labels.items()]}
+
+
+def _image_missing(name: str) -> ImageMissing:
+    why = f"image {name!r} is not on the engine; run `make setup` for Airlock's own images, or pull it"
+    return ImageMissing(why, name)

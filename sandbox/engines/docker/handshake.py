@@ -1,0 +1,89 @@
+"""The first word with a sandbox: that somebody answers, of which release, what holds it. No sandbox is used before."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from google.protobuf import text_format
+
+from sandbox.client.channel import Channel
+from sandbox.engines.docker.build import own_build
+from sandbox.engines.docker.host_kernel import HostKernel
+from sandbox.engines.docker.posture import own_namespaces, weaknesses
+from sandbox.errors import DaemonLost, PostureTooWeak, SandboxError, SandboxUnavailable
+from sandbox.sandbox import SandboxSpec
+from sandbox.v1 import channel_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+_BOOT_TIMEOUT_S = 10.0
+# How often a daemon that is coming up is tried, and how often it is asked whether it has already died.
+_CONNECT_INTERVAL_S = 0.002
+_INSPECT_INTERVAL_S = 0.25
+_HELLO_TIMEOUT_S = 5.0
+_SHOWN_DIGITS = 12
+
+
+async def connected(channel: Channel, boot: asyncio.Future[None], refuse_dead: Callable[[], Awaitable[None]]) -> None:
+    """Return as soon as the daemon listens, which may be before `boot`, the start of its container, is done.
+
+    Raises what `boot` does; what `refuse_dead`, asked now and then, raises for a daemon that has ended; and
+    SandboxUnavailable when nobody listens 10 s after the start.
+    """
+    loop = asyncio.get_running_loop()
+    deadline_s = inspect_at_s = float("inf")
+    while True:
+        try:
+            await channel.connect()
+            return
+        except (FileNotFoundError, ConnectionRefusedError):
+            pass
+        now_s = loop.time()
+        if boot.done():
+            boot.result()
+            deadline_s = min(deadline_s, now_s + _BOOT_TIMEOUT_S)
+            inspect_at_s = min(inspect_at_s, now_s + _INSPECT_INTERVAL_S)
+        if now_s > deadline_s:
+            raise SandboxUnavailable(f"the sandbox daemon did not come up within {_BOOT_TIMEOUT_S:.0f} s")
+        if now_s > inspect_at_s:
+            inspect_at_s = now_s + _INSPECT_INTERVAL_S
+            await refuse_dead()
+        await asyncio.sleep(_CONNECT_INTERVAL_S)
+
+
+async def introduced(channel: Channel) -> pb.Posture:
+    """Return what the daemon says holds it; SandboxUnavailable when it is none of this gateway's release."""
+    try:
+        hello = await channel.hello(timeout_s=_HELLO_TIMEOUT_S)
+    except DaemonLost as error:
+        raise SandboxUnavailable(f"the sandbox did not introduce itself: {error}") from error
+    except SandboxError as error:
+        raise SandboxUnavailable(f"the sandbox cannot say what holds it: {error}") from error
+    refuse_other_build(hello.build)
+    return hello.posture
+
+
+def refuse_other_build(build: str) -> None:
+    """Raise SandboxUnavailable for a daemon that was not made of the sources that this gateway has."""
+    wanted = own_build()
+    if build != wanted:
+        # What does not run from a bundle, such as a daemon straight from a source tree, says nothing.
+        said = "".join(digit for digit in build[:_SHOWN_DIGITS] if digit.isalnum()) or "unknown"
+        raise SandboxUnavailable(
+            f"the runtime image is of another release than this gateway (its daemon's build is {said}, "
+            f"{wanted[:_SHOWN_DIGITS]} is wanted); `make setup` makes it anew"
+        )
+
+
+def refuse_weak(
+    sandbox_id: str, posture: pb.Posture, spec: SandboxSpec, *, host: HostKernel, volumes: tuple[str, ...]
+) -> None:
+    """Raise PostureTooWeak, with every weakness, for a sandbox that is weaker than its spec asks."""
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug("sandbox %s is held so: %s", sandbox_id, text_format.MessageToString(posture, as_one_line=True))
+    found = weaknesses(posture, spec, host=host, gateway_namespaces=own_namespaces(), volumes=volumes)
+    if found:
+        log.warning("sandbox %s is refused: %s", sandbox_id, " ".join(found))
+        raise PostureTooWeak("the sandbox is weaker than its spec and was removed: " + " ".join(found))

@@ -1,0 +1,49 @@
+"""What a spare is looked over for, between the pool and its tenant: that nobody was in it before.
+
+Nothing can have been, for a spare is nobody's and has no network. So whatever is found there was not put there by any
+way that Airlock knows of, and is no reason to look closer: the spare goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from sandbox.client.channel_sandbox import ChannelSandbox
+from sandbox.engines.pooled_sandbox import SpareRefused
+from sandbox.filesystem import EntriesPage
+from sandbox.health import Health
+from sandbox.process import ProcessList
+
+# Every place that tool code can write to.
+_EMPTY = ("/workspace", "/tmp", "/dev/shm")  # noqa: S108
+_LOOKS = 3
+
+
+async def refuse_used(sandbox: ChannelSandbox, pids: int) -> None:
+    """Raise SpareRefused for a sandbox in which something runs or lies; SandboxError when it does not tell.
+
+    `pids` is what settled() returned of it.
+    """
+    health, listed, pages = await _asked(sandbox)
+    for _ in range(_LOOKS):
+        if health.pids > pids:  # what answers just now has processes, too
+            health = await sandbox.health()
+    if listed.processes or listed.strays:
+        raise SpareRefused("something runs in a sandbox of the pool that nobody has used")
+    if health.pids > pids or health.memory_kills or health.pids_refused:
+        raise SpareRefused(f"{health.pids} processes and threads are in a sandbox of the pool that had {pids}")
+    for path, page in zip(_EMPTY, pages, strict=True):
+        if page.entries:
+            raise SpareRefused(f"there is something in {path} of a sandbox of the pool that nobody has used")
+
+
+async def settled(sandbox: ChannelSandbox) -> int:
+    """Return how many processes and threads the daemon itself has, once it has done what refuse_used() asks of it."""
+    await _asked(sandbox)
+    return min([(await sandbox.health()).pids for _ in range(_LOOKS)])
+
+
+async def _asked(sandbox: ChannelSandbox) -> tuple[Health, ProcessList, Sequence[EntriesPage]]:
+    pages = asyncio.gather(*(sandbox.files.ls(path, limit=1) for path in _EMPTY))
+    return await asyncio.gather(sandbox.health(), sandbox.processes.list(), pages)

@@ -1,0 +1,167 @@
+"""WorkspaceClaims: which volume has a thread's files.
+
+It is the volume of the thread's own name, unless the thread took a sandbox from the pool: the mounts of a container
+cannot change, so its files stay in the volume that the spare was made with, and a **claim** tells whose they are. A
+claim is an empty volume of the thread's name with one label more, which names the spare. The engine makes a volume of a
+name once, whoever asks at the same time, and keeps it over its own crash.
+
+    airlock-i-workspace-<thread>      tenant, thread, held=pool-1f0e...     the claim; nothing is ever written to it
+    airlock-i-workspace-pool-1f0e...  pool=pool-1f0e...                     the files
+
+What holds the files goes first and the claim last, so that whatever is left of a thread still counts as its tenant's.
+Files that replace others are written to such a volume, too: nothing of the old ones goes before the new ones are whole.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from sandbox.engines.docker import container_config as config
+from sandbox.engines.docker import docker_requests
+from sandbox.engines.docker.docker_requests import DockerRequests
+from sandbox.engines.docker.volume_emptying import empty_deep_volume, empty_volume
+from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable, WorkspaceIncomplete, reason_of
+from sandbox.owner import Owner
+
+log = logging.getLogger(__name__)
+
+
+class WorkspaceClaims:
+    """The claims of one gateway instance. Whoever changes a thread's is behind the gate of its ThreadLock."""
+
+    def __init__(self, requests: DockerRequests, instance: str, runtime_image: str) -> None:
+        self._requests = requests
+        self._instance = instance
+        self._runtime_image = runtime_image
+
+    async def held_by(self, owner: Owner) -> str:
+        """Return the id of the spare whose volume has a thread's files; "" where it is the thread's own."""
+        labels = await self._requests.ask(docker_requests.volume_labels, self._volume(owner))
+        return "" if labels is None else labels.get(config.HELD_LABEL, "")
+
+    async def owners(self) -> Mapping[str, Owner]:
+        """Return whose each spare is that was claimed, by its id."""
+        return await self._owners({config.HELD_LABEL: ""})
+
+    async def owner_of(self, spare: str) -> Owner | None:
+        """Return whose a spare is; None for nobody's."""
+        return (await self._owners({config.HELD_LABEL: spare})).get(spare)
+
+    async def of_tenant(self, tenant: str) -> Mapping[str, Owner]:
+        """Return what a tenant, a digest, has of the pool."""
+        return await self._owners({config.HELD_LABEL: "", config.TENANT_LABEL: tenant})
+
+    async def take(self, owner: Owner, spare: str) -> bool:
+        """Give a spare's volume to a thread; False where the thread has a workspace already."""
+        labels = {
+            config.INSTANCE_LABEL: self._instance,
+            config.TENANT_LABEL: owner[0],
+            config.THREAD_LABEL: owner[1],
+            config.KIND_LABEL: "workspace",
+            config.HELD_LABEL: spare,
+        }
+        there = await self._requests.ask(docker_requests.make_volume, self._volume(owner), labels)
+        return there.get(config.HELD_LABEL) == spare
+
+    async def give_back(self, owner: Owner, spare: str, *, filled: bool = False) -> None:
+        """Remove a spare's volume, which has files or none, and the claim to it if there is one.
+
+        Its container must be gone.
+        """
+        volume = config.spare_volume(self._instance, spare)
+        if filled:
+            await self._remove(volume, owner)
+        else:
+            await self._requests.remove_volume(volume, tenant=owner[0])
+        if await self.held_by(owner) == spare:
+            await self._requests.remove_volume(self._volume(owner), tenant=owner[0])
+
+    async def has_files(self, owner: Owner) -> bool:
+        """Return whether a thread has a workspace."""
+        return await self._requests.ask(docker_requests.has_volume, self._volume(owner))
+
+    async def remove_files(self, owner: Owner) -> bool:
+        """Remove a thread's workspace and return whether there was any.
+
+        Raises WorkspaceIncomplete where files may be gone. With any other error none is: SandboxUnavailable while the
+        workspace is in use.
+        """
+        held = await self.held_by(owner)
+        if not held:
+            return await self._remove(self._volume(owner), owner)
+        await self._remove(config.spare_volume(self._instance, held), owner)
+        with _destroying(lambda: True):
+            return await self._requests.remove_volume(self._volume(owner), tenant=owner[0])
+
+    async def replace_files(self, owner: Owner, fresh: str) -> None:
+        """Give a thread the volume of a spare that nobody has, in the place of its own files. Raises as remove_files().
+
+        Files that a claim holds are removed when the new claim is there; what remains of them goes with the next start.
+        """
+        held = await self.held_by(owner)
+        if held:
+            with _destroying():
+                await self._requests.remove_volume(self._volume(owner), tenant=owner[0])
+        else:
+            await self._remove(self._volume(owner), owner)
+        with _destroying(lambda: True):
+            if not await self.take(owner, fresh):
+                raise SandboxUnavailable("the thread has got other files meanwhile")
+        if held:
+            try:
+                await self._remove(config.spare_volume(self._instance, held), owner)
+            except SandboxError as error:
+                log.warning("files of a thread that were replaced stay until the next start: %s", error)
+
+    async def _remove(self, volume: str, owner: Owner) -> bool:
+        """Remove a volume, its files before it: nobody waits for these, however many they are."""
+        begun = False
+
+        def empty() -> None:
+            nonlocal begun
+            begun = empty_volume(
+                self._requests, volume, image=self._runtime_image, instance=self._instance, owner=owner
+            )
+
+        with _destroying(lambda: begun):
+            try:
+                return await self._requests.remove_volume(volume, tenant=owner[0], before=empty)
+            except SandboxUnavailable as error:
+                if not begun:
+                    raise
+                log.info("volume %s is emptied by a program, for the engine could not: %s", volume, error)
+                return await self.remove_deep(volume, owner)
+
+    async def remove_deep(self, volume: str, owner: Owner) -> bool:
+        """Remove a volume that the engine failed to remove, as one with a tree too deep for it."""
+
+        def empty() -> None:
+            empty_deep_volume(self._requests, volume, image=self._runtime_image, instance=self._instance, owner=owner)
+
+        await self._requests.run_emptier(empty, tenant=owner[0])
+        return await self._requests.remove_volume(volume, tenant=owner[0])
+
+    async def _owners(self, labels: Mapping[str, str]) -> dict[str, Owner]:
+        found = await self._requests.ask(
+            docker_requests.labelled_volumes, {config.INSTANCE_LABEL: self._instance, **labels}
+        )
+        return {
+            volume[config.HELD_LABEL]: (volume[config.TENANT_LABEL], volume[config.THREAD_LABEL])
+            for volume in found.values()
+        }
+
+    def _volume(self, owner: Owner) -> str:
+        return config.volume_of(self._instance, owner[1])
+
+
+@contextmanager
+def _destroying(begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Raise WorkspaceIncomplete for an error once `begun` says so, or where the engine may have done its work."""
+    try:
+        yield
+    except SandboxError as error:
+        if begun() or isinstance(error, EngineUnavailable):
+            raise WorkspaceIncomplete(f"the engine failed while files were removed: {reason_of(error)}") from error
+        raise

@@ -1,0 +1,274 @@
+"""The configuration file: paths, what comes from the environment, and what is wrong with it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config.agent_settings import AgentSettings
+from gateway.config.config import Config
+from gateway.config.model_settings import ModelSettings
+from gateway.errors import Misconfigured
+
+GOOD = "tenants:\n  default:\n    policy: policies/default.yaml\n"
+
+
+def _agent(capabilities: str) -> str:
+    """Return a configuration of one agent with these capabilities."""
+    named = capabilities if capabilities.startswith("{") else f"{{{capabilities}}}"
+    return f"{GOOD}agents: {{a: {{capabilities: {named}}}}}\n"
+
+
+def _write(directory: Path, text: str) -> Path:
+    path = directory / "airlock.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+    config = Config.load(_write(tmp_path, GOOD))
+    assert config.path(config.tenants["default"].policy) == tmp_path / "policies" / "default.yaml"
+    assert config.resolved_database_url() == f"sqlite:///{tmp_path}/state/airlock.db"
+
+
+@pytest.mark.parametrize(
+    "text, named",
+    [
+        ("", "mapping"),
+        ("tenants: {}\n", "tenants"),
+        (GOOD + "sandboxes: {}\n", "sandboxes"),
+        ("tenants:\n  Not/AName:\n    policy: x\n", "tenants"),
+        (GOOD + "sandbox: {max_live: 0}\n", "max_live"),
+        (GOOD + "sandbox: {on_stop: leave}\n", "on_stop"),
+        (GOOD + "sandbox: {pool_min: 5, pool_limit: 2}\n", "pool_min: 5 is more than pool_limit: 2"),
+        (GOOD + "sandbox: {on_stop: keep, keep_workspaces: false}\n", "keep_workspaces: true"),
+        ("a: [", "not YAML"),
+        (GOOD + "agents: {a: {promt: x}}\n", r"agents\.a\.promt: not known.*system_prompt, model, capabilities"),
+        (_agent("toodos:"), r"agents\.a\.capabilities\.toodos: not known.*todos, metadata"),
+        (_agent("todos: {max: 3}"), r"agents\.a\.capabilities\.todos\.max: not known.*no settings"),
+        (_agent("limits: {steps: 99}"), r"agents\.a\.capabilities: limits: .* the tenant's policy"),
+        (_agent("flow: {on_tool_error: ignore}"), r"flow\.on_tool_error: .*'stop' or 'continue'"),
+        (_agent("memory: {paths: [notes.md]}"), r"memory\.paths\.0: [^;]*absolute[^;]*'/workspace/notes.md'$"),
+        (_agent("memory: {paths: [/workspace/../etc/x]}"), r"memory\.paths\.0: .*'/etc/x'"),
+        (_agent("{filesystem: , skills: {paths: []}}"), r"skills\.paths: 1 at least$"),
+        (_agent("skills:"), r"capabilities: skills: .*name filesystem"),
+        (_agent("structured_output:"), r"structured_output\.schema: field required"),
+        (_agent("structured_output: {schema: {type: objekt}}"), r"structured_output\.schema: .*JSON Schema is wrong"),
+        (_agent("subagents: {definitions: {}}"), r"subagents\.definitions"),
+        (_agent("subagents: {definitions: {r: {description: d}}}"), r"definitions\.r\.system_prompt: field required"),
+        (
+            _agent("subagents: {definitions: {r: {description: d, system_prompt: s, model: {nam: x}}}}"),
+            r"definitions\.r\.model\.nam: not known.*name, base_url",
+        ),
+        (_agent("bash: {deny: [[git push]]}"), r"bash\.deny: .*words apart"),
+        (_agent("bash: {denied: [[git, push]]}"), r"bash\.denied: not known.*allow, deny, timeout_s"),
+        (GOOD + "    agents: {Bad Name: {}}\n", r"tenants\.default\.agents\.Bad Name.*small letters"),
+        (GOOD + "model: {input_usd_per_mtok: 1}\n", "set both prices or none"),
+        (
+            GOOD + "database_url: sqlite+aiosqlite:////srv/a.db\n",
+            r"database_url: .*not used any more: write sqlite:////srv/a\.db$",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, named: str) -> None:
+    with pytest.raises(Misconfigured, match=named):
+        Config.load(_write(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        (
+            GOOD + "agents: {a: {capabilities: [filesystem, todos]}}\n",
+            "agents.a.capabilities: a mapping is expected, as in `capabilities: {filesystem: , bash: {timeout_s: 60}}`",
+        ),
+        (
+            _agent("todos: true"),
+            "agents.a.capabilities.todos: nothing may stand here, it has no settings; write `todos:` to have it, and ",
+        ),
+        (_agent("filesystem: false"), "write `filesystem:` to have it, and leave it out to do without"),
+        (_agent("bash: 60"), "capabilities.bash: a mapping is expected, as in `bash: {timeout_s: 60}`; here may stand"),
+        (_agent("flow: stop"), "capabilities.flow: a mapping is expected; here may stand: retries, "),
+        (_agent("memory: {paths: AGENTS.md}"), "memory.paths: a list is expected, as in [/workspace/AGENTS.md]"),
+        (_agent("tool_registry: {always: ls}"), "tool_registry.always: a list is expected, as in [ls, read_file]"),
+        (
+            _agent("structured_output: {schema: a.json}"),
+            "schema: a mapping is expected, as in `schema: {type: object}`",
+        ),
+        (GOOD + "model: gpt-5-mini\n", "model: a mapping is expected, as in `model: {name: gpt-5-mini}`; here may"),
+        (GOOD + "agents: [a]\n", "agents: a mapping is expected, as in `agents: {default: {"),
+        (GOOD + "agents: {a: b}\n", "agents.a: a mapping is expected; here may stand: system_prompt, "),
+        ("tenants: [a]\n", "tenants: a mapping is expected, as in `tenants: {default: {policy: "),
+    ],
+)
+def test_what_is_expected_is_said_in_the_words_of_the_file(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(Misconfigured, match=re.escape(said)) as raised:
+        Config.load(_write(tmp_path, text))
+    assert not re.search("Settings|tuple|dictionary|instance", str(raised.value))
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        (
+            "state_dir: a\n" + GOOD + "state_dir: b\n",
+            "airlock.yaml:5: state_dir: written twice; the first is in line 1.",
+        ),
+        (GOOD + "agents:\n  m: {}\n  m: {}\n", "airlock.yaml:6: m: written twice; the first is in line 5. Keep one"),
+    ],
+)
+def test_a_field_that_is_written_twice_is_refused_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(Misconfigured, match=re.escape(said)):
+        Config.load(_write(tmp_path, text))
+
+
+def test_a_field_that_a_merge_brings_may_be_written_again(tmp_path: Path) -> None:
+    agents = "agents:\n  a: &a {system_prompt: one, model: {name: m}}\n  b: {<<: *a, system_prompt: two}\n"
+    other = Config.load(_write(tmp_path, GOOD + agents)).agents["b"]
+    assert other.system_prompt == "two"
+    assert other.model is not None
+
+
+@pytest.mark.parametrize(
+    "agents, names",
+    [
+        ("", {"default"}),
+        ("agents:\n", {"default"}),
+        ("agents: {m: }\n", {"default", "m"}),
+        ("agents: {default: }\n", {"default"}),
+    ],
+)
+def test_an_agent_without_a_value_has_its_defaults_and_the_usual_one_stays(
+    tmp_path: Path, agents: str, names: set[str]
+) -> None:
+    loaded = Config.load(_write(tmp_path, GOOD + agents)).agents
+    assert set(loaded) == names
+    assert all(agent == AgentSettings() for agent in loaded.values())
+
+
+def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match="airlock init"):
+        Config.load(tmp_path / "nothing.yaml")
+
+
+def test_a_missing_model_key_names_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    config = Config.load(_write(tmp_path, GOOD))
+    with pytest.raises(Misconfigured, match="OPENAI_API_KEY"):
+        config.model_of("default").resolved_api_key()
+
+
+def test_a_tenant_may_have_a_model_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRLOCK_MODEL", "from-environment")
+    text = GOOD + "  rich:\n    policy: p.yaml\n    model: {name: better}\n"
+    config = Config.load(_write(tmp_path, text))
+    assert config.model_of("rich").resolved_name() == "better"
+    assert config.model_of("default").resolved_name() == "from-environment"
+
+
+HOUSE = {
+    "name": "house",
+    "base_url": "http://house/v1",
+    "api_key_env": "HOUSE_KEY",
+    "stream": False,
+    "timeout_s": 9.0,
+    "answer_timeout_s": 90.0,
+    "max_output_tokens": 900,
+    "context_window_tokens": 5000,
+    "input_usd_per_mtok": 1.0,
+    "output_usd_per_mtok": 2.0,
+}
+# What another model than the one around it does not take over.
+OF_ANOTHER = {"context_window_tokens": None, "input_usd_per_mtok": None, "output_usd_per_mtok": None}
+
+
+@pytest.mark.parametrize(
+    "inner, expected",
+    [
+        ({}, {}),
+        ({"stream": True, "timeout_s": 3}, {}),
+        ({"name": "house", "max_output_tokens": None}, {}),
+        ({"base_url": "http://house/v1"}, {}),
+        ({"api_key_env": "OTHER_KEY"}, {}),
+        ({"name": "small"}, OF_ANOTHER),
+        ({"name": "small", "input_usd_per_mtok": 0, "output_usd_per_mtok": 3}, {"context_window_tokens": None}),
+        ({"input_usd_per_mtok": None}, {"output_usd_per_mtok": None}),
+        ({"base_url": "http://b/v1", "api_key_env": "OTHER_KEY"}, OF_ANOTHER),
+        ({"base_url": "http://b/v1", "api_key_env": "HOUSE_KEY"}, OF_ANOTHER),
+    ],
+)
+def test_what_a_model_leaves_unset_comes_from_the_level_around_it(
+    inner: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    whole = ModelSettings.model_validate(inner).within(ModelSettings.model_validate(HOUSE))
+    assert whole.model_dump() == {**HOUSE, **expected, **inner}
+
+
+@pytest.mark.parametrize("endpoint", ["http://b/v1", None])
+def test_a_key_is_not_sent_to_an_endpoint_that_it_was_not_named_for(endpoint: str | None) -> None:
+    with pytest.raises(Misconfigured, match=r"^where\.base_url: name api_key_env beside it.*; HOUSE_KEY is "):
+        ModelSettings(base_url=endpoint).within(ModelSettings.model_validate(HOUSE), "where")
+
+
+def test_a_tenants_model_is_the_gateways_in_what_it_leaves_unset(tmp_path: Path) -> None:
+    text = (
+        "model: {name: house, base_url: http://house/v1, api_key_env: HOUSE_KEY}\n"
+        "tenants:\n"
+        "  a: {policy: p.yaml, model: {name: small}}\n"
+        "  b: {policy: p.yaml, model: {base_url: http://b/v1}}\n"
+    )
+    config = Config.load(_write(tmp_path, text))
+    ours = config.model_of("a")
+    assert (ours.name, ours.base_url, ours.api_key_env) == ("small", "http://house/v1", "HOUSE_KEY")
+    with pytest.raises(Misconfigured, match=r"^tenants\.b\.model\.base_url: "):
+        config.model_of("b")
+
+
+def test_a_capability_without_a_value_has_its_defaults(tmp_path: Path) -> None:
+    text = GOOD + "agents:\n  a:\n    capabilities:\n      filesystem:\n      memory:\n      self_critique:\n"
+    asked = Config.load(_write(tmp_path, text)).agents["a"].capabilities
+    assert asked.memory is not None
+    assert asked.memory.paths == ("/workspace/AGENTS.md",)
+    assert asked.self_critique is not None
+    assert asked.self_critique.rounds == 2
+    assert asked.bash is None
+    assert asked.todos is None
+
+
+@pytest.mark.parametrize("agents", ["", "agents: {default: {}}\n", "agents: {default: {capabilities: }}\n"])
+def test_an_agent_that_names_no_capabilities_has_files_and_a_shell(tmp_path: Path, agents: str) -> None:
+    asked = Config.load(_write(tmp_path, GOOD + agents)).agents["default"].capabilities
+    assert {name for name in type(asked).model_fields if getattr(asked, name) is not None} == {
+        "filesystem",
+        "bash",
+        "flow",
+    }
+
+
+def test_an_agent_that_names_none_at_all_has_none(tmp_path: Path) -> None:
+    asked = Config.load(_write(tmp_path, _agent("{}"))).agents["a"].capabilities
+    assert asked.filesystem is None
+    assert asked.bash is None
+
+
+def test_a_tenants_own_agent_wins_and_no_other_tenant_has_it(tmp_path: Path) -> None:
+    text = (
+        "agents: {default: {system_prompt: shared}, helper: {}}\n"
+        "tenants:\n"
+        "  default: {policy: p.yaml}\n"
+        "  rich: {policy: p.yaml, agents: {default: {system_prompt: own}, secret-project: {}}}\n"
+    )
+    config = Config.load(_write(tmp_path, text))
+    assert set(config.agents_of("default")) == {"default", "helper"}
+    assert set(config.agents_of("rich")) == {"default", "helper", "secret-project"}
+    assert config.agents_of("default")["default"].system_prompt == "shared"
+    assert config.agents_of("rich")["default"].system_prompt == "own"
+
+
+def test_what_may_stand_in_a_section_is_that_sections_also_under_a_name_that_is_a_field(tmp_path: Path) -> None:
+    text = GOOD + "agents: {model: {capabilities: {todo: }}}\n"
+    with pytest.raises(Misconfigured, match=r"agents\.model\.capabilities\.todo: not known here.*todos"):
+        Config.load(_write(tmp_path, text))

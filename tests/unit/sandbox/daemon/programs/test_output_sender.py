@@ -1,0 +1,137 @@
+"""Streamed output: flow control, order, and the limit that ends a program."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sandbox.daemon.programs.output_sender import HOLD_ABOVE_BYTES, OutputSender
+from sandbox.daemon.programs.pipes import OutputPipe
+from sandbox.daemon.programs.stream_limit import LimitedOutput
+from sandbox.v1 import channel_pb2 as wire
+
+OUT, ERR = wire.OUTPUT_STREAM_STDOUT, wire.OUTPUT_STREAM_STDERR
+
+
+class SlowFrames:
+    """Takes a frame only when allowed to."""
+
+    def __init__(self) -> None:
+        self.sent: list[wire.Reply] = []
+        self.allowed = asyncio.Event()
+
+    async def send(self, message: wire.Reply) -> None:
+        await self.allowed.wait()
+        self.sent.append(message)
+
+
+class Recorder:
+    """A sender over slow frames, and what it said of holding."""
+
+    def __init__(self) -> None:
+        self.frames = SlowFrames()
+        self.held: list[bool] = []
+        self.sender = OutputSender(
+            self.frames,  # type: ignore[arg-type]
+            lambda: self.held.append(True),
+            lambda: self.held.append(False),
+        )
+
+
+@pytest.fixture
+async def recorder() -> AsyncIterator[Recorder]:
+    made = Recorder()
+    yield made
+    made.sender.close()
+
+
+async def test_a_caller_that_does_not_read_holds_the_program_and_one_that_does_lets_it_go(recorder: Recorder) -> None:
+    recorder.sender.start(5)
+    recorder.sender.add(OUT, bytes(HOLD_ABOVE_BYTES))
+    recorder.sender.add(ERR, b"e")
+    assert recorder.held == [True]
+    recorder.frames.allowed.set()
+    await recorder.sender.finish()
+    assert recorder.held == [True, False]
+    assert [reply.WhichOneof("reply") for reply in recorder.frames.sent] == ["started", "output", "output"]
+
+
+async def test_pieces_of_one_byte_hold_the_program_long_before_they_take_that_many_bytes(recorder: Recorder) -> None:
+    pieces = 0
+    while not recorder.held:
+        recorder.sender.add(OUT if pieces % 2 else ERR, b"x")
+        pieces += 1
+    assert pieces < HOLD_ABOVE_BYTES // 100
+
+
+async def test_pieces_of_one_stream_are_joined(recorder: Recorder) -> None:
+    for n in range(1000):
+        recorder.sender.add(OUT, b"%03d" % n)
+    recorder.frames.allowed.set()
+    recorder.sender.start(5)
+    await recorder.sender.finish()
+    (output,) = recorder.frames.sent[1:]
+    assert output.output.data == b"".join(b"%03d" % n for n in range(1000))
+
+
+async def test_a_failure_to_send_ends_the_task(recorder: Recorder) -> None:
+    async def fail(_message: wire.Reply) -> None:
+        raise BrokenPipeError
+
+    recorder.frames.send = fail  # type: ignore[method-assign]
+    sending = recorder.sender.start(5)
+    with pytest.raises(BrokenPipeError):
+        await sending
+
+
+@given(
+    sizes=st.lists(st.tuples(st.sampled_from([OUT, ERR]), st.integers(1, 50)), max_size=20),
+    limit_bytes=st.integers(1, 300),
+)
+def test_exactly_the_bytes_up_to_the_limit_pass_and_passing_it_is_told_once(
+    sizes: list[tuple[wire.OutputStream, int]], limit_bytes: int
+) -> None:
+    passed: list[bool] = []
+    output = LimitedOutput(limit_bytes, lambda: passed.append(True))
+    whole = b"".join(bytes([n % 256]) * size for n, (_, size) in enumerate(sizes))
+    within = b"".join(
+        output.add(stream, bytearray(bytes([n % 256]) * 60), size) for n, (stream, size) in enumerate(sizes)
+    )
+    assert within == whole[:limit_bytes]
+    assert passed == [True] * (len(whole) > limit_bytes)
+    reply = wire.ExecReply()
+    output.report(reply, streamed=True)
+    assert reply.output_bytes == len(whole)
+
+
+async def test_a_paused_pipe_is_not_read_and_what_waits_in_it_is_taken_after_it_is_resumed() -> None:
+    taken = bytearray()
+    pipe = OutputPipe(lambda buffer, size: taken.extend(buffer[:size]))
+    pipe.pause()
+    os.write(pipe.write_fd, b"waiting")
+    waiting = pipe.take_waiting()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not taken
+    assert not waiting.done()
+    pipe.resume()
+    await asyncio.wait_for(waiting, 10)
+    assert taken == b"waiting"
+    assert pipe.take_waiting().done()
+    pipe.close()
+
+
+async def test_a_pipe_that_is_closed_while_something_waits_in_it_keeps_nobody_waiting() -> None:
+    pipe = OutputPipe(lambda _buffer, _size: None)
+    pipe.pause()
+    os.write(pipe.write_fd, b"waiting")
+    waiting = pipe.take_waiting()
+    pipe.close()
+    assert waiting.done()
+    pipe.resume()
+    assert pipe.take_waiting().done()

@@ -1,0 +1,103 @@
+"""The first word with a sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from sandbox.client.channel import PROTOCOL_VERSION, Channel
+from sandbox.engines.docker.build import own_build
+from sandbox.engines.docker.handshake import connected, introduced, refuse_weak
+from sandbox.engines.docker.host_kernel import HostKernel
+from sandbox.errors import PostureTooWeak, SandboxUnavailable
+from sandbox.v1 import channel_pb2 as pb
+from tests.unit.sandbox.engines.docker.test_posture import posture, spec
+from tests.unit.sandbox.fake_daemon import Answer, Peer, fake_daemon
+
+
+def saying(**hello: object) -> Answer:
+    async def answer(request: pb.Request, peer: Peer) -> None:
+        said = pb.HelloReply(protocol_version=PROTOCOL_VERSION, **hello)  # type: ignore[arg-type]
+        await peer.reply(hello=said)
+
+    return answer
+
+
+async def under_way() -> None:
+    await asyncio.Event().wait()
+
+
+async def ended() -> None:
+    raise SandboxUnavailable("it ended at once")
+
+
+async def test_a_daemon_that_listens_is_connected_to_before_its_start_is_said_to_be_done(tmp_path: Path) -> None:
+    async with fake_daemon(tmp_path, saying()) as daemon:
+        boot = asyncio.ensure_future(under_way())
+        await connected(daemon.channel, boot, ended)
+        assert not boot.done()
+        boot.cancel()
+
+
+async def test_a_start_that_fails_is_the_reason_why_nobody_listens(tmp_path: Path) -> None:
+    async def fail() -> None:
+        raise SandboxUnavailable("the engine refused")
+
+    with pytest.raises(SandboxUnavailable, match="the engine refused"):
+        await connected(Channel(tmp_path), asyncio.ensure_future(fail()), under_way)
+
+
+async def test_a_daemon_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
+    boot = asyncio.ensure_future(asyncio.sleep(0))
+    with pytest.raises(SandboxUnavailable, match="it ended at once"):
+        await connected(Channel(tmp_path), boot, ended)
+
+
+async def test_a_daemon_of_this_release_is_believed(tmp_path: Path) -> None:
+    async with fake_daemon(tmp_path, saying(build=own_build(), posture=posture())) as daemon:
+        assert await introduced(daemon.channel) == posture()
+
+
+@pytest.mark.parametrize(
+    "build, said",
+    [
+        ("", "build is unknown"),
+        ("0" * 64, "build is 000000000000, "),
+        ("\x1b[2J" * 9, "build is 2J2J2J"),
+        (own_build().upper(), "of another release"),
+        (own_build()[:-1], "of another release"),
+    ],
+    ids=["none", "another", "hostile", "upper case", "cut"],
+)
+async def test_a_daemon_of_another_release_is_refused_and_how_to_mend_it_is_said(
+    tmp_path: Path, build: str, said: str
+) -> None:
+    async with fake_daemon(tmp_path, saying(build=build)) as daemon:
+        with pytest.raises(SandboxUnavailable, match=r"`make setup`") as refused:
+            await introduced(daemon.channel)
+        assert said in str(refused.value)
+        assert "\x1b" not in str(refused.value)
+
+
+async def test_a_daemon_that_cannot_say_what_holds_it_is_refused(tmp_path: Path) -> None:
+    async def answer(request: pb.Request, peer: Peer) -> None:
+        await peer.reply(failure=pb.Failure(kind=pb.FAILURE_KIND_INTERNAL, message="no process can be made"))
+
+    async with fake_daemon(tmp_path, answer) as daemon:
+        with pytest.raises(SandboxUnavailable, match="did not introduce itself"):
+            await introduced(daemon.channel)
+
+
+def test_every_weakness_is_in_the_log_and_a_posture_for_those_who_want_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    refuse_weak("s1", posture(), spec(), host=HostKernel(), volumes=())
+    (record,) = caplog.records
+    assert record.levelno == logging.DEBUG
+    assert 'path: "/workspace"' in record.getMessage()
+    with pytest.raises(PostureTooWeak, match=r"seccomp.*process limit") as refused:
+        refuse_weak("s1", posture(seccomp_mode=0, pids_limit=0), spec(), host=HostKernel(), volumes=())
+    assert "removed" in str(refused.value)
+    assert any(r.levelno == logging.WARNING and "seccomp" in r.getMessage() for r in caplog.records)

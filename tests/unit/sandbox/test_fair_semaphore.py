@@ -1,0 +1,111 @@
+"""Places of which no tenant has all; tests/unit/sandbox/engines/test_fair_creation.py tests the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+
+from sandbox.errors import TooManyWaiting
+from sandbox.fair_semaphore import Turns
+
+
+class Desk:
+    """Those who want a turn, and who has one."""
+
+    def __init__(self, turns: Turns) -> None:
+        self.turns = turns
+        self.under_way: list[tuple[str, asyncio.Event]] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        self.most_of_one = 0
+
+    async def ask(self, tenant: str, number: int = 1) -> list[asyncio.Task[None]]:
+        asked = [asyncio.create_task(self._have(tenant)) for _ in range(number)]
+        self.tasks += asked
+        await settle()
+        return asked
+
+    async def end(self, tenant: str) -> None:
+        next(event for one, event in self.under_way if one == tenant).set()
+        await settle()
+
+    def have(self) -> str:
+        return "".join(sorted(tenant for tenant, _ in self.under_way))
+
+    async def _have(self, tenant: str) -> None:
+        async with self.turns.turn(tenant):
+            mine = (tenant, asyncio.Event())
+            self.under_way.append(mine)
+            self.most_of_one = max(self.most_of_one, *Counter(one for one, _ in self.under_way).values())
+            try:
+                await mine[1].wait()
+            finally:
+                self.under_way.remove(mine)
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_one_tenant_leaves_a_place_to_whoever_comes_and_gets_no_more_when_they_go() -> None:
+    desk = Desk(Turns(3, of_one=2))
+    await desk.ask("a", 10)
+    assert (desk.have(), desk.turns.waiting) == ("aa", 8)
+    await desk.ask("b")
+    assert desk.have() == "aab"
+    await desk.ask("b")
+    await desk.ask("c")
+    assert desk.have() == "aab"
+    await desk.end("a")
+    assert desk.have() == "abc"
+    await desk.end("b")
+    await desk.end("c")
+    assert desk.have() == "aab"
+
+
+async def test_no_place_is_lost_or_free_while_somebody_may_have_it() -> None:
+    chance = random.Random(3)
+    for _ in range(30):
+        desk = Desk(Turns(3, of_one=2))
+        for _ in range(60):
+            await desk.ask(chance.choice("aaab"))
+            if chance.random() < 0.3:
+                chance.choice(desk.tasks).cancel()
+            if desk.under_way and chance.random() < 0.5:
+                chance.choice(desk.under_way)[1].set()
+            await settle()
+            assert desk.most_of_one <= 2
+            assert len(desk.under_way) <= 3
+            have, waiting = Counter(one for one, _ in desk.under_way), {*desk.turns._waiting}
+            assert len(desk.under_way) == 3 or all(have[tenant] == 2 for tenant in waiting)
+        for task in desk.tasks:
+            task.cancel()
+        await asyncio.gather(*desk.tasks, return_exceptions=True)
+        assert (desk.turns.waiting, desk.turns._free) == (0, 3)
+
+
+async def test_who_gave_up_counts_no_more_among_those_that_wait() -> None:
+    desk = Desk(Turns(1, 2))
+    _, waits, _ = await desk.ask("a", 3)
+    waits.cancel()
+    await settle()
+    assert desk.turns.waiting == 1
+    (later,) = await desk.ask("a")
+    assert not later.done()
+    for _ in range(3):
+        await desk.end("a")
+    await asyncio.gather(*desk.tasks, return_exceptions=True)
+    assert not desk.turns._waiting
+
+
+async def test_what_waits_is_named_to_whoever_may_not_even_wait() -> None:
+    desk = Desk(Turns(1, 2, what="snapshots wait to be taken"))
+    await desk.ask("a", 3)
+    with pytest.raises(TooManyWaiting, match="2 snapshots wait to be taken"):
+        await desk._have("a")
+    for _ in range(3):
+        await desk.end("a")
+    await asyncio.gather(*desk.tasks)
