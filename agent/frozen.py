@@ -84,7 +84,7 @@ def with_entry(values: dict[str, Any], key: str, value: Any) -> FrozenDict:
 
 
 def frozen_arguments(arguments: Any) -> Any:
-    """Return the arguments of a tool call, frozen and else as they are: agent.intake says what is wrong with them."""
+    """Return the arguments of a tool call, frozen and otherwise unchanged; agent.tools.intake checks them."""
     return _frozen(arguments, 0, strict=False)
 
 

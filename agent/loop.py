@@ -2,7 +2,7 @@
 
     execution_start
     each step: before_step, before_inference, the model inside its rings, after_inference,
-               the tool calls (agent.tool_runner), after_step, should_continue
+               the tool calls (agent.tools.runner), after_step, should_continue
     execution_end, however the run ends
 
 After each point the continuation is read: a Forbid ends the run there. At the end of a step a Request asks for another

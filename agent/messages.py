@@ -37,7 +37,7 @@ class ToolCall(Value):
     """A tool call the model, or a service, asks for.
 
     `arguments` is None when the model sent something that is not a JSON object; `raw_arguments` holds what it sent, or
-    its beginning. `problem` says why arguments that are one were refused all the same (agent.intake).
+    its beginning. `problem` says why arguments that are one were refused all the same (agent.tools.intake).
     """
 
     id: str

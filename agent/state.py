@@ -150,8 +150,8 @@ class AgentState(Value):
     `steps`, `tool_calls` and `usage` are the run's own; `others` is what its parent, its subagents and theirs have
     spent, and limits look at `spent`, the sum. `active_s` is the time worked, without waits between two processes or
     for an approval. `depth` is 0 but for a subagent. `started` says that execution_start has been. `pending` is the
-    step of a suspended run as JSON (agent.approval.PendingStep): Agent.run goes on with it. No value of a state can be
-    changed in place (agent.frozen).
+    step of a suspended run as JSON (agent.tools.approval.PendingStep): Agent.run goes on with it. No value of a state
+    can be changed in place (agent.frozen).
     """
 
     run_id: Text

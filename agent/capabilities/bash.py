@@ -1,7 +1,7 @@
 """The execute tool over a Shell: a command line in the workspace, and what the agent's own policy says of it.
 
 `content` is the raw output in order of arrival. Past `limit_chars` the shell keeps the output in a file where it was
-made (see agent.eviction), and the content is the head, the marker and the tail.
+made (see agent.tools.eviction), and the content is the head, the marker and the tail.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Paths are absolute, or relative to /workspace; they are made absolute before policy judges them (agent.paths). Long
 results come in pages, never evicted: the note of a page holds the exact next call. Other tools' long results are
-evicted to files here (agent.eviction). What was written or edited is tracked in the thread's metadata.
+evicted to files here (agent.tools.eviction). What was written or edited is tracked in the thread's metadata.
 """
 
 from __future__ import annotations

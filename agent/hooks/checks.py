@@ -21,7 +21,7 @@ def check_hook(hook: Hook, points: tuple[str, ...]) -> None:
     if isinstance(hook, type):
         raise TypeError(f"{hook.__name__} is a class: give a hook made of it, as in {hook.__name__}()")
     if not isinstance(hook, Hook):
-        raise TypeError(f"{hook!r} is no hook: derive its class from agent.hook.Hook")
+        raise TypeError(f"{hook!r} is no hook: derive its class from agent.hooks.hook.Hook")
     name = type(hook).__name__
     known = (*points, *RINGS)
     mine = [point for point in known if overrides(hook, point)]

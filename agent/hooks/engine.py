@@ -5,7 +5,7 @@ execution_start, should_continue and on_error run outermost first; `after_*` and
 order. The innermost hook (policy; one at most) is inside all others whatever its priority, so that at before_tool_use
 it judges the final arguments.
 
-What a hook returns is compared with what it was given (see agent.hook_guard). A hook that fails never raises into the
+What a hook returns is compared with what it was given (see agent.hooks.guard). A hook that fails never raises into the
 run: what it was for happens instead, as its failure policy says (see Hook), and the hooks after it still run.
 """
 

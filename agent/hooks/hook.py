@@ -62,7 +62,7 @@ class Hook:
     redacts: bool = False
 
     def matches(self, state: AgentState) -> bool:  # noqa: ARG002 - for those who override it
-        """Return whether the hook cares; see agent.matchers for ready-made conditions."""
+        """Return whether the hook cares; see agent.hooks.matchers for ready-made conditions."""
         return True
 
     def output_filter(self) -> OutputFilter | None:

@@ -1,7 +1,7 @@
 """The arguments of tool calls as text, counted before they are parsed: parsing what is absurd is the harm itself.
 
 Two megabytes of empty lists take a second and a half to parse, and nobody else has a turn meanwhile. What is parsed,
-agent.intake then looks at.
+agent.tools.intake then looks at.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 executor.check    a call that cannot run is judged all the same, for the record, and never executes
 before_tool_use   in call order; the last of it, policy, judges the final arguments
-approval          of calls that are asked about; while one waits, no call of the step executes (agent.approval)
+approval          of calls that are asked about; while one waits, no call of the step executes (agent.tools.approval)
 execution         allowed calls concurrently (bounded), inside the rings; no call runs with other arguments than judged
 after_tool_use    in call order, for blocked calls too
 """

@@ -160,7 +160,7 @@ class Toolbox:
 def _check_tool(tool: object) -> None:
     """Raise TypeError for what is no tool, or is one whose every call would fail; says how to fix it."""
     if not isinstance(tool, Tool):
-        raise TypeError(f"{tool!r} is no tool: make one with agent.tool.Tool(...)")
+        raise TypeError(f"{tool!r} is no tool: make one with agent.tools.tool.Tool(...)")
     arguments: Any = tool.arguments
     if not (isinstance(arguments, type) and issubclass(arguments, BaseModel)):
         raise TypeError(f"tool {tool.name}: arguments must be a pydantic model class, not {arguments!r}")

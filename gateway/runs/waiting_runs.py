@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 
 class TenantSource(Protocol):
-    """Knows the tenants; see gateway.tenants.Tenants."""
+    """Knows the tenants; see gateway.tenancy.tenants.Tenants."""
 
     async def named(self, name: str) -> Tenant: ...
     async def at(self, name: str, reference: str) -> Tenant: ...

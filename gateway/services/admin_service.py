@@ -1,4 +1,4 @@
-"""AdminService over gateway.tenant_admin, gateway.policy_admin and the keys: what operators do."""
+"""AdminService: what operators do with tenants, policies and keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ApprovalService over gateway.approvals."""
+"""ApprovalService over gateway.approvals.approvals."""
 
 from __future__ import annotations
 

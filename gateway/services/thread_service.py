@@ -1,4 +1,4 @@
-"""ThreadService over gateway.threads."""
+"""ThreadService over gateway.runs.threads."""
 
 from __future__ import annotations
 

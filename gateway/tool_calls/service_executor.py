@@ -10,7 +10,7 @@ from agent.tools.tool import ToolContext
 
 
 class StandIn:
-    """No tools to list and nothing to check; satisfies agent.tool.ToolExecutor once it has `execute`."""
+    """No tools to list and nothing to check; satisfies agent.tools.tool.ToolExecutor once it has `execute`."""
 
     def specs(self) -> Sequence[ToolSpec]:
         """List nothing: no model is shown it."""

@@ -72,7 +72,7 @@ _THREAD_KNOWN_S = 2.0
 class ToolPath:
     """The way of a tool call in one thread. The mandatory hooks are in `hooks`; no request can take one out.
 
-    `capabilities` are for calls that belong to no run; an agent brings its own (gateway.agents).
+    `capabilities` are for calls that belong to no run; an agent brings its own (gateway.agents.agents).
     """
 
     thread: Thread

@@ -14,7 +14,7 @@ from sandbox.transition import State
 
 
 class KeeperAround:
-    """Satisfies sandbox.keeper.Keeper, by the keeper that it is around."""
+    """Satisfies sandbox.keeper.keeper.Keeper, by the keeper that it is around."""
 
     def __init__(self, keeper: Keeper) -> None:
         self.keeper = keeper

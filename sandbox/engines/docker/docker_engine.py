@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class DockerEngine(DockerReconciling):
-    """Satisfies sandbox.engine.Engine and sandbox.spares.Spares.
+    """Satisfies sandbox.engines.engine.Engine and sandbox.engines.pooled_sandbox.Spares.
 
     `channel_root` must be the same path for this process and for the engine.
 

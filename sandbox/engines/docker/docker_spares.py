@@ -43,7 +43,7 @@ _FROM_POOL = "it was made ahead, for the pool"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DockerSpare:
-    """Satisfies sandbox.spares.Spare. `made` is container_config.made_digest(), `lock` its own, behind its gate."""
+    """Satisfies pooled_sandbox.Spare. `made` is container_config.made_digest(), `lock` its own, behind its gate."""
 
     sandbox: ChannelSandbox
     kind: SpareKind
@@ -67,7 +67,7 @@ class DockerSpare:
 
 
 class DockerSpares(DockerStopping):
-    """Satisfies sandbox.spares.Spares, on top of what starts containers."""
+    """Satisfies sandbox.engines.pooled_sandbox.Spares, on top of what starts containers."""
 
     _spares: dict[str, DockerSpare]
 

@@ -1,4 +1,4 @@
-"""`python -m sandbox.local_work_server FD`: the process in which LocalFS has done what may take long.
+"""`python -m sandbox.engines.local.local_work_server FD`: the process in which LocalFS has done what may take long.
 
 The rooms of the daemon do that in forked children. A process that has threads, gRPC's among them, must not fork; this
 one has none. Its other end is local_work.py: over the control socket, whose number is the argument, comes a descriptor

@@ -27,7 +27,7 @@ def made_alike(one: SandboxSpec, other: SandboxSpec) -> bool:
 
 @dataclass(frozen=True)
 class MemorySpare:
-    """Satisfies sandbox.spares.Spare, and is not there before it is claimed."""
+    """Satisfies sandbox.engines.pooled_sandbox.Spare, and is not there before it is claimed."""
 
     id: str
     kind: SpareKind

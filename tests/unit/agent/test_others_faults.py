@@ -385,7 +385,7 @@ def plain(asked: Any, context: ToolContext) -> ToolResult:
         (Tool("t", "d", AnyArguments, NotAsync().run), "write `async def run`"),  # type: ignore[arg-type]
         (Tool("t", "d", AnyArguments, "run"), "run must be an async function, not str"),  # type: ignore[arg-type]
         (Tool("t", "d", dict, done), "arguments must be a pydantic model class"),  # type: ignore[arg-type]
-        (done, "make one with agent.tool.Tool"),
+        (done, "make one with agent.tools.tool.Tool"),
     ],
 )
 def test_a_tool_that_could_never_run_is_refused_when_the_agent_is_put_together(made: Any, said: str) -> None:

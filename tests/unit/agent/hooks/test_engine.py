@@ -109,7 +109,7 @@ class Impatient(Plain):
         (Plain(), "write `async def before_step`"),
         (Impatient(), "Impatient.timeout_s is '5'"),
         (Misspelled, "give a hook made of it"),
-        ("hook", "derive its class from agent.hook.Hook"),
+        ("hook", "derive its class from agent.hooks.hook.Hook"),
     ],
 )
 def test_a_hook_that_could_not_do_its_work_is_refused_when_the_agent_is_put_together(hook: Any, said: str) -> None:

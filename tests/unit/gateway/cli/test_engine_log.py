@@ -11,7 +11,7 @@ _TELLS = "import logging, gateway.cli.main; {}; logging.getLogger('sandbox.engin
 
 
 @pytest.mark.parametrize(
-    "before, told", [("pass", False), ("from gateway.logging import set_up_logging; set_up_logging()", True)]
+    "before, told", [("pass", False), ("from gateway.telemetry.logging import set_up_logging; set_up_logging()", True)]
 )
 def test_the_engine_warns_in_a_log_and_not_beside_what_a_command_says(before: str, *, told: bool) -> None:
     ran = subprocess.run(

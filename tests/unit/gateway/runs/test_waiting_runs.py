@@ -72,7 +72,7 @@ class World:
     async def at(self, name: str, reference: str) -> Tenant:
         return replace(await self.named(name), source=InForce(self.policies[reference], reference))
 
-    # --- gateway.models.Models ---
+    # --- gateway.agents.models.Models ---
 
     def of(self, settings: ModelSettings) -> World:
         return self
@@ -88,7 +88,7 @@ class World:
         self.asked.append(request)
         return self.script.pop(0)
 
-    # --- sandbox.sandbox_keeper.SandboxKeeper ---
+    # --- sandbox.keeper.sandbox_keeper.SandboxKeeper ---
 
     @asynccontextmanager
     async def acquire(self, spec: Any) -> AsyncIterator[Any]:

@@ -9,7 +9,7 @@ import sys
 
 LINE = """
 import structlog
-from gateway.logging import set_up_logging
+from gateway.telemetry.logging import set_up_logging
 set_up_logging()
 structlog.get_logger().warning("refused", path="a\\x1b[2Jb\\x9bc\\u202e")
 """

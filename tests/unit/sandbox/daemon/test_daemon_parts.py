@@ -185,7 +185,7 @@ def test_tools_inherit_the_images_environment_but_nothing_of_the_daemons() -> No
 
 def test_the_server_loads_neither_tls_nor_the_python_protobuf_runtime() -> None:
     code = (
-        "from sandbox.daemon import lean_imports; lean_imports.install(); import sandbox.daemon.serving.server, sys;"
+        "from sandbox.daemon import lazy_module; lazy_module.install(); import sandbox.daemon.serving.server, sys;"
         "from sandbox.v1 import channel_pb2 as wire; request = wire.Request(); request.exec.env['a'] = 'b';"
         "assert wire.Request.FromString(request.SerializeToString()) == request;"
         "print([name for name in ('_ssl', '_hashlib', 'google.protobuf.internal.decoder') if name in sys.modules])"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[4]
 _SERVER = (
-    "import sys; from sandbox.daemon import lean_imports; lean_imports.install();"
+    "import sys; from sandbox.daemon import lazy_module; lazy_module.install();"
     "import sandbox.daemon.__main__, sandbox.daemon.supervisor.init, sandbox.daemon.serving.server;"
 )
 
@@ -26,7 +26,7 @@ def test_init_and_server_start_without_any_module_that_has_a_stand_in() -> None:
     # and one that the server needs.
     code = (
         f"import sys; sys.path[:0] = {sys.path!r};{_SERVER}"
-        "print(lean_imports.loaded_for_use());"
+        "print(lazy_module.loaded_for_use());"
         "print([name for name in ('dis', 'ast', 'string', 'textwrap', 'fnmatch', 'concurrent.futures._base',"
         " 'asyncio.transports') if name in sys.modules])"
     )
@@ -39,7 +39,7 @@ def test_what_stands_behind_a_stand_in_is_there_when_it_is_used() -> None:
         "import concurrent.futures, concurrent.futures.thread;"
         "from concurrent.futures import ThreadPoolExecutor;"
         "from google.protobuf import text_encoding;"
-        "from sandbox.daemon import search;"
+        "from sandbox.daemon.files import search;"
         "assert inspect.iscoroutinefunction(search.grep);"
         "assert traceback.format_exception_only(ValueError('a')) == ['ValueError: a\\n'];"
         "assert traceback.extract_stack()[-2].name == '<module>', traceback.extract_stack();"
@@ -48,7 +48,7 @@ def test_what_stands_behind_a_stand_in_is_there_when_it_is_used() -> None:
         "assert text_encoding.CEscape(b'\\n', False) == '\\\\n';"
         "assert ThreadPoolExecutor is concurrent.futures.thread.ThreadPoolExecutor;"
         "assert not hasattr(inspect, 'no_such_name');"
-        "assert {'inspect', 'logging', 'typing', 'traceback', 'concurrent.futures'} <= {*lean_imports.loaded_for_use()}"
+        "assert {'inspect', 'logging', 'typing', 'traceback', 'concurrent.futures'} <= {*lazy_module.loaded_for_use()}"
     )
     _python(code)
 
@@ -103,7 +103,7 @@ def test_a_failure_that_nobody_awaits_is_told_on_stderr_with_its_stack() -> None
         "    loop.call_soon(lambda: [][0])\n"
         "    task = loop.create_task(fails()); await asyncio.sleep(0); await asyncio.sleep(0); del task; gc.collect()\n"
         "asyncio.run(main())\n"
-        "print(lean_imports.loaded_for_use())"
+        "print(lazy_module.loaded_for_use())"
     )
     done = _python(code)
     assert "IndexError: list index out of range" in done.stderr

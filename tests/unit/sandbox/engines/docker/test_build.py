@@ -23,7 +23,7 @@ def package(tmp_path: Path) -> Path:
     for name in ("daemon", "v1"):
         shutil.copytree(PACKAGE / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(PACKAGE / "__init__.py", copy)
-    shutil.copy(PACKAGE / "docker" / "build.py", copy)
+    shutil.copy(PACKAGE / "engines" / "docker" / "build.py", copy)
     return copy
 
 
@@ -37,7 +37,7 @@ def test_the_gateway_and_the_bundle_of_the_same_sources_say_the_same(package: Pa
 
 def test_every_source_counts(package: Path) -> None:
     seen = {sources_digest(package)}
-    sources = [package / "__init__.py", *sorted((package / "daemon").glob("*.py")), *(package / "v1").glob("*.py")]
+    sources = [package / "__init__.py", *sorted((package / "daemon").rglob("*.py")), *(package / "v1").glob("*.py")]
     assert len(sources) > 20
     for source in sources:
         before = source.read_bytes()
@@ -49,9 +49,9 @@ def test_every_source_counts(package: Path) -> None:
 
 def test_a_source_that_is_renamed_added_or_gone_counts(package: Path) -> None:
     seen = {sources_digest(package)}
-    (package / "daemon" / "glob.py").rename(package / "daemon" / "globs.py")
+    (package / "daemon" / "files" / "glob.py").rename(package / "daemon" / "files" / "globs.py")
     seen.add(sources_digest(package))
-    (package / "daemon" / "globs.py").unlink()
+    (package / "daemon" / "files" / "globs.py").unlink()
     seen.add(sources_digest(package))
     (package / "daemon" / "empty.py").write_bytes(b"")
     seen.add(sources_digest(package))
@@ -59,7 +59,7 @@ def test_a_source_that_is_renamed_added_or_gone_counts(package: Path) -> None:
 
 
 def test_bytes_that_move_from_one_source_to_the_next_count(package: Path) -> None:
-    first, second = sorted((package / "daemon").glob("*.py"))[:2]
+    first, second = sorted((package / "daemon").rglob("*.py"))[:2]
     before = sources_digest(package)
     joined = first.read_bytes() + second.read_bytes()
     first.write_bytes(joined[:1])

@@ -77,8 +77,9 @@ async def test_a_process_that_was_killed_is_replaced(tree: Path) -> None:
 
 def test_the_process_ends_with_this_one_however_that_ends(tree: Path) -> None:
     code = (
-        "import asyncio, os, signal, sys; from pathlib import Path; from sandbox.local_fs import LocalFS\n"
-        "from sandbox import local_work\n"
+        "import asyncio, os, signal, sys\n"
+        "from pathlib import Path; from sandbox.engines.local.local_fs import LocalFS\n"
+        "from sandbox.engines.local import local_work\n"
         "asyncio.run(LocalFS(Path(sys.argv[1])).glob('/workspace', '*'))\n"
         "print(local_work._servers[-1]._process.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
