@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import compileall
 import contextlib
 import functools
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tests.made_instances import record_instance
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine, Executable, Row
 
+T = TypeVar("T")
 _READY_S = 120
 _STOP_S = 60
 AIRLOCK = (sys.executable, "-m", "gateway.cli")
@@ -104,8 +106,18 @@ class Home:
         path.write_text(policy or (path.parent / "default.yaml").read_text(encoding="utf-8"), encoding="utf-8")
         document["tenants"][name] = {"policy": f"policies/{name}.yaml"}
         self.config.write_text(yaml.safe_dump(document), encoding="utf-8")
-        made = airlock("key", "create", "--tenant", name, "--config", str(self.config), "--json")
-        return str(json.loads(made.stdout)["key"])
+        return self.make_key(name)
+
+    def make_key(self, tenant: str, *scopes: str) -> str:
+        """Make a key of a tenant, or of an operator for "", in this process: `airlock key create` takes a second."""
+        from gateway.cli.key_backend import local_keys
+        from gateway.config.config import Config
+
+        async def make() -> str:
+            async with local_keys(Config.load(self.config)) as keys:
+                return (await keys.create_key(tenant, scopes=scopes, name="test")).secret
+
+        return _in_a_loop_of_its_own(make)
 
     def configure(self, **sections: Any) -> None:
         """Merge sections into the configuration."""
@@ -128,10 +140,18 @@ def _connected(url: str) -> Iterator[Engine]:
         engine.dispose()
 
 
+def _in_a_loop_of_its_own(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine to its end, also where this thread has a loop that runs."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(work())).result(120)
+
+
 def make_home(directory: Path) -> Home:
-    """Run `airlock init` in a directory."""
-    made = json.loads(airlock("init", str(directory), "--json").stdout)
-    home = Home(Path(made["config"]), made["key"])
+    """Do in a directory what `airlock init` does."""
+    from gateway.cli.init import make_starter
+
+    made = _in_a_loop_of_its_own(lambda: make_starter(directory))
+    home = Home(made.config, made.key)
     # No pool: what a test counts is what it asked for.
     home.configure(sandbox={"keep_workspaces": False, "pool_limit": 0})
     return home

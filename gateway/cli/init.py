@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,11 +48,7 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Write a starter configuration and policy, and make keys for the tenant "default"."""
-    from gateway.config.config import Config
-    from gateway.policy import STARTER_POLICY
-
     config_path = directory / "airlock.yaml"
-    policy_path = directory / "policies" / f"{_TENANT}.yaml"
     if config_path.exists():
         fail(
             f"{config_path} is there already; `airlock key create --config {config_path}` makes another key",
@@ -59,22 +56,42 @@ def init(
             as_json=as_json,
         )
     try:
-        policy_path.parent.mkdir(parents=True, exist_ok=True)
-        policy_path.write_text(STARTER_POLICY, encoding="utf-8")
-        config_path.write_text(_CONFIG + _database(database_url, database_password_file), encoding="utf-8")
+        made = asyncio.run(make_starter(directory, database_url, database_password_file))
     except OSError as error:
         fail(f"{error.filename}: {error.strerror}", EXIT_USAGE, as_json=as_json)
-    secret, approver, operator = asyncio.run(_make_keys(Config.load(config_path)))
     if as_json:
-        keys = {"key": secret, "approver_key": approver, "operator_key": operator}
-        print_json({"config": str(config_path.resolve()), "tenant": _TENANT, **keys})
+        keys = {"key": made.key, "approver_key": made.approver_key, "operator_key": made.operator_key}
+        print_json({"config": str(made.config.resolve()), "tenant": _TENANT, **keys})
         return
-    out.print(f"wrote {config_path}\nwrote {policy_path}")
+    out.print(f"wrote {made.config}\nwrote {made.policy}")
     out.print(f"\nThe keys of tenant {_TENANT}, shown this once. For services, agents and `airlock tool`:\n")
-    out.print(f"  export AIRLOCK_API_KEY={secret}\n")
-    out.print(f"For people who answer what agents ask for, and for nothing else:\n\n  {approver}\n")
-    out.print(f"For operators: tenants, keys, policies and the audit of all:\n\n  {operator}\n")
-    out.print(f"Start the gateway with `airlock serve --config {config_path}`")
+    out.print(f"  export AIRLOCK_API_KEY={made.key}\n")
+    out.print(f"For people who answer what agents ask for, and for nothing else:\n\n  {made.approver_key}\n")
+    out.print(f"For operators: tenants, keys, policies and the audit of all:\n\n  {made.operator_key}\n")
+    out.print(f"Start the gateway with `airlock serve --config {made.config}`")
+
+
+@dataclass(frozen=True)
+class Starter:
+    """What `airlock init` made: two files and three keys of its tenant."""
+
+    config: Path
+    policy: Path
+    key: str
+    approver_key: str
+    operator_key: str
+
+
+async def make_starter(directory: Path, database_url: str = "", database_password_file: str = "") -> Starter:
+    """Write the starter files into a directory and make the keys; raises OSError where it cannot write."""
+    from gateway.config.config import Config
+    from gateway.policy import STARTER_POLICY
+
+    config, policy = directory / "airlock.yaml", directory / "policies" / f"{_TENANT}.yaml"
+    policy.parent.mkdir(parents=True, exist_ok=True)
+    policy.write_text(STARTER_POLICY, encoding="utf-8")
+    config.write_text(_CONFIG + _database(database_url, database_password_file), encoding="utf-8")
+    return Starter(config, policy, *await _make_keys(Config.load(config)))
 
 
 def _database(url: str, password_file: str) -> str:

@@ -16,7 +16,7 @@ import structlog
 from agent.loop import Agent
 from agent.messages import Message
 from agent.state import AgentState
-from gateway.agents.agents import agents
+from gateway.agents import agents
 from gateway.agents.models import Models
 from gateway.config.agent_settings import AgentSettings
 from gateway.credentials.caller import act_for

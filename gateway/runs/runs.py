@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Literal
 
 from agent.state import AgentState
-from gateway.agents.agents import agents
+from gateway.agents import agents
 from gateway.agents.models import Models
 from gateway.errors import InvalidArgument, OtherEngine, Overloaded, ThreadBusy, TooLarge, Unavailable
 from gateway.runs.agent_run import AgentRuns, EndCalls, policy_reference

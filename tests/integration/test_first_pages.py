@@ -6,7 +6,6 @@ import ast
 import asyncio
 import contextlib
 import inspect
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 
 from agent.models.scripted_model_server import ScriptedModelServer, Turn
 from gateway.client import Client
-from tests.gateway_process import airlock, make_home, served
+from tests.gateway_process import make_home, served
 
 ROOT = Path(__file__).parents[2]
 READS_ARE_ASKED = """\
@@ -61,10 +60,10 @@ async def test_the_python_of_the_readme_calls_a_tool_and_follows_a_run(
 async def test_the_approver_of_the_page_lets_a_call_run_that_waited(tmp_path: Path) -> None:
     home = make_home(tmp_path / "home")
     key = home.add_tenant("asking", READS_ARE_ASKED)
-    made = airlock("key", "create", "--tenant", "asking", "--scope", "approve", "--config", str(home.config), "--json")
+    approver_key = home.make_key("asking", "approve")
     approve_reads = (await done(python_of("docs/approvals.md")))["approve_reads"]
     with served(home) as gateway:
-        approver = asyncio.create_task(approve_reads(gateway.address, json.loads(made.stdout)["key"]))
+        approver = asyncio.create_task(approve_reads(gateway.address, approver_key))
         async with Client(gateway.address, key) as client, asyncio.timeout(120):
             await client.call_tool("write_file", {"path": "/workspace/a", "content": "one"})
             read = {"path": "/workspace/a"}

@@ -16,7 +16,7 @@ from gateway.client import Client
 from gateway.errors import AlreadyResolved, ApprovalPending, NotFound, ScopeMissing, ThreadBusy
 from gateway.v1 import approval_service_pb2 as pb
 from gateway.v1 import approval_service_pb2_grpc as grpc_pb
-from tests.gateway_process import Home, Served, airlock, make_home, served
+from tests.gateway_process import Home, Served, make_home, served
 
 ENV = {"OPENAI_API_KEY": "none", "NO_PROXY": "127.0.0.1"}
 POLICY = """\
@@ -77,8 +77,7 @@ class Approver:
 
 
 def _approver_key(home: Home, tenant: str = "default") -> str:
-    made = airlock("key", "create", "--tenant", tenant, "--scope", "approve", "--config", str(home.config), "--json")
-    return str(json.loads(made.stdout)["key"])
+    return home.make_key(tenant, "approve")
 
 
 async def _home(directory: Path, model: ScriptedModelServer | None = None, **sections: Any) -> Home:

@@ -14,10 +14,7 @@ from tests.gateway_process import Home, airlock, make_home, served
 
 
 def audit_key(home: Home) -> str:
-    scopes = ("tool", "files", "audit")
-    options = [option for scope in scopes for option in ("--scope", scope)]
-    made = airlock("key", "create", "--tenant", "default", *options, "--config", str(home.config), "--json")
-    return str(json.loads(made.stdout)["key"])
+    return home.make_key("default", "tool", "files", "audit")
 
 
 async def test_what_is_done_over_the_wire_is_in_the_audit_and_verifies_everywhere(

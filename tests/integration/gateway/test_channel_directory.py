@@ -54,8 +54,7 @@ async def doctor_says(home: Home, what: str) -> dict[str, str]:
 
 
 def key_of(home: Home) -> str:
-    made = airlock("key", "create", "--tenant", "default", "--config", str(home.config), "--json")
-    return str(json.loads(made.stdout)["key"])
+    return home.make_key("default")
 
 
 def copied(home: Home, directory: Path) -> Home:

@@ -19,7 +19,7 @@ from gateway.storage.database import Database
 from gateway.storage.tables import metadata
 from gateway.storage.tenant_rows import rows_of
 from tests.docker_state import containers_of, volumes_of
-from tests.gateway_process import Home, airlock, make_home, served
+from tests.gateway_process import Home, make_home, served
 
 ENV = {"OPENAI_API_KEY": "none", "NO_PROXY": "127.0.0.1"}
 GONE, MARK = "zgone", "zmark4711"
@@ -31,11 +31,6 @@ rules:
   - {{id: deploys, tools: [execute], argv: [[touch, deployed]], effect: ask, reason: Somebody looks at it.}}
 """
 RUN = [Turn(say=f"{MARK} begins", calls=(Call("execute", {"command": f"echo {MARK} > by-run"}),)), Turn(say="Done.")]
-
-
-def _key(home: Home, *options: str) -> str:
-    made = airlock("key", "create", *options, "--config", str(home.config), "--json")
-    return str(json.loads(made.stdout)["key"])
 
 
 async def _live(address: str, key: str) -> None:
@@ -101,7 +96,7 @@ async def test_nothing_is_left_of_a_tenant_that_is_deleted_and_the_operators_aud
             database_url=url, model={"base_url": model.base_url, "name": "scripted"}, sandbox={"keep_workspaces": True}
         )
         key, operator, kept_key = await asyncio.to_thread(
-            lambda: (home.add_tenant(GONE, POLICY), _key(home, "--operator"), _key(home))
+            lambda: (home.add_tenant(GONE, POLICY), home.make_key(""), home.make_key("default"))
         )
         with served(home, ENV) as gateway:
             await _live(gateway.address, key)
@@ -159,7 +154,7 @@ async def test_nothing_is_left_of_a_thread_that_is_deleted_while_others_go_on(
     sqlite = database_url.startswith("sqlite")
     url = f"sqlite:///{home.config.parent}/state/airlock.db" if sqlite else database_url
     home.configure(database_url=url)
-    key = await asyncio.to_thread(_key, home)
+    key = home.make_key("default")
     with served(home) as gateway:
         async with Client(gateway.address, key) as client:
             await client.call_tool("execute", {"command": f"echo {MARK} > a"}, thread="gone")
@@ -186,7 +181,7 @@ async def test_calls_that_race_deletions_have_their_records_and_leave_no_sandbox
 ) -> None:
     home = await asyncio.to_thread(make_home, tmp_path / "home")
     home.store_in(database_url)
-    key = await asyncio.to_thread(_key, home)
+    key = home.make_key("default")
     answered: list[str] = []
     over = asyncio.Event()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -16,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from gateway.client import Client
 from gateway.serving.anonymous_calls import STREAMS, STREAMS_OF_A_HOST
 from gateway.serving.listening import CONCURRENT_RPCS
-from tests.gateway_process import Home, Served, airlock, make_home, served
+from tests.gateway_process import Home, Served, make_home, served
 from tests.raw_http2 import raw_connection
 
 _CONNECTIONS = 30
@@ -32,8 +31,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 @pytest.fixture(scope="module")
 def operator_key(home: Home) -> str:
-    made = airlock("key", "create", "--operator", "--config", str(home.config), "--json")
-    return str(json.loads(made.stdout)["key"])
+    return home.make_key("")
 
 
 @pytest.fixture(scope="module")

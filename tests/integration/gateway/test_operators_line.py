@@ -15,7 +15,7 @@ import trustme
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
-from tests.gateway_process import Home, Served, airlock, make_home, served
+from tests.gateway_process import Home, Served, make_home, served
 from tests.postgres import PostgresServer
 
 POLICY = """\
@@ -68,9 +68,9 @@ def _line(directory: Path, database_url: str | None) -> Iterator[Line]:
     (directory / "gateway.crt").write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
     (directory / "gateway.key").write_bytes(issued.private_key_pem.bytes())
     home.configure(tls={"certificate": str(directory / "gateway.crt"), "key": str(directory / "gateway.key")})
-    made = airlock("key", "create", "--operator", "--config", str(home.config), "--json")
+    key = home.make_key("")
     with served(home) as gateway:
-        yield Line(gateway, home, directory / "ca.pem", json.loads(made.stdout)["key"])
+        yield Line(gateway, home, directory / "ca.pem", key)
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from agent.models.scripted_model_server import ScriptedModelServer, Turn
 from gateway.client import Client
 from tests.docker_state import containers_of, volumes_of
-from tests.gateway_process import Home, airlock, make_home, served
+from tests.gateway_process import Home, make_home, served
 
 _EACH = 3
 ENV = {"OPENAI_API_KEY": "none", "NO_PROXY": "127.0.0.1"}
@@ -40,8 +39,7 @@ def homes(tmp_path: Path, postgres_url: str, model: ScriptedModelServer) -> list
 @pytest.fixture
 def key(homes: list[Home]) -> str:
     """A key in the database that both share."""
-    made = airlock("key", "create", "--tenant", "default", "--config", str(homes[0].config), "--json")
-    return str(json.loads(made.stdout)["key"])
+    return homes[0].make_key("default")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 
 from agent.models.scripted_model_server import Call, ScriptedModelServer, Turn
 from gateway.client import Client
-from gateway.credentials.keys import ACTING_SCOPES, OPERATOR_SCOPES
+from gateway.credentials.keys import ACTING_SCOPES
 from gateway.errors import AirlockError
 from gateway.v1 import (  # noqa: F401 - they register what the test walks
     admin_service_pb2,
@@ -35,7 +35,7 @@ from gateway.v1 import (  # noqa: F401 - they register what the test walks
     tool_service_pb2,
     workspace_service_pb2,
 )
-from tests.gateway_process import Home, airlock, make_home, served
+from tests.gateway_process import Home, make_home, served
 from tests.unit.gateway.telemetry.receiver import Received, receiver
 
 # No Docker: what is stored, logged and traced is the same.
@@ -206,13 +206,6 @@ async def _calls(client: Client, secrets: Secrets, shown: list[tuple[str, str]])
                 shown.append((place, repr(error)))
 
 
-def _key(home: Home, *whose: str, scopes: Sequence[str]) -> str:
-    """Return a new key."""
-    options = [option for scope in scopes for option in ("--scope", scope)]
-    made = airlock("key", "create", *whose, *options, "--config", str(home.config), "--json")
-    return str(json.loads(made.stdout)["key"])
-
-
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
     return asyncio.run(_scenario(make_home(tmp_path_factory.mktemp("secrets"))))
@@ -241,12 +234,9 @@ async def _scenario(home: Home) -> Left:
             },
         )
         acting, approving, operating = (
-            _key(home, *whose, scopes=scopes)
-            for whose, scopes in (
-                (("--tenant", "default"), (*ACTING_SCOPES, "audit")),
-                (("--tenant", "default"), ("approve",)),
-                (("--operator",), OPERATOR_SCOPES),
-            )
+            home.make_key("default", *ACTING_SCOPES, "audit"),
+            home.make_key("default", "approve"),
+            home.make_key(""),
         )
         with served(home, ENVIRONMENT) as gateway:
             async with Client(gateway.address, acting) as client, Client(gateway.address, approving) as approver:

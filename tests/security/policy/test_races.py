@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shlex
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.client import AirlockError, Client, ToolResult
-from tests.gateway_process import Home, airlock, make_home, served
+from tests.gateway_process import Home, make_home, served
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -44,11 +43,11 @@ class Range:
 async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Range]:
     home = make_home(tmp_path_factory.mktemp("races"))
     key = home.add_tenant("racing", ALLOWED)
-    made = airlock("key", "create", "--tenant", "racing", "--scope", "approve", "--config", str(home.config), "--json")
+    approver_key = home.make_key("racing", "approve")
     with served(home) as gateway:
         async with (
             Client(gateway.address, key) as client,
-            Client(gateway.address, json.loads(made.stdout)["key"]) as approver,
+            Client(gateway.address, approver_key) as approver,
         ):
             yield Range(home, client, approver)
 
