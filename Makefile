@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench soak fuzz gateway-image proto reference lock clean
+.PHONY: help setup demo test test-all check bench soak fuzz gateway-image proto reference lock clean
 
 # Lines that begin with "changed:" name what a command changes on this machine. An engine that demo, test or bench had
 # to start is stopped at their end, also on failure and Ctrl-C; one that was running is left as it was.
@@ -13,9 +13,13 @@ setup: ## Make .venv, find or start a Docker engine, make the sandbox images
 demo: ## Show one agent run, from an empty machine to the answer
 	@deploy/setup -- .venv/bin/python -m examples.demo
 
-test: ## Run every check and every test, with real containers
+test: ## Run every check, and the tests that every change must pass, with real containers
 	@deploy/test-tools
 	@deploy/setup runtime sandbox gateway -- sh -c 'deploy/check && deploy/run-tests'
+
+test-all: ## Run every check and every test: PostgreSQL, all seeds and shells, gVisor too
+	@deploy/test-tools
+	@deploy/setup runtime sandbox gateway -- sh -c 'deploy/check && deploy/run-tests all'
 
 check: ## Check format, lint, types, imports, protos and stubs; needs no engine
 	@deploy/venv

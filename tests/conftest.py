@@ -7,7 +7,7 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 from hypothesis import settings
 
-pytest_plugins = ["tests.postgres"]
+pytest_plugins = ["tests.durations", "tests.postgres", "tests.tiers"]
 
 settings.register_profile("airlock", derandomize=True, deadline=None)
 settings.load_profile("airlock")

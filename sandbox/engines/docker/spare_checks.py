@@ -18,6 +18,10 @@ from sandbox.process import ProcessList
 # Every place that tool code can write to.
 _EMPTY = ("/workspace", "/tmp", "/dev/shm")  # noqa: S108
 _LOOKS = 3
+# The fewest processes seen so often, and so far apart, are the daemon's own.
+_ALIKE = 5
+_SETTLING_LOOKS = 50
+_SETTLING_S = 0.02
 
 
 async def refuse_used(sandbox: ChannelSandbox, pids: int) -> None:
@@ -39,9 +43,17 @@ async def refuse_used(sandbox: ChannelSandbox, pids: int) -> None:
 
 
 async def settled(sandbox: ChannelSandbox) -> int:
-    """Return how many processes and threads the daemon itself has, once it has done what refuse_used() asks of it."""
+    """Return how many processes and threads the daemon itself has, once it has done what refuse_used() asks of it.
+
+    A process that starting left behind may take a while to end on a busy machine. Counted here, it would hide another
+    one later, so the fewest must be seen several times.
+    """
     await _asked(sandbox)
-    return min([(await sandbox.health()).pids for _ in range(_LOOKS)])
+    seen: list[int] = []
+    while len(seen) < _SETTLING_LOOKS and seen.count(min(seen, default=0)) < _ALIKE:
+        seen.append((await sandbox.health()).pids)
+        await asyncio.sleep(_SETTLING_S)
+    return min(seen)
 
 
 async def _asked(sandbox: ChannelSandbox) -> tuple[Health, ProcessList, Sequence[EntriesPage]]:

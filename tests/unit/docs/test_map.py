@@ -1,15 +1,17 @@
-"""ARCHITECTURE.md is a map of the whole gateway: nothing is left out of it, and nothing is on it that is not there."""
+"""ARCHITECTURE.md is a map of the code: every package is on it, in its layer, and nothing that does not exist."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[3]
-GATEWAY = ROOT / "gateway"
-_MAPPED = (
+PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+TABLES = ("gateway", "sandbox", "sandbox/daemon", "agent")
+_MODULE_MAPS = (
     "gateway/sandboxes",
     "gateway/snapshots",
     "gateway/storage",
@@ -17,29 +19,67 @@ _MAPPED = (
     "sandbox/engines/docker",
     "sandbox/engines/local",
 )
-PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-_GENERATED = {"v1"}
+_CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
 
 
-def rows_after(line: str) -> str:
-    """Return the table that follows a line of the page."""
-    return PAGE[PAGE.index(line) :].split("|\n\n")[0].split("|\n- ")[0]
+def section(title: str) -> str:
+    """Return what follows a heading of the page, up to the next one."""
+    found = re.search(rf"^### {re.escape(title)}\n(.*?)(?=^##)", PAGE, re.MULTILINE | re.DOTALL)
+    assert found is not None, title
+    return found[1]
 
 
-def test_each_room_of_the_gateway_is_on_the_map() -> None:
-    rooms = {room.parent.name for room in GATEWAY.glob("*/__init__.py")} - _GENERATED
-    assert set(re.findall(r"^  \| `gateway/(\w+)/` \|", PAGE, re.MULTILINE)) == rooms
+def mapped(folder: str) -> list[tuple[str, int]]:
+    """Return the packages and modules in the table of a folder, each with its layer."""
+    rows = re.findall(r"^\| (\d+) \| (`[^|]+`) \| \S", section(folder), re.MULTILINE)
+    return [(name, int(layer)) for layer, names in rows for name in re.findall(r"`([^`]+)`", names)]
 
 
-def test_each_module_beside_the_rooms_is_on_the_map() -> None:
-    modules = {module.name for module in GATEWAY.glob("*.py")} - {"__init__.py", "server.py"}
-    assert set(re.findall(r"`(\w+\.py)`", rows_after("Beside them, in `gateway/`"))) == modules
+def there(folder: str) -> set[str]:
+    """Return the packages of a folder as `name/`, and its modules as `name.py`."""
+    packages = {f"{package.parent.name}/" for package in (ROOT / folder).glob("*/__init__.py")}
+    return packages | {module.name for module in (ROOT / folder).glob("*.py")} - {"__init__.py"}
 
 
-@pytest.mark.parametrize("room", _MAPPED)
-def test_a_room_whose_package_is_its_map_has_all_of_its_modules_there(room: str) -> None:
-    package = (ROOT / room / "__init__.py").read_text(encoding="utf-8")
-    lines = re.findall(r"^    ((?:\w+, )*\w+)  ", package, re.MULTILINE)
+def layers(folder: str) -> dict[str, int]:
+    """Return the layer of each package and module by the import-linter contract; the lowest layer is 1."""
+    contract = next(one for one in _CONTRACTS if one.get("containers") == [folder.replace("/", ".")])
+    lowest_first = enumerate(reversed(contract["layers"]), start=1)
+    return {name.strip(): layer for layer, names in lowest_first for name in names.split("|")}
+
+
+@pytest.mark.parametrize("folder", TABLES)
+def test_the_map_has_every_package_once_and_nothing_that_does_not_exist(folder: str) -> None:
+    assert sorted(name for name, _ in mapped(folder)) == sorted(there(folder))
+
+
+@pytest.mark.parametrize("folder", TABLES)
+def test_the_map_has_each_package_in_the_layer_that_its_contract_gives_it(folder: str) -> None:
+    assert {re.sub(r"/$|\.py$", "", name): layer for name, layer in mapped(folder)} == layers(folder)
+
+
+def test_the_map_names_every_package_inside_another() -> None:
+    packages = {
+        f"{package.parent.relative_to(ROOT)}/"
+        for top in ("gateway", "sandbox", "agent")
+        for package in (ROOT / top).glob("*/*/**/__init__.py")
+        if ROOT / "sandbox/daemon" not in package.parents
+    }
+    named = section("Nested packages and other directories")
+    assert set(re.findall(r"`((?:gateway|sandbox|agent)/[\w/]+/)`", named)) == packages
+
+
+def test_each_file_in_the_attack_table_exists() -> None:
+    page = (ROOT / "docs/threats.md").read_text(encoding="utf-8")
+    files = [file for row in re.findall(r"^\|.*\| (`.*`) \|$", page, re.MULTILINE) for file in row[1:-1].split("`, `")]
+    assert files
+    assert [file for file in files if not (ROOT / "sandbox" / file).is_file()] == []
+
+
+@pytest.mark.parametrize("package", _MODULE_MAPS)
+def test_a_package_whose_docstring_is_a_map_lists_all_of_its_modules(package: str) -> None:
+    text = (ROOT / package / "__init__.py").read_text(encoding="utf-8")
+    lines = re.findall(r"^    ((?:\w+, )*\w+)  ", text, re.MULTILINE)
     assert {name for line in lines for name in line.split(", ")} == {
-        module.stem for module in (ROOT / room).glob("*.py")
+        module.stem for module in (ROOT / package).glob("*.py")
     } - {"__init__"}

@@ -56,6 +56,20 @@ async def test_a_fresh_sandbox_passes_and_its_places_were_looked_at(tmp_path: Pa
         }
 
 
+async def test_what_starting_left_behind_for_a_moment_is_not_taken_for_the_daemon_s_own(tmp_path: Path) -> None:
+    left = iter([PIDS + 1] * 4)
+    still = telling()
+
+    async def answer(request: pb.Request, peer: Peer) -> None:
+        if request.WhichOneof("call") == "health":
+            await peer.reply(health=pb.HealthReply(calls=1, pids=next(left, PIDS)))
+        else:
+            await still(request, peer)
+
+    async with fake_daemon(tmp_path, answer) as daemon:
+        assert await settled(sandbox_of(daemon.channel)) == PIDS
+
+
 @pytest.mark.parametrize(
     "changes",
     [
