@@ -12,11 +12,12 @@ agent and to services.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Self, TypeVar
 
 from pydantic import Field, InstanceOf, JsonValue
 
+from agent.call_context import CallContext
 from agent.continuation import ContinuationDecision, ContinuationOutcome
 from agent.frozen import FrozenDict, Json, Text, frozen_arguments, with_entry
 from agent.messages import Message, ToolCall, Usage, Value
@@ -42,6 +43,7 @@ class ToolExecution:
 
     `approval_id` names the approval that it waits for, ran by (also by its grant), or was refused by; of one that
     blocked it `approval_outcome` says whether somebody refused (denied) or nobody answered in time (expired).
+    `recalled` says that the call ran in a process that is lost. `context` is what its hooks share.
     """
 
     requested: ToolCall
@@ -51,6 +53,8 @@ class ToolExecution:
     duration_s: float = 0.0
     approval_id: str = ""
     approval_outcome: str = ""
+    recalled: bool = False
+    context: CallContext = field(default_factory=CallContext, compare=False, repr=False)
 
     @property
     def waiting(self) -> bool:
@@ -117,8 +121,8 @@ class CurrentExecution:
 
 
 _Copied = TypeVar("_Copied", ToolExecution, CurrentExecution)
-_ON_ITS_WAY = frozenset(field.name for field in fields(ToolExecution))
-_IN_FLIGHT = frozenset(field.name for field in fields(CurrentExecution))
+_ON_ITS_WAY = frozenset(one.name for one in fields(ToolExecution))
+_IN_FLIGHT = frozenset(one.name for one in fields(CurrentExecution))
 
 
 def _with(value: _Copied, changes: dict[str, object], known: frozenset[str]) -> _Copied:

@@ -21,8 +21,7 @@ from typing import Protocol, Self
 
 from agent.capability import Capability
 from agent.hooks.hook import Hook, InferenceRequest, NextInference, NextToolUse
-from agent.messages import ToolCall
-from agent.state import ModelResponse
+from agent.state import ModelResponse, ToolExecution
 from agent.tool_result import ToolResult
 from agent.tools.runner import digestible
 
@@ -77,10 +76,11 @@ class Tracing(Hook):
             )
             return response
 
-    async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
+    async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
+        call = tool.call
         attributes = {"tool_name": _shown(call.name), "tool_call_id": call.id, "arguments": _shown(digestible(call))}
         with _Guarded(self._recorder, "execute_tool", attributes) as span:
-            result = await next_(call)
+            result = await next_(tool)
             # A character takes four bytes at most, so that no large output is decoded for its beginning.
             output = _shown(result.content[: 4 * _SHOWN_CHARS].decode("utf-8", "replace"))
             span.set(output_length_bytes=len(result.content), output=output, outcome=result.outcome)

@@ -82,6 +82,7 @@ class HookEngine:
             self._points[point] = registered[::-1] if point in _INNERMOST_FIRST else registered
         self._inference_rings = tuple(hook for hook in ordered if overrides(hook, "around_inference"))
         self._tool_rings = tuple(hook for hook in ordered if overrides(hook, "around_tool_use"))
+        self._suspended = tuple(hook.suspended for hook in ordered if overrides(hook, "suspended"))
         self._hearing = tuple(hook.hook_ran for hook in ordered if overrides(hook, "hook_ran"))
 
     async def run(
@@ -110,6 +111,11 @@ class HookEngine:
         if registered:
             state = state.with_current(hooks_s=hooks_s + self._clock() - started_s)
         return state
+
+    def suspended(self, state: AgentState) -> None:
+        """Tell the hooks that a run begins to wait."""
+        for hear in self._suspended:
+            hear(state)
 
     async def judged_again(self, state: AgentState, events: EventSink) -> Verdict | None:
         """Return what the innermost hook says of the tool call in question now; None where there is no such hook."""
@@ -154,7 +160,7 @@ class HookEngine:
             center = _ring("around_inference", hook, hook.around_inference, center, ModelResponse, events)
         return center
 
-    def around_tool_use(self, center: NextToolUse, events: EventSink) -> Callable[[ToolCall], Awaitable[ToolResult]]:
+    def around_tool_use(self, center: NextToolUse, events: EventSink) -> NextToolUse:
         """Return `center` inside the rings. Raises HookFailed from a ring."""
         for hook in reversed(self._tool_rings):
             center = _ring("around_tool_use", hook, hook.around_tool_use, center, ToolResult, events)

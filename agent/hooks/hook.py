@@ -1,8 +1,10 @@
 """A hook: a class that overrides the points it needs. The engine registers exactly those.
 
 The ten points take an AgentState and return one. The two rings wrap the model call and the tool call and see no state,
-so that the rings of concurrent tool calls cannot race on it. `before_*` and `execution_start` run from the highest
-priority (outermost) to the lowest, `after_*` and `execution_end` the other way round; ties keep registration order.
+so that the rings of concurrent tool calls cannot race on it. A hook serves many calls at once and keeps nothing of them
+in itself: what it must know later of a tool call is in that call's context (agent.call_context). `before_*` and
+`execution_start` run from the highest priority (outermost) to the lowest, `after_*` and `execution_end` the other way
+round; ties keep registration order.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from agent.filesystem import OutputStream
-from agent.messages import Message, ToolCall
-from agent.state import AgentState, ModelResponse
+from agent.messages import Message
+from agent.state import AgentState, ModelResponse, ToolExecution
 from agent.tool_result import ToolResult, ToolSpec
 
 OnFailure = Literal["closed", "open"]
@@ -29,7 +31,7 @@ class InferenceRequest:
 
 
 NextInference = Callable[[InferenceRequest], Awaitable[ModelResponse]]
-NextToolUse = Callable[[ToolCall], Awaitable[ToolResult]]
+NextToolUse = Callable[[ToolExecution], Awaitable[ToolResult]]
 
 
 class OutputFilter(Protocol):
@@ -71,6 +73,9 @@ class Hook:
 
     def hook_ran(self, point: str, hook: str, state: AgentState, elapsed_s: float) -> None:
         """Hear how long another hook took at a point. For hooks that tell of others; it must not raise or block."""
+
+    def suspended(self, state: AgentState) -> None:
+        """Hear that a run begins to wait: the calls of its step are judged again when it goes on. Must not raise."""
 
     async def execution_start(self, state: AgentState) -> AgentState:
         """Once per run; a resumed run does not repeat it."""
@@ -116,6 +121,6 @@ class Hook:
         """Ring around the model call."""
         return await next_(request)
 
-    async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
+    async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
         """Ring around the tool call, inside the verdict: next_ refuses arguments other than the judged ones."""
-        return await next_(call)
+        return await next_(tool)

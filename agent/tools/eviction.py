@@ -18,8 +18,8 @@ from types import MappingProxyType
 
 from agent.filesystem import FileSystem, SpilledOutput
 from agent.hooks.hook import Hook, NextToolUse
-from agent.messages import ToolCall
 from agent.paths import WORKSPACE
+from agent.state import ToolExecution
 from agent.tool_result import Evicted, ToolResult
 
 PRIVATE_DIRECTORY = f"{WORKSPACE}/.airlock"
@@ -81,9 +81,9 @@ class EvictionHook(Hook):
         self._eviction = eviction
         self._per_tool = per_tool
 
-    async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
+    async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
         """Evict what came back, unless that has happened at the source."""
-        result = await next_(call)
+        result, call = await next_(tool), tool.call
         sizes = self._per_tool.get(call.name, self._eviction)
         if call.name in PAGING_TOOLS or result.evicted is not None or not _exceeds(result.content, sizes.limit_chars):
             return result

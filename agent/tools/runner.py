@@ -19,6 +19,7 @@ from types import MappingProxyType
 
 from pydantic import JsonValue
 
+from agent.call_context import CallContext
 from agent.cancellation import Cancellation, to_the_end
 from agent.coalescing import Coalescer
 from agent.errors import HookFailed
@@ -30,7 +31,7 @@ from agent.messages import ToolCall
 from agent.recovery import EarlierCall
 from agent.state import AgentState, ToolExecution
 from agent.tool_result import ToolResult
-from agent.tools.approval import Approver
+from agent.tools.approval import Approver, Suspended
 from agent.tools.asking import answered, blocked_result
 from agent.tools.live_output import LiveOutput, output_filters
 from agent.tools.tool import RunInFlight, ToolContext, ToolExecutor
@@ -74,17 +75,19 @@ class ToolRunner:
         keep: Callable[[AgentState], None] | None = None,
         suspend: bool = False,
         earlier: Mapping[str, EarlierCall] = MappingProxyType({}),
+        context: CallContext | None = None,
     ) -> AgentState:
         """Return the state with one finished execution per call, in call order, in state.current.tool_executions.
 
         Calls that wait for an approval raise Suspended with `suspend`, before any call of the step has executed;
         without it they end with the outcome "waiting". A call that is among `earlier` ran in a process that is lost: it
-        is neither judged nor run again. Raises nothing else but cancellation: then every call in flight
-        has been cancelled and has ended, after_tool_use has seen all that began, each has its tool_call_finished event,
-        and `keep` has been given the state.
+        is neither judged nor run again. `context` is that of a single call, for its caller to read. Raises nothing else
+        but cancellation: then every call in flight has been cancelled and has ended, after_tool_use has seen all that
+        began, each has its tool_call_finished event, and `keep` has been given the state.
         """
         executions = tuple(
-            ToolExecution(requested=call, call=_frozen(self._executor.normalised(call))) for call in map(_frozen, calls)
+            ToolExecution(call, _frozen(self._executor.normalised(call)), context=context or CallContext())
+            for call in map(_frozen, calls)
         )
         state = state.with_current(tool_executions=executions)
         results: list[tuple[ToolResult, float] | None] = [None] * len(calls)
@@ -101,7 +104,11 @@ class ToolRunner:
                 results[index] = (refusal, 0.0) if refusal is not None else None
             notes: Mapping[int, str] = {}
             if self._approver is not None:
-                asked = await answered(self._approver, state, judged, suspend=suspend)
+                try:
+                    asked = await answered(self._approver, state, judged, suspend=suspend)
+                except Suspended:
+                    self._hooks.suspended(state)
+                    raise
                 state, notes = asked.state, asked.notes
                 for index, result in asked.results.items():
                     judged[index], results[index] = None, (result, 0.0)
@@ -139,7 +146,7 @@ class ToolRunner:
         tool = state.current.tool
         self._tell_started(tool.call)
         self._tell_verdict(tool.call, tool.call, known.verdict)
-        tool = tool.with_(verdict=known.verdict, approval_id=known.approval_id)
+        tool = tool.with_(verdict=known.verdict, approval_id=known.approval_id, recalled=True)
         return state.with_(current=state.current.with_tool(tool))
 
     def _tell_started(self, call: ToolCall) -> None:
@@ -242,14 +249,16 @@ class ToolRunner:
 
     async def _execute_one(self, index: int, call: ToolCall, run: RunInFlight) -> ToolResult:
         sealed = digestible(call)
+        execution = run.state.current.tool_executions[index]
         times = 0
         output = _OutputEvents(self._events, call.id) if self._listens else None
         filters = output_filters(self._hooks.hooks) if output is not None else None
         shown = None if output is None or filters is None else LiveOutput(filters, self._heard(output))
 
-        async def center(asked: ToolCall) -> ToolResult:
+        async def center(tool: ToolExecution) -> ToolResult:
             nonlocal times
             times += 1
+            asked = tool.call
             if (asked.id, asked.name) != (call.id, call.name) or digestible(asked) != sealed:
                 return ToolResult.error(
                     "refused: a ring around this call changed its arguments after they were judged; "
@@ -260,7 +269,7 @@ class ToolRunner:
             cancellation = await Cancellation.watch()
             try:
                 result = await self._executor.execute(
-                    call.with_(arguments=json.loads(sealed)), ToolContext(call.id, shown, run)
+                    call.with_(arguments=json.loads(sealed)), ToolContext(call.id, shown, run, execution.context)
                 )
                 if shown is not None:
                     await shown.end(cut=result.evicted is not None or result.outcome not in _WHOLE)
@@ -275,7 +284,7 @@ class ToolRunner:
                 return ToolResult.error(f"the tool failed: {str(error) or type(error).__name__}")
 
         try:
-            return await self._hooks.around_tool_use(center, self._events)(call)
+            return await self._hooks.around_tool_use(center, self._events)(execution)
         except HookFailed as failure:
             return ToolResult.error(f"The result of this call is withheld: {failure}")
         finally:

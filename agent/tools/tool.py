@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import BaseModel
 
+from agent.call_context import CallContext
 from agent.filesystem import OnOutput
 from agent.messages import ToolCall
 from agent.tool_result import ToolResult, ToolSpec
@@ -33,11 +34,15 @@ class RunInFlight:
 
 @dataclass(frozen=True)
 class ToolContext:
-    """What a tool may know of its call besides the arguments; `run` is None outside a ToolRunner."""
+    """What a tool may know of its call besides the arguments; `run` is None outside a ToolRunner.
+
+    `hooks` is what the hooks of the call share.
+    """
 
     call_id: str
     on_output: OnOutput | None = None
     run: RunInFlight | None = None
+    hooks: CallContext = field(default_factory=CallContext)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from agent.hooks.hook import Hook
-from agent.state import AgentState
+from agent.state import AgentState, ToolExecution
 from agent.verdict import PolicyWord
 from gateway.policy.decision import INVALID_ARGUMENTS, Decision, Facts, Match
 from gateway.policy.judge import Grants, Policy
@@ -29,10 +29,10 @@ class HeldGrants(NamedTuple):
 
 
 LoadGrants = Callable[[], Awaitable[HeldGrants]]
-TakeLimits = Callable[[Decision, str], Awaitable[tuple[str, str] | None]]
+TakeLimits = Callable[[Decision, ToolExecution], Awaitable[tuple[str, str] | None]]
 """Takes what a call uses of the tenant's quotas and of the limits of the rules that let it pass.
 
-It is given the decision and the call's id, and returns the rule and the reason why there is nothing left, or None. Each
+It is given the decision and the call, and returns the rule and the reason why there is nothing left, or None. Each
 call that is judged takes its place in the minute. One that is denied takes no more, and one that is asked about takes
 the rest when it runs, if it does.
 """
@@ -101,7 +101,7 @@ class PolicyHook(Hook):
         if self._take_limits is not None:
             # What an outer hook has blocked will not run, whatever the policy says of it.
             judged = replace(decision, verdict="deny") if tool.blocked else decision
-            refused = await self._take_limits(judged, tool.call.id)
+            refused = await self._take_limits(judged, tool)
             if refused is not None:
                 return state.block(self.name, refused[0], _shown(refused[1]), word)
         say = {"allow": state.proceed, "ask": state.ask, "deny": state.block}[decision.verdict]

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from agent.call_context import Slot
 from agent.filesystem import OutputStream
 from agent.hooks.hook import Hook, NextToolUse, OutputFilter
-from agent.messages import ToolCall
 from agent.state import AgentState, ToolExecution
 from agent.tool_result import ToolResult
 from agent.verdict import Verdict
@@ -26,6 +26,8 @@ from gateway.support.heavy_work import Work, at_once
 _REDACTION_PRIORITY = -950_000
 # Inside the journal: after hooks run from the inside out.
 _GATE_PRIORITY = -1_000_001
+# What the ring let through: it is not scanned twice.
+_CLEAN = Slot[ToolResult]("redacted result")
 
 
 class RedactionHook(Hook):
@@ -40,21 +42,20 @@ class RedactionHook(Hook):
         """`work` does what may take long, in turns of the tenant."""
         self._redactor = redactor
         self._fair = FairRedactor(redactor, work)
-        # What the ring let through of calls that are under way, by their ids: nobody has to look at it twice.
-        self._clean: dict[str, ToolResult] = {}
 
     def output_filter(self) -> OutputFilter | None:
         """Return a filter of one call's output."""
         return _LiveOutput(self._fair)
 
-    async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
+    async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
         """Redact what came back."""
-        clean = self._clean[call.id] = await self._without_secrets(await next_(call))
+        clean = await self._without_secrets(await next_(tool))
+        tool.context.set(_CLEAN, clean)
         return clean
 
     async def redacted(self, tool: ToolExecution) -> ToolExecution:
         """Return a call that is over as everybody may see it."""
-        result, clean = tool.result, self._clean.pop(tool.call.id, None)
+        result, clean = tool.result, tool.context.pop(_CLEAN)
         if result is not None and not _said_the_same(result, clean):
             result = await self._without_secrets(result)
         return tool.with_(result=result, verdict=self._redacted_verdict(tool.verdict))

@@ -12,7 +12,7 @@ import structlog
 
 from agent.hooks.engine import withheld
 from agent.hooks.hook import Hook, NextToolUse
-from agent.messages import ToolCall
+from agent.state import ToolExecution
 from agent.tool_result import Evicted, ToolResult
 from gateway.policy.document import ResultRule
 from gateway.policy.regexes import compile_regex
@@ -56,9 +56,9 @@ class ResultRulesHook(Hook):
         self._work = work
         self.redacts = any(rule.mode == "enforce" and _is_about(rule, "execute") for rule in self._rules)
 
-    async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
+    async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
         """Judge what came back; the first rule in the file that is against it is the one that is named."""
-        result = await next_(call)
+        result, call = await next_(tool), tool.call
         rules = [rule for rule in self._rules if _is_about(rule, call.name)]
         against = {rule.id: "" for rule in rules if _is_against(rule, result)}
         searched = [rule for rule in rules if rule.contains is not None and rule.id not in against]

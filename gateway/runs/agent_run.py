@@ -109,12 +109,10 @@ class AgentRuns:
         agent = self._agent(live, tenant, tenant.agents[run.agent], tool_path, checkpoints)
         live.journal = tool_path.journal
         read_only = [spec.name for spec in agent.executor.specs() if spec.read_only]
-        live.journal.host(live.log.claim, read_only, self._lease_over)
+        live.journal.hosted.host(live.log.claim, read_only, self._lease_over)
         begin = kept if kept.started else kept.say(Message(role="user", content=run.task))
         structlog.contextvars.bind_contextvars(tenant=run.tenant, run_id=run.id, thread=run.thread)
-        with hosted(
-            self._telemetry, begin, tool_path.hooks, tenant=run.tenant, agent=run.agent, model=agent.model.name
-        ) as seen:
+        with hosted(self._telemetry, begin, tenant=run.tenant, agent=run.agent, model=agent.model.name) as seen:
             end = await agent.run(begin, seen.hearing(redacted_events(tool_path.redactor, live.tell)))
         if end.pending is not None and live.suspending is not None:
             live.suspended = True

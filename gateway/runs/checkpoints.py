@@ -58,17 +58,17 @@ class Checkpoints:
 
     async def keep(self, step: KeptStep, state: AgentState) -> None:
         """Keep a step and its state; between two steps the results of the last one's calls are not needed any more."""
-        forget = self._journal.kept() if state.pending is None else ()
+        forget = self._journal.hosted.kept() if state.pending is None else ()
         try:
             await self._log.checkpoint(self.stored(state), step, forget)
         except BaseException:
-            self._journal.not_kept(forget)
+            self._journal.hosted.not_kept(forget)
             raise
 
     async def keep_last(self, step: KeptStep, state: AgentState) -> None:
         """Keep the last step with the run's end."""
         del state
-        self._log.keep_last(step, self._journal.kept())
+        self._log.keep_last(step, self._journal.hosted.kept())
 
     # --- agent.recovery.Recovery ---
 
@@ -78,6 +78,6 @@ class Checkpoints:
 
     async def earlier(self, calls: Sequence[ToolCall]) -> Mapping[str, EarlierCall]:
         """Return what the journal has of the calls of a step that goes on."""
-        found = await self._journal.earlier(calls)
+        found = await self._journal.hosted.earlier(calls)
         self._not_begun([call.id for call in calls if call.id not in found])
         return found

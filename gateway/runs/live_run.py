@@ -52,7 +52,7 @@ class LiveRun:
         self.abandoned = True
         self.log.abandon()
         if self.journal is not None:
-            self.journal.abandon()
+            self.journal.hosted.abandon()
         self.task.cancel()
 
     def tell(self, event: Event) -> None:

@@ -18,8 +18,8 @@ from opentelemetry.trace import INVALID_SPAN, Span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
+from agent.call_context import Slot
 from agent.hooks.hook import Hook, NextToolUse
-from agent.messages import ToolCall
 from agent.state import AgentState, ToolExecution
 from agent.tool_result import ToolResult
 from gateway.policy import document as policy_tools
@@ -52,6 +52,9 @@ class _Open:
     started_s: float
 
 
+_OPEN = Slot[_Open]("span of the call")
+
+
 class TelemetryHook(Hook):
     """Tells of the tool calls of one thread, or of one run."""
 
@@ -66,7 +69,6 @@ class TelemetryHook(Hook):
         self._tenant = tenant
         self._redactor = redactor
         self._whose = {a.TENANT: tenant, a.CONVERSATION: thread} | ({a.RUN_ID: run_id} if run_id else {})
-        self._open: dict[str, _Open] = {}
 
     async def execution_start(self, state: AgentState) -> AgentState:
         """Keep with the run which trace it belongs to."""
@@ -80,18 +82,18 @@ class TelemetryHook(Hook):
     async def before_tool_use(self, state: AgentState) -> AgentState:
         """Begin the span of a call."""
         try:
-            self._begin(state.current.tool.call, state.agent)
+            self._begin(state.current.tool, state.agent)
         except Exception:  # telling must not cost the call
             log.exception("a tool call is not told of")
         return state
 
-    async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
+    async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
         """Have what the call does be below its span."""
-        opened = self._open.get(call.id)
+        opened = tool.context.get(_OPEN)
         if opened is None or opened.span is INVALID_SPAN:
-            return await next_(call)
+            return await next_(tool)
         with current(opened.span):
-            return await next_(call)
+            return await next_(tool)
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
         """End the span of a call; this is the last to see its result."""
@@ -108,21 +110,23 @@ class TelemetryHook(Hook):
         if point == "before_tool_use" and hook == "policy":
             self._telemetry.instruments.add("airlock.policy.decision.duration", elapsed_s)
         tool = state.current.tool_index is not None and point in {"before_tool_use", "after_tool_use"}
-        opened = self._open.get(state.current.tool.call.id) if tool else None
+        opened = state.current.tool.context.get(_OPEN) if tool else None
         span = opened.span if opened is not None else trace.get_current_span()
         if span.is_recording():
             span.add_event(
                 a.HOOK_EVENT, {a.HOOK_NAME: hook, a.HOOK_POINT: point, a.HOOK_DURATION_S: round(elapsed_s, 6)}
             )
 
-    def leave(self) -> None:
-        """End the spans of calls that go on elsewhere: those of a run that begins to wait."""
-        for opened in self._open.values():
-            opened.span.set_attribute(a.OUTCOME, "waiting")
-            opened.span.end()
-        self._open.clear()
+    def suspended(self, state: AgentState) -> None:
+        """End the spans of the calls of a run that begins to wait: they go on elsewhere."""
+        for tool in state.current.tool_executions:
+            opened = tool.context.pop(_OPEN)
+            if opened is not None:
+                opened.span.set_attribute(a.OUTCOME, "waiting")
+                opened.span.end()
 
-    def _begin(self, call: ToolCall, agent: str) -> _Open:
+    def _begin(self, tool: ToolExecution, agent: str) -> _Open:
+        call = tool.call
         label = tool_label(call.name)
         name = call.name[:_NAME_CHARS] if label == call.name else self._redacted(call.name)[:_NAME_CHARS]
         attributes = {
@@ -134,13 +138,13 @@ class TelemetryHook(Hook):
             **self._whose,
         }
         opened = _Open(self._telemetry.child(f"execute_tool {label}", attributes), self._telemetry.clock())
-        self._open[call.id] = opened
+        tool.context.set(_OPEN, opened)
         return opened
 
     def _end(self, tool: ToolExecution, agent: str) -> None:
         # One that was judged by another gateway has no span here yet.
-        opened = self._open.pop(tool.call.id, None) or self._begin(tool.call, agent)
-        self._open.pop(tool.call.id, None)
+        opened = tool.context.get(_OPEN) or self._begin(tool, agent)
+        tool.context.pop(_OPEN)
         telemetry, result, verdict = self._telemetry, tool.result, tool.verdict
         said = verdict.kind.public_name if verdict is not None else ""
         outcome = result.outcome if result is not None else ""

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from opentelemetry.trace import Span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from agent.events import Event, EventSink
-from agent.hooks.hook import Hook
 from agent.state import AgentState
 from gateway.telemetry import attributes as a
-from gateway.telemetry.hook import TRACEPARENT, TelemetryHook
+from gateway.telemetry.hook import TRACEPARENT
 from gateway.telemetry.telemetry import Telemetry, current, failed
 
 _PROPAGATOR = TraceContextTextMapPropagator()
@@ -22,10 +21,9 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 class RunSpan:
     """The span of a run while this gateway hosts it; its end comes from the run's own last event."""
 
-    def __init__(self, span: Span, hooks: Iterable[Hook]) -> None:
+    def __init__(self, span: Span) -> None:
         self.status = ""
         self._span = span
-        self._hooks = [hook for hook in hooks if isinstance(hook, TelemetryHook)]
 
     def hearing(self, sink: EventSink) -> EventSink:
         """Return a sink that hears how the run ends before it hands an event on."""
@@ -39,8 +37,6 @@ class RunSpan:
                     self._count(a.OUTPUT_TOKENS, usage.get("output_tokens"))
             elif event.type == "run_suspended":
                 self.status = "waiting"
-                for hook in self._hooks:
-                    hook.leave()
             sink(event)
 
         return hear
@@ -51,9 +47,7 @@ class RunSpan:
 
 
 @contextmanager
-def hosted(
-    telemetry: Telemetry, state: AgentState, hooks: Iterable[Hook], *, tenant: str, agent: str, model: str
-) -> Iterator[RunSpan]:
+def hosted(telemetry: Telemetry, state: AgentState, *, tenant: str, agent: str, model: str) -> Iterator[RunSpan]:
     """Have the span of a run while the block hosts it. One that comes back goes on in the trace that it began in."""
     began = state.notes.get(TRACEPARENT)
     span = telemetry.tracer.start_span(
@@ -69,7 +63,7 @@ def hosted(
             a.REQUEST_MODEL: model,
         },
     )
-    run = RunSpan(span, hooks)
+    run = RunSpan(span)
     started_s = telemetry.clock()
     telemetry.instruments.add("airlock.run.live", 1)
     try:

@@ -14,17 +14,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 import structlog
 
+from agent.call_context import Slot
 from agent.hooks.hook import Hook, NextToolUse
 from agent.messages import ToolCall
-from agent.recovery import EarlierCall
 from agent.state import AgentState, ToolExecution
 from agent.tool_result import ToolResult
 from agent.tools.runner import digestible
@@ -40,15 +40,14 @@ from gateway.storage.call_journal import CallErased, is_of_deletion
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.entities import Thread
 from gateway.storage.request_store import is_of_request_id
-from gateway.storage.run_writes import Claim, LeaseLost
 from gateway.storage.store import Store
 from gateway.support.clock import now_us
 from gateway.support.heavy_work import Work, at_once
-from gateway.support.retry import patiently
-from gateway.tool_calls.journaled_result import earlier_call, result_json
+from gateway.tool_calls.call_slots import EXECUTOR, REQUEST, UNRECORDED
+from gateway.tool_calls.hosted_calls import HostedCalls
+from gateway.tool_calls.journaled_result import result_json
 from gateway.tool_calls.outcome_retry_queue import LateOutcomes
 from gateway.tool_calls.quota_hook import QUOTA
-from gateway.tool_calls.tool_request import REQUEST
 from gateway.tool_calls.unrecorded_call import NOT_EXECUTED, UnrecordedCall
 
 # Innermost: below every priority that a capability may have, so that its ring wraps nothing but the executor.
@@ -67,6 +66,18 @@ _DELETED = (
     "the snapshot again where that was cut short"
 )
 log = structlog.get_logger(__name__)
+
+
+@dataclass
+class _Begun:
+    """What was written of a call before it executed, made once: looking for secrets takes its time."""
+
+    call: ToolCall
+    row: dict[str, str | None]
+    started_s: float | None
+
+
+_BEGUN = Slot[_Begun]("journaled as executing")
 
 
 class JournalHook(Hook):
@@ -92,69 +103,46 @@ class JournalHook(Hook):
         """
         self._late = late
         self._work = work
-        self._moves: dict[str, Moves] = {}
         self._redactor = redactor
         self._store = store
         self._thread = thread
         self._policy_version = policy_version if callable(policy_version) else lambda: policy_version
         self._run_id = run_id
-        self._executing: dict[str, float] = {}
-        # What was written of a call before it executed: made once, for looking for secrets takes its time.
-        self._told: dict[str, tuple[ToolCall, dict[str, str | None]]] = {}
-        self._claim: Claim | None = None
-        self._read_only: frozenset[str] = frozenset()
-        self._lease_over: Callable[[], bool] = lambda: False
-        self._abandoned = False
-        self._recalled: set[str] = set()
-        self._with_result: set[str] = set()
-        self._unrecorded: dict[str, UnrecordedCall] = {}
+        self.hosted = HostedCalls(store)
 
-    async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
+    async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
         """Write "about to execute"."""
-        if self._lost():
-            raise LeaseLost(self._run_id)
+        self.hosted.check(self._run_id)
+        call, context, claim = tool.call, tool.context, self.hosted.claim
         told = self._row(call, self._policy_version())
-        self._unrecorded.pop(call.id, None)  # a run's call, made again under its id
-        self._executing[call.id] = perf_counter()
-        self._told[call.id] = call, told
+        context.set(_BEGUN, _Begun(call, told, perf_counter()))
         row: dict[str, Any] = {**told, "state": "executing"}
-        if self._claim is not None:
-            row["read_only"] = call.name in self._read_only
-        request = None if self._run_id else REQUEST.get()
+        if claim is not None:
+            row["read_only"] = call.name in self.hosted.read_only
+        request = context.get(REQUEST)
         try:
             written = row if request is None else row | request.columns()
-            await self._store.write_tool_call(written, claim=self._claim)
+            await self._store.write_tool_call(written, claim=claim)
         except ConstraintViolated as error:
             if is_of_deletion(error):
-                return self._not_begun(call.id, _DELETED, erased=True)
+                return _not_begun(tool, _DELETED, erased=True)
             if request is None or not is_of_request_id(error):
                 raise
             request.taken = True  # the same request is under way elsewhere: this one does not execute
             raise request.in_progress() from None
         except Unavailable as error:
-            return self._not_begun(call.id, str(error))
-        if self._lost():
-            raise LeaseLost(self._run_id)  # while it was written: who takes the run over says that it was interrupted
+            return _not_begun(tool, str(error))
+        self.hosted.check(self._run_id)  # lost while it was written: who takes the run over says it was interrupted
         with structlog.contextvars.bound_contextvars(call_id=call.id):
-            return await next_(call)
-
-    def _not_begun(self, call_id: str, said: str, *, erased: bool = False) -> ToolResult:
-        """Take note that a call does not execute, which is all there is to be written of it; return its result."""
-        del self._executing[call_id]
-        unrecorded = self._unrecorded[call_id] = UnrecordedCall(call_id, executed=False, said=said, erased=erased)
-        return ToolResult.error(unrecorded.words(), outcome=NOT_EXECUTED)
-
-    def _lost(self) -> bool:
-        return self._abandoned or self._lease_over()
+            return await next_(tool)
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
         """Write the outcome; the runner comes here for cancelled calls too."""
         tool = state.current.tool
-        request = None if self._run_id else REQUEST.get()
+        request, begun = tool.context.get(REQUEST), tool.context.get(_BEGUN)
         if request is not None and request.taken:
-            self._executing.pop(tool.call.id, None)
             return state
-        if self._abandoned or tool.call.id in self._recalled:
+        if self.hosted.abandoned or tool.recalled:
             return state  # its row is for who takes the run over, or is as an earlier process left it
         verdict, result = tool.verdict, tool.result
         policy = verdict.policy if verdict else None
@@ -175,24 +163,26 @@ class JournalHook(Hook):
         }
         told = {name: ended[name] for name in _LOGGED} | self._why(tool)
         log.info("tool call", **self._facts(tool, version), **told)
-        row = self._row_of(tool.call, version)
-        started_s = self._executing.pop(tool.call.id, None)
+        told_before = begun is not None and begun.call is tool.call
+        row = {**begun.row, "policy_version": version} if begun and told_before else self._row(tool.call, version)
+        started_s = begun.started_s if begun is not None else None
         duration_us = 0 if started_s is None else round((perf_counter() - started_s) * 1_000_000)
         if started_s is not None and request is not None:
             ended["result"] = request.keep(tool)
-        unexecuted = self._unrecorded.get(tool.call.id)
-        if (started_s is not None or unexecuted is not None) and self._claim is not None and not state.depth:
+        unexecuted, claim = tool.context.get(UNRECORDED), self.hosted.claim
+        if (started_s is not None or unexecuted is not None) and claim is not None and not state.depth:
             ended["result"] = await self._result(result, duration_us)
-            self._with_result.add(tool.call.id)
-        moves = self._moves.get(tool.call.id)
+            self.hosted.stored(tool.call.id)
+        executor = tool.context.get(EXECUTOR)
+        moves = executor if isinstance(executor, Moves) else None
         audited = [call_entry(self._thread, tool, row, ended, moves=moves, duration_us=duration_us)]
         if unexecuted is not None:
             audited = [replace(audited[0], details={**audited[0].details, "error": unexecuted.cause()})]
-            write = partial(self._store.write_unexecuted_call, {**row, **ended}, claim=self._claim, audited=audited)
+            write = partial(self._store.write_unexecuted_call, {**row, **ended}, claim=claim, audited=audited)
         elif started_s is not None:
-            write = partial(self._store.finish_tool_call, tool.call.id, ended, claim=self._claim, audited=audited)
+            write = partial(self._store.finish_tool_call, tool.call.id, ended, claim=claim, audited=audited)
         else:
-            write = partial(self._store.write_tool_call, {**row, **ended}, claim=self._claim, audited=audited)
+            write = partial(self._store.write_tool_call, {**row, **ended}, claim=claim, audited=audited)
         try:
             await write()
         except (Unavailable, asyncio.CancelledError) as error:
@@ -200,7 +190,7 @@ class JournalHook(Hook):
             audited[0] = replace(audited[0], at_us=now_us())
             executed = started_s is not None
             unrecorded = UnrecordedCall(tool.call.id, executed, str(error))
-            self._unrecorded.setdefault(tool.call.id, unrecorded)
+            tool.context.set(UNRECORDED, unexecuted or unrecorded)
             if self._late is not None:
                 # Its attempts, none of which executes, are one and the same to the audit.
                 again = (self._thread.tenant, request.id, request.digest, ended["state"]) if request else None
@@ -209,54 +199,15 @@ class JournalHook(Hook):
                 return state  # that it did not execute is what its caller has to know
             raise
         except CallErased:
-            self._unrecorded[tool.call.id] = UnrecordedCall(tool.call.id, executed=True, erased=True)
+            tool.context.set(UNRECORDED, UnrecordedCall(tool.call.id, executed=True, erased=True))
             raise
         except ConstraintViolated as error:
             if started_s is not None or not is_of_deletion(error):
                 raise
             # Its thread is gone by now, and it did nothing.
             gone = UnrecordedCall(tool.call.id, executed=False, said=_DELETED, erased=True)
-            self._unrecorded.setdefault(tool.call.id, gone)
+            tool.context.set(UNRECORDED, unexecuted or gone)
         return state
-
-    # --- a run that may go on in another process ---
-
-    def host(self, claim: Claim, read_only: Collection[str], lease_over: Callable[[], bool] = lambda: False) -> None:
-        """Write for a run that is hosted here: as long as it is, and with its calls' results until they are kept.
-
-        `read_only` are the tools whose calls may be made again when they were interrupted. No call begins once
-        `lease_over`, which a process that was stopped in the midst of it finds out last.
-        """
-        self._claim, self._read_only, self._lease_over = claim, frozenset(read_only), lease_over
-
-    def abandon(self) -> None:
-        """Let no further call begin and write nothing more: the run goes on elsewhere, and finds it as it is."""
-        self._abandoned = True
-
-    def kept(self) -> Collection[str]:
-        """Return the calls whose results are stored, once: their step is being kept."""
-        kept, self._with_result = self._with_result, set()
-        return kept
-
-    def not_kept(self, call_ids: Collection[str]) -> None:
-        """Take back what `kept` said."""
-        self._with_result |= set(call_ids)
-
-    async def earlier(self, calls: Sequence[ToolCall]) -> Mapping[str, EarlierCall]:
-        """Return what an earlier process made of these calls, but for those that may be made (again)."""
-        if self._claim is None:
-            return {}
-        ids = [call.id for call in calls]
-        # The run has been taken: what cannot be read now must not be its end.
-        read = partial(self._store.take_over_calls, self._claim, ids)
-        rows = await patiently(read, run_id=self._claim.run_id, what="its earlier calls")
-        again = {
-            id_ for id_, row in rows.items() if row["read_only"] and row["state"] != "blocked" and row["result"] is None
-        }
-        found = {id_: earlier_call(row) for id_, row in rows.items() if id_ not in again}
-        self._recalled |= found.keys()
-        self._with_result |= found.keys()
-        return found
 
     async def _result(self, result: ToolResult | None, duration_us: int) -> str | None:
         """Return the text of a result that is kept until its step is."""
@@ -269,16 +220,6 @@ class JournalHook(Hook):
             return await self._work(result_json, result, duration_us / 1_000_000, self._redactor)
         except RedactionFailed:
             return None
-
-    def moving(self, call_id: str, moves: Moves) -> None:
-        """Take note of what stands in for the tools of a call; `forget` it when the call is over."""
-        self._moves[call_id] = moves
-
-    def forget(self, call_id: str) -> UnrecordedCall | None:
-        """Forget a call that is over; return what its caller hears where it is not recorded, or did not execute."""
-        self._moves.pop(call_id, None)
-        self._told.pop(call_id, None)
-        return self._unrecorded.pop(call_id, None)
 
     def _facts(self, tool: ToolExecution, version: str) -> dict[str, str | None]:
         """Return who called what, for the log; never the arguments."""
@@ -306,11 +247,6 @@ class JournalHook(Hook):
             told |= {"would_be": policy.would_be, "would_be_rule": policy.would_be_rule}
         return told
 
-    def _row_of(self, call: ToolCall, version: str) -> dict[str, str | None]:
-        """Return the row of a call that is over: what it was told of by, if that was this very call."""
-        before, row = self._told.pop(call.id, (None, {}))
-        return {**row, "policy_version": version} if before is call else self._row(call, version)
-
     def _row(self, call: ToolCall, version: str) -> dict[str, str | None]:
         arguments = self._shown_arguments(call)
         return {
@@ -334,3 +270,13 @@ class JournalHook(Hook):
             return json.dumps(self._redactor.json(call.arguments))
         except RedactionFailed:
             return json.dumps(WITHHELD)
+
+
+def _not_begun(tool: ToolExecution, said: str, *, erased: bool = False) -> ToolResult:
+    """Take note that a call does not execute, which is all there is to be written of it; return its result."""
+    begun = tool.context.get(_BEGUN)
+    if begun is not None:
+        begun.started_s = None
+    unrecorded = UnrecordedCall(tool.call.id, executed=False, said=said, erased=erased)
+    tool.context.set(UNRECORDED, unrecorded)
+    return ToolResult.error(unrecorded.words(), outcome=NOT_EXECUTED)

@@ -19,10 +19,10 @@ from agent.tool_result import ToolResult
 from agent.tools.live_output import filtered, output_filters
 from agent.tools.tool import ToolContext
 from gateway.errors import AirlockError, DeadlineExceeded, PermissionDenied, from_start
+from gateway.tool_calls.call_slots import REQUEST
 from gateway.tool_calls.program import Program
 from gateway.tool_calls.service_executor import StandIn
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
-from gateway.tool_calls.tool_request import REQUEST
 from sandbox.errors import SandboxError, said_outside
 from sandbox.process import Process, ProgramResult
 
@@ -45,7 +45,7 @@ class _ProgramCall(StandIn):
         """Run the program whose line was judged."""
         try:
             self._check_unchanged(call, context)
-            return await self._start(context.call_id)
+            return await self._start(context)
         except (SandboxError, AirlockError) as error:
             self.error = error
             return ToolResult.error(said_outside(error))
@@ -64,7 +64,7 @@ class _ProgramCall(StandIn):
                 "execute, whose result is redacted as a whole"
             )
 
-    async def _start(self, call_id: str) -> ToolResult:
+    async def _start(self, context: ToolContext) -> ToolResult:
         raise NotImplementedError
 
 
@@ -101,7 +101,7 @@ class ProgramRun(_ProgramCall):
         self.moved_bytes = 0
         self.ended: EndedProgram | None = None
 
-    async def _start(self, call_id: str) -> ToolResult:
+    async def _start(self, context: ToolContext) -> ToolResult:
         self._deadline_s = asyncio.get_running_loop().time() + self._timeout_s + _GRACE_S
         try:
             result = await self._sandbox.run_program(
@@ -120,8 +120,8 @@ class ProgramRun(_ProgramCall):
         for stream in _STREAMS:
             rest = await filtered(self._filters or (), stream, b"", cut=result.outcome != "exited")
             await self._hand_on(stream, rest)
-        self.ended = EndedProgram(call_id, result)
-        request = REQUEST.get()
+        self.ended = EndedProgram(context.call_id, result)
+        request = context.hooks.get(REQUEST)
         if request is not None:
             request.program = result
         return ToolResult(
@@ -187,8 +187,8 @@ class ProcessStart(_ProgramCall):
         self.process: Process | None = None
         self.audited: Mapping[str, JsonValue] = {"process_id": process_id}
 
-    async def _start(self, call_id: str) -> ToolResult:
-        del call_id
+    async def _start(self, context: ToolContext) -> ToolResult:
+        del context
         try:
             self.process = await self._sandbox.start_process(
                 self._process_id,

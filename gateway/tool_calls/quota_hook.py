@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
+from agent.call_context import Slot
 from agent.hooks.hook import Hook, NextToolUse
-from agent.messages import ToolCall
-from agent.state import AgentState
+from agent.state import AgentState, ToolExecution
 from agent.tool_result import ToolResult
 from gateway.errors import QuotaExceeded
 from gateway.policy.decision import Decision, RuleLimit
 from gateway.policy.document import QuotasSection
 from gateway.tenancy.quotas import Quotas, micro_usd
+from gateway.tool_calls.call_slots import EXECUTOR, REFUSED
 
 QUOTA = "quota"
 """The rule that is named where a quota of the tenant refuses a call."""
@@ -26,6 +27,8 @@ COUNTED = "quota.counted"
 
 # Outside of all that adds to the usage, and of the ledger that subagents share.
 OUTERMOST_PRIORITY = 950_000
+# What the rules limit of a call that is asked about, until an approval lets it pass.
+_ASKED = Slot[Sequence[RuleLimit]]("limits of a call that is asked about")
 
 
 @runtime_checkable
@@ -48,13 +51,10 @@ class QuotaHook(Hook):
         self._tenant = tenant
         self._limits = limits
         self._run_id = run_id
-        self._refusals: dict[str, QuotaExceeded] = {}
-        self._asked: dict[str, Sequence[RuleLimit]] = {}
-        self._moving: set[str] = set()
 
     # --- tool calls ---
 
-    async def take(self, decision: Decision, call_id: str) -> tuple[str, str] | None:
+    async def take(self, decision: Decision, tool: ToolExecution) -> tuple[str, str] | None:
         """Take what a call that was judged uses; return the rule and the reason of a refusal.
 
         It is its place in the minute, and for one that the policy allows what its rules limit. What one that is asked
@@ -63,57 +63,46 @@ class QuotaHook(Hook):
         limits = self._limits()
         try:
             if decision.verdict == "allow":
-                await self._quotas.take_call(self._tenant, call_id, decision.limits, limits, self._run_id)
+                await self._quotas.take_call(self._tenant, tool.call.id, decision.limits, limits, self._run_id)
             else:
                 await self._quotas.take_place(self._tenant, limits)
         except QuotaExceeded as refused:
-            if not self._run_id:
-                self._refusals[call_id] = refused
+            tool.context.set(REFUSED, refused)
             return refused.details.get("rule", QUOTA), str(refused)
         if decision.verdict == "ask":
-            self._asked[call_id] = decision.limits
+            tool.context.set(_ASKED, decision.limits)
         return None
 
-    def refusal(self, call_id: str) -> QuotaExceeded | None:
-        """Return, once, why a service's call was refused."""
-        return self._refusals.pop(call_id, None)
-
-    def moving(self, call_id: str, tools: object) -> None:
-        """Take note that a call moves its bytes past its result, which only says how many; count_moved() ends it."""
-        if isinstance(tools, MovesBytes):
-            self._moving.add(call_id)
-
-    async def count_moved(self, call_id: str, tools: object) -> None:
+    async def count_moved(self, tools: object) -> None:
         """Count the bytes that a service moved past a call's result."""
-        self._moving.discard(call_id)
         limits = self._limits()
         if limits.bytes_per_day is not None and isinstance(tools, MovesBytes):
             await self._quotas.add_bytes(self._tenant, limits, tools.moved_bytes)
 
-    async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
+    async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
         """Take for a call that runs because somebody approved it: the policy asked, and did not let it pass itself."""
-        limits, of_rules = self._limits(), self._asked.get(call.id, ())
+        limits, call, asked = self._limits(), tool.call, tool.context.get(_ASKED)
+        of_rules = asked or ()
         if not of_rules and limits.tool_calls_per_minute is None and limits.bytes_per_day is None:
-            return await next_(call)
+            return await next_(tool)
         if not self._quotas.took(call.id):
             try:
                 await self._quotas.take_call(
-                    self._tenant, call.id, of_rules, limits, self._run_id, has_place=call.id in self._asked
+                    self._tenant, call.id, of_rules, limits, self._run_id, has_place=asked is not None
                 )
             except QuotaExceeded as refused:
-                if not self._run_id:
-                    self._refusals[call.id] = refused
+                tool.context.set(REFUSED, refused)
                 rule = refused.details.get("rule", QUOTA)
                 return ToolResult.error(f"Blocked by rule {rule}: {refused}. The call did not run.", outcome="blocked")
-        return await next_(call)
+        return await next_(tool)
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
         """Release what the call held and count what it brought."""
         tool = state.current.tool
-        self._asked.pop(tool.call.id, None)
         await self._quotas.end_call(tool.call.id)
         limits = self._limits()
-        counts = tool.result is not None and not tool.blocked and tool.call.id not in self._moving
+        # What stands in for the tools may move bytes past the result, which only says how many: count_moved().
+        counts = not tool.blocked and not isinstance(tool.context.get(EXECUTOR), MovesBytes)
         if limits.bytes_per_day is not None and tool.result is not None and counts:
             await self._quotas.add_bytes(self._tenant, limits, len(tool.result.content))
         return state

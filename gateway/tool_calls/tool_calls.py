@@ -15,6 +15,7 @@ from time import perf_counter
 import structlog
 from pydantic import JsonValue
 
+from agent.call_context import CallContext
 from agent.cancellation import to_the_end
 from agent.capability import Capability
 from agent.events import discard
@@ -31,7 +32,6 @@ from agent.tools.toolbox import Toolbox
 from gateway.agents.agents import Workspace, seven_tools
 from gateway.approvals.approver import ThreadApprover
 from gateway.approvals.grant_hook import GrantHook, load_grants
-from gateway.audit.call_audit import Moves
 from gateway.errors import ApprovalPending, InvalidArgument, Unavailable, Unrecorded
 from gateway.policy import PolicyHook
 from gateway.policy.decision import Facts
@@ -49,6 +49,7 @@ from gateway.telemetry.hook import TelemetryHook
 from gateway.telemetry.telemetry import Telemetry
 from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant
+from gateway.tool_calls.call_slots import EXECUTOR, REFUSED, REQUEST, UNRECORDED
 from gateway.tool_calls.journal import JournalHook
 from gateway.tool_calls.outcome_retry_queue import LateOutcomes
 from gateway.tool_calls.process_reader import ProcessReader
@@ -56,7 +57,7 @@ from gateway.tool_calls.quota_hook import QuotaHook
 from gateway.tool_calls.redacted_workspace import RedactedWorkspace
 from gateway.tool_calls.thread_engines import ThreadEngines
 from gateway.tool_calls.thread_sandbox import Claim, ThreadSandbox
-from gateway.tool_calls.tool_request import REQUEST, ToolRequest
+from gateway.tool_calls.tool_request import ToolRequest
 from gateway.tool_calls.unrecorded_call import UnrecordedCall
 from sandbox.keeper.keeper import Keeper
 
@@ -229,16 +230,12 @@ class ToolCalls:
     ) -> FinishedToolCall:
         """Send one call down the way; `executor` stands in for the tools when bytes are streamed.
 
-        A call with a `request` must have a task of its own (gateway/tool_calls/requested_calls.py).
-
         One `past_stored` is made also where as much is stored as may be, as long as the reserve for such lasts.
 
         `arguments` are JSON text, which is bounded here, or a mapping that a service made and has bounded itself.
         Raises QuotaExceeded for a call that waiting would let pass.
         """
         started = perf_counter()
-        if request is not None:
-            REQUEST.set(request)
         if not name or len(name) > _NAME_LIMIT_CHARS:
             raise InvalidArgument(f"name: the name of a tool, {_NAME_LIMIT_CHARS} characters at most")
         await self._quotas.check_stored(tenant.name, tenant.policy.document.quotas, reserved=past_stored)
@@ -251,21 +248,20 @@ class ToolCalls:
             call = ArgumentReader().call(id_, name, arguments)
         else:
             call = ToolCall(id=id_, name=name, arguments=dict(arguments))
-        journal, unrecorded = tool_path.journal, None
-        if executor is not None and isinstance(tools, Moves):
-            journal.moving(call.id, tools)
+        context = CallContext()
+        if request is not None:
+            context.set(REQUEST, request)
         if executor is not None:
-            tool_path.quota.moving(call.id, tools)
+            context.set(EXECUTOR, tools)
         try:
-            state = await runner.run(AgentState(run_id=call.id, thread=tool_path.thread.name), [call])
+            state = AgentState(run_id=call.id, thread=tool_path.thread.name)
+            state = await runner.run(state, [call], context=context)
         finally:
-            unrecorded = journal.forget(call.id)
-            refused = tool_path.quota.refusal(call.id)
             if executor is not None:
-                await to_the_end(tool_path.quota.count_moved(call.id, tools))
-        if refused is not None:
+                await to_the_end(tool_path.quota.count_moved(tools))
+        if (refused := context.get(REFUSED)) is not None:
             raise refused
-        if unrecorded is not None:
+        if (unrecorded := context.get(UNRECORDED)) is not None:
             if unrecorded.erased:  # on another gateway, maybe
                 self.forget_thread(tenant, tool_path.thread.name)
             raise unrecorded.error()

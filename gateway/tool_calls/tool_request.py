@@ -1,14 +1,13 @@
 """A tool call that its caller gave a request id: what tells it from another, and what is remembered of it.
 
-The journal finds the request of the call in hand in `REQUEST`. Its unique constraint on tenant and id is what lets one
-of two gateways execute the call; see gateway/tool_calls/requested_calls.py for the rest.
+The journal finds it in the call's context (REQUEST of gateway/tool_calls/call_slots.py). Its unique constraint on
+tenant and id lets one of two gateways execute the call; see gateway/tool_calls/requested_calls.py for the rest.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -114,7 +113,3 @@ class ToolRequest:
     def in_progress(self) -> InProgress:
         """Return the error of a repetition that is too early."""
         return InProgress(f"the request {self.id!r} is under way: make it again in a moment, and have its result")
-
-
-REQUEST: ContextVar[ToolRequest | None] = ContextVar("request", default=None)
-"""Set for the task of one call; a run's calls have none."""

@@ -29,7 +29,7 @@ from agent.hooks.hook import Hook, InferenceRequest, NextInference, NextToolUse
 from agent.loop import Agent
 from agent.messages import Message, ToolCall, Usage
 from agent.model import OnDelta
-from agent.state import AgentState, ModelResponse
+from agent.state import AgentState, ModelResponse, ToolExecution
 from agent.tool_result import ToolResult
 from agent.tools.tool import Tool, ToolContext
 from gateway.runs.checkpoints import Checkpoints
@@ -66,8 +66,8 @@ class _Everywhere(Hook):
     async def around_inference(self, request: InferenceRequest, next_: NextInference) -> ModelResponse:
         return await next_(request)
 
-    async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
-        return await next_(call)
+    async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
+        return await next_(tool)
 
 
 async def _pass(self: Hook, state: AgentState) -> AgentState:

@@ -19,9 +19,8 @@ from agent.events import Event
 from agent.hooks.engine import POINTS
 from agent.hooks.hook import Hook, InferenceRequest, NextInference, NextToolUse
 from agent.loop import Agent, Run
-from agent.messages import ToolCall
 from agent.model import OnDelta
-from agent.state import AgentState, CurrentExecution, ModelResponse
+from agent.state import AgentState, CurrentExecution, ModelResponse, ToolExecution
 from agent.tool_result import ToolResult
 from agent.tools.tool import ToolContext
 from tests.unit.agent.fakes import Events, SaysInTurn, call, says, state, tool
@@ -59,9 +58,9 @@ class Pauses(Hook):
         await self.pause("around_inference, coming out")
         return response
 
-    async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
+    async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
         await self.pause("around_tool_use, going in")
-        result = await next_(call)
+        result = await next_(tool)
         await self.pause("around_tool_use, coming out")
         return result
 

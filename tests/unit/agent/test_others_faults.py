@@ -328,8 +328,8 @@ async def test_an_approver_whose_edits_cannot_be_had_blocks_the_call_that_waited
 class BadResult(Hook):
     name = "bad_result"
 
-    async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
-        await next_(call)
+    async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
+        await next_(tool)
         return ToolResult("text")  # type: ignore[arg-type]
 
 

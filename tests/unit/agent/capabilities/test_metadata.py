@@ -14,7 +14,7 @@ from agent.capabilities.metadata import MAX_DEPTH, MAX_KEYS, MAX_VALUE_BYTES, me
 from agent.hooks.hook import Hook, NextToolUse
 from agent.loop import Agent
 from agent.messages import ToolCall
-from agent.state import AgentState
+from agent.state import AgentState, ToolExecution
 from agent.tool_result import ToolResult
 from agent.tools.tool import ToolContext
 from agent.tools.toolbox import Toolbox
@@ -191,8 +191,8 @@ async def test_the_tool_itself_refuses_so_that_rings_such_as_the_journal_see_the
         def __init__(self) -> None:
             self.errors: list[bool] = []
 
-        async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
-            result = await next_(call)
+        async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
+            result = await next_(tool)
             self.errors.append(result.is_error)
             return result
 

@@ -15,7 +15,7 @@ from agent.capability import Capability
 from agent.hooks.hook import Hook
 from agent.loop import Agent
 from agent.messages import ToolCall
-from agent.state import AgentState
+from agent.state import AgentState, ToolExecution
 from agent.tool_result import ToolResult, ToolSpec
 from agent.tools.runner import ToolRunner
 from agent.tools.tool import Tool, ToolContext
@@ -301,8 +301,8 @@ async def test_a_search_whose_result_a_hook_further_in_made_an_error_loads_nothi
 
 async def test_a_result_that_was_cut_or_changed_on_its_way_loads_only_what_is_hidden() -> None:
     class Cuts(Hook):
-        async def around_tool_use(self, call: ToolCall, next_: Any) -> ToolResult:
-            result = await next_(call)
+        async def around_tool_use(self, tool: ToolExecution, next_: Any) -> ToolResult:
+            result = await next_(tool)
             content = result.content.replace(b'"loaded": [', b'"loaded": [7, "read_file", "rm", ')
             return ToolResult(content[:80] + b"\n[... left out ...]")
 
@@ -314,7 +314,7 @@ async def test_a_result_that_was_cut_or_changed_on_its_way_loads_only_what_is_hi
 @pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b'{"loaded": [}', b'{"loaded": ["a" "b"]}', b'{"loaded": 7}'])
 async def test_a_result_that_is_nonsense_loads_nothing_and_breaks_nothing(content: bytes) -> None:
     class Replaces(Hook):
-        async def around_tool_use(self, call: ToolCall, next_: Any) -> ToolResult:
+        async def around_tool_use(self, tool: ToolExecution, next_: Any) -> ToolResult:
             return ToolResult(content)
 
     final, _, events = await run([finds("email")], hooks=(Replaces(),))

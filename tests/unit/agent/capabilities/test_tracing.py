@@ -15,8 +15,7 @@ from agent.capability import Capability
 from agent.errors import ModelRefused, ModelUnavailable
 from agent.hooks.hook import Hook
 from agent.loop import Agent
-from agent.messages import ToolCall
-from agent.state import AgentState
+from agent.state import AgentState, ToolExecution
 from agent.tool_result import ToolResult
 from tests.unit.agent.fakes import Events, SaysInTurn, allowing, call, done, says, state, tool
 
@@ -122,8 +121,8 @@ async def test_the_rings_are_outside_of_all_others() -> None:
     class Replaces(Hook):
         priority = 1000
 
-        async def around_tool_use(self, call: ToolCall, next_: Any) -> ToolResult:
-            await next_(call)
+        async def around_tool_use(self, tool: ToolExecution, next_: Any) -> ToolResult:
+            await next_(tool)
             return ToolResult(b"replaced")
 
     recorder = ListRecorder()

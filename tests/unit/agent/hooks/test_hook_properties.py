@@ -196,11 +196,11 @@ class Ring(Hook):
     def __init__(self, name: str, priority: int, manner: str, on_failure: Any, log: list[str]) -> None:
         self.name, self.priority, self.manner, self.on_failure, self.log = name, priority, manner, on_failure, log
 
-    async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
+    async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
         self.log.append(f"into {self.name}")
         if self.manner == "raise before":
             raise RuntimeError("boom")
-        result = await next_(call)
+        result = await next_(tool)
         self.log.append(f"out of {self.name}")
         if self.manner == "raise after":
             raise RuntimeError("boom")

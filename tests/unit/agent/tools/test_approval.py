@@ -13,7 +13,6 @@ from agent.capabilities.limits import limits
 from agent.capability import Capability
 from agent.hooks.hook import Hook, NextToolUse
 from agent.loop import Agent
-from agent.messages import ToolCall
 from agent.state import AgentState, ToolExecution
 from agent.tool_result import ToolResult
 from agent.tools.approval import Approver, Denied, Granted, Pending
@@ -251,10 +250,10 @@ async def test_a_run_that_is_cancelled_after_its_wait_says_so() -> None:
     class Holds(Hook):
         name = "holds"
 
-        async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
+        async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
             begun.set()
             await asyncio.Event().wait()
-            return await next_(call)
+            return await next_(tool)
 
     agent = an_agent(Desk(c1=Granted("a")), ran, hooks=[Holds()])
     task = asyncio.create_task(agent.run(stored(suspended), events))
@@ -284,9 +283,9 @@ class Twice(Hook):
 
     name = "twice"
 
-    async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
-        await next_(call)
-        return await next_(call)
+    async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
+        await next_(tool)
+        return await next_(tool)
 
 
 async def test_a_call_that_a_ring_repeats_is_judged_again() -> None:

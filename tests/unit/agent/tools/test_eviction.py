@@ -18,7 +18,7 @@ from agent.capabilities.filesystem import filesystem
 from agent.filesystem import Entry
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import Hook, NextToolUse
-from agent.messages import ToolCall
+from agent.state import ToolExecution
 from agent.tool_result import Evicted, ToolResult
 from agent.tools.eviction import EVICTION_PRIORITY, OUTPUT_DIRECTORY, PAGING_TOOLS, Eviction, EvictionHook
 from agent.tools.runner import ToolRunner
@@ -34,10 +34,10 @@ WHOLE = b"".join(b"line %03d\n" % number for number in range(100))
 async def evicted(hook: EvictionHook, result: ToolResult, name: str = "fetch", id_: str = "c1") -> ToolResult:
     """Send a result through the ring."""
 
-    async def center(_call: ToolCall) -> ToolResult:
+    async def center(_tool: ToolExecution) -> ToolResult:
         return result
 
-    return await hook.around_tool_use(call(name, id_), center)
+    return await hook.around_tool_use(ToolExecution(asked := call(name, id_), asked), center)
 
 
 async def test_a_large_result_is_kept_whole_in_a_file_and_shown_with_head_marker_and_tail(tmp_path: Path) -> None:
@@ -235,8 +235,8 @@ class Outermost(Hook):
         self.priority = priority
         self.seen: list[ToolResult] = []
 
-    async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
-        self.seen.append(await next_(call))
+    async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
+        self.seen.append(await next_(tool))
         return self.seen[-1]
 
 

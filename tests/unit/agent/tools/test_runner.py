@@ -146,17 +146,17 @@ async def test_a_directory_that_was_not_named_is_judged_as_the_workspace() -> No
 class SwapsArguments(Hook):
     """A ring that calls the tool with other arguments than were judged."""
 
-    async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
-        return await next_(call.model_copy(update={"arguments": {"command": "evil"}}))
+    async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
+        return await next_(tool.with_(call=tool.call.with_(arguments={"command": "evil"})))
 
 
 class MutatesArguments(Hook):
     """A ring that changes the judged dictionary in place."""
 
-    async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
-        assert call.arguments is not None
-        call.arguments["command"] = "evil"
-        return await next_(call)
+    async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
+        assert tool.call.arguments is not None
+        tool.call.arguments["command"] = "evil"
+        return await next_(tool)
 
 
 @pytest.mark.parametrize(
@@ -176,8 +176,8 @@ async def test_rings_wrap_from_highest_priority_inwards() -> None:
         def __init__(self, mark: bytes, priority: int) -> None:
             self.mark, self.priority = mark, priority
 
-        async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
-            result = await next_(call)
+        async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
+            result = await next_(tool)
             return replace(result, content=self.mark + result.content + self.mark)
 
     (execution,) = await run([call("t")], [tool("t", done)], Marks(b"i", 0), Marks(b"o", 5))
@@ -188,8 +188,8 @@ class RaisingRing(Hook):
     def __init__(self, on_failure: Any) -> None:
         self.on_failure = on_failure
 
-    async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
-        await next_(call)
+    async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
+        await next_(tool)
         raise RuntimeError("after the tool ran")
 
 
@@ -255,10 +255,10 @@ async def test_results_and_state_are_the_same_at_any_concurrency(concurrency: in
 class EarlierIsSlower(Hook):
     """A ring that holds earlier calls up for longer."""
 
-    async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
-        for _ in range(50 - 10 * int(call.id[1:])):
+    async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
+        for _ in range(50 - 10 * int(tool.call.id[1:])):
             await asyncio.sleep(0)
-        return await next_(call)
+        return await next_(tool)
 
 
 async def test_calls_of_one_step_that_write_the_same_path_run_in_call_order() -> None:

@@ -17,7 +17,7 @@ from agent.hooks.hook import Hook
 from agent.loop import Agent
 from agent.messages import Message, Usage
 from agent.model import Model
-from agent.state import AgentState
+from agent.state import AgentState, ToolExecution
 from agent.tools.eviction import EvictionHook
 from gateway.agents.agents import Workspace, build, check, seven_tools
 from gateway.cli.init import _CONFIG as STARTER_CONFIG
@@ -249,7 +249,7 @@ async def test_a_large_result_is_evicted_with_and_without_the_file_tools(capabil
         result = await done()
         return type(result)(b"x" * 1001)
 
-    result = await engine.around_tool_use(large, lambda _: None)(call("find_tools"))
+    result = await engine.around_tool_use(large, lambda _: None)(ToolExecution(asked := call("find_tools"), asked))
     assert result.evicted is not None
     assert result.evicted.size_bytes == 1001
     assert len(result.content) < 1000

@@ -11,7 +11,7 @@ from agent.events import Event
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import Hook, NextToolUse
 from agent.messages import ToolCall
-from agent.state import AgentState
+from agent.state import AgentState, ToolExecution
 from agent.tool_result import Evicted, ToolResult, ToolSpec
 from agent.tools.runner import ToolRunner
 from agent.tools.tool import ToolContext
@@ -57,8 +57,8 @@ class Listens(Hook):
     def __init__(self) -> None:
         self.seen: list[ToolResult | None] = []
 
-    async def around_tool_use(self, call: ToolCall, next_: NextToolUse) -> ToolResult:
-        self.seen.append(await next_(call))
+    async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
+        self.seen.append(await next_(tool))
         return self.seen[-1]  # type: ignore[return-value]
 
     async def after_tool_use(self, state: AgentState) -> AgentState:

@@ -10,6 +10,7 @@ import pytest
 from google.rpc import error_details_pb2
 from sqlalchemy import func, select, update
 
+from agent.call_context import CallContext
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
 from agent.capability import Capability
@@ -18,7 +19,7 @@ from agent.hooks.hook import InferenceRequest
 from agent.loop import Agent
 from agent.messages import Message, ToolCall, Usage
 from agent.model import Model, OnDelta
-from agent.state import AgentState, ModelResponse
+from agent.state import AgentState, ModelResponse, ToolExecution
 from agent.subagents.capability import Subagent, subagents
 from agent.tool_result import ToolResult
 from agent.tools.runner import ToolRunner
@@ -34,6 +35,7 @@ from gateway.storage.quota_store import QuotaStore
 from gateway.storage.store import Store
 from gateway.storage.tables import counters, holds, tool_calls
 from gateway.tenancy.quotas import Quotas, QuotaUsage
+from gateway.tool_calls.call_slots import REFUSED
 from gateway.tool_calls.quota_hook import QuotaHook
 from tests.unit.agent.fakes import AnyArguments, Events, allowing, call, says, tool
 from tests.unit.gateway.filled_database import fill
@@ -395,10 +397,12 @@ async def _tells(_a: AnyArguments, _c: object) -> ToolResult:
     return ToolResult(content=b"x" * 10)
 
 
-async def _calls(hook: QuotaHook, *calls: ToolCall, run: Any = _tells) -> AgentState:
+async def _calls(
+    hook: QuotaHook, *calls: ToolCall, run: Any = _tells, context: CallContext | None = None
+) -> AgentState:
     agent = Agent(model=Spends(usage=_USAGE), capabilities=[Capability("c")], hooks=[hook, allowing()])
     runner = ToolRunner(agent.hooks, Toolbox([tool("go", run)]), Events())
-    return await runner.run(AgentState(run_id="r1", thread="t"), calls)
+    return await runner.run(AgentState(run_id="r1", thread="t"), calls, context=context)
 
 
 async def test_a_call_of_an_approved_ask_is_counted_though_no_rule_let_it_pass(quotas: Quotas) -> None:
@@ -415,11 +419,16 @@ async def test_bytes_of_results_are_counted_and_refuse_the_next_call(quotas: Quo
     await _calls(hook, call("go", "c1"))
     await _calls(hook, call("go", "c2"))
     assert (await quotas.usage("t", daily))["bytes_per_day"].used == 20
-    assert await hook.take(_allowed(), "c3") is not None
-    refusal = hook.refusal("c3")
+    refused = _execution("c3")
+    assert await hook.take(_allowed(), refused) is not None
+    refusal = refused.context.get(REFUSED)
     assert refusal is not None
     assert refusal.details["quota"] == "bytes_per_day"
-    assert hook.refusal("c3") is None
+
+
+def _execution(call_id: str) -> ToolExecution:
+    asked = call("go", call_id)
+    return ToolExecution(asked, asked)
 
 
 def _allowed(*rule_limits: RuleLimit) -> Decision:
@@ -433,8 +442,8 @@ async def test_a_call_that_does_not_run_uses_its_place_in_the_minute_only(
     two = QuotasSection(tool_calls_per_minute=2)
     hook = _hook(quotas, two)
     judged = Decision(verdict, "r", "why", "policy_1", limits=(RuleLimit("r", calls=1, per_s=60, at_once=1),))
-    assert [await hook.take(judged, f"c{number}") for number in range(2)] == [None, None]
-    refused = await hook.take(judged, "c2")
+    assert [await hook.take(judged, _execution(f"c{number}")) for number in range(2)] == [None, None]
+    refused = await hook.take(judged, _execution("c2"))
     assert refused is not None
     assert refused[0] == "quota"
     assert (await quotas.usage("t", two))["tool_calls_per_minute"].used == 2
@@ -449,8 +458,9 @@ async def test_a_call_that_was_asked_about_takes_what_its_rule_limits_when_it_ru
     one = QuotasSection(tool_calls_per_minute=1)
     hook = _hook(quotas, one)
     asked = Decision("ask", "r", "why", "policy_1", limits=(RuleLimit("r", calls=1, per_s=60),))
-    assert await hook.take(asked, "c1") is None
-    state = await _calls(hook, call("go", "c1"))
+    first = _execution("c1")
+    assert await hook.take(asked, first) is None
+    state = await _calls(hook, first.call, context=first.context)
     assert [one.result.outcome for one in state.current.tool_executions if one.result] == ["completed"]
     assert (await _refused(quotas.take_call("t", "c2", asked.limits, QuotasSection()))).details["rule"] == "r"
 
@@ -462,7 +472,7 @@ async def test_holds_are_released_when_a_call_failed_or_was_cancelled(quotas: Qu
     async def fails(_a: AnyArguments, _c: object) -> object:
         raise RuntimeError("no")
 
-    assert await hook.take(_allowed(RuleLimit("r", at_once=1)), "c1") is None
+    assert await hook.take(_allowed(RuleLimit("r", at_once=1)), _execution("c1")) is None
     await _calls(hook, call("go", "c1"), run=fails)
     assert await _rows(database, holds) == 0
 
@@ -470,8 +480,8 @@ async def test_holds_are_released_when_a_call_failed_or_was_cancelled(quotas: Qu
         began.set()
         await asyncio.Event().wait()
 
-    assert await hook.take(_allowed(RuleLimit("r", at_once=1)), "c2") is None
-    assert await hook.take(_allowed(RuleLimit("r", at_once=1)), "c3") == (
+    assert await hook.take(_allowed(RuleLimit("r", at_once=1)), _execution("c2")) is None
+    assert await hook.take(_allowed(RuleLimit("r", at_once=1)), _execution("c3")) == (
         "r",
         "rule r lets 1 call pass at once, and so many are under way; try again when one has ended",
     )
