@@ -1,6 +1,6 @@
 """What known programs do with their arguments: the files they read and write, the hosts they speak to.
 
-Each module is a room of programs with a table PROGRAMS, from a program's name to what describes a call of it. A program
+Each module is a group of programs with a table PROGRAMS, from a program's name to what describes a call of it. A program
 in no table has no effects: the argv rules are what there is to say about it. An option that a table does not know makes
 the line opaque, with a reason that names it.
 """
@@ -20,8 +20,8 @@ SYSTEM_DIRECTORIES = frozenset({"/bin", "/usr/bin", "/sbin", "/usr/sbin", "/usr/
 
 _PROGRAMS: dict[str, Describe] = {
     name: describe
-    for room in (text, trees, scripts, search, archives, git, network, running, sqlite)
-    for name, describe in room.PROGRAMS.items()
+    for module in (text, trees, scripts, search, archives, git, network, running, sqlite)
+    for name, describe in module.PROGRAMS.items()
 }
 
 

@@ -1,4 +1,4 @@
-"""The configuration of a sandbox's container, as the Docker API takes it: every wall of DESIGN section 4 in one place.
+"""The configuration of a sandbox's container, as the Docker API takes it: every wall of docs/threats.md in one place.
 
 Nothing here talks to Docker. Names are derived from hashes, so no text of a tenant reaches a name or a label.
 """
