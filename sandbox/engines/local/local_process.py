@@ -1,0 +1,81 @@
+"""LocalProcess: a daemon as a process of this machine, from its start to its end. See local_daemon.py."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import google.protobuf
+
+from sandbox.client.channel import SOCKET_NAME, Channel
+from sandbox.engines.local import local_daemon
+from sandbox.errors import DaemonLost, SandboxUnavailable
+from sandbox.v1 import channel_pb2 as pb
+
+# Where the packages are that the daemon consists of.
+_PACKAGES = os.pathsep.join((str(Path(__file__).resolve().parents[3]), str(Path(google.protobuf.__file__).parents[2])))
+_BACKLOG = 512
+_START_LIMIT_S = 10.0
+_END_LIMIT_S = 10.0
+
+
+class LocalProcess:
+    """A daemon that serves the directories `workspace` and `tmp` of `root`; its socket is in `directory`.
+
+    It ends, with all that it started, when this process does. Until it has ended it keeps the descriptor `lock` open.
+    Raises SandboxUnavailable when it cannot be started.
+    """
+
+    def __init__(self, root: Path, directory: Path, *, lock: int) -> None:
+        # Of this process' environment, which may have secrets, programs get the way to other programs.
+        inherited = {"PATH": os.environ["PATH"]} if "PATH" in os.environ else {}
+        try:
+            with _listening(directory) as listener:
+                # Without site: what is installed for this interpreter at large would be loaded at each start.
+                self._process = subprocess.Popen(
+                    [sys.executable, "-S", "-m", local_daemon.__name__, str(root), str(listener.fileno())],
+                    env={**inherited, "LANG": "C.UTF-8", "PYTHONPATH": _PACKAGES, "TMPDIR": str(root / "tmp")},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=(listener.fileno(), lock),
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise SandboxUnavailable(f"the sandbox daemon could not be started: {error}") from error
+        self.channel = Channel(directory)
+
+    async def answer(self) -> None:
+        """Wait until the daemon answers; SandboxUnavailable when it does not come up."""
+        try:
+            await self.channel.ask(pb.Request(health=pb.HealthRequest()), "health", timeout_s=_START_LIMIT_S)
+        except DaemonLost as error:
+            raise SandboxUnavailable(f"the sandbox daemon did not come up: {error}") from error
+
+    def end(self) -> None:
+        """End the daemon and all that it started, and wait for that."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(_END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _listening(directory: Path) -> socket.socket:
+    """Return a socket that listens in a directory; whoever connects before the daemon is up waits for it."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # The descriptor's path is short whatever the directory's is (108 bytes are the limit of a socket address).
+        listener.bind(f"/proc/self/fd/{handle}/{SOCKET_NAME}")
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    finally:
+        os.close(handle)
+    return listener
