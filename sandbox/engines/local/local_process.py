@@ -34,9 +34,9 @@ class LocalProcess:
         inherited = {"PATH": os.environ["PATH"]} if "PATH" in os.environ else {}
         try:
             with _listening(directory) as listener:
-                # Without site: what is installed for this interpreter at large would be loaded at each start.
+                # Without site, which takes longer than the daemon's own start; nothing comes from this directory.
                 self._process = subprocess.Popen(
-                    [sys.executable, "-S", "-m", local_daemon.__name__, str(root), str(listener.fileno())],
+                    [sys.executable, "-S", "-P", "-m", local_daemon.__name__, str(root), str(listener.fileno())],
                     env={**inherited, "LANG": "C.UTF-8", "PYTHONPATH": _PACKAGES, "TMPDIR": str(root / "tmp")},
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
