@@ -15,13 +15,12 @@ from _posixsubprocess import fork_exec
 from sandbox.daemon.supervisor.control_wire import call_gid
 
 TOOL_UMASK = 0o022
-CALL_VARIABLE = b"AIRLOCK_CALL="
 
 
 class ToolIdentity:
     """As whom tool code runs, and whether it may install seccomp filters of its own.
 
-    A uid of -1 is this process' own user, who cannot give a call's processes a group: CALL_VARIABLE marks them.
+    A uid of -1 is this process' own user, who cannot give a call's processes a group: call_mark() marks them.
     """
 
     __slots__ = ("gid", "own_filters", "uid")
@@ -35,6 +34,11 @@ class ToolIdentity:
     def contained(self) -> bool:
         """Whether tool code has a user of its own."""
         return self.uid >= 0
+
+
+def call_mark(session: int) -> bytes:
+    """Return what stands before a call's number in the environment of its processes; `session` is the daemon's."""
+    return b"AIRLOCK_CALL=%d/" % session
 
 
 def start(
@@ -55,7 +59,7 @@ def start(
     """
     groups: list[int] | None = [call_gid(call)]
     if not tool.contained:
-        groups, env = None, [*env, CALL_VARIABLE + b"%d" % call]
+        groups, env = None, [*env, call_mark(os.getsid(0)) + b"%d" % call]
     stdin, stdout, stderr = stdio
     reading, writing = os.pipe()
 

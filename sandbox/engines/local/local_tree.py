@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from sandbox.daemon.supervisor.call_tree import is_dead, list_pids, read_status
 from sandbox.daemon.supervisor.control_wire import CALL_NUMBERS
-from sandbox.daemon.supervisor.launch import CALL_VARIABLE
+from sandbox.daemon.supervisor.launch import call_mark
 
 # No call has this number (spawner.py).
 STRAYS = CALL_NUMBERS
@@ -32,31 +32,34 @@ def descendants(top: int) -> list[int]:
 
 def _below(top: int) -> Iterator[tuple[int, int]]:
     """Yield what is below a process, with its call; 0 for the daemon, and for what it starts until that has begun."""
-    children: dict[int, list[tuple[int, int]]] = {}
+    children: dict[bytes, list[int]] = {}
     for pid in list_pids():
         status = read_status(pid)
         if status is not None and not is_dead(status):
-            children.setdefault(_field(status, b"PPid"), []).append((pid, _field(status, b"NSsid")))
+            parent_pid = status.partition(b"\nPPid:\t")[2].partition(b"\n")[0]
+            children.setdefault(parent_pid, []).append(pid)
     waiting = [(top, 0)]
     while waiting:
         parent, call_above = waiting.pop()
-        for pid, session in children.get(parent, ()):
-            call = 0 if session == top else _marked(pid) or call_above or (STRAYS if parent == top else 0)
+        for pid in children.get(b"%d" % parent, ()):
+            call = 0 if _session(pid) == top else _marked(pid, top) or call_above or (STRAYS if parent == top else 0)
             yield pid, call
             waiting.append((pid, call))
 
 
-def _field(status: bytes, name: bytes) -> int:
-    """Return the number in a line of /proc/PID/status; a session has one for each pid namespace, ours first."""
-    return int(status.partition(b"\n" + name + b":\t")[2].split(maxsplit=1)[0])
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return 0  # it has ended
 
 
-def _marked(pid: int) -> int:
+def _marked(pid: int, top: int) -> int:
     """Return the call that a process' environment names, 0 for none; also for one that this user may not look into."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             environment = file.read()
     except OSError:
         return 0
-    said = (b"\0" + environment).partition(b"\0" + CALL_VARIABLE)[2].partition(b"\0")[0]
+    said = (b"\0" + environment).partition(b"\0" + call_mark(top))[2].partition(b"\0")[0]
     return int(said) if said.isdigit() and int(said) < CALL_NUMBERS else 0
