@@ -26,36 +26,41 @@ class LocalProcess:
     """A daemon that serves the directories `workspace` and `tmp` of `root`; its socket is in `directory`.
 
     It ends, with all that it started, when this process does. Until it has ended it keeps the descriptor `lock` open.
-    Raises SandboxUnavailable when it cannot be started.
     """
 
     def __init__(self, root: Path, directory: Path, *, lock: int) -> None:
+        self.channel = Channel(directory)
+        self._root = root
+        self._directory = directory
+        self._lock = lock
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def start(self) -> None:
+        """Start the daemon and wait until it answers; SandboxUnavailable when it does not come up."""
+        try:
+            with _listening(self._directory) as listener:
+                self._process = self._started(listener.fileno())
+            await self.channel.ask(pb.Request(health=pb.HealthRequest()), "health", timeout_s=_START_LIMIT_S)
+        except (DaemonLost, OSError) as error:
+            raise SandboxUnavailable(f"the sandbox daemon did not come up: {error}") from error
+
+    def _started(self, listener: int) -> subprocess.Popen[bytes]:
         # Of this process' environment, which may have secrets, programs get the way to other programs.
         inherited = {"PATH": os.environ["PATH"]} if "PATH" in os.environ else {}
-        try:
-            with _listening(directory) as listener:
-                # Without site, which takes longer than the daemon's own start; nothing comes from this directory.
-                self._process = subprocess.Popen(
-                    [sys.executable, "-S", "-P", "-m", local_daemon.__name__, str(root), str(listener.fileno())],
-                    env={**inherited, "LANG": "C.UTF-8", "PYTHONPATH": _PACKAGES, "TMPDIR": str(root / "tmp")},
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    pass_fds=(listener.fileno(), lock),
-                    start_new_session=True,
-                )
-        except OSError as error:
-            raise SandboxUnavailable(f"the sandbox daemon could not be started: {error}") from error
-        self.channel = Channel(directory)
-
-    async def answer(self) -> None:
-        """Wait until the daemon answers; SandboxUnavailable when it does not come up."""
-        try:
-            await self.channel.ask(pb.Request(health=pb.HealthRequest()), "health", timeout_s=_START_LIMIT_S)
-        except DaemonLost as error:
-            raise SandboxUnavailable(f"the sandbox daemon did not come up: {error}") from error
+        return subprocess.Popen(
+            # Without site, which takes longer than the daemon's own start, and without anything from this directory.
+            [sys.executable, "-S", "-P", "-m", local_daemon.__name__, str(self._root), str(listener)],
+            env={**inherited, "LANG": "C.UTF-8", "PYTHONPATH": _PACKAGES, "TMPDIR": str(self._root / "tmp")},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(listener, self._lock),
+            start_new_session=True,
+        )
 
     def end(self) -> None:
         """End the daemon and all that it started, and wait for that."""
+        if self._process is None:
+            return
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:

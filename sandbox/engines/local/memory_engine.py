@@ -116,9 +116,10 @@ class MemoryEngine:
     async def prepare(self) -> None:
         """Make the root and lock it, which waits for the end of what a process that was killed left in it."""
         async with self._preparing:
-            if self._closed:
-                raise SandboxUnavailable("the in-memory engine is closed; nothing can be made by it any more")
-            await self._workspaces.prepare()
+            if not self._closed:
+                await self._workspaces.prepare()
+        if self._closed:
+            raise SandboxUnavailable("the in-memory engine is closed; nothing can be made by it any more")
 
     async def reconcile(self) -> Sequence[LeftSandbox]:
         """Return nothing: no sandbox outlives its process."""
@@ -152,7 +153,7 @@ class MemoryEngine:
             if place is not None and not self._keeps(place, spec):
                 self._begin_to_end(place, "it was lost" if not place.alive else MADE_OTHERWISE)
             elif place is not None:
-                await asyncio.shield(place.start)
+                await asyncio.shield(place.starting)
                 return self._lent(place, spec)
             if mine not in self._ending:
                 break
@@ -170,28 +171,28 @@ class MemoryEngine:
             created_s = self._clock()
             self._told(spec, sandbox_id, "creating", f"image {spec.image}, runtime {spec.runtime}")
         try:
-            place = MemoryPlace(
-                sandbox_id,
-                spec,
-                *self._workspaces.make(mine, sandbox_id),
-                lock=self._workspaces.lock,
-                created_s=created_s,
-                used_s=self._clock(),
-                ended_processes=ended_processes,
-            )
+            directories = self._workspaces.make(mine, sandbox_id)
         except SandboxError as error:
             self._told(spec, sandbox_id, "failed" if stopped is None else "removed", str(error))
             raise
-        self._places[mine] = place
-        place.start.add_done_callback(lambda start: self._note_start(place, start, again=stopped is not None))
-        await asyncio.shield(place.start)
+        place = self._places[mine] = MemoryPlace(
+            sandbox_id,
+            spec,
+            *directories,
+            lock=self._workspaces.lock,
+            created_s=created_s,
+            used_s=self._clock(),
+            ended_processes=ended_processes,
+        )
+        place.starting.add_done_callback(lambda _: self._note_start(place, again=stopped is not None))
+        await asyncio.shield(place.starting)
         return self._lent(place, spec)
 
-    def _note_start(self, place: MemoryPlace, start: asyncio.Task[None], *, again: bool) -> None:
+    def _note_start(self, place: MemoryPlace, *, again: bool) -> None:
         """Report that a sandbox came up, or end one that did not, whether or not its creator waits for it."""
-        if start.cancelled() or self._places.get(place.owner) is not place:
+        error = None if place.starting.cancelled() else place.starting.exception()
+        if self._places.get(place.owner) is not place:
             return  # it was ended before
-        error = start.exception()
         if error is None:
             self._told(place.spec, place.id, "running", ASKED_AGAIN if again else "it came up")
         else:
@@ -409,7 +410,8 @@ class MemoryEngine:
         for mine in list(self._stopped):
             self._forget_stopped(mine, STOPPING)
         await self._end_all(list(self._places.values()), STOPPING)
-        self._workspaces.close()
+        async with self._preparing:
+            self._workspaces.close()
         if self._temporary:
             await asyncio.to_thread(remove_directory, self._root)
 

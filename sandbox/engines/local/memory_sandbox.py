@@ -64,7 +64,8 @@ class MemoryPlace:
         self._temporary = root / "tmp", directory
         self._process = LocalProcess(root, directory, lock=lock)
         self.channel = self._process.channel
-        self.start: asyncio.Task[None] = asyncio.get_running_loop().create_task(self._process.answer())
+        # Its first step is before that of end(), so whatever it starts is ended.
+        self.starting: asyncio.Task[None] = asyncio.get_running_loop().create_task(self._process.start())
 
     @property
     def alive(self) -> bool:

@@ -150,10 +150,12 @@ async def test_a_daemon_that_cannot_start_fails_its_sandbox_and_leaves_nothing(
         with pytest.raises(SandboxUnavailable, match="did not come up"):
             await engine.create(SPEC)
         patched.setattr(sys, "executable", "/nonexistent/python")
-        with pytest.raises(SandboxUnavailable, match="could not be started"):
+        with pytest.raises(SandboxUnavailable, match="No such file"):
             await engine.create(SPEC)
     assert [one.state for one in told] == ["creating", "failed", "creating", "failed"]
     assert await engine.owned() == {}
+    assert await engine.remove_workspace(SPEC.tenant, SPEC.thread)
+    assert [*tmp_path.glob("tmp/*"), *tmp_path.glob("workspaces/*/*")] == []
     assert await (await engine.create(SPEC)).ping()
     await engine.close()
 
