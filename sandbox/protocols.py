@@ -1,8 +1,7 @@
 """What a sandbox offers, however it is reached: its files, its shell, its background processes.
 
-RemoteFS, RemoteShell and RemoteProcesses satisfy these through a daemon in a container, LocalFS and the shell of the
-in-memory engine on this machine. agent/filesystem.py asks for less of a file system and of a shell, and does not import
-these: what satisfies these satisfies it.
+RemoteFS, RemoteShell and RemoteProcesses satisfy these through a daemon, LocalFS on this machine. agent/filesystem.py
+asks for less of a file system and of a shell, and does not import these: what satisfies these satisfies it.
 
 Every method raises SandboxError subclasses: FileError for what a kernel refuses, DaemonLost when the sandbox is gone.
 """

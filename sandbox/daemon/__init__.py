@@ -1,6 +1,7 @@
 """What runs inside a sandbox: pid 1 (init), its child the tool spawner, and the server that answers the gateway.
 
-Runs as root. But for protobuf and sandbox.v1 it imports only the standard library and itself. Each package is its map:
+Runs as root, and without a container (sandbox/engines/local) as any user. But for protobuf and sandbox.v1 it imports
+only the standard library and itself. Each package is its map:
     supervisor/     pid 1 and the tool spawner: starting, reaping and killing tool processes
     serving/        the server: connections, calls, health, posture
     programs/       programs and background processes, their input and output

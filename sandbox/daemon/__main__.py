@@ -32,20 +32,28 @@ def main(arguments: list[str]) -> int:
                 "user 0 and the capabilities CHOWN, SETUID, SETGID and KILL"
             )
         lean_imports.install()
-        from sandbox.daemon.supervisor.init import Init
-        from sandbox.daemon.supervisor.launch import ToolIdentity
-
         _prepare_workspace(settings)
         listener = _listen(settings)
+    except (CannotStart, ValueError, OSError) as error:
+        return _refused(error)
+    return run(listener, settings)
+
+
+def run(listener: socket.socket, settings: Settings) -> int:
+    """Be init, and have a server that answers who connects; return the exit status of the sandbox."""
+    from sandbox.daemon.supervisor.init import Init
+    from sandbox.daemon.supervisor.launch import ToolIdentity
+
+    try:
         control_init, control_server = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         gc.freeze()  # keeps the collector from dirtying pages that init and server share
         server_pid = os.fork()
-    except (CannotStart, ValueError, OSError) as error:
-        print(f"airlock daemon: cannot start: {error}", file=sys.stderr)
-        return 78
+    except OSError as error:
+        return _refused(error)
     if server_pid == 0:
         control_init.close()
-        become_server(settings)
+        if settings.contained:
+            become_server(settings)
         # Not before the fork: init would be as large, and each program it starts is a fork of init.
         from sandbox.daemon.serving.server import serve
 
@@ -55,6 +63,11 @@ def main(arguments: list[str]) -> int:
     listener.close()
     tool = ToolIdentity(settings.tool_uid, settings.tool_gid, own_filters=bool(settings.seccomp_filters))
     return Init(control_init, server_pid, tool).run()
+
+
+def _refused(error: Exception) -> int:
+    print(f"airlock daemon: cannot start: {error}", file=sys.stderr)
+    return 78
 
 
 def _prepare_workspace(settings: Settings) -> None:

@@ -15,6 +15,20 @@ from sandbox.v1 import channel_pb2 as wire
 PATH_LIMIT_BYTES = 4095
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
+# Below it lies every path that a call names. In a container nothing changes it.
+_root = "/"
+
+
+def serve_below(root: str) -> None:
+    """Take another directory for the root of all paths from now on; it must have /workspace and /tmp in it."""
+    global _root  # noqa: PLW0603 - of the process, as chroot() has it
+    _root = root
+
+
+def real(path: str) -> str:
+    """Return what the kernel calls an absolute path of a call."""
+    return path if _root == "/" else _root + path
+
 
 def components(path: str, what: str = "path") -> list[str]:
     """Return the names of an absolute path, [] for the root. Fault says why a path is not accepted."""
@@ -45,7 +59,7 @@ def open_directory(names: list[str], depth: int, *, make: bool = False) -> int:
 
     The names after them are only for the message, which tells where the whole path leads.
     """
-    fd = os.open("/", _DIRECTORY)
+    fd = os.open(_root, _DIRECTORY)
     try:
         for index, name in enumerate(names[:depth]):
             try:

@@ -47,6 +47,11 @@ class Settings:
         self.disk_reserve_bytes = disk_reserve_bytes
         self.seccomp_filters = seccomp_filters
 
+    @property
+    def contained(self) -> bool:
+        """Whether tool code has a user of its own. All settings that are read do; a daemon of engines/local has -1."""
+        return self.tool_uid >= 0
+
 
 def read_settings(arguments: list[str], environment: dict[str, str]) -> Settings:
     """Return the settings; an argument beats the environment beats the default. ValueError says what is wrong."""

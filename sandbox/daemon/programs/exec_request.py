@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 
 from sandbox.daemon.failures import Fault, fault_of, invalid_argument
-from sandbox.daemon.paths import components
+from sandbox.daemon.paths import components, real
 from sandbox.v1 import channel_pb2 as wire
 
 ENV_LIMIT = 4096
@@ -114,15 +114,15 @@ def check_environment(given: Mapping[str, str], environment: dict[bytes, bytes])
 
 
 def check_directory(cwd: str) -> bytes:
-    """Return a working directory that the tool user can enter."""
+    """Return a working directory that the tool user can enter, as the kernel calls it."""
     if not cwd.startswith("/") or "\0" in cwd or len(cwd.encode()) > 4096:
         raise invalid_argument(f"cwd {cwd[:200]!r} must be an absolute path of 4096 bytes at most, without NUL")
     try:
         # Opened, not only looked at: the tool user must be able to enter it.
-        os.close(os.open(f"{cwd}/.", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+        os.close(os.open(f"{real(cwd)}/.", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
     except OSError as error:
         raise fault_of(error, f"working directory {cwd}") from None
-    return cwd.encode()
+    return real(cwd).encode()
 
 
 def _check_stream(request: wire.ExecRequest) -> None:

@@ -14,6 +14,7 @@ import socket
 import struct
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
@@ -27,8 +28,10 @@ from sandbox.daemon.frames import BrokenFrame, FrameSocket
 from sandbox.daemon.input_stream import InputStream
 from sandbox.daemon.limits.cgroup import Cgroup
 from sandbox.daemon.limits.disk_reading import DiskReading, mounted_use
+from sandbox.daemon.limits.disk_use import DiskUse
 from sandbox.daemon.limits.disk_watch import DiskWatch
 from sandbox.daemon.limits.kernel_use import KernelUse
+from sandbox.daemon.paths import real
 from sandbox.daemon.programs.exec import Executor
 from sandbox.daemon.programs.exec_request import tool_environment
 from sandbox.daemon.serving.health import Health
@@ -68,10 +71,12 @@ class Server:
         self._settings = settings
         self._workspace = settings.workspace
         self._spawner = spawner
-        self._cgroup = Cgroup()
-        self._environment = tool_environment(dict(os.environb), settings.workspace)
+        # A process of this machine is in its owner's control group: what that says is not this sandbox's.
+        self._cgroup = Cgroup() if settings.contained else Cgroup(os.devnull)
+        self._environment = tool_environment(dict(os.environb), real(settings.workspace))
         self._disk = DiskWatch(spawner, settings, KernelUse(self._cgroup.memory_limit_bytes()))
-        self._disk_reading = DiskReading((settings.workspace,), self._disk.counting)
+        tops = (settings.workspace,) if settings.contained else (settings.workspace, _TMP)
+        self._disk_reading = DiskReading([real(top) for top in tops], self._disk.counting, held=settings.contained)
         self._executor = Executor(spawner, self._cgroup, settings.workspace, self._environment, self._disk)
         self._processes: Processes | None = None
         self._health = Health(self._cgroup)
@@ -138,7 +143,7 @@ class Server:
         try:
             if call == "health":
                 running = self._processes.running() if self._processes else 0
-                disk = (*await self._disk_reading.read(), mounted_use(_TMP)) if request.health.count_disk else ()
+                disk = await self._count_disk() if request.health.count_disk else ()
                 reply: wire.Reply | None = self._health.reply(running, *disk)
             elif call is not None and call.startswith("process_"):
                 let_owner_in(self._workspace)
@@ -207,6 +212,11 @@ class Server:
                     "gateway and sandbox runtime must be of one release"
                 )
         return None
+
+    async def _count_disk(self) -> Sequence[DiskUse | None]:
+        """Return what the workspace and /tmp take."""
+        counted = await self._disk_reading.read()
+        return (*counted, mounted_use(_TMP)) if self._settings.contained else counted
 
     def _background(self) -> Processes:
         """Return the background processes. Their code is loaded when there is the first call on them."""

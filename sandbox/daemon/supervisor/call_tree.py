@@ -1,7 +1,8 @@
 """Finding, counting and signalling everything a call started.
 
 A tool process cannot drop a supplementary group: setgroups needs a capability it does not have. So neither setsid nor a
-double fork nor ignoring SIGTERM takes a process out of its call; /proc tells who carries the call's group.
+double fork nor ignoring SIGTERM takes a process out of its call; /proc tells who carries the call's group. Where the
+daemon cannot give groups (engines/local) another way to find processes takes the place of this one.
 """
 
 import os
@@ -9,15 +10,14 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 
-from sandbox.daemon.supervisor.control_wire import call_gid, call_of_gid
+from sandbox.daemon.supervisor.control_wire import call_of_gid
 
 KILL_LIMIT_S = 2.0
 
 
 def kill_call_tree(call: int, reap: Callable[[], None], limit_s: float = KILL_LIMIT_S) -> int:
     """SIGKILL everything the call started until nothing is left; return how many processes are after `limit_s`."""
-    gid = call_gid(call)
-    return _kill_all(lambda status: has_group(status, gid), reap, limit_s)
+    return _kill_all(lambda theirs: theirs == call, reap, limit_s)
 
 
 def kill_strays(kept_calls: frozenset[int], reap: Callable[[], None], limit_s: float = KILL_LIMIT_S) -> int:
@@ -25,21 +25,15 @@ def kill_strays(kept_calls: frozenset[int], reap: Callable[[], None], limit_s: f
 
     Needs neither a process nor a descriptor more than reading /proc does, for it is the way out when there are none.
     """
-
-    def is_stray(status: bytes) -> bool:
-        call = call_of(status)
-        return call != 0 and call not in kept_calls
-
-    return _kill_all(is_stray, reap, limit_s)
+    return _kill_all(lambda call: call not in kept_calls, reap, limit_s)
 
 
 def signal_call_tree(call: int, number: int) -> int:
     """Send a signal once to everything the call started; return to how many processes it went."""
-    gid = call_gid(call)
-    return _signal_once(lambda status: has_group(status, gid), number)
+    return _signal_once(lambda theirs: theirs == call, number)
 
 
-def _kill_all(is_member: Callable[[bytes], bool], reap: Callable[[], None], limit_s: float) -> int:
+def _kill_all(is_member: Callable[[int], bool], reap: Callable[[], None], limit_s: float) -> int:
     deadline = time.monotonic() + limit_s
     pause_s = 0.0002
     while True:
@@ -56,15 +50,12 @@ def _kill_all(is_member: Callable[[bytes], bool], reap: Callable[[], None], limi
         pause_s = min(pause_s * 2, 0.01)
 
 
-def _signal_once(is_member: Callable[[bytes], bool], number: int) -> int:
-    """Signal every member; return how many are not dead yet."""
+def _signal_once(is_member: Callable[[int], bool], number: int) -> int:
+    """Signal everything of the calls that are members; return how many are not dead yet."""
     own_pid = os.getpid()
     alive = 0
-    for pid in list_pids():
-        if pid == own_pid:
-            continue
-        status = read_status(pid)
-        if status is None or is_dead(status) or not is_member(status):
+    for pid, call in _find():
+        if pid == own_pid or not is_member(call):
             continue
         alive += 1
         try:
@@ -79,12 +70,27 @@ def list_pids() -> Iterator[int]:
     return map(int, filter(str.isdecimal, os.listdir("/proc")))
 
 
-def count_living(calls: dict[int, int]) -> Iterator[None]:
-    """Count the living processes of each call into `calls`; yields now and then, for others to have their turn."""
-    for index, pid in enumerate(list_pids(), 1):
+def find_by_group() -> Iterator[tuple[int, int]]:
+    """Yield the living processes that calls started, each with its call."""
+    for pid in list_pids():
         status = read_status(pid)
         if status is not None and not is_dead(status) and (call := call_of(status)):
-            calls[call] = calls.get(call, 0) + 1
+            yield pid, call
+
+
+_find = find_by_group
+
+
+def find_with(find: Callable[[], Iterator[tuple[int, int]]]) -> None:
+    """Have processes found in another way than by their groups, in this process and those that it forks."""
+    global _find  # noqa: PLW0603 - of the process, set once
+    _find = find
+
+
+def count_living(calls: dict[int, int]) -> Iterator[None]:
+    """Count the living processes of each call into `calls`; yields now and then, for others to have their turn."""
+    for index, (_, call) in enumerate(_find(), 1):
+        calls[call] = calls.get(call, 0) + 1
         if index % 64 == 0:
             yield
 
@@ -103,18 +109,9 @@ def read_status(pid: int) -> bytes | None:
         os.close(fd)
 
 
-def _groups(status: bytes) -> list[bytes]:
-    return status.partition(b"\nGroups:")[2].partition(b"\n")[0].split()
-
-
-def has_group(status: bytes, gid: int) -> bool:
-    """Return whether the text of /proc/PID/status names the supplementary group."""
-    return b"%d" % gid in _groups(status)
-
-
 def call_of(status: bytes) -> int:
     """Return the call that the text of /proc/PID/status puts a process in, 0 for none."""
-    for group in _groups(status):
+    for group in status.partition(b"\nGroups:")[2].partition(b"\n")[0].split():
         if call := call_of_gid(int(group)):
             return call
     return 0

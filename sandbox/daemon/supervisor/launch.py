@@ -12,11 +12,16 @@ import stat
 import termios
 from _posixsubprocess import fork_exec
 
+from sandbox.daemon.supervisor.control_wire import call_gid
+
 TOOL_UMASK = 0o022
 
 
 class ToolIdentity:
-    """As whom tool code runs, and whether it may install seccomp filters of its own."""
+    """As whom tool code runs, and whether it may install seccomp filters of its own.
+
+    A uid of -1 is this process' own user, who cannot give a call's processes a group: call_mark() marks them.
+    """
 
     __slots__ = ("gid", "own_filters", "uid")
 
@@ -25,6 +30,16 @@ class ToolIdentity:
         self.gid = gid
         self.own_filters = own_filters
 
+    @property
+    def contained(self) -> bool:
+        """Whether tool code has a user of its own."""
+        return self.uid >= 0
+
+
+def call_mark(session: int) -> bytes:
+    """Return what stands before a call's number in the environment of its processes; `session` is the daemon's."""
+    return b"AIRLOCK_CALL=%d/" % session
+
 
 def start(
     argv: list[bytes],
@@ -32,7 +47,7 @@ def start(
     cwd: bytes,
     stdio: tuple[int, int, int],
     tool: ToolIdentity,
-    gid: int,
+    call: int,
     *,
     terminal: bool = False,
 ) -> tuple[int, int]:
@@ -40,12 +55,15 @@ def start(
 
     That one ends without a byte once it has, or was killed before; refusal() reads what else it says. Nobody waits for
     it here: from the change of user to the exec the newborn is tool code's to stop, and an exec waits for a lease.
-    `gid` is the supplementary group that marks the call. With `terminal`, stdio is one that becomes the session's.
+    With `terminal`, stdio is one that becomes the session's.
     """
+    groups: list[int] | None = [call_gid(call)]
+    if not tool.contained:
+        groups, env = None, [*env, call_mark(os.getsid(0)) + b"%d" % call]
     stdin, stdout, stderr = stdio
     reading, writing = os.pipe()
 
-    directory = os.fsdecode(cwd) if _is_open_to_all(cwd) else None
+    directory = os.fsdecode(cwd) if not tool.contained or _is_open_to_all(cwd) else None
 
     def settle() -> None:
         """Run by the newborn as the tool user in the new session; the nursery has no threads that could hold a lock."""
@@ -73,7 +91,7 @@ def start(
                 True,  # in a new session
                 -1,
                 tool.gid,
-                [gid],
+                groups,
                 tool.uid,
                 TOOL_UMASK,
                 # It doubles the time of a start, so only where it is needed.

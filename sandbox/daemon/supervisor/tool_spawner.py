@@ -136,7 +136,7 @@ def _become_nursery(line: socket.socket, tool: ToolIdentity) -> None:
         signal.signal(number, signal.SIG_DFL)
     os.closerange(3, line.fileno())
     os.closerange(line.fileno() + 1, max(map(int, os.listdir("/proc/self/fd"))) + 1)
-    filtered = take_low_standing(own_filters=tool.own_filters)
+    filtered = not tool.contained or take_low_standing(own_filters=tool.own_filters)
     _Nursery(line, tool, filtered=filtered).serve()
 
 
@@ -220,7 +220,7 @@ class _Nursery:
         else:
             stdout, stderr, *stdin = stdio
             given = (stdin[0] if stdin else self._null, stdout, stderr)
-        pid, telling = start(argv, env, cwd, given, self._tool, call_gid(call), terminal=terminal)
+        pid, telling = start(argv, env, cwd, given, self._tool, call, terminal=terminal)
         self._newborns[telling] = _Newborn(call, pid)
         self._poller.register(telling, select.POLLIN)
 

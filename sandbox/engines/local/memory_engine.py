@@ -1,4 +1,4 @@
-"""MemoryEngine: sandboxes of this process, without Docker. IT CONTAINS NOTHING.
+"""MemoryEngine: sandboxes without Docker, each a daemon that is a plain process. IT CONTAINS NOTHING.
 
 Every command runs as a program of this machine, with this process' user, files and network. It is for tests, examples,
 and services that are developed against a gateway where there is no Docker; never for code that nobody has reviewed. The
@@ -10,13 +10,12 @@ configuration takes it by name only (`sandbox.engine: memory`), and the gateway 
 What it keeps of the Engine protocol is all but the walls: tests/conformance runs on both. What is different:
 
     - image, runtime and limits are noted and not enforced, and there is no posture that says anything;
-    - file calls reach /workspace and nothing else. A command has the workspace as its directory, and should name files
-      relative to it: /workspace in a command line is this machine's. $TMPDIR is the sandbox's own, /tmp is everybody's;
+    - paths of calls are the sandbox's: /workspace and /tmp are directories of its own, and nothing else is there. In a
+      command they are this machine's. It has the workspace as its directory and should name files relative to that;
+      $TMPDIR is what calls know as /tmp;
     - one that is stopped for being idle has its files, its id and nothing else to come back to;
-    - sandboxes end with their process: close() keeps none, and reconcile() ends what a killed process left running;
-    - one process at a time has a root: nothing here knows of other processes.
-
-Searches are done in a process of their own (local_work.py), so this one may have any threads.
+    - sandboxes end with this process, however it ends (local_daemon.py): close() keeps none;
+    - one process at a time has a root, and locks it.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from sandbox.engines.local.local_spawner import kill_left
 from sandbox.engines.local.local_workspace import remove_directory
 from sandbox.engines.local.local_workspaces import LocalWorkspaces
 from sandbox.engines.local.memory_sandbox import MemoryPlace, MemorySandbox, MemorySpare, made_alike
@@ -105,28 +103,26 @@ class MemoryEngine:
         self._stopped: dict[Owner, _Stopped] = {}  # the one that is stopped for longest comes first
         # What a new sandbox of a thread has to wait for: the end of the one before, or its files being replaced.
         self._ending: dict[Owner, asyncio.Task[None]] = {}
-        self._engine_id = ""
+        self._preparing = asyncio.Lock()
         self._closed = False
 
     async def id(self) -> str:
         """Return what tells this engine from others: made once for a root, and kept in it."""
-        await self.prepare()
-        return self._engine_id
+        return self._workspaces.id()
 
     async def ping(self) -> None:
         """Return: this process answers if anything does."""
 
     async def prepare(self) -> None:
-        """Make the root, and end what a process that was killed left in it."""
+        """Make the root and lock it, which waits for the end of what a process that was killed left in it."""
+        async with self._preparing:
+            if not self._closed:
+                await self._workspaces.prepare()
         if self._closed:
             raise SandboxUnavailable("the in-memory engine is closed; nothing can be made by it any more")
-        if not self._engine_id:
-            engine_id = self._workspaces.prepare()
-            kill_left(f"{engine_id}/")
-            self._engine_id = engine_id
 
     async def reconcile(self) -> Sequence[LeftSandbox]:
-        """Return nothing: no sandbox outlives its process. What a killed one left running is ended."""
+        """Return nothing: no sandbox outlives its process."""
         await self.prepare()
         return []
 
@@ -157,6 +153,7 @@ class MemoryEngine:
             if place is not None and not self._keeps(place, spec):
                 self._begin_to_end(place, "it was lost" if not place.alive else MADE_OTHERWISE)
             elif place is not None:
+                await asyncio.shield(place.starting)
                 return self._lent(place, spec)
             if mine not in self._ending:
                 break
@@ -174,23 +171,33 @@ class MemoryEngine:
             created_s = self._clock()
             self._told(spec, sandbox_id, "creating", f"image {spec.image}, runtime {spec.runtime}")
         try:
-            workspace, temporary = self._workspaces.make(mine, sandbox_id)
+            directories = self._workspaces.make(mine, sandbox_id)
         except SandboxError as error:
             self._told(spec, sandbox_id, "failed" if stopped is None else "removed", str(error))
             raise
-        place = MemoryPlace(
+        place = self._places[mine] = MemoryPlace(
             sandbox_id,
             spec,
-            workspace,
-            temporary,
-            token=f"{self._engine_id}/{sandbox_id}",
+            *directories,
+            lock=self._workspaces.lock,
             created_s=created_s,
             used_s=self._clock(),
             ended_processes=ended_processes,
         )
-        self._places[mine] = place
-        self._told(spec, sandbox_id, "running", "it came up" if stopped is None else ASKED_AGAIN)
+        place.starting.add_done_callback(lambda _: self._note_start(place, again=stopped is not None))
+        await asyncio.shield(place.starting)
         return self._lent(place, spec)
+
+    def _note_start(self, place: MemoryPlace, *, again: bool) -> None:
+        """Report that a sandbox came up, or end one that did not, whether or not its creator waits for it."""
+        error = None if place.starting.cancelled() else place.starting.exception()
+        if self._places.get(place.owner) is not place:
+            return  # it was ended before
+        if error is None:
+            self._told(place.spec, place.id, "running", ASKED_AGAIN if again else "it came up")
+        else:
+            self._told(place.spec, place.id, "removed" if again else "failed", str(error))
+            self._begin_to_end(place)
 
     async def find(self, spec: SandboxSpec) -> Sandbox | None:
         """Return the living sandbox of a tenant and thread, however it was made."""
@@ -403,6 +410,8 @@ class MemoryEngine:
         for mine in list(self._stopped):
             self._forget_stopped(mine, STOPPING)
         await self._end_all(list(self._places.values()), STOPPING)
+        async with self._preparing:
+            self._workspaces.close()
         if self._temporary:
             await asyncio.to_thread(remove_directory, self._root)
 
@@ -435,7 +444,7 @@ class MemoryEngine:
         while self._ending:
             await asyncio.wait(self._ending.values())
 
-    def _begin_to_end(self, place: MemoryPlace, reason: str) -> asyncio.Task[None]:
+    def _begin_to_end(self, place: MemoryPlace, reason: str = "") -> asyncio.Task[None]:
         """End a sandbox in the background; a new one of its thread waits for it. Without a reason it is not removed."""
         if reason:
             self._told(place.spec, place.id, "removed", reason)

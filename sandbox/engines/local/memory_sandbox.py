@@ -10,11 +10,9 @@ from pathlib import Path
 
 from sandbox.client.channel_sandbox import ChannelSandbox
 from sandbox.client.remote_processes import RemoteProcesses
-from sandbox.engines.local.local_daemon import LocalChannel, LocalDaemon
-from sandbox.engines.local.local_fs import LocalFS
+from sandbox.engines.local.local_process import LocalProcess
 from sandbox.engines.local.local_workspace import remove_directory
 from sandbox.engines.pooled_sandbox import SpareKind
-from sandbox.errors import DaemonLost
 from sandbox.owner import owner_of
 from sandbox.sandbox import ListedSandbox, SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
@@ -39,16 +37,19 @@ class MemorySpare:
 
 
 class MemoryPlace:
-    """What a sandbox is, whatever specs it is lent by: its programs, its temporary directory, how many use it."""
+    """What a sandbox is, whatever specs it is lent by: its daemon, its temporary directories, how many use it.
+
+    `root` has its files, `directory` is for the daemon's socket, and `lock` is kept open by the daemon.
+    """
 
     def __init__(
         self,
         sandbox_id: str,
         spec: SandboxSpec,
-        workspace: Path,
-        temporary: Path,
+        root: Path,
+        directory: Path,
         *,
-        token: str,
+        lock: int,
         created_s: float,
         used_s: float,
         ended_processes: int = 0,
@@ -59,11 +60,12 @@ class MemoryPlace:
         self.ended_processes = ended_processes
         self.owner = owner_of(spec)
         self.users = 0
-        self.workspace = workspace
         self.spec = spec
-        self._temporary = temporary
-        self._daemon = LocalDaemon(workspace, temporary, token)
-        self.channel = LocalChannel(self._daemon)
+        self._temporary = root / "tmp", directory
+        self._process = LocalProcess(root, directory, lock=lock)
+        self.channel = self._process.channel
+        # Its first step is before that of end(), so whatever it starts is ended.
+        self.starting: asyncio.Task[None] = asyncio.get_running_loop().create_task(self._process.start())
 
     @property
     def alive(self) -> bool:
@@ -88,8 +90,9 @@ class MemoryPlace:
         return asyncio.get_running_loop().create_task(self._end())
 
     async def _end(self) -> None:
-        await self._daemon.close()
-        await asyncio.to_thread(remove_directory, self._temporary)
+        await asyncio.to_thread(self._process.end)
+        for directory in self._temporary:
+            await asyncio.to_thread(remove_directory, directory)
 
 
 class MemorySandbox(ChannelSandbox):
@@ -113,7 +116,6 @@ class MemorySandbox(ChannelSandbox):
             outdated=not made_alike(place.spec, spec),
             overdue_s=overdue_s,
         )
-        self.files = _PlaceFS(place, refuse_hard_links=spec.refuse_hard_links)
         self._place = place
         self._used = used
 
@@ -138,16 +140,3 @@ class MemorySandbox(ChannelSandbox):
         """End a use."""
         self._place.users -= 1
         self._used(self._place)
-
-
-class _PlaceFS(LocalFS):
-    """The files of a place, for as long as it lives."""
-
-    def __init__(self, place: MemoryPlace, *, refuse_hard_links: bool) -> None:
-        super().__init__(place.workspace, refuse_hard_links=refuse_hard_links)
-        self._place = place
-
-    def _real(self, path: str) -> str:
-        if self._place.channel.lost is not None:
-            raise DaemonLost(str(self._place.channel.lost))
-        return super()._real(path)

@@ -17,7 +17,7 @@ from sandbox.daemon.frames import MAX_FRAME_BYTES, BrokenFrame, FrameSocket
 from sandbox.daemon.limits.cgroup import Cgroup
 from sandbox.daemon.programs.exec_request import check_program, tool_environment
 from sandbox.daemon.settings import read_settings
-from sandbox.daemon.supervisor.call_tree import has_group, is_dead
+from sandbox.daemon.supervisor.call_tree import call_of, is_dead
 from sandbox.daemon.supervisor.control_wire import decode_program, encode_program
 from sandbox.v1 import channel_pb2 as wire
 
@@ -98,14 +98,14 @@ STATUS = b"Name:\tsh\nState:\t%s\nUid:\t1\t1\t1\t1\nGroups:\t%s\nThreads:\t%s\n"
 
 
 def test_a_process_belongs_to_the_call_whose_whole_group_number_it_carries() -> None:
-    assert has_group(STATUS % (b"S (sleeping)", b"10 1073741825 ", b"1"), 1073741825)
-    assert not has_group(STATUS % (b"S (sleeping)", b"10 10737418250 ", b"1"), 1073741825)
-    assert not has_group(STATUS % (b"S (sleeping)", b" ", b"1"), 1073741825)
+    assert call_of(STATUS % (b"S (sleeping)", b"10 1073741825 ", b"1")) == 1
+    assert not call_of(STATUS % (b"S (sleeping)", b"10 10737418250 ", b"1"))
+    assert not call_of(STATUS % (b"S (sleeping)", b" ", b"1"))
 
 
 def test_a_name_cannot_pretend_a_group() -> None:
     # The kernel escapes a newline in a process' name, so the first line cannot end early.
-    assert not has_group(b"Name:\t\\nGroups:\t7\nState:\tS\nGroups:\t8 \n", 7)
+    assert not call_of(b"Name:\t\\nGroups:\t1073741825\nState:\tS\nGroups:\t8 \n")
 
 
 def test_a_zombie_with_living_threads_is_not_dead() -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from sandbox.daemon.supervisor.call_tree import is_dead, read_status
-from sandbox.engines.local.local_spawner import LocalSpawner
 from sandbox.engines.local.local_workspace import fill_directory, read_directory
 from sandbox.engines.local.memory_engine import MemoryEngine
 from sandbox.engines.local.memory_sandbox import MemorySandbox
@@ -93,7 +92,7 @@ def is_there(pid: int) -> bool:
     return status is not None and not is_dead(status)
 
 
-async def test_a_process_that_is_killed_leaves_programs_that_the_next_one_ends_and_files_that_it_finds(
+async def test_a_process_that_is_killed_leaves_no_programs_and_files_that_the_next_one_finds(
     tmp_path: Path,
 ) -> None:
     script = """
@@ -103,10 +102,11 @@ async def test_a_process_that_is_killed_leaves_programs_that_the_next_one_ends_a
         from sandbox.engines.local.memory_engine import MemoryEngine
 
         async def main():
-            sandbox = await MemoryEngine(root=Path(sys.argv[1])).create(SandboxSpec("tenant", "thread", "any-image"))
+            engine = MemoryEngine(root=Path(sys.argv[1]))
+            sandbox = await engine.create(SandboxSpec("tenant", "thread", "any-image"))
             await sandbox.files.write("/workspace/a", b"1")
             print(sandbox.id, flush=True)
-            command = "setsid sh -c 'echo $$ > pid; exec sleep 3600' & sleep 3600"
+            command = "(env -i setsid sh -c 'echo $$ > pid; echo $PPID > daemon; exec sleep 3600' &) ; sleep 3600"
             await sandbox.shell.execute(
                 command, timeout_s=600, call_id="c", limit_chars=9, head_chars=2, tail_chars=2
             )
@@ -121,21 +121,21 @@ async def test_a_process_that_is_killed_leaves_programs_that_the_next_one_ends_a
     assert killed.stdout is not None
     sandbox_id = killed.stdout.readline().decode().strip()
     async with asyncio.timeout(_OUTER_S):
-        while not any(path.stat().st_size for path in tmp_path.glob("workspaces/*/*/pid")):
+        while not any(path.stat().st_size for path in tmp_path.glob("workspaces/*/*/workspace/daemon")):
             await asyncio.sleep(0.01)
+    pids = [int(path.read_text()) for path in tmp_path.glob("workspaces/*/*/workspace/*") if path.name != "a"]
+    assert len(pids) == 2
+    assert all(is_there(pid) for pid in pids)
     killed.send_signal(signal.SIGKILL)
     killed.wait()
     killed.stdout.close()
-    engine_id = (tmp_path / "id").read_text()
-    assert await LocalSpawner(f"{engine_id}/{sandbox_id}").count() != {}
 
+    engine_id = (tmp_path / "id").read_text()
     engine = MemoryEngine(root=tmp_path)
     assert await engine.reconcile() == []
+    assert not any(is_there(pid) for pid in pids)
     assert await engine.id() == engine_id
-    async with asyncio.timeout(_OUTER_S):
-        while await LocalSpawner(f"{engine_id}/{sandbox_id}").count():
-            await asyncio.sleep(0.01)
-    assert list(tmp_path.glob("tmp/*")) == []
+    assert [*tmp_path.glob("tmp/*"), *tmp_path.glob("workspaces/*/*/tmp")] == []
     sandbox = await engine.create(SPEC)
     assert sandbox.id != sandbox_id
     assert (await sandbox.files.stat("/workspace/a")).size_bytes == 1
@@ -149,7 +149,7 @@ async def test_without_a_root_of_its_own_nothing_is_left_when_it_is_closed() -> 
     assert Path(place).is_dir()
     await engine.close()
     assert not Path(place).exists()
-    assert not Path(place).parents[2].exists()
+    assert not Path(place).parents[3].exists()
     with pytest.raises(SandboxUnavailable, match="closed"):
         await engine.create(SPEC)
 
@@ -204,8 +204,9 @@ async def test_files_outside_of_the_workspace_are_out_of_reach_of_file_calls_and
 ) -> None:
     engine = MemoryEngine(root=tmp_path)
     sandbox = await engine.create(SPEC)
-    with pytest.raises(NotFound, match="/workspace only"):
-        await sandbox.files.stat("/etc/passwd")
+    for outside in ("/etc/passwd", str(tmp_path / "id")):
+        with pytest.raises(NotFound):
+            await sandbox.files.stat(outside)
     for refused in (sandbox.files.ls("/workspace/none"), sandbox.processes.wait("none", wait_s=0)):
         with pytest.raises(NotFound) as caught:
             await refused
