@@ -1,8 +1,8 @@
 """What known programs do with their arguments: the files they read and write, the hosts they speak to.
 
 Each module is a group of programs with a table PROGRAMS, from a program's name to what describes a call of it. A
-program in no table has no effects: the argv rules are what there is to say about it. An option that a table does not know makes
-the line opaque, with a reason that names it.
+program in no table has no effects: the argv rules are what there is to say about it. An option that a table does not
+know makes the line opaque, with a reason that names it.
 """
 
 from __future__ import annotations
