@@ -1,1 +1,67 @@
-"""The agent: a loop made of hooks, its tools and its model drivers. A pure library; see ARCHITECTURE.md."""
+"""The agent: a loop made of hooks, its tools and its model drivers. A pure library; see ARCHITECTURE.md.
+
+The names below are the library's public ones. A module is imported when a name of its own is first asked for, so that
+`import agent` costs nothing and openai is imported by those who use OpenAIModel.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from agent.capability import Capability as Capability
+    from agent.errors import AgentError as AgentError
+    from agent.errors import ModelError as ModelError
+    from agent.events import Event as Event
+    from agent.hooks.hook import Hook as Hook
+    from agent.hooks.matchers import Matcher as Matcher
+    from agent.hooks.matchers import tool_glob as tool_glob
+    from agent.hooks.matchers import tool_name as tool_name
+    from agent.hooks.matchers import tool_regex as tool_regex
+    from agent.host import Host as Host
+    from agent.loop import Agent as Agent
+    from agent.messages import Message as Message
+    from agent.messages import ToolCall as ToolCall
+    from agent.model import Model as Model
+    from agent.models.openai_model import OpenAIModel as OpenAIModel
+    from agent.models.openai_model import Prices as Prices
+    from agent.models.script import Call as Call
+    from agent.models.script import Fault as Fault
+    from agent.models.script import Turn as Turn
+    from agent.models.scripted_model import ScriptedModel as ScriptedModel
+    from agent.run_stream import stream as stream
+    from agent.state import AgentState as AgentState
+    from agent.tool_result import ToolResult as ToolResult
+    from agent.tools.function_tool import tool as tool
+    from agent.tools.tool import Tool as Tool
+    from agent.tools.tool import ToolContext as ToolContext
+
+_MODULES = {
+    "capability": ("Capability",),
+    "errors": ("AgentError", "ModelError"),
+    "events": ("Event",),
+    "hooks.hook": ("Hook",),
+    "hooks.matchers": ("Matcher", "tool_glob", "tool_name", "tool_regex"),
+    "host": ("Host",),
+    "loop": ("Agent",),
+    "messages": ("Message", "ToolCall"),
+    "model": ("Model",),
+    "models.openai_model": ("OpenAIModel", "Prices"),
+    "models.script": ("Call", "Fault", "Turn"),
+    "models.scripted_model": ("ScriptedModel",),
+    "run_stream": ("stream",),
+    "state": ("AgentState",),
+    "tool_result": ("ToolResult",),
+    "tools.function_tool": ("tool",),
+    "tools.tool": ("Tool", "ToolContext"),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605 - made of the table
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'agent' has no attribute {name!r}")
+    found: object = getattr(import_module(f"agent.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found

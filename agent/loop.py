@@ -16,13 +16,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
-import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
-
-from pydantic import JsonValue
 
 from agent.cancellation import Cancellation, to_the_end
 from agent.capabilities.flow import flow
@@ -34,16 +30,19 @@ from agent.events import EventSink, discard, emit
 from agent.frozen import freeze, storable_text
 from agent.hooks.engine import HOOK_FAILED, HookEngine, Point
 from agent.hooks.hook import Hook, InferenceRequest
+from agent.host import Host
 from agent.inference import Inference
 from agent.messages import Message, ToolCall
 from agent.model import Model
-from agent.recovery import EarlierCall, Recovery
+from agent.recovery import EarlierCall
+from agent.run_events import emit_finished, emit_started, emit_suspended, outcome, times
 from agent.state import AgentState, CurrentExecution, ModelResponse
 from agent.storable import storable_message
-from agent.tools.approval import Approver, PendingStep, Suspended
+from agent.tools.approval import PendingStep, Suspended
 from agent.tools.asking import edited_calls
+from agent.tools.function_tool import Function, as_tool
 from agent.tools.runner import ToolRunner
-from agent.tools.tool import ToolExecutor
+from agent.tools.tool import Tool
 from agent.tools.toolbox import Toolbox
 
 _log = logging.getLogger(__name__)
@@ -58,44 +57,33 @@ class Agent:
         self,
         *,
         model: Model,
+        tools: Sequence[Tool | Function] = (),
         capabilities: Sequence[Capability] = (),
         hooks: Sequence[Hook] = (),
         system_prompt: str = "",
         name: str = "default",
-        clock: Callable[[], float] = time.monotonic,
-        executor: ToolExecutor | None = None,
-        concurrency: int = 8,
-        new_call_id: Callable[[], str] = lambda: f"call_{uuid.uuid4().hex}",
-        approver: Approver | None = None,
-        recovery: Recovery | None = None,
+        host: Host | None = None,
     ) -> None:
         """Put an agent together; hooks are registered in the order of the capabilities, then `hooks`.
 
-        An agent always has limits and a flow: where no capability of that name is among `capabilities`, the usual one
-        joins them. `executor` runs the tool calls instead of a Toolbox of the capabilities' tools, which it usually
-        wraps. `concurrency` is how many tool calls of a step execute at once. Without an `approver` nobody can be
-        asked, and calls that would have to be are blocked. With a `recovery`, which is of one run, what was under way
-        in a process that is lost can go on in another.
+        A function among `tools` becomes a tool (agent.tools.function_tool). An agent always has limits and a flow:
+        where no capability of that name is among `capabilities`, the usual one joins them.
 
         Raises TypeError and ValueError for a hook or a tool that could never do what it is there for.
         """
-        if concurrency < 1:
-            raise ValueError(f"concurrency is {concurrency}; it must be at least 1")
+        self.host = host or Host()
+        if tools and self.host.executor is not None:
+            raise ValueError("the host's executor runs all tool calls: give it the tools, or leave the executor out")
         named = {capability.name for capability in capabilities}
         usual = (capability for capability in (flow(), limits()) if capability.name not in named)
-        capabilities = (*capabilities, *usual)
+        capabilities = (Capability("tools", tools=[*map(as_tool, tools)]), *capabilities, *usual)
         self.model = model
         self.system_prompt = system_prompt
         self.name = name
         self.hooks = HookEngine(
-            [*(hook for capability in capabilities for hook in capability.hooks), *hooks], clock=clock
+            [*(hook for capability in capabilities for hook in capability.hooks), *hooks], clock=self.host.clock
         )
-        self.executor = executor or Toolbox(tool for capability in capabilities for tool in capability.tools)
-        self.clock = clock
-        self.concurrency = concurrency
-        self.new_call_id = new_call_id
-        self.approver = approver
-        self.recovery = recovery
+        self.executor = self.host.executor or Toolbox(tool for capability in capabilities for tool in capability.tools)
 
     async def run(self, state: AgentState, events: EventSink = discard) -> AgentState:
         """Run until something stops it; return the state with `stop` set. The last event is always run_finished.
@@ -117,6 +105,7 @@ class Run:
 
     def __init__(self, agent: Agent, state: AgentState, events: EventSink) -> None:
         self.agent = agent
+        self.host = agent.host
         self.events = events
         self.state = state.with_(
             agent=agent.name,
@@ -132,36 +121,37 @@ class Run:
 
     async def run(self) -> AgentState:
         """Run to the end; see Agent.run."""
-        self._tell_started()
+        emit_started(self.events, self.state)
         status: RunStatus = "failed"
-        stop = _outcome("interrupted", "the run was interrupted")
+        stop = outcome("interrupted", "the run was interrupted")
         try:
             try:
                 stop = await self._steps()
                 status = self._status(stop)
             except asyncio.CancelledError:
-                status, stop = "cancelled", _outcome("cancelled", "the run was cancelled")
+                status, stop = "cancelled", outcome("cancelled", "the run was cancelled")
                 await self._end(stop)
                 raise
             except Suspended as suspended:
-                self._tell_suspended(suspended)
+                self.state = self.state.cleared()
+                emit_suspended(self.events, self.state, suspended)
                 return self.state
             except Exception as error:
                 # Not a failure of a hook, a tool or the model, those are dealt with: a fault of this package.
                 _log.exception("run %s failed", self.state.run_id)
-                stop = _outcome("internal_error", f"{type(error).__name__}: {error}")
+                stop = outcome("internal_error", f"{type(error).__name__}: {error}")
                 await self._end(stop)
                 return self.state
             await self._end(stop)
             return self.state
         except asyncio.CancelledError:
             if status != "cancelled":  # during execution_end of a run that had ended by itself
-                status, stop = "cancelled", _outcome("cancelled", "the run was cancelled")
+                status, stop = "cancelled", outcome("cancelled", "the run was cancelled")
                 self.state = self.state.with_(stop=stop)
             raise
         finally:
             if self.state.pending is None:
-                self._tell_finished(status, stop)
+                emit_finished(self.events, self.state, status, stop)
 
     async def _steps(self) -> ContinuationOutcome:
         """Go from step to step; return what stopped the run."""
@@ -182,7 +172,7 @@ class Run:
     async def _step(self) -> ContinuationOutcome | None:
         """Take one step; return what stops the run, or None to go on."""
         agent = self.agent
-        started_s = agent.clock()
+        started_s = self.host.clock()
         messages = self.state.messages
         self.state = self.state.with_(
             current=CurrentExecution(
@@ -209,7 +199,7 @@ class Run:
     async def _resumed_step(self, pending: PendingStep) -> ContinuationOutcome | None:
         """Go on with the step that waited: the model has answered, and its calls are judged again."""
         agent = self.agent
-        started_s = agent.clock()
+        started_s = self.host.clock()
         response = pending.response()
         self.state = self.state.with_(
             pending=None,
@@ -227,16 +217,16 @@ class Run:
         )
         self.deadline_s = started_s + time_left_s(agent.hooks.hooks, self.state)
         calls = await self._edited(response, pending)
-        earlier = await agent.recovery.earlier(calls) if agent.recovery is not None else {}
+        earlier = await self.host.recovery.earlier(calls) if self.host.recovery is not None else {}
         return await self._timed(self._act(response, calls, earlier), self.state.steps, started_s)
 
     async def _edited(self, response: ModelResponse, pending: PendingStep) -> Sequence[ToolCall]:
         """Return the step's calls with the arguments that an approver put in the place of the model's."""
         calls = response.message.tool_calls
-        if self.agent.approver is None:
+        if self.host.approver is None:
             return calls
         sought = {one.call_id for one in pending.sought}
-        return await edited_calls(self.agent.approver, self.state, calls, sought)
+        return await edited_calls(self.host.approver, self.state, calls, sought)
 
     async def _timed(
         self, work: Awaitable[ContinuationOutcome | None], number: int, started_s: float
@@ -249,17 +239,16 @@ class Run:
             suspended = True
             raise
         finally:
-            self.state = self.state.with_(active_s=self.state.active_s + self.agent.clock() - started_s).with_current(
-                completed_at_s=self.agent.clock()
+            self.state = self.state.with_(active_s=self.state.active_s + self.host.clock() - started_s).with_current(
+                completed_at_s=self.host.clock()
             )
             if not suspended:
-                emit(self.events, "step_finished", step=number, **_times(self.state.current))
+                emit(self.events, "step_finished", step=number, **times(self.state.current))
         if stop is None:
             self._clear()
         return stop
 
     async def _think_and_act(self, number: int) -> ContinuationOutcome | None:
-        agent = self.agent
         stop = await self._at("before_inference")
         if stop is not None:
             return stop
@@ -276,15 +265,15 @@ class Run:
         stop = await self._at("after_inference")
         response = self.state.current.response or answer  # a hook may replace the response, not do away with it
         calls = response.message.tool_calls if stop is None else ()
-        if calls and agent.recovery is not None:
-            await agent.recovery.answered(self._answered(response))
+        if calls and self.host.recovery is not None:
+            await self.host.recovery.answered(self._answered(response))
         return await self._act(response, calls)
 
     def _answered(self, response: ModelResponse) -> AgentState:
         """Return the state that this step goes on from when this process is lost."""
         state = self.state
         pending = PendingStep.of(state, response).model_dump(mode="json")
-        active_s = state.active_s + self.agent.clock() - state.current.started_at_s
+        active_s = state.active_s + self.host.clock() - state.current.started_at_s
         return state.with_(pending=pending, active_s=active_s)
 
     async def _act(
@@ -297,7 +286,9 @@ class Run:
         agent, before = self.agent, self.state
         if calls:
             tools = ToolsInTime(agent.executor, self._left_s)
-            runner = ToolRunner(agent.hooks, tools, self.events, agent.clock, agent.concurrency, agent.approver)
+            runner = ToolRunner(
+                agent.hooks, tools, self.events, self.host.clock, self.host.concurrency, self.host.approver
+            )
             try:
                 self.state = await runner.run(self.state, calls, keep=self._keep, suspend=True, earlier=earlier)
             except Suspended as suspended:
@@ -318,24 +309,24 @@ class Run:
         stop = await self._at("should_continue")
         if stop is not None:
             return stop
-        outcome = self.state.current.continuation
-        if outcome is None:
-            return _outcome("no_request", "no hook asked for another step", ContinuationDecision.ALLOW_STOP)
-        if outcome.decision is not ContinuationDecision.REQUEST:
-            return outcome
+        resolved = self.state.current.continuation
+        if resolved is None:
+            return outcome("no_request", "no hook asked for another step", ContinuationDecision.ALLOW_STOP)
+        if resolved.decision is not ContinuationDecision.REQUEST:
+            return resolved
         if not response.message.tool_calls:
             self.state = self.state.with_(forced_continuations=self.state.forced_continuations + 1)
         return None
 
     def _left_s(self) -> float:
         """Return what is left of the run's time, within the step."""
-        return self.deadline_s - self.agent.clock()
+        return self.deadline_s - self.host.clock()
 
     async def _infer(self, number: int) -> ModelResponse | None:
         """Return the model's answer; None when the run's time was over before it had come."""
         response = None
         agent, current = self.agent, self.state.current
-        inference = Inference(agent.hooks, agent.model, self.events, agent.clock, agent.new_call_id)
+        inference = Inference(agent.hooks, agent.model, self.events, self.host.clock, self.host.new_call_id)
         request = InferenceRequest(current.system_prompt, current.input_messages, current.tools)
         try:
             async with TimeLeft(self._left_s()):
@@ -374,15 +365,15 @@ class Run:
             self.state = self.state.forbid_continuation(error.hook, HOOK_FAILED, str(error))
         before = self.state.current.continuation
         self.state = await self.agent.hooks.run("on_error", self.state, self.events)
-        outcome = self.state.current.continuation
-        if outcome is not None and outcome.decision is ContinuationDecision.REQUEST:
+        resolved = self.state.current.continuation
+        if resolved is not None and resolved.decision is ContinuationDecision.REQUEST:
             if not isinstance(error, ModelError):
                 self._say(Message(role="user", content=f"[the last step failed: {error}]"))
             return None
         self.failed = True
-        if outcome is not None and (outcome is not before or outcome.decision is ContinuationDecision.FORBID):
-            return outcome
-        return _outcome(type(error).__name__, str(error))
+        if resolved is not None and (resolved is not before or resolved.decision is ContinuationDecision.FORBID):
+            return resolved
+        return outcome(type(error).__name__, str(error))
 
     async def _at(self, point: Point) -> ContinuationOutcome | None:
         """Run the hooks of a point; return the Forbid that ends the run there."""
@@ -394,8 +385,8 @@ class Run:
         return self._forbidden()
 
     def _forbidden(self) -> ContinuationOutcome | None:
-        outcome = self.state.current.continuation
-        return outcome if outcome is not None and outcome.decision is ContinuationDecision.FORBID else None
+        found = self.state.current.continuation
+        return found if found is not None and found.decision is ContinuationDecision.FORBID else None
 
     def _clear(self) -> None:
         state, current = self.state, self.state.current
@@ -438,46 +429,3 @@ class Run:
             if call.id not in answered
         )
         self.state = self.state.with_(messages=(*messages, *missing))
-
-    def _tell_started(self) -> None:
-        state = self.state
-        if state.started:
-            emit(self.events, "run_resumed", step=state.steps, agent=state.agent, thread=state.thread)
-            return
-        task = next((message.content for message in reversed(state.messages) if message.role == "user"), "")
-        emit(self.events, "run_started", task=task, agent=state.agent, thread=state.thread)
-
-    def _tell_suspended(self, suspended: Suspended) -> None:
-        self.state = self.state.cleared()
-        approvals: list[JsonValue] = [sought.model_dump() for sought in suspended.sought]
-        emit(self.events, "run_suspended", step=self.state.steps, approvals=approvals)
-
-    def _tell_finished(self, status: RunStatus, stop: ContinuationOutcome) -> None:
-        last = self.state.messages[-1] if self.state.messages else None
-        emit(
-            self.events,
-            "run_finished",
-            status=status,
-            stop={"hook": stop.hook, "rule": stop.rule, "reason": stop.reason},
-            answer=last.content if last is not None and last.role == "assistant" else "",
-            steps=self.state.steps,
-            usage=self.state.usage.model_dump(),
-            spent=self.state.spent.model_dump(),
-            **_times(self.state),
-        )
-
-
-def _times(of: AgentState | CurrentExecution) -> dict[str, JsonValue]:
-    return {
-        "hooks_ms": round(of.hooks_s * 1000, 3),
-        "model_ms": round(of.model_s * 1000, 3),
-        "model_wait_ms": round(of.model_wait_s * 1000, 3),
-        "tools_ms": round(of.tools_s * 1000, 3),
-    }
-
-
-def _outcome(
-    rule: str, reason: str, decision: ContinuationDecision = ContinuationDecision.FORBID
-) -> ContinuationOutcome:
-    """Return an outcome that the loop itself writes."""
-    return ContinuationOutcome(decision=decision, hook="loop", rule=rule, reason=reason)

@@ -12,6 +12,7 @@ agent and to services.
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass, field, fields
 from typing import Self, TypeVar
 
@@ -180,6 +181,21 @@ class AgentState(Value):
     stop: ContinuationOutcome | None = None
     pending: Json | None = None
     current: InstanceOf[CurrentExecution] = Field(default_factory=CurrentExecution, exclude=True, repr=False)
+
+    @classmethod
+    def start(cls, task: str, *, thread: str = "", run_id: str = "") -> Self:
+        """Return the start of a run in a new thread; ids that are not given are made up."""
+        return cls(
+            run_id=run_id or f"run_{uuid.uuid4().hex}",
+            thread=thread or f"thread_{uuid.uuid4().hex}",
+            messages=(Message(role="user", content=task),),
+        )
+
+    @property
+    def answer(self) -> str:
+        """What the model said last, where it has the last word; else nothing."""
+        last = self.messages[-1] if self.messages else None
+        return last.content if last is not None and last.role == "assistant" else ""
 
     @property
     def spent(self) -> Spent:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from agent.capabilities.flow import ErrorPolicy, FinishReason, ToolCallPresence
 from agent.capability import Capability
+from agent.host import Host
 from agent.loop import Agent
 from agent.messages import Message
 from agent.model import Model
@@ -143,8 +144,7 @@ def start(
         ),
         system_prompt=definition.system_prompt,
         name=name,
-        clock=families.clock,
-        executor=LentTools(run.executor, names, unseen),
+        host=Host(clock=families.clock, executor=LentTools(run.executor, names, unseen)),
     )
     state = AgentState(
         run_id=run.state.run_id,

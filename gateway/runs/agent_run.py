@@ -13,6 +13,7 @@ from functools import partial
 
 import structlog
 
+from agent.host import Host
 from agent.loop import Agent
 from agent.messages import Message
 from agent.state import AgentState
@@ -178,8 +179,7 @@ class AgentRuns:
             capabilities=agents.build(settings, tenant.model, document, tool_path.workspace, model_of, recorder),
             hooks=(*tool_path.hooks, checkpoints.history),
             system_prompt=settings.system_prompt,
-            approver=tool_path.approver,
-            recovery=checkpoints,
+            host=Host(approver=tool_path.approver, recovery=checkpoints),
         )
 
 

@@ -26,6 +26,7 @@ from agent.capability import Capability
 from agent.events import Event, EventSink
 from agent.hooks.engine import POINTS
 from agent.hooks.hook import Hook, InferenceRequest, NextInference, NextToolUse
+from agent.host import Host
 from agent.loop import Agent
 from agent.messages import Message, ToolCall, Usage
 from agent.model import OnDelta
@@ -179,7 +180,7 @@ async def _kept(directory: Path) -> tuple[list[float], _CountingStore]:
         checkpoints = Checkpoints(log, journal, "")
         history = checkpoints.history = ThreadHistoryHook(checkpoints, thread, state.with_(messages=()))
         agent = agent_with_twelve_hooks(history)
-        agent.recovery = checkpoints
+        agent.host = Host(recovery=checkpoints)
         times = await step_times_ms(agent, state, log.emit)
         await log.close()
     finally:

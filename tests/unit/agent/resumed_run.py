@@ -21,6 +21,7 @@ from agent.capabilities.limits import limits
 from agent.capability import Capability
 from agent.errors import ModelUnavailable
 from agent.hooks.hook import Hook, InferenceRequest
+from agent.host import Host
 from agent.loop import Agent
 from agent.messages import Message, ToolCall
 from agent.model import OnDelta
@@ -132,8 +133,7 @@ async def run(directory: Path, kill_before: int, resume_before: int) -> None:
         ),
         hooks=(Remembers(), Stores(directory, kill_before)),
         system_prompt=f"be good {ODD}",
-        clock=lambda: float(next(ticks)),
-        new_call_id=lambda: f"call_{next(ids)}",
+        host=Host(clock=lambda: float(next(ticks)), new_call_id=lambda: f"call_{next(ids)}"),
     )
     final = await agent.run(state, events)
     print(json.dumps({"state": json.loads(final.model_dump_json()), "events": [event.type for event in events]}))

@@ -29,6 +29,7 @@ from agent.continuation import ContinuationDecision
 from agent.errors import ModelRefused
 from agent.hooks.engine import HOOK_FAILED
 from agent.hooks.hook import Hook, OnFailure
+from agent.host import Host
 from agent.loop import Agent
 from agent.messages import Message, ToolCall
 from agent.state import AgentState
@@ -264,7 +265,7 @@ async def test_the_output_of_a_command_is_told_while_it_runs() -> None:
     model = SaysInTurn(says("", call("execute", command="make")), says("done"))
     events = Events()
     capabilities = (bash(FakeShell(FakeExec(output=pieces))),)
-    await Agent(model=model, capabilities=capabilities, new_call_id=lambda: "call_1").run(state(), events)
+    await Agent(model=model, capabilities=capabilities, host=Host(new_call_id=lambda: "call_1")).run(state(), events)
     told = events.of("tool_output")
     assert [(one["call_id"], one["stream"], one["text"]) for one in told] == [
         ("call_1", "stdout", "one\n"),

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from agent.capabilities.flow import flow
 from agent.errors import ModelUnavailable
 from agent.hooks.hook import Hook, InferenceRequest, NextInference
+from agent.host import Host
 from agent.loop import Agent
 from agent.model import Model, OnDelta, OnWait
 from agent.state import AgentState, ModelResponse
@@ -51,7 +52,7 @@ class Queued:
 
 async def run(model: Queued, *hooks: Hook) -> tuple[AgentState, Events]:
     events = Events()
-    agent = Agent(model=model, capabilities=(flow(backoff_s=0),), hooks=hooks, clock=model.clock)
+    agent = Agent(model=model, capabilities=(flow(backoff_s=0),), hooks=hooks, host=Host(clock=model.clock))
     return await agent.run(state(), events), events
 
 

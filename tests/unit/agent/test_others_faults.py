@@ -14,6 +14,7 @@ from agent.capabilities.limits import limits
 from agent.capability import Capability
 from agent.errors import ModelRefused
 from agent.hooks.hook import Hook, InferenceRequest, NextInference, NextToolUse, OnFailure
+from agent.host import Host
 from agent.loop import Agent
 from agent.messages import Message, ToolCall, Usage
 from agent.model import Model, OnDelta
@@ -292,7 +293,7 @@ def asking(model: Model, approver: BadApprover, ran: list[str]) -> Agent:
         model=model,
         capabilities=(with_tools(tool("t", run), tool("u", run)),),
         hooks=(policy,),
-        approver=approver,
+        host=Host(approver=approver),
     )
 
 
@@ -354,7 +355,7 @@ async def test_a_ring_that_gives_text_is_named_and_open_counts(on_failure: OnFai
 @pytest.mark.parametrize("concurrency", [0, -1])
 def test_an_agent_that_could_run_no_tool_is_refused(concurrency: int) -> None:
     with pytest.raises(ValueError, match="it must be at least 1"):
-        Agent(model=SaysInTurn(says("hi")), concurrency=concurrency)
+        Agent(model=SaysInTurn(says("hi")), host=Host(concurrency=concurrency))
 
 
 def test_a_coroutine_for_matches_is_refused_when_the_agent_is_put_together() -> None:

@@ -13,6 +13,7 @@ from agent.capability import Capability
 from agent.coalescing import PIECES, merged
 from agent.events import Event
 from agent.hooks.hook import InferenceRequest
+from agent.host import Host
 from agent.loop import Agent
 from agent.messages import Message
 from agent.model import OnDelta
@@ -27,7 +28,7 @@ def agent(model: Any, *tools: Any) -> Agent:
     return Agent(
         model=model,
         capabilities=(limits(steps=10**6, tool_calls=10**6), flow(), Capability("tools", tools=tools)),
-        new_call_id=iter(f"call_{n}" for n in range(10**6)).__next__,
+        host=Host(new_call_id=iter(f"call_{n}" for n in range(10**6)).__next__),
     )
 
 

@@ -11,6 +11,7 @@ from agent.capabilities.flow import ErrorPolicy, flow
 from agent.capability import Capability
 from agent.errors import ContextLengthExceeded, ModelError, ModelNonsense, ModelRefused, ModelUnavailable
 from agent.hooks.hook import Hook, InferenceRequest
+from agent.host import Host
 from agent.loop import Agent
 from agent.model import OnDelta
 from agent.models.openai_model import OpenAIModel
@@ -47,7 +48,9 @@ class Clock:
 async def run(model: Any, *hooks: Hook, clock: Clock | None = None, **settings: Any) -> tuple[AgentState, Events]:
     events, clock = Events(), clock or Clock()
     hooks = hooks if any(hook.innermost for hook in hooks) else (*hooks, allowing())
-    agent = Agent(model=model, capabilities=(flow(sleep=clock.sleep, **settings), TOOLS), hooks=hooks, clock=clock)
+    agent = Agent(
+        model=model, capabilities=(flow(sleep=clock.sleep, **settings), TOOLS), hooks=hooks, host=Host(clock=clock)
+    )
     return await agent.run(state(), events), events
 
 

@@ -14,6 +14,7 @@ from agent.capabilities.limits import TimeLeft, limits
 from agent.capability import Capability
 from agent.errors import ModelUnavailable
 from agent.hooks.hook import Hook
+from agent.host import Host
 from agent.loop import Agent
 from agent.messages import Usage
 from agent.state import AgentState, ModelResponse, Spent
@@ -160,7 +161,9 @@ async def test_time_between_two_processes_does_not_count_and_time_worked_in_both
     async def go(clock: Clock, given: AgentState, limit_s: float, *hooks: Hook) -> AgentState:
         model = TakesTime(clock, 200.0, MORE, MORE, says("done"))
         capabilities = (limits(execution_time_s=limit_s), TOOLS)
-        return await Agent(model=model, capabilities=capabilities, hooks=(*hooks, allowing()), clock=clock).run(given)
+        return await Agent(
+            model=model, capabilities=capabilities, hooks=(*hooks, allowing()), host=Host(clock=clock)
+        ).run(given)
 
     storing = StoresThenDies()
     first = await go(Clock(0.0), state(), 300.0, storing)
@@ -255,8 +258,7 @@ async def test_the_tool_calls_in_flight_end_when_the_time_is_over_and_those_that
         model=SaysInTurn(says("", *[call("t")] * calls)),
         capabilities=(limits(execution_time_s=0.01, steps=1), Capability("tools", tools=(tool("t", hangs.run),))),
         hooks=(sees, allowing()),
-        clock=clock,
-        concurrency=concurrency,
+        host=Host(clock=clock, concurrency=concurrency),
     )
     final = await agent.run(state(), events)
     assert stop(final) == OVER
@@ -273,7 +275,7 @@ async def test_the_model_is_not_waited_for_when_the_time_is_over(then: Exception
     clock = Clock(0.0)
     model, events = Hangs(clock, 15.0, then), Events()
     capabilities = (flow(retries=0), limits(execution_time_s=0.01, steps=1))
-    final = await Agent(model=model, capabilities=capabilities, clock=clock).run(state(), events)
+    final = await Agent(model=model, capabilities=capabilities, host=Host(clock=clock)).run(state(), events)
     assert stop(final) == OVER
     assert events[-1].payload["status"] == "stopped"
     assert (model.begun, model.ended) == (["infer"], 1)
@@ -284,7 +286,9 @@ async def test_the_model_is_not_waited_for_when_the_time_is_over(then: Exception
 async def test_an_answer_that_came_all_the_same_counts() -> None:
     clock = Clock(0.0)
     capabilities = (limits(execution_time_s=0.01),)
-    final = await Agent(model=Hangs(clock, 15.0, says("late")), capabilities=capabilities, clock=clock).run(state())
+    final = await Agent(model=Hangs(clock, 15.0, says("late")), capabilities=capabilities, host=Host(clock=clock)).run(
+        state()
+    )
     assert final.messages[-1].content == "late"
     assert stop(final)[0] == "finish_reason"
 
@@ -343,7 +347,7 @@ async def test_who_cancels_a_run_whose_time_is_over_is_heeded() -> None:
                 task.cancel()
 
     capabilities = (limits(execution_time_s=0.01),)
-    agent = Agent(model=IsCancelledMeanwhile(clock, 15.0), capabilities=capabilities, clock=clock)
+    agent = Agent(model=IsCancelledMeanwhile(clock, 15.0), capabilities=capabilities, host=Host(clock=clock))
     task = asyncio.create_task(agent.run(state(), events))
     await asyncio.wait({task})
     assert task.cancelled()

@@ -12,6 +12,7 @@ from pydantic import JsonValue
 
 from agent.capabilities.metadata import MAX_DEPTH, MAX_KEYS, MAX_VALUE_BYTES, metadata
 from agent.hooks.hook import Hook, NextToolUse
+from agent.host import Host
 from agent.loop import Agent
 from agent.messages import ToolCall
 from agent.state import AgentState, ToolExecution
@@ -36,7 +37,12 @@ class KeepsStates(Hook):
 
 def agent(model: SaysInTurn, *hooks: Hook, first_call: int = 0) -> Agent:
     ids = iter(f"call-{number}" for number in range(first_call, first_call + 10_000))
-    return Agent(model=model, capabilities=(metadata(),), hooks=hooks, clock=lambda: 0.0, new_call_id=lambda: next(ids))
+    return Agent(
+        model=model,
+        capabilities=(metadata(),),
+        hooks=hooks,
+        host=Host(clock=lambda: 0.0, new_call_id=lambda: next(ids)),
+    )
 
 
 def write(key: str, value: Any) -> ToolCall:

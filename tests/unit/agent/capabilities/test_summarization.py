@@ -23,6 +23,7 @@ from agent.capabilities.todos import todos
 from agent.capability import Capability
 from agent.errors import ContextLengthExceeded, ModelRefused, ModelUnavailable
 from agent.hooks.hook import Hook, InferenceRequest
+from agent.host import Host
 from agent.loop import Agent
 from agent.messages import Message, Usage
 from agent.model import OnDelta
@@ -54,7 +55,7 @@ def agent_of(model: Any, *capabilities: Capability, hooks: tuple[Hook, ...] = ()
         model=model,
         capabilities=(*capabilities, TOOLS, bounds),
         hooks=(*hooks, allowing()),
-        new_call_id=lambda: f"call_{next(numbers)}",
+        host=Host(new_call_id=lambda: f"call_{next(numbers)}"),
     )
 
 
@@ -648,7 +649,7 @@ async def test_a_run_resumed_from_json_at_any_step_goes_on_the_same(first: Any, 
         again, rest = SaysInTurn(*turns[step:]), SaysInTurn(*summaries[written:])
         agent = agent_of(again, small(rest, LocalFS(tmp_path), 1_400))
         numbers = itertools.count(max(0, step - (first is TOO_LONG)))
-        agent.new_call_id = lambda numbers=numbers: f"call_{next(numbers)}"
+        agent.host = Host(new_call_id=lambda numbers=numbers: f"call_{next(numbers)}")
         resumed = await agent.run(before)
         assert again.requests == model.requests[step:]
         assert rest.requests == summariser.requests[written:]

@@ -9,6 +9,7 @@ from pydantic import JsonValue
 
 from agent.capabilities.todos import KEY, MAX_LIST_CHARS, MAX_TODOS, todos
 from agent.hooks.hook import Hook
+from agent.host import Host
 from agent.loop import Agent
 from agent.messages import Message, ToolCall
 from agent.state import AgentState
@@ -39,7 +40,9 @@ class KeepsStates(Hook):
 
 def agent(model: SaysInTurn, *hooks: Hook, first_call: int = 0) -> Agent:
     ids = iter(f"call-{number}" for number in range(first_call, first_call + 1000))
-    return Agent(model=model, capabilities=(todos(),), hooks=hooks, clock=lambda: 0.0, new_call_id=lambda: next(ids))
+    return Agent(
+        model=model, capabilities=(todos(),), hooks=hooks, host=Host(clock=lambda: 0.0, new_call_id=lambda: next(ids))
+    )
 
 
 async def run(*calls: ToolCall, start: AgentState | None = None, hooks: tuple[Hook, ...] = ()) -> Any:

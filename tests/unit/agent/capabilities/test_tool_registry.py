@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, JsonValue
 from agent.capabilities.tool_registry import LOADED, tool_registry
 from agent.capability import Capability
 from agent.hooks.hook import Hook
+from agent.host import Host
 from agent.loop import Agent
 from agent.messages import ToolCall
 from agent.state import AgentState, ToolExecution
@@ -77,8 +78,7 @@ def agent(
         model=model,
         capabilities=(many, tool_registry(always=always)),
         hooks=hooks,
-        clock=lambda: 0.0,
-        new_call_id=lambda: next(ids),
+        host=Host(clock=lambda: 0.0, new_call_id=lambda: next(ids)),
     )
 
 

@@ -19,6 +19,7 @@ from agent.capabilities.tool_registry import tool_registry
 from agent.capability import Capability
 from agent.errors import ModelRefused, ModelUnavailable
 from agent.hooks.hook import Hook, InferenceRequest
+from agent.host import Host
 from agent.loop import Agent
 from agent.messages import Message, ToolCall, Usage
 from agent.model import OnDelta
@@ -112,8 +113,8 @@ def agent_of(
 ) -> Agent:
     capability = subagents(definitions or {"worker": WORKER}, model, **settings)
     capabilities = (limits(**(bounds or {})), flow(), tools or Capability("tools"), capability)
-    clock = {"clock": settings["clock"]} if "clock" in settings else {}
-    return Agent(model=model, capabilities=capabilities, hooks=(*hooks, allowing()), **clock)
+    host = Host(clock=settings["clock"]) if "clock" in settings else None
+    return Agent(model=model, capabilities=capabilities, hooks=(*hooks, allowing()), host=host)
 
 
 def root(run_id: str = "r1", task: str = "root") -> AgentState:

@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from agent.capabilities.limits import limits
 from agent.capability import Capability
 from agent.hooks.hook import Hook, NextToolUse
+from agent.host import Host
 from agent.loop import Agent
 from agent.state import AgentState, ToolExecution
 from agent.tool_result import ToolResult
@@ -102,9 +103,7 @@ def an_agent(
         model=SaysInTurn(*responses),
         capabilities=(Capability("tools", tools=(ran.tool("risky"), ran.tool("safe"))), *settings.pop("more", ())),
         hooks=(*hooks, asking("risky")),
-        approver=approver,
-        new_call_id=lambda: next(ids),
-        **settings,
+        host=Host(approver=approver, new_call_id=lambda: next(ids), **settings),
     )
 
 
