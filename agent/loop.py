@@ -20,6 +20,8 @@ from collections.abc import Awaitable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
 
+from pydantic import BaseModel, JsonValue
+
 from agent.cancellation import Cancellation, to_the_end
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import TimeLeft, ToolsInTime, limits, time_left_s
@@ -61,22 +63,32 @@ class Agent:
         capabilities: Sequence[Capability] = (),
         hooks: Sequence[Hook] = (),
         system_prompt: str = "",
+        output: type[BaseModel] | Mapping[str, JsonValue] | None = None,
         name: str = "default",
         host: Host | None = None,
     ) -> None:
         """Put an agent together; hooks are registered in the order of the capabilities, then `hooks`.
 
         A function among `tools` becomes a tool (agent.tools.function_tool). An agent always has limits and a flow:
-        where no capability of that name is among `capabilities`, the usual one joins them.
+        where no capability of that name is among `capabilities`, the usual one joins them. With an `output`, a pydantic
+        model or a JSON Schema, the answer must fit it, and is the final state's `output`: structured_output(output).
 
         Raises TypeError and ValueError for a hook or a tool that could never do what it is there for.
         """
         self.host = host or Host()
         if tools and self.host.executor is not None:
             raise ValueError("the host's executor runs all tool calls: give it the tools, or leave the executor out")
+        capabilities = (Capability("tools", tools=[*map(as_tool, tools)]), *capabilities)
         named = {capability.name for capability in capabilities}
+        if output is not None and "structured_output" in named:
+            raise ValueError("give the output or the capability structured_output, not both")
+        if output is not None:
+            # jsonschema is slow to import, and few agents need it.
+            from agent.capabilities.structured_output import structured_output  # noqa: PLC0415
+
+            capabilities = (*capabilities, structured_output(output))
         usual = (capability for capability in (flow(), limits()) if capability.name not in named)
-        capabilities = (Capability("tools", tools=[*map(as_tool, tools)]), *capabilities, *usual)
+        capabilities = (*capabilities, *usual)
         self.model = model
         self.system_prompt = system_prompt
         self.name = name

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, field, fields
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from pydantic import Field, InstanceOf, JsonValue
 
@@ -156,7 +156,8 @@ class AgentState(Value):
     spent, and limits look at `spent`, the sum. `active_s` is the time worked, without waits between two processes or
     for an approval. `depth` is 0 but for a subagent. `started` says that execution_start has been. `pending` is the
     step of a suspended run as JSON (agent.tools.approval.PendingStep): Agent.run goes on with it. No value of a state
-    can be changed in place (agent.frozen).
+    can be changed in place (agent.frozen). `output` is the answer as the value that Agent(output=...) asks for, None
+    until there is one; like the step in flight it is never serialized.
     """
 
     run_id: Text
@@ -180,6 +181,7 @@ class AgentState(Value):
     tools_s: float = 0.0
     stop: ContinuationOutcome | None = None
     pending: Json | None = None
+    output: Any = Field(default=None, exclude=True, repr=False)
     current: InstanceOf[CurrentExecution] = Field(default_factory=CurrentExecution, exclude=True, repr=False)
 
     @classmethod

@@ -1,7 +1,8 @@
 """A final answer that is one JSON value and fits a schema: asked for, checked, asked for again with the errors, stored.
 
 The schema is a pydantic model class or a JSON Schema (Draft 2020-12); no $ref in it is ever fetched. What is stored, in
-the thread's metadata under VALUE, is the value as the model wrote it, so a default that it left out is not there.
+the thread's metadata under VALUE, is the value as the model wrote it, so a default that it left out is not there. The
+state's `output` is the value of the pydantic model, or that of a JSON Schema; it is not stored with the state.
 
 Together with self_critique this hook judges first: it is further in, and a critique of an answer that does not fit
 would be wasted. An answer that the critique sends back is judged here again. Both count as forced continuations.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from typing import Any
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
@@ -32,7 +33,8 @@ VALUE = "structured_output.value"
 _RETRIES = "structured_output.retries"
 _NAME = "structured_output"
 
-_Errors = Callable[[JsonValue], Awaitable[list[str]]]
+_Judge = Callable[[JsonValue], Awaitable[tuple[Any, list[str]]]]
+"""Returns what a value is as the agent's output, and what is wrong with it."""
 
 
 class StructuredOutput(Hook):
@@ -44,16 +46,16 @@ class StructuredOutput(Hook):
     priority = -20
     timeout_s = 20.0  # the judge's own limit comes first
 
-    def __init__(self, schema: Mapping[str, JsonValue], errors_in: _Errors, retries: int) -> None:
+    def __init__(self, schema: Mapping[str, JsonValue], judge: _Judge, retries: int) -> None:
         self.retries = retries
-        self._errors_in = errors_in
+        self._judge = judge
         self._instruction = (
             "Your final answer, the one message in which you call no tool, must be exactly one JSON value that fits "
             f"this JSON Schema, and nothing else: no text around it, no code fence.\n{json.dumps(schema)}"
         )
 
     async def execution_start(self, state: AgentState) -> AgentState:
-        return state.without_metadata(VALUE)  # of an earlier run of the thread
+        return _without_value(state)  # of an earlier run of the thread
 
     async def before_inference(self, state: AgentState) -> AgentState:
         before = state.current.system_prompt
@@ -63,12 +65,12 @@ class StructuredOutput(Hook):
         response = state.current.response
         if response is None or response.message.tool_calls:
             return state
-        value, errors = await self._judged(response.message.content)
+        value, output, errors = await self._judged(response.message.content)
         if not errors:
-            state = state.with_metadata(VALUE, value)
+            state = state.with_metadata(VALUE, value).with_(output=output)
             return state.allow_stop(self.name, "valid", "the answer fits the schema")
         # An earlier answer may have fitted and been sent back by another hook: it is not this run's answer.
-        state = state.without_metadata(VALUE)
+        state = _without_value(state)
         seen = state.notes.get(_RETRIES, 0)
         used = seen if isinstance(seen, int) else 0
         if used >= self.retries:
@@ -84,34 +86,44 @@ class StructuredOutput(Hook):
         reason = f"the answer does not fit the schema, retry {used + 1} of {self.retries}: {errors[0]}"
         return state.request_continuation(self.name, "invalid", reason)
 
-    async def _judged(self, answer: str) -> tuple[JsonValue, list[str]]:
-        """Return the value in an answer and no errors, or what is wrong with it."""
+    async def _judged(self, answer: str) -> tuple[JsonValue, Any, list[str]]:
+        """Return the value in an answer, what it is as output and no errors, or what is wrong with it."""
         try:
             value = await asyncio.to_thread(json_in, answer)  # a large answer takes a while to read
             if len(json.dumps(value)) > MAX_VALUE_CHARS:
                 raise ValueError(f"the value has more than {MAX_VALUE_CHARS} characters as JSON: make it shorter")
-            errors = await self._errors_in(value)
+            output, errors = await self._judge(value)
         except ValueError as error:
-            return None, [short(str(error))]
-        return value, errors
+            return None, None, [short(str(error))]
+        return value, output, errors
 
 
-def _model_errors(model: type[BaseModel]) -> _Errors:
-    def judge(value: JsonValue) -> list[str]:
+def _without_value(state: AgentState) -> AgentState:
+    return state.without_metadata(VALUE).with_(output=None)
+
+
+def _by_model(model: type[BaseModel]) -> _Judge:
+    def read(value: JsonValue) -> tuple[Any, list[str]]:
         try:
             # As JSON, so that a strict model takes what JSON has no type for, such as a date.
-            model.model_validate_json(json.dumps(value))
+            return model.model_validate_json(json.dumps(value)), []
         except ValidationError as error:
             found = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_ERRORS]
-            return [short(f"{'.'.join(map(str, one['loc'])) or 'the value'}: {one['msg']}") for one in found]
+            return None, [short(f"{'.'.join(map(str, one['loc'])) or 'the value'}: {one['msg']}") for one in found]
         except Exception as error:  # a validator of the model's author, on a value that he did not think of
-            return [short(f"the value was refused: {type(error).__name__}: {error}")]
-        return []
+            return None, [short(f"the value was refused: {type(error).__name__}: {error}")]
 
-    async def errors_in(value: JsonValue) -> list[str]:
-        return await asyncio.to_thread(judge, value)  # other runs must not wait for it
+    async def judge(value: JsonValue) -> tuple[Any, list[str]]:
+        return await asyncio.to_thread(read, value)  # other runs must not wait for it
 
-    return errors_in
+    return judge
+
+
+def _by_schema(schema: Mapping[str, JsonValue]) -> _Judge:
+    async def judge(value: JsonValue) -> tuple[Any, list[str]]:
+        return value, await errors_of(schema, value)
+
+    return judge
 
 
 def structured_output(schema: type[BaseModel] | Mapping[str, JsonValue], *, retries: int = 2) -> Capability:
@@ -123,8 +135,8 @@ def structured_output(schema: type[BaseModel] | Mapping[str, JsonValue], *, retr
             shown = schema.model_json_schema()
         except Exception as error:  # pydantic has several errors for types that JSON cannot say
             raise ValueError(f"{schema.__name__} has no JSON Schema: {error}") from error
-        hook = StructuredOutput(shown, _model_errors(schema), retries)
+        hook = StructuredOutput(shown, _by_model(schema), retries)
     else:
         known = checked(schema)
-        hook = StructuredOutput(known, partial(errors_of, known), retries)
+        hook = StructuredOutput(known, _by_schema(known), retries)
     return Capability(_NAME, hooks=(hook,))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 import agent
 from agent import Agent, AgentState, Call, Host, ScriptedModel, Tool, Turn, tool
+from agent.capabilities.structured_output import structured_output
 from agent.capability import Capability
 from agent.tools.toolbox import Toolbox
 from tests.unit.agent.fakes import AnyArguments, done
@@ -89,3 +92,34 @@ def test_a_task_is_checked_as_all_that_enters_a_state() -> None:
     assert AgentState.start("half \ud800").messages[0].content == "half \ufffd"
     with pytest.raises(ValueError, match="valid string"):
         AgentState.start(7)  # type: ignore[arg-type]
+
+
+class Forecast(BaseModel):
+    rain: bool
+    day: date = date(2026, 11, 23)
+
+
+async def test_the_output_of_the_final_state_is_the_model_that_was_asked_for() -> None:
+    model = ScriptedModel([Turn(say="It will rain."), Turn(expect=["does not fit"], say='{"rain": true}')])
+    made = Agent(model=model, output=Forecast)
+    final = await made.run(AgentState.start("How is the weather?"))
+    assert (final.output, model.failures) == (Forecast(rain=True), [])
+    assert "Forecast" in model.requests[0]["messages"][0]["content"]
+    assert "output" not in final.model_dump()
+    assert final.next_run("r2", "And now?").output is None
+
+
+async def test_an_output_may_be_a_json_schema_and_there_is_none_without_an_answer_that_fits() -> None:
+    model = ScriptedModel([Turn(say="7"), Turn(say="seven"), Turn(say="VII"), Turn(say="still seven")])
+    made = Agent(model=model, output={"type": "integer"})
+    first = await made.run(AgentState.start("3 + 4?"))
+    assert first.output == 7
+    second = await made.run(first.next_run("r2", "And in words?").with_(output=first.output))
+    assert second.output is None
+    assert second.stop is not None
+    assert second.stop.hook == "structured_output"
+
+
+def test_an_output_beside_the_capability_is_refused() -> None:
+    with pytest.raises(ValueError, match="not both"):
+        Agent(model=ScriptedModel([]), output=Forecast, capabilities=[structured_output(Forecast)])
