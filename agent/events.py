@@ -1,57 +1,44 @@
-"""Typed events of a run, in one order. A sink takes them without blocking; sequence numbers are given by the log.
+"""Events of a run, in one order: each has a type and a JSON payload, and event.typed() makes it a class of this module.
 
-Event types and their payloads (JSON):
+    def sink(event: Event) -> None:
+        match event.typed():
+            case ToolCallFinished(name=name, is_error=True):
+                ...
 
-    run_started          task, agent, thread
-    run_resumed          step, agent, thread, because               (instead, when the run goes on from a stored state;
-                         where a gateway hosts it, because is approval, gateway_lost or gateway_stopped)
-    run_suspended        step, approvals [{approval_id, call_id, name, rule, reason}]    (run_resumed comes next, and
-                         tool_call_started and hook_verdict of the step's calls once more)
-    step_started         step
-    model_waiting        step, reason                               (for its turn: other inferences are under way)
-    model_delta          text                                       (coalesced)
-    model_finished       step, text, tool_calls [{id, name, arguments}], finish_reason, usage, duration_ms
-    model_failed         step, error                                (each attempt that failed)
-    tool_call_started    call_id, name, arguments
-    hook_verdict         call_id, verdict (allow|ask|deny), hook, rule, reason, policy_version, would_be (what rules in
-                         shadow would have made of it, or null), arguments (the final ones, where hooks rewrote them, or
-                         null)
-    tool_output          call_id, stream, text                      (coalesced)
-    tool_call_finished   call_id, name, verdict, rule, reason, policy_version, would_be, approval_id, outcome,
-                         exit_code, is_error, withheld_by (the rule that kept the result back, or ""),
-                         would_be_withheld_by (the same, of rules in shadow), content, note, evicted, duration_ms (of
-                         the execution alone, 0 for a blocked call)
-    hook_failed          hook, point, on_failure, timeout_s, error
-    state_changed        hook, point, metadata {key: value}, large [key], removed [key], messages (how many, or null)
-    subagent_started     task, agent, thread
-    subagent_finished    as run_finished
-    step_finished        step, hooks_ms, model_ms, model_wait_ms (for its turn, not in model_ms), tools_ms
-    workspace_saved      step, snapshot_id, files                   (where a policy has steps kept)
-    workspace_not_saved  step, reason                               (once in a run: it cannot be forked at that step)
-    run_finished         status, stop {hook, rule, reason}, answer, steps, usage, hooks_ms, model_ms, model_wait_ms,
-                         tools_ms,
-                         spent {steps, tool_calls, usage} (with its subagents: what limits look at)
-What was lost with a process is done again or told by another (agent.recovery): after run_resumed because of a gateway
-no event comes a second time for a step or a call that has one, but for pieces of text: a model that is asked again
-writes other deltas than those before, and model_finished, which is kept before it is shown, has the answer that counts.
-An event of a subagent has besides `within`: the call_id of the spawn_subagent call that it belongs to.
+A sink takes events without blocking; a log numbers them. A step and a call have each event once, also where another
+process goes on with the run of a lost one (agent.recovery). Only pieces of text may come again, and then differ: a
+model that is asked again writes other deltas, and model_finished has the answer that counts.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal
 
-from pydantic import JsonValue
+from pydantic import JsonValue, TypeAdapter
+
+from agent.filesystem import OutputStream
+from agent.messages import Usage
+from agent.state import Spent
+from agent.tool_result import Evicted
+
+RunStatus = Literal["completed", "stopped", "cancelled", "failed"]
 
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened; the payload is as the table in this module says."""
+    """One thing that happened, as it is stored and streamed."""
 
     type: str
     payload: dict[str, JsonValue]
+
+    def typed(self) -> RunEvent:
+        """Return the event as its class. Raises ValueError for an unknown type or a payload that does not fit it."""
+        return _adapter(self.type).validate_python(self.payload)
 
 
 EventSink = Callable[[Event], None]
@@ -69,5 +56,275 @@ def emit(sink: EventSink, type_: str, **payload: JsonValue) -> None:
         return
     try:
         sink(Event(type_, payload))
-    except Exception:  # a sink of the host's: what is not told must not end what it tells of
+    except Exception:  # a sink of the host's: what is not reported must not end what it reports
         _log.exception("the event sink failed on %s", type_)
+
+
+# --- the classes: RunStarted is the type run_started ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEvent:
+    """What all events have. `within` is set in a subagent: the id of the spawn_subagent call that started it."""
+
+    within: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """What stopped a run: which rule of which hook, and why."""
+
+    hook: str
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStarted(RunEvent):
+    """A run has begun."""
+
+    task: str
+    agent: str
+    thread: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResumed(RunEvent):
+    """A run goes on from a stored state. A gateway sets `because`: approval, gateway_lost or gateway_stopped."""
+
+    step: int
+    agent: str
+    thread: str
+    because: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoughtApproval:
+    """A call that waits for an approval, and which rule asks for one."""
+
+    approval_id: str
+    call_id: str
+    name: str
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSuspended(RunEvent):
+    """A run waits for approvals. run_resumed comes next, then tool_call_started and hook_verdict of the step again."""
+
+    step: int
+    approvals: tuple[SoughtApproval, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepStarted(RunEvent):
+    """A step has begun."""
+
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelWaiting(RunEvent):
+    """A request to the model waits for its turn: other requests are under way."""
+
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelDelta(RunEvent):
+    """A piece of the model's text; small pieces are joined."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestedCall:
+    """A tool call as the model wrote it; `arguments` is null where that was no JSON object."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFinished(RunEvent):
+    """The model has answered."""
+
+    step: int
+    text: str
+    tool_calls: tuple[RequestedCall, ...]
+    finish_reason: str
+    usage: Usage
+    duration_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFailed(RunEvent):
+    """An attempt to ask the model failed."""
+
+    step: int
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolCallStarted(RunEvent):
+    """A tool call is judged next."""
+
+    call_id: str
+    name: str
+    arguments: dict[str, Any] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WouldBe:
+    """What rules in shadow would have made of a call."""
+
+    verdict: Literal["allow", "ask", "deny"]
+    rule: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class HookVerdict(RunEvent):
+    """The verdict on a call. `arguments` are the final ones where hooks rewrote them, else null."""
+
+    call_id: str
+    verdict: Literal["allow", "ask", "deny"]
+    hook: str
+    rule: str
+    reason: str
+    policy_version: str
+    would_be: WouldBe | None
+    arguments: dict[str, Any] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolOutput(RunEvent):
+    """A piece of a running program's output; small pieces are joined."""
+
+    call_id: str
+    stream: OutputStream
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolCallFinished(RunEvent):
+    """A tool call has ended, or was blocked.
+
+    `withheld_by` is the rule that kept the result back, `would_be_withheld_by` one in shadow that would have.
+    `duration_ms` is the time of the execution alone, 0 for a blocked call. `evicted` says where a long result is kept.
+    """
+
+    call_id: str
+    name: str
+    verdict: Literal["allow", "ask", "deny", ""]
+    rule: str
+    reason: str
+    policy_version: str
+    would_be: WouldBe | None
+    approval_id: str
+    outcome: str
+    exit_code: int | None
+    is_error: bool
+    withheld_by: str
+    would_be_withheld_by: str
+    content: str
+    note: str
+    evicted: Evicted | None
+    duration_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class HookFailed(RunEvent):
+    """A hook raised, took too long or returned something else than a state."""
+
+    hook: str
+    point: str
+    on_failure: Literal["closed", "open"]
+    timeout_s: float
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateChanged(RunEvent):
+    """A hook changed what lasts as long as the thread.
+
+    `metadata` has the new values, `large` the keys of those that are too long to show, `removed` the keys that are
+    gone. `messages` is how many the thread has now, null where they are the same.
+    """
+
+    hook: str
+    point: str
+    metadata: dict[str, Any]
+    large: tuple[str, ...]
+    removed: tuple[str, ...]
+    messages: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepFinished(RunEvent):
+    """A step has ended. `model_wait_ms`, the wait for the model's turn, is not part of `model_ms`."""
+
+    step: int
+    hooks_ms: float
+    model_ms: float
+    model_wait_ms: float
+    tools_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkspaceSaved(RunEvent):
+    """A gateway has saved the files of a step, where the policy asks for that."""
+
+    step: int
+    snapshot_id: str
+    files: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkspaceNotSaved(RunEvent):
+    """The files of a step could not be saved: the run cannot be forked there. Once in a run."""
+
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFinished(RunEvent):
+    """The last event of a run. `usage` is the run's own, `spent`, which limits look at, includes its subagents'."""
+
+    status: RunStatus
+    stop: Stop
+    answer: str
+    steps: int = 0
+    usage: Usage = field(default_factory=Usage)
+    hooks_ms: float = 0.0
+    model_ms: float = 0.0
+    model_wait_ms: float = 0.0
+    tools_ms: float = 0.0
+    spent: Spent = field(default_factory=Spent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubagentStarted(RunStarted):
+    """A subagent has begun."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubagentFinished(RunFinished):
+    """A subagent has ended."""
+
+
+@cache
+def event_types() -> dict[str, type[RunEvent]]:
+    """Return the class of each event type."""
+    classes = [*RunEvent.__subclasses__(), SubagentStarted, SubagentFinished]
+    return {re.sub(r"\B([A-Z])", r"_\1", kind.__name__).lower(): kind for kind in classes}
+
+
+@cache
+def _adapter(type_: str) -> TypeAdapter[RunEvent]:
+    if type_ not in event_types():
+        raise ValueError(f"there is no event type {type_!r}")
+    return TypeAdapter(event_types()[type_])

@@ -18,7 +18,6 @@ import logging
 import math
 from collections.abc import Awaitable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal
 
 from pydantic import BaseModel, JsonValue
 
@@ -28,7 +27,7 @@ from agent.capabilities.limits import TimeLeft, ToolsInTime, limits, time_left_s
 from agent.capability import Capability
 from agent.continuation import ContinuationDecision, ContinuationOutcome
 from agent.errors import HookFailed, ModelError
-from agent.events import EventSink, discard, emit
+from agent.events import EventSink, RunStatus, discard, emit
 from agent.frozen import freeze, storable_text
 from agent.hooks.engine import HOOK_FAILED, HookEngine, Point
 from agent.hooks.hook import Hook, InferenceRequest
@@ -48,8 +47,6 @@ from agent.tools.tool import Tool
 from agent.tools.toolbox import Toolbox
 
 _log = logging.getLogger(__name__)
-
-RunStatus = Literal["completed", "stopped", "cancelled", "failed"]
 
 
 class Agent:

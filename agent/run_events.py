@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import JsonValue
 
 from agent.continuation import ContinuationDecision, ContinuationOutcome
-from agent.events import EventSink, emit
+from agent.events import EventSink, RunStatus, emit
 from agent.state import AgentState, CurrentExecution
 from agent.tools.approval import Suspended
 
@@ -25,7 +25,7 @@ def emit_suspended(events: EventSink, state: AgentState, suspended: Suspended) -
     emit(events, "run_suspended", step=state.steps, approvals=approvals)
 
 
-def emit_finished(events: EventSink, state: AgentState, status: str, stop: ContinuationOutcome) -> None:
+def emit_finished(events: EventSink, state: AgentState, status: RunStatus, stop: ContinuationOutcome) -> None:
     """Emit run_finished."""
     emit(
         events,

@@ -20,6 +20,7 @@ import grpc_tools
 import typer
 from google.protobuf import descriptor_pb2, text_format
 from grpc_tools import protoc
+from pydantic import TypeAdapter
 
 import agent.events
 from gateway.cli import terminal
@@ -64,6 +65,12 @@ _ERRORS = (
     "Each error is a gRPC status with a `google.rpc.ErrorInfo` (domain `airlock`) whose `reason` a program can branch "
     "on; the Python client raises the class of that reason. `RESOURCE_EXHAUSTED` has a `RetryInfo` where waiting "
     "helps, `INVALID_ARGUMENT` a `BadRequest` with the fields."
+)
+_EVENTS = (
+    "A run is a sequence of events, each with a type and a JSON payload; in the library, `event.typed()` returns it as "
+    "a class of `agent.events`. A payload of a subagent's event also has `within`: the id of the `spawn_subagent` call "
+    "that started the subagent. A step and a call have each event once, also where another gateway goes on with the "
+    "run of a lost one; only deltas may come again, and then differ: `model_finished` has the answer that counts."
 )
 
 
@@ -323,7 +330,18 @@ def _errors() -> str:
 
 
 def _events() -> str:
-    return _page(["# Events of a run", _GENERATED, f"```\n{_docstring(agent.events)}\n```"])
+    schemas = {type_: TypeAdapter(kind).json_schema() for type_, kind in agent.events.event_types().items()}
+    parts = {name: part for schema in schemas.values() for name, part in schema.get("$defs", {}).items()}
+    known = {name: part for name, part in parts.items() if part.get("properties")}
+    sections = ["# Events of a run", _GENERATED, _EVENTS]
+    for name, schema in {**schemas, **known}.items():
+        rows = [
+            (f"`{field}`", _kind(value, known) + (" or null" if {"type": "null"} in value.get("anyOf", ()) else ""))
+            for field, value in schema["properties"].items()
+            if field != "within"
+        ]
+        sections += [f"## {name}", _prose(schema.get("description", "")), _table(("field", "type"), rows)]
+    return _page(sections)
 
 
 # --- Markdown ---
