@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -74,11 +75,10 @@ class OpenAIModel:
         name: str,
         *,
         base_url: str | None = None,
-        api_key: str,
+        api_key: str | None = None,
         stream: bool = True,
         timeout_s: float = 120.0,
         answer_timeout_s: float = 600.0,
-        max_retries: int = 0,
         max_output_tokens: int | None = None,
         prices: Prices | None = None,
         extra: Mapping[str, Any] | None = None,
@@ -86,12 +86,14 @@ class OpenAIModel:
     ) -> None:
         """Set up a client; nothing is connected yet.
 
-        `timeout_s` bounds the wait for the connection and, in a stream, between two pieces of an answer.
-        `answer_timeout_s` bounds a whole answer, streamed or not. `max_retries` is the client's own; ErrorPolicy is the
-        usual place for retries. `max_output_tokens` is sent as max_tokens, unless `extra` says it, or
+        Without a `base_url`, OPENAI_BASE_URL and OPENAI_API_KEY of the environment count, then OpenAI's own endpoint; a
+        `base_url` that is given is sent no key but `api_key`. A query in it is sent with each request. `timeout_s`
+        bounds the wait for the connection and, in a stream, between two pieces of an answer; `answer_timeout_s` a whole
+        answer, streamed or not. `max_output_tokens` is sent as max_tokens, unless `extra` says it, or
         max_completion_tokens, itself. With `prices` the usage has a cost. `extra` goes into the request's body as it
-        is, such as {"temperature": 0}. Without `base_url` the client's usual endpoint is asked; a query in it is sent
-        with each request. `now` is the time since the epoch, by which an endpoint's Retry-After date is read.
+        is, such as {"temperature": 0}. `now` is the time since the epoch, to read an endpoint's Retry-After date.
+
+        Raises ValueError where OpenAI's own endpoint would be asked without a key.
         """
         self._name = name
         self._stream = stream
@@ -102,6 +104,11 @@ class OpenAIModel:
         if max_output_tokens is not None and "max_completion_tokens" not in self._extra:
             self._extra.setdefault("max_tokens", max_output_tokens)
         self._now = now
+        if api_key is None:  # a key is sent to no endpoint that it was not meant for
+            api_key = "" if base_url else os.environ.get("OPENAI_API_KEY", "")
+        base_url = base_url or os.environ.get("OPENAI_BASE_URL")
+        if not (api_key or base_url):
+            raise ValueError("no API key: set OPENAI_API_KEY, or give api_key")
         parts = urlsplit(base_url or "")
         host = parts.hostname or ""
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -111,7 +118,7 @@ class OpenAIModel:
             base_url=urlunsplit(parts._replace(query="", fragment="")) if base_url else None,
             default_query=query,
             timeout=httpx2.Timeout(timeout_s, read=timeout_s if stream else answer_timeout_s),
-            max_retries=max_retries,
+            max_retries=0,  # ErrorPolicy asks again
             # A proxy of the environment cannot reach this machine's loopback, and must not see what goes there.
             http_client=BoundedClient(trust_env=not (host in _LOOPBACK or host.startswith("127."))),
         )

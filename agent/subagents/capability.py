@@ -16,8 +16,8 @@ from agent.capability import Capability
 from agent.model import Model
 from agent.subagents.background import BackgroundSubagents, Noted, noted
 from agent.subagents.family import Families, FamilyLedger, Member
-from agent.subagents.subagent import Subagent
-from agent.subagents.subagent_run import start
+from agent.subagents.subagent import LentTools, Subagent
+from agent.subagents.subagent_run import Assignment, start
 from agent.tool_result import ToolResult
 from agent.tools.tool import RunInFlight, Tool, ToolContext
 
@@ -117,18 +117,13 @@ class _Desk:
         refusal = self._refusal(asked, context.call_id, run, parent)
         if refusal or definition is None:
             return ToolResult.error(refusal)
+        unseen = _TOOLS if run.state.depth + 1 >= self._depth else ()
         started = start(
-            asked.name,
+            Assignment(asked.name, asked.task, asked.background, context.call_id, run, parent),
             definition,
             self._model,
-            asked.task,
-            context=context,
-            run=run,
-            parent=parent,
-            families=self._families,
-            names=_lent(definition),
-            unseen=_TOOLS if run.state.depth + 1 >= self._depth else (),
-            background=asked.background,
+            LentTools(run.executor, _lent(definition), unseen),
+            self._families.clock,
         )
         if asked.background:
             parent.runs[context.call_id] = started

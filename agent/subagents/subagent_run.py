@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,9 +19,9 @@ from agent.loop import Agent
 from agent.messages import Message
 from agent.model import Model
 from agent.state import AgentState
-from agent.subagents.family import MEMBER_NOTE, Families, Member
+from agent.subagents.family import MEMBER_NOTE, Member
 from agent.subagents.subagent import LentTools, NestedEvents, Subagent, SubagentBudget
-from agent.tools.tool import RunInFlight, ToolContext
+from agent.tools.tool import RunInFlight
 
 _log = logging.getLogger(__name__)
 
@@ -115,22 +115,28 @@ class SubagentRun:
         return Standing(finished["status"], answer, f"{stop['hook']}, {stop['rule']}: {stop['reason']}")
 
 
+@dataclass(frozen=True)
+class Assignment:
+    """A task for a subagent: the call that gives it, and the run and the family member that make this call."""
+
+    name: str
+    task: str
+    background: bool
+    call_id: str
+    run: RunInFlight
+    parent: Member
+
+
 def start(
-    name: str,
+    work: Assignment,
     definition: Subagent,
     model: Model,
-    task: str,
-    *,
-    context: ToolContext,
-    run: RunInFlight,
-    parent: Member,
-    families: Families,
-    names: Collection[str] | None,
-    unseen: Collection[str],
-    background: bool,
+    tools: LentTools,
+    clock: Callable[[], float],
 ) -> SubagentRun:
-    """Start a subagent for the tool call of `context`, with the tools of `names` but `unseen` ones in sight."""
-    member = parent.family.join(parent, context.call_id, background=background)
+    """Start a subagent on its task; `model` is for a definition without one."""
+    run, parent = work.run, work.parent
+    member = parent.family.join(parent, work.call_id, background=work.background)
     flows = tuple(hook for hook in run.hooks if isinstance(hook, _FLOW))
     inherited = tuple(hook for hook in run.hooks if hook.mandatory or hook.innermost or hook in flows)
     agent = Agent(
@@ -140,24 +146,24 @@ def start(
             Capability("inherited", hooks=inherited),
             *((Capability("flow"),) if flows else ()),  # in place of the usual one, as its hooks are inherited
             # In place of the usual limits: the run's own are among the inherited hooks.
-            Capability("limits", hooks=(SubagentBudget(name, member, definition),)),
+            Capability("limits", hooks=(SubagentBudget(work.name, member, definition),)),
         ),
         system_prompt=definition.system_prompt,
-        name=name,
-        host=Host(clock=families.clock, executor=LentTools(run.executor, names, unseen)),
+        name=work.name,
+        host=Host(clock=clock, executor=tools),
     )
     state = AgentState(
         run_id=run.state.run_id,
         thread=run.state.thread,
-        agent=name,
+        agent=work.name,
         depth=run.state.depth + 1,
-        messages=(Message(role="user", content=task),),
+        messages=(Message(role="user", content=work.task),),
         notes={MEMBER_NOTE: member.id},
         others=parent.family.others(member),
         # With the parent's step in flight, so that a limit of time leaves the subagent what is left of the run's.
-        active_s=run.state.active_s + families.clock() - parent.step_started_s,
+        active_s=run.state.active_s + clock() - parent.step_started_s,
     )
-    started = SubagentRun(name, task, member, NestedEvents(run.events, context.call_id), families.clock)
+    started = SubagentRun(work.name, work.task, member, NestedEvents(run.events, work.call_id), clock)
     started.begin(agent, state)
     return started
 

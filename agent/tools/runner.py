@@ -10,20 +10,16 @@ after_tool_use    in call order, for blocked calls too
 from __future__ import annotations
 
 import asyncio
-import codecs
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from pydantic import JsonValue
-
 from agent.call_context import CallContext
 from agent.cancellation import Cancellation, to_the_end
-from agent.coalescing import Coalescer
 from agent.errors import HookFailed
-from agent.events import EventSink, discard, emit
+from agent.events import EventSink, discard
 from agent.filesystem import OnOutput, OutputStream
 from agent.frozen import frozen_arguments
 from agent.hooks.engine import HookEngine, withheld
@@ -33,6 +29,8 @@ from agent.state import AgentState, ToolExecution
 from agent.tool_result import ToolResult
 from agent.tools.approval import Approver, Suspended
 from agent.tools.asking import answered, blocked_result
+from agent.tools.call_events import OutputEvents, emit_finished, emit_started, emit_verdict
+from agent.tools.call_order import predecessors
 from agent.tools.live_output import LiveOutput, output_filters
 from agent.tools.tool import RunInFlight, ToolContext, ToolExecutor
 from agent.verdict import Verdict, VerdictKind
@@ -125,14 +123,14 @@ class ToolRunner:
         """Run the before pass of one call; return the call to execute, or the result of one that must not."""
         state = state.with_current(tool_index=index)
         call = state.current.tool.call
-        self._tell_started(call)
+        emit_started(self._events, call)
         unfit = self._executor.check(call)
         final = _Finalising(call, self._executor)
         state = await self._hooks.run("before_tool_use", state, self._events, finalise=final)
         tool = state.current.tool
         verdict = self._settled(tool.verdict, state.depth)
         tool = tool.with_(verdict=verdict, approval_id=_passes_by(verdict))
-        self._tell_verdict(call, tool.call, verdict)
+        emit_verdict(self._events, call, tool.call, verdict)
         arguments, problem = _digested(tool.call)
         if unfit is None and not final.is_first(tool.call, arguments):
             unfit = self._executor.check(tool.call)
@@ -144,26 +142,10 @@ class ToolRunner:
         """Return the state with what an earlier process made of a call."""
         state = state.with_current(tool_index=index)
         tool = state.current.tool
-        self._tell_started(tool.call)
-        self._tell_verdict(tool.call, tool.call, known.verdict)
+        emit_started(self._events, tool.call)
+        emit_verdict(self._events, tool.call, tool.call, known.verdict)
         tool = tool.with_(verdict=known.verdict, approval_id=known.approval_id, recalled=True)
         return state.with_(current=state.current.with_tool(tool))
-
-    def _tell_started(self, call: ToolCall) -> None:
-        emit(self._events, "tool_call_started", call_id=call.id, name=call.name, arguments=call.arguments)
-
-    def _tell_verdict(self, asked: ToolCall, judged: ToolCall, verdict: Verdict) -> None:
-        emit(
-            self._events,
-            "hook_verdict",
-            call_id=asked.id,
-            verdict=verdict.kind.public_name,
-            hook=verdict.hook,
-            rule=verdict.rule,
-            reason=verdict.reason,
-            **_policy(verdict),
-            arguments=judged.arguments if judged.arguments != asked.arguments else None,
-        )
 
     def _settled(self, verdict: Verdict | None, depth: int) -> Verdict:
         """Return the verdict that counts: nobody's silence lets a call pass where there is a policy."""
@@ -203,13 +185,13 @@ class ToolRunner:
             cancellation.heed()
             return
         slots = asyncio.Semaphore(self._concurrency)
-        predecessors = self._predecessors(judged)
+        before = predecessors(self._executor.specs(), judged)
         done = [asyncio.Event() for _ in judged]
 
         async def one(index: int, call: ToolCall) -> None:
             try:
-                for before in predecessors[index]:
-                    await done[before].wait()
+                for other in before[index]:
+                    await done[other].wait()
                 async with slots:
                     await timed(index, call)
             finally:
@@ -220,38 +202,11 @@ class ToolRunner:
             for index, call in runnable:
                 group.create_task(one(index, call))
 
-    def _predecessors(self, judged: Sequence[ToolCall | None]) -> list[list[int]]:
-        """Return for each call the ones before it that it must wait for.
-
-        That is each call on the same path when one of the two writes it, and, for a call that may write anywhere, each
-        that writes. Two that may write anywhere do not wait for each other: what they share is theirs to know.
-        """
-        specs = self._executor.specs()
-        writers = {spec.name for spec in specs if spec.writes}
-        anywhere = {spec.name for spec in specs if spec.writes_anywhere}
-        predecessors: list[list[int]] = []
-        for index, call in enumerate(judged):
-            found = []
-            for before in range(index if call is not None else 0):
-                other = judged[before]
-                if call is None or other is None:
-                    continue
-                one_writes, other_writes = call.name in writers, other.name in writers
-                same_path = _path(call) is not None and _path(call) == _path(other)
-                if (
-                    (same_path and (one_writes or other_writes))
-                    or (one_writes and other.name in anywhere)
-                    or (other_writes and call.name in anywhere)
-                ):
-                    found.append(before)
-            predecessors.append(found)
-        return predecessors
-
     async def _execute_one(self, index: int, call: ToolCall, run: RunInFlight) -> ToolResult:
         sealed = digestible(call)
         execution = run.state.current.tool_executions[index]
         times = 0
-        output = _OutputEvents(self._events, call.id) if self._listens else None
+        output = OutputEvents(self._events, call.id) if self._listens else None
         filters = output_filters(self._hooks.hooks) if output is not None else None
         shown = None if output is None or filters is None else LiveOutput(filters, self._heard(output))
 
@@ -341,28 +296,7 @@ class ToolRunner:
             reason = f"rule {tool.verdict.rule} of {tool.verdict.hook}: {tool.verdict.reason}"
             tool = tool.with_(verdict=before.verdict, result=withheld(tool.result, reason))
             state = state.with_(current=state.current.with_tool(tool))
-        shown = tool.result or result
-        verdict = tool.verdict
-        emit(
-            self._events,
-            "tool_call_finished",
-            call_id=tool.call.id,
-            name=tool.call.name,
-            verdict=verdict.kind.public_name if verdict else "",
-            rule=verdict.rule if verdict else "",
-            reason=verdict.reason if verdict else "",
-            **_policy(verdict),
-            approval_id=tool.approval_id,
-            outcome=shown.outcome,
-            exit_code=shown.exit_code,
-            is_error=shown.is_error,
-            withheld_by=shown.withheld_by,
-            would_be_withheld_by=shown.would_be_withheld_by,
-            content=shown.content.decode("utf-8", "replace"),
-            note=shown.note,
-            evicted=shown.evicted.model_dump() if shown.evicted else None,
-            duration_ms=round(duration_s * 1000, 3),
-        )
+        emit_finished(self._events, tool, tool.result or result)
         return state
 
 
@@ -387,20 +321,6 @@ def _frozen(call: ToolCall) -> ToolCall:
     """Return the call with arguments that no hook can change in place."""
     arguments = frozen_arguments(call.arguments)
     return call if arguments is call.arguments else call.with_(arguments=arguments)
-
-
-def _path(call: ToolCall | None) -> str | None:
-    path = call.arguments.get("path") if call is not None and call.arguments is not None else None
-    return path if isinstance(path, str) else None
-
-
-def _policy(verdict: Verdict | None) -> dict[str, JsonValue]:
-    """Return what the events say of the policy that judged a call."""
-    policy = verdict.policy if verdict is not None else None
-    would_be: JsonValue = None
-    if policy is not None and policy.would_be:
-        would_be = {"verdict": policy.would_be, "rule": policy.would_be_rule}
-    return {"policy_version": policy.version if policy is not None else "", "would_be": would_be}
 
 
 def _passes_by(verdict: Verdict) -> str:
@@ -432,26 +352,3 @@ class _Finalising:
     def is_first(self, call: ToolCall, arguments: str) -> bool:
         """Return whether a call, of which the digestible arguments are given, is as it was before the hooks."""
         return call is self._call and arguments == self._arguments != ""
-
-
-class _OutputEvents:
-    """Turns a program's output into tool_output events: decoded per stream, coalesced, in order of arrival."""
-
-    def __init__(self, events: EventSink, call_id: str) -> None:
-        self._events = events
-        self._call_id = call_id
-        self._stream: OutputStream = "stdout"
-        self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
-        self._text = Coalescer(self._deliver)
-
-    def __call__(self, stream: OutputStream, data: bytes) -> None:
-        if stream != self._stream:
-            self._text.flush()
-            self._stream = stream
-        self._text.add(self._decoders[stream].decode(data))
-
-    def flush(self) -> None:
-        self._text.flush()
-
-    def _deliver(self, text: str) -> None:
-        emit(self._events, "tool_output", call_id=self._call_id, stream=self._stream, text=text)

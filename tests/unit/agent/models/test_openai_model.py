@@ -481,3 +481,28 @@ async def test_a_script_that_is_at_its_end_says_so() -> None:
     server, events = await run_script([Turn(calls=[Call("ls", {})])], FakeFiles())
     assert "the script has 1 turns only" in server.failures[0]
     assert events[-1].payload["status"] == "failed"
+
+
+@pytest.mark.parametrize(
+    "given, sent",
+    [
+        ({}, ("from-env", "env.example")),
+        ({"api_key": "given"}, ("given", "env.example")),
+        ({"base_url": "http://other.example/v1"}, ("none", "other.example")),
+        ({"base_url": "http://other.example/v1", "api_key": "given"}, ("given", "other.example")),
+    ],
+)
+def test_the_key_of_the_environment_is_for_the_endpoint_of_the_environment(
+    given: dict[str, str], sent: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://env.example/v1")
+    monkeypatch.setenv("OPENAI_API_KEY", "from-env")
+    client = OpenAIModel("m", **given)._client  # type: ignore[arg-type]
+    assert (client.api_key, client.base_url.host) == sent
+
+
+def test_openais_own_endpoint_is_not_asked_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(ValueError, match="set OPENAI_API_KEY"):
+        OpenAIModel("m")
