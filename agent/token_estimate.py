@@ -30,11 +30,6 @@ _DAMPING_TOKENS = 500
 _MIN_RATIO, _MAX_RATIO = 0.25, 4.0
 
 
-def text_tokens(text: str) -> int:
-    """Return the estimate for a text."""
-    return -(-len(text) // CHARS_PER_TOKEN)
-
-
 def message_tokens(message: Message) -> int:
     """Return the estimate for a message: its content and the arguments of its tool calls."""
     calls = sum(len(call.name) + len(json.dumps(call.arguments or {})) for call in message.tool_calls)

@@ -6,7 +6,8 @@
         def matches(self, state: AgentState) -> bool:
             return self.when(state)
 
-Exact means exact: tool_name("bash") does not match "bash_admin". Outside the two tool points no tool matches.
+Exact means exact: tool_name("bash") does not match "bash_admin". Outside the two tool points no tool matches. Any other
+condition is a function: Matcher(lambda state: "quiet" in state.metadata).
 """
 
 from __future__ import annotations
@@ -15,11 +16,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal
 
 from agent.state import AgentState
-
-StepKind = Literal["tool_use", "answer"]
 
 
 @dataclass(frozen=True)
@@ -55,21 +53,6 @@ def tool_regex(pattern: str) -> Matcher:
     """Match when the whole tool name matches a regular expression. Raises re.error for a bad one."""
     compiled = re.compile(pattern)
     return _tool(lambda called: compiled.fullmatch(called) is not None)
-
-
-def step_kind(kind: StepKind) -> Matcher:
-    """Match a step whose response calls tools (tool_use) or does not (answer); neither before its response."""
-
-    def test(state: AgentState) -> bool:
-        response = state.current.response
-        return response is not None and bool(response.message.tool_calls) is (kind == "tool_use")
-
-    return Matcher(test)
-
-
-def metadata_key(key: str) -> Matcher:
-    """Match when the state's metadata has the key, whatever its value."""
-    return Matcher(lambda state: key in state.metadata)
 
 
 def _tool(test: Callable[[str], bool]) -> Matcher:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from agent.events import discard
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import Hook
-from agent.hooks.matchers import Matcher, metadata_key, step_kind, tool_glob, tool_name, tool_regex
+from agent.hooks.matchers import Matcher, tool_glob, tool_name, tool_regex
 from agent.state import AgentState, CurrentExecution, ToolExecution
-from tests.unit.agent.fakes import call, says, state
+from tests.unit.agent.fakes import call, state
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ async def test_a_hook_runs_for_what_it_matches_and_costs_nothing_else() -> None:
     seen: list[str] = []
 
     class WatchesShell(Hook):
-        when = tool_name("execute") | tool_glob("run_*") & ~metadata_key("quiet")
+        when = tool_name("execute") | tool_glob("run_*") & ~Matcher(lambda state: "quiet" in state.metadata)
 
         def matches(self, state: AgentState) -> bool:
             return self.when(state)
@@ -119,16 +119,3 @@ async def test_a_hook_runs_for_what_it_matches_and_costs_nothing_else() -> None:
 
 def test_no_tool_matches_outside_the_tool_points() -> None:
     assert not tool_glob("*")(state())
-
-
-def test_step_kind_tells_tool_use_from_an_answer() -> None:
-    asking, answering = state().with_response(says("", call("t"))), state().with_response(says("hi"))
-    assert step_kind("tool_use")(asking)
-    assert not step_kind("answer")(asking)
-    assert step_kind("answer")(answering)
-    assert not step_kind("answer")(state())
-
-
-def test_metadata_key_asks_for_the_key_whatever_its_value() -> None:
-    assert metadata_key("k")(state().with_metadata("k", None))
-    assert not metadata_key("k")(state())
