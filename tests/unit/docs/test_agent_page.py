@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import inspect
 import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
+from agent import Agent, Call, Turn
 from agent.hooks.engine import HookEngine
+from agent.models.scripted_model_server import ScriptedModelServer
 from agent.tools.tool import ToolContext
 from agent.tools.toolbox import Toolbox
 from gateway.config.agent_settings import AgentSettings
@@ -29,8 +35,37 @@ def defined(block: str) -> dict[str, Any]:
     return names
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the example ends with its process, and leaves a socket to it
+async def test_the_page_begins_with_one_tool_run_and_printed_in_seven_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = blocks("python")[0]
+    assert len([line for line in example.splitlines() if line]) == 7
+    turns = [Turn(calls=[Call("weather", {"city": "Bern"})]), Turn(expect=["It rains in Bern."], say="Yes.")]
+    async with ScriptedModelServer(turns) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        await asyncio.to_thread(defined, example)  # it runs an event loop of its own
+    gc.collect()
+    assert (capsys.readouterr().out, server.failures) == ("Yes.\n", [])
+
+
+async def test_the_test_of_the_page_passes() -> None:
+    await defined(blocks("python")[1])["test_the_agent_adds"]()
+
+
+def test_the_page_lists_each_parameter_of_an_agent_with_its_default() -> None:
+    rows = re.search(r"^\| parameter of `Agent`.*\n\|[-|]+\n((?:\|.*\n)+)", _PAGE, re.MULTILINE)
+    assert rows is not None
+    listed = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", rows[1], re.MULTILINE))
+    shown = {inspect.Parameter.empty: "required", (): "none", None: "none", "": "empty", "default": "`default`"}
+    parameters = inspect.signature(Agent).parameters.values()
+    assert listed == {**{one.name: shown[one.default] for one in parameters}, "host": "`Host()`"}
+    assert list(listed) == [one.name for one in parameters]
+
+
 async def test_the_hook_and_the_capability_of_the_page_work() -> None:
-    hook, capability = (defined(block) for block in blocks("python"))
+    hook, capability = (defined(block) for block in blocks("python")[2:])
     HookEngine([hook["KeepSecrets"]()])
     tools = Toolbox(capability["counting"]().tools)
     assert (await tools.execute(call("word_count", text="one two"), ToolContext("c1"))).content == b"2"
