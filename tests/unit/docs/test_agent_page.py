@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import inspect
 import re
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from agent import Agent, Call, Turn
+import agent
+from agent import Agent, Call, ScriptedModel, Turn
 from agent.hooks.engine import HookEngine
-from agent.models.scripted_model_server import ScriptedModelServer
 from agent.tools.tool import ToolContext
 from agent.tools.toolbox import Toolbox
 from gateway.config.agent_settings import AgentSettings
@@ -35,19 +34,16 @@ def defined(block: str) -> dict[str, Any]:
     return names
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the example ends with its process, and leaves a socket to it
 async def test_the_page_begins_with_one_tool_run_and_printed_in_seven_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     example = blocks("python")[0]
     assert len([line for line in example.splitlines() if line]) == 7
     turns = [Turn(calls=[Call("weather", {"city": "Bern"})]), Turn(expect=["It rains in Bern."], say="Yes.")]
-    async with ScriptedModelServer(turns) as server:
-        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
-        monkeypatch.setenv("OPENAI_API_KEY", "none")
-        await asyncio.to_thread(defined, example)  # it runs an event loop of its own
-    gc.collect()
-    assert (capsys.readouterr().out, server.failures) == ("Yes.\n", [])
+    model = ScriptedModel(turns, name="gpt-5-mini")
+    monkeypatch.setattr(agent, "OpenAIModel", {model.name: model}.__getitem__)
+    await asyncio.to_thread(defined, example)  # it runs an event loop of its own
+    assert (capsys.readouterr().out, model.failures) == ("Yes.\n", [])
 
 
 async def test_the_test_of_the_page_passes() -> None:
