@@ -8,8 +8,7 @@ hold whatever is called belongs in the tenant's policy, or does not belong in th
 
 from fnmatch import fnmatchcase
 
-from agent.hooks.hook import Hook
-from agent.state import AgentState
+from agent import AgentState, Hook
 
 SECRETS = ("*/.env", "*/.env.*", "*.pem", "*/id_rsa")
 

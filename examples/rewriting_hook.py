@@ -6,9 +6,7 @@ Agent(model=..., capabilities=[bash(shell)], hooks=[ShortCommands(), RedactKeys(
 import re
 from dataclasses import replace
 
-from agent.hooks.hook import Hook
-from agent.hooks.matchers import tool_name
-from agent.state import AgentState
+from agent import AgentState, Hook, tool_name
 
 _KEY = re.compile(rb"\b(sk|ghp|AKIA)[-_A-Za-z0-9]{16,}")
 
