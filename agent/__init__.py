@@ -58,10 +58,11 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - made of the table
 
+if not TYPE_CHECKING:  # else a checker would take any name for one of these
 
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'agent' has no attribute {name!r}")
-    found: object = getattr(import_module(f"agent.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'agent' has no attribute {name!r}")
+        found = getattr(import_module(f"agent.{_HOMES[name]}"), name)
+        globals()[name] = found
+        return found
