@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from agent.call_context import Slot as Slot
     from agent.capability import Capability as Capability
     from agent.errors import AgentError as AgentError
     from agent.errors import ModelError as ModelError
@@ -30,12 +31,14 @@ if TYPE_CHECKING:
     from agent.models.scripted_model import ScriptedModel as ScriptedModel
     from agent.run_stream import stream as stream
     from agent.state import AgentState as AgentState
+    from agent.state import ToolExecution as ToolExecution
     from agent.tool_result import ToolResult as ToolResult
     from agent.tools.function_tool import tool as tool
     from agent.tools.tool import Tool as Tool
     from agent.tools.tool import ToolContext as ToolContext
 
 _MODULES = {
+    "call_context": ("Slot",),
     "capability": ("Capability",),
     "errors": ("AgentError", "ModelError"),
     "events": ("Event",),
@@ -49,7 +52,7 @@ _MODULES = {
     "models.script": ("Call", "Fault", "Turn"),
     "models.scripted_model": ("ScriptedModel",),
     "run_stream": ("stream",),
-    "state": ("AgentState",),
+    "state": ("AgentState", "ToolExecution"),
     "tool_result": ("ToolResult",),
     "tools.function_tool": ("tool",),
     "tools.tool": ("Tool", "ToolContext"),
