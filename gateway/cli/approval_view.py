@@ -153,10 +153,10 @@ def _call(approval: Approval) -> Text:
 def show(console: Console, approval: Approval) -> None:
     """Print everything, uncut."""
     console.print(panel(approval))
-    console.print(printable(json.dumps(dict(approval.arguments), ensure_ascii=False, indent=2)), markup=False)
+    console.print(printable(json.dumps(dict(approval.arguments), ensure_ascii=False, indent=2)))
     if approval.edited_arguments is not None:
         console.print("approved with:", style="dim")
-        console.print(printable(json.dumps(dict(approval.edited_arguments), indent=2)), markup=False)
+        console.print(printable(json.dumps(dict(approval.edited_arguments), indent=2)))
     if approval.proposed_rule:
         console.print(narrow(approval))
     if approval.status != "pending":

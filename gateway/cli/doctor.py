@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import platform
 import resource
@@ -10,20 +9,20 @@ import shutil
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Collection, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
+from gateway.cli.command import Cli, command
 from gateway.cli.doctor_database import database_finding, is_migrated
 from gateway.cli.doctor_directories import directory_findings
 from gateway.cli.doctor_tenants import tenant_findings
 from gateway.cli.finding import Finding
 from gateway.cli.rows import Rows
 from gateway.cli.slow_work import SlowWork
-from gateway.cli.terminal import EXIT_BAD_NEWS, Json, out, print_json
+from gateway.cli.terminal import EXIT_BAD_NEWS, out
 from gateway.support.version import airlock_version
 
 if TYPE_CHECKING:
@@ -38,21 +37,19 @@ _PYTHON_WANTED = (3, 11)
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "red"}
 
 
-def doctor(
+@command
+async def doctor(
+    cli: Cli,
     *,
     engine_url: Annotated[str | None, typer.Option(help="Docker engine to look at; default as for docker.")] = None,
     config: Annotated[Path | None, typer.Option(help="Configuration to look at, with its policies and engine.")] = None,
-    as_json: Json = False,
 ) -> None:
     """Look at Python, disk, open files, engine, images, runtimes; try limits on a sandbox. Exits 1 when one failed."""
     with SlowWork("looking at") as slow:
-        findings = asyncio.run(_collect(engine_url, config, slow))
-    if as_json:
-        ok = all(finding.state != "failed" for finding in findings)
-        print_json({"ok": ok, "findings": [asdict(finding) for finding in findings]})
-    else:
-        _print(findings)
-    if any(finding.state == "failed" for finding in findings):
+        findings = [finding async for finding in _look(engine_url, config, slow)]
+    ok = all(finding.state != "failed" for finding in findings)
+    cli.show({"ok": ok, "findings": findings}, lambda _: _print(findings))
+    if not ok:
         raise typer.Exit(EXIT_BAD_NEWS)
 
 
@@ -63,10 +60,6 @@ def _print(findings: list[Finding]) -> None:
         if finding.mend:
             out.print(f"\n{finding.what}:", style="bold", end=" ")
             out.print(finding.mend)
-
-
-async def _collect(engine_url: str | None, config: Path | None, slow: SlowWork) -> list[Finding]:
-    return [finding async for finding in _look(engine_url, config, slow)]
 
 
 async def _look(engine_url: str | None, config: Path | None, slow: SlowWork) -> AsyncIterator[Finding]:

@@ -1,12 +1,10 @@
-"""Where `airlock policy apply` and its like work: on a gateway, with an operator's key, or on its database."""
+"""Versions of policies, on the database of a configuration as over the API."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -31,7 +29,7 @@ class Applied:
     other_file: str = ""
 
 
-class PolicyDesk(Protocol):
+class PolicyBackend(Protocol):
     """What can be done with the versions of one layer. Raises NotFound for a version that is not there."""
 
     async def apply(
@@ -53,28 +51,12 @@ class PolicyDesk(Protocol):
         ...
 
 
-@contextlib.asynccontextmanager
-async def policy_desk(config: Path, layer: str, address: str, key: str) -> AsyncIterator[PolicyDesk]:
-    """Open what an address is given for, else the configuration's database; `layer` is a tenant's name or ""."""
-    if address:
-        from gateway.cli.policy_backend_remote import RemotePolicies
-        from gateway.client import Client
-
-        async with Client(address, key) as airlock:
-            yield RemotePolicies(airlock, layer)
-        return
-    from gateway.cli.policy_backend_local import local_policies
-
-    async with local_policies(config, layer) as desk:
-        yield desk
-
-
 def as_document(change: Change, version: str) -> dict[str, Any]:
     """Return a change as programs get it."""
     return {
         "tenant": change.tenant or None,
         "version": version,
-        # A gateway tells versions alone.
+        # A gateway reports versions alone.
         **({} if change.digest == version else {"digest": change.digest}),
         "kind": change.kind,
         "by": change.by,
@@ -83,8 +65,10 @@ def as_document(change: Change, version: str) -> dict[str, Any]:
     }
 
 
-def standing_of(newest_first: Sequence[Change]) -> list[Change]:
-    """Return the changes that no rollback has undone, oldest first; the last is in force."""
+def change_before(newest_first: Sequence[Change]) -> Change:
+    """Return what was in force before the last change that no rollback has undone. NotFound."""
+    from gateway.errors import NotFound
+
     standing: list[Change] = []
     for change in reversed(newest_first):
         if change.kind == "rollback":
@@ -94,7 +78,9 @@ def standing_of(newest_first: Sequence[Change]) -> list[Change]:
                 continue
         if not standing or standing[-1].digest != change.digest:
             standing.append(change)
-    return standing
+    if len(standing) < 2:
+        raise NotFound("there is no version to go back to; `airlock policy history` lists those there are")
+    return standing[-2]
 
 
 def time_of(at_us: int) -> str:

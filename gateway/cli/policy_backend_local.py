@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gateway.cli.policy_backend import Applied, as_document, standing_of
+from gateway.cli.key_backend import check_tenant, local_database
+from gateway.cli.policy_backend import Applied, as_document, change_before
 
 if TYPE_CHECKING:
     from gateway.config.config import Config
@@ -16,30 +16,24 @@ if TYPE_CHECKING:
     from gateway.policy_versions.policy_change import PolicyChangeRequest
     from gateway.storage.policy_store import Change
 
-_LEAST_DIGEST_CHARS = 6
+_HISTORY = 1000
 
 
 @contextlib.asynccontextmanager
-async def local_policies(path: Path, layer: str) -> AsyncIterator[LocalPolicies]:
-    """Open the database of a configuration. Misconfigured for a tenant that it does not have."""
-    from gateway.config.config import Config
-    from gateway.errors import Misconfigured
+async def local_policies(config: Config, layer: str) -> AsyncIterator[LocalPolicies]:
+    """Open the policies of a configuration. Misconfigured for a tenant that it does not have."""
     from gateway.policy_versions.policies import Policies
-    from gateway.storage.database import Database
     from gateway.storage.policy_store import OPERATOR, PolicyStore
 
-    config = Config.load(path)
-    if layer != OPERATOR and layer not in config.tenants:
-        raise Misconfigured(f"tenant {layer!r} is not one of {', '.join(sorted(config.tenants))}")
-    config.path(config.state_dir).mkdir(parents=True, exist_ok=True, mode=0o700)
-    database = await Database.open(config.resolved_database_url())
-    policies = Policies(PolicyStore(database))
-    try:
-        await policies.open()
-        yield LocalPolicies(config, policies, layer)
-    finally:
-        policies.close()
-        await database.close()
+    if layer != OPERATOR:
+        check_tenant(config, layer)
+    async with local_database(config) as database:
+        policies = Policies(PolicyStore(database))
+        try:
+            await policies.open()
+            yield LocalPolicies(config, policies, layer)
+        finally:
+            policies.close()
 
 
 class LocalPolicies:
@@ -100,24 +94,22 @@ class LocalPolicies:
     async def _earlier(self, version: str | None) -> Change:
         """Return the newest change whose version is that one; without one, that before what is not undone yet."""
         from gateway.errors import NotFound
+        from gateway.policy_versions.policy_change import is_named
 
-        found = await self._policies.store.history(self._layer, 1000)
+        found = await self._policies.store.history(self._layer, _HISTORY)
         if version is None:
-            standing = standing_of(found)
-            if len(standing) > 1:
-                return standing[-2]
-            raise NotFound("there is no version to go back to; `airlock policy history` lists those there are")
+            return change_before(found)
         for change in found:
-            if await self._version(change) == version or (
-                len(version) >= _LEAST_DIGEST_CHARS and change.digest.startswith(version)
-            ):
+            if await is_named(self._policies, change, version):
                 return change
         raise NotFound(f"no version {version!r}; `airlock policy history` lists those there are")
 
     async def _version(self, change: Change) -> str:
         """Return a version's name, "" where its text does not load any more."""
+        from gateway.policy_versions.policies import version_of
+
         document = await self._document(change)
-        return "" if document is None else _named(document)
+        return "" if document is None else version_of(document)
 
     async def describe(self, *, with_text: bool) -> dict[str, Any]:
         """Return what is in force."""
@@ -172,9 +164,3 @@ class LocalPolicies:
             return stored_document(await self._policies.store.text(change.digest))
         except ValueError:
             return None
-
-
-def _named(document: PolicyDocument) -> str:
-    from gateway.policy_versions.policies import version_of
-
-    return version_of(document)

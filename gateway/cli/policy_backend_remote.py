@@ -1,4 +1,4 @@
-"""Versions of policies over the API: who has an operator's key needs no way to the database."""
+"""Versions of policies over the API: an operator's key needs no access to the database."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gateway.cli.policy_backend import Applied, as_document, standing_of
+from gateway.cli.command import taken
+from gateway.cli.policy_backend import Applied, as_document, change_before
 
 if TYPE_CHECKING:
     from gateway.client import Client
@@ -34,24 +35,15 @@ class RemotePolicies:
 
     async def rollback(self, version: str | None, *, by: str, comment: str) -> Applied:
         """Put an earlier version in force again."""
-        from gateway.errors import NotFound
-
         del by
         if version is None:
-            standing = standing_of([change for change, _ in await self.history(_HISTORY)])
-            if len(standing) < 2:
-                raise NotFound("there is no version to go back to; `airlock policy history` lists those there are")
-            version = standing[-2].digest
+            version = change_before([change for change, _ in await self.history(_HISTORY)]).digest
         return await self._put(version=version, comment=comment)
 
     async def history(self, limit: int) -> Sequence[tuple[Change, str]]:
         """Return what was in force, the newest first."""
-        found: list[tuple[Change, str]] = []
-        async for one in self._airlock.policy_changes(self._layer):
-            found.append((_change(one), one.version))
-            if len(found) == limit:
-                break
-        return found
+        newest_first = await taken(self._airlock.policy_changes(self._layer), limit)
+        return [(_change(one), one.version) for one in newest_first]
 
     async def describe(self, *, with_text: bool) -> dict[str, Any]:
         """Return what is in force; the gateway does not tell which file it watches."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gateway.cli.command import Cli, command
+from gateway.cli.key_backend import check_tenant
 from gateway.cli.policy_files import DEFAULT_CONFIG, ConfigFile, OperatorFile, compiled, read, read_operator
 from gateway.cli.policy_proof import change_as_json, print_changes
-from gateway.cli.terminal import EXIT_BAD_NEWS, EXIT_USAGE, Json, err, fail, out, print_json
+from gateway.cli.terminal import EXIT_BAD_NEWS, err, out
 from gateway.cli.time_options import moment
 
 if TYPE_CHECKING:
@@ -27,49 +29,47 @@ _SILENT_S = 1.0
 _NOT_REPLAYED = "rates, quotas and what persons granted are not replayed"
 
 
-def replay(
+@command
+async def replay(
+    cli: Cli,
     candidate: Annotated[Path, typer.Argument(metavar="CANDIDATE", help="The policy file to try.")],
     *,
     since_: Annotated[str, typer.Option("--since", help="How far back: 30m, 12h, 7d, 2w or a date.")] = "7d",
     tenant: Annotated[str | None, typer.Option(help="The calls of this tenant; unset means all tenants.")] = None,
     config: ConfigFile = DEFAULT_CONFIG,
     operator: OperatorFile = None,
-    as_json: Json = False,
 ) -> None:
     """Say what a candidate would change over recorded calls. The exit code is 1 when a verdict changes.
 
     The operator's layer is the one in force, unless --operator names another.
     """
     from gateway.config.config import Config
-    from gateway.errors import AirlockError
 
     start = moment(since_, datetime.now(UTC))
-    above = read_operator(operator, as_json=as_json)
-    document = read(candidate, above, as_json=as_json).document
-    try:
-        settings = Config.load(config)
-        if tenant is not None and tenant not in settings.tenants:
-            fail(f"tenant {tenant!r} is not one of {', '.join(sorted(settings.tenants))}", EXIT_USAGE, as_json=as_json)
-        with _progress() as on_call:
-            work = _replay(settings.resolved_database_url(), document, above, start, tenant, on_call)
-            replayed = asyncio.run(work)
-    except AirlockError as error:
-        fail(str(error), EXIT_USAGE, as_json=as_json)
-    if as_json:
-        print_json(_as_json(replayed))
-    else:
-        _print(replayed)
+    above = read_operator(operator)
+    document = read(candidate, above).document
+    settings = Config.load(config)
+    if tenant is not None:
+        check_tenant(settings, tenant)
+    with _progress() as on_call:
+        calls = _Calls(settings.resolved_database_url(), start, tenant)
+        replayed = await _replay(calls, document, above, on_call)
+    cli.show(_as_json(replayed), lambda _: _print(replayed))
     if replayed.tally.changed:
         raise typer.Exit(EXIT_BAD_NEWS)
 
 
+@dataclass(frozen=True)
+class _Calls:
+    """Which recorded calls are judged again; without a tenant those of all."""
+
+    database_url: str
+    start: datetime
+    tenant: str | None
+
+
 async def _replay(
-    database_url: str,
-    candidate: PolicyDocument,
-    operator: PolicyDocument | None,
-    start: datetime,
-    tenant: str | None,
-    on_call: Callable[[int], None],
+    calls: _Calls, candidate: PolicyDocument, operator: PolicyDocument | None, on_call: Callable[[int], None]
 ) -> Replayed:
     from gateway.policy.reading import read_policy
     from gateway.policy_versions.replay import replay as replayed_over
@@ -77,15 +77,14 @@ async def _replay(
     from gateway.storage.policy_store import OPERATOR, PolicyStore
     from gateway.storage.recorded_calls import recorded_calls
 
-    database = await Database.open(database_url)
+    database = await Database.open(calls.database_url)
     try:
         store = PolicyStore(database)
         change = await store.current(OPERATOR) if operator is None else None
         if change is not None:
             operator = read_policy(await store.text(change.digest), "the operator's layer").document
-        return await replayed_over(
-            compiled(candidate, operator), recorded_calls(database, int(start.timestamp() * 1e6), tenant), on_call
-        )
+        recorded = recorded_calls(database, int(calls.start.timestamp() * 1e6), calls.tenant)
+        return await replayed_over(compiled(candidate, operator), recorded, on_call)
     finally:
         await database.close()
 
@@ -132,5 +131,5 @@ def _print(replayed: Replayed) -> None:
         out.print("\nwith the rules in shadow enforced, besides", style="bold")
         print_changes(replayed.shadow.changes)
     for why, calls in replayed.skipped.most_common():
-        out.print(f"{calls} not judged: {why}", style="dim", markup=False)
+        out.print(f"{calls} not judged: {why}", style="dim")
     out.print(_NOT_REPLAYED, style="dim")

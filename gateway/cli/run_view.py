@@ -77,7 +77,7 @@ class RunView:
         """Print lines; `wrap` breaks them between words, otherwise that is left to the terminal."""
         line = Text(text, style=style)
         for part in line.wrap(self._console, self._console.width - indent) if wrap else (line,):
-            self._console.print(Text(" " * indent).append_text(part), soft_wrap=True, highlight=False)
+            self._console.print(Text(" " * indent).append_text(part), soft_wrap=True)
 
     # --- the run, its steps and the model ---
 
@@ -138,7 +138,7 @@ class RunView:
             sign, arguments = ("←", call.subject) if back else ("→", call.arguments)
             line = Text.assemble((f"{sign} ", "cyan"), (call.name, "bold cyan"), " ", arguments)
             line.rstrip()
-            self._console.print(line, soft_wrap=True, highlight=False)
+            self._console.print(line, soft_wrap=True)
         return call
 
     def _on_tool_call_started(self, payload: Mapping[str, Any]) -> None:
