@@ -15,7 +15,7 @@ from gateway.cli.command import GatewayCli, Key
 
 if TYPE_CHECKING:
     from gateway.cli.key_backend import KeyBackend
-    from gateway.cli.policy_backend import PolicyBackend
+    from gateway.cli.policy_backend import LayerVersions
 
 CONFIG = Path("airlock.yaml")
 ConfigFile = Annotated[Path, typer.Option(help="Configuration file; its database is used, without a gateway.")]
@@ -64,15 +64,17 @@ class BackendCli(GatewayCli):
             yield keys
 
     @contextlib.asynccontextmanager
-    async def policies(self, layer: str) -> AsyncIterator[PolicyBackend]:
+    async def policies(self, layer: str) -> AsyncIterator[LayerVersions]:
         """Open the versions of a layer, which is a tenant's name or ""."""
+        from gateway.cli.policy_backend import LayerVersions
+
         if self.address:
             from gateway.cli.policy_backend_remote import RemotePolicies
 
-            yield RemotePolicies(self.airlock, layer)
+            yield LayerVersions(RemotePolicies(self.airlock), layer)
             return
         from gateway.cli.policy_backend_local import local_policies
         from gateway.config.config import Config
 
         async with local_policies(Config.load(self.config), layer) as policies:
-            yield policies
+            yield LayerVersions(policies, layer)

@@ -1,4 +1,4 @@
-"""Versions of policies, on the database of a configuration as over the API."""
+"""The versions of one layer of policy, whichever backend stores them: a gateway, or the database of a configuration."""
 
 from __future__ import annotations
 
@@ -11,15 +11,28 @@ if TYPE_CHECKING:
     from gateway.policy import PolicyProblem
     from gateway.storage.policy_store import Change
 
+_HISTORY = 1000
+
+
+@dataclass(frozen=True)
+class PolicyEdit:
+    """What is to be in force in a layer: a text, or that of an earlier version. A gateway knows by the key who asks."""
+
+    text: str = ""
+    source: str = ""
+    version: str = ""
+    by: str = ""
+    comment: str = ""
+    expected_version: str | None = None
+
 
 @dataclass(frozen=True)
 class Applied:
-    """What came of it: a change, or why there is none.
+    """What came of an edit: a change, or why there is none.
 
     `other_file` is the file that gateways watch for the layer where it says something else than what is in force now.
     """
 
-    tenant: str
     version: str = ""
     change: Change | None = None
     before: str = ""
@@ -29,26 +42,84 @@ class Applied:
     other_file: str = ""
 
 
+class PolicyRefused(Exception):
+    """A text does not load or does not fit, so nothing was changed."""
+
+    def __init__(self, message: str, problems: Sequence[PolicyProblem] = ()) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
+
+
 class PolicyBackend(Protocol):
-    """What can be done with the versions of one layer. Raises NotFound for a version that is not there."""
+    """Stores the versions of all layers. Raises NotFound for a version that is not there."""
 
-    async def apply(
-        self, text: str, source: str, *, by: str, comment: str, expected_version: str | None = None
-    ) -> Applied:
-        """Put a text in force, if it loads and fits. PolicyChanged where the version expected is not in force."""
+    async def put(self, layer: str, edit: PolicyEdit) -> None:
+        """Put a text in force. PolicyRefused; PolicyChanged where the version expected is not in force."""
         ...
 
-    async def rollback(self, version: str | None, *, by: str, comment: str) -> Applied:
-        """Put an earlier version in force again; without one, what was there before what is not undone yet."""
-        ...
-
-    async def history(self, limit: int) -> Sequence[tuple[Change, str]]:
+    async def history(self, layer: str, limit: int) -> Sequence[tuple[Change, str]]:
         """Return what was in force, the newest first, each with its version, "" where it does not load any more."""
         ...
 
+    async def text(self, change: Change) -> str:
+        """Return the text of the change that is in force in its layer."""
+        ...
+
+    def watched_file(self, change: Change) -> dict[str, str] | None:
+        """Return the file that gateways watch for the layer of a change, and how it stands to it; None if unknown."""
+        ...
+
+
+class LayerVersions:
+    """The versions of one layer, which is a tenant's name or "" for the operator's."""
+
+    def __init__(self, backend: PolicyBackend, layer: str) -> None:
+        self._backend = backend
+        self._layer = layer
+
+    async def history(self, limit: int) -> Sequence[tuple[Change, str]]:
+        """Return what was in force, the newest first."""
+        return await self._backend.history(self._layer, limit)
+
+    async def apply(self, edit: PolicyEdit) -> Applied:
+        """Put what an edit says in force, if it loads and fits."""
+        before = await self.history(1)
+        try:
+            await self._backend.put(self._layer, edit)
+        except PolicyRefused as error:
+            return Applied(refused=str(error), problems=error.problems)
+        (change, version), *_ = await self.history(1)
+        file = self._backend.watched_file(change)
+        other_file = "" if file is None or file["state"] == "in force" else file["path"]
+        if not before or before[0][0] == change:
+            return Applied(version, change, unchanged=bool(before), other_file=other_file)
+        return Applied(version, change, before=before[0][1] or before[0][0].digest, other_file=other_file)
+
+    async def rollback(self, version: str | None, *, by: str, comment: str) -> Applied:
+        """Put an earlier version in force again; without one, what was there before what is not undone yet."""
+        if version is None:
+            version = _change_before([change for change, _ in await self.history(_HISTORY)]).digest
+        return await self.apply(PolicyEdit(version=version, by=by, comment=comment))
+
     async def describe(self, *, with_text: bool) -> dict[str, Any]:
         """Return what is in force, as a document."""
-        ...
+        from gateway.errors import NotFound
+        from gateway.policy_versions.policies import layered, stored_document
+        from gateway.storage.policy_store import OPERATOR
+
+        found = list(await self.history(1))
+        if not found:
+            raise NotFound("nothing is in force here; `airlock policy apply` applies a policy")
+        if self._layer != OPERATOR:
+            found += await self._backend.history(OPERATOR, 1)
+        texts = [await self._backend.text(change) for change, _ in found]
+        try:
+            in_force = layered(*map(stored_document, texts)).version
+        except ValueError:  # of another release
+            in_force = ""
+        own, operator = as_document(*found[0]), as_document(*found[1]) if len(found) > 1 else None
+        told = own | {"operator": operator, "in_force": in_force, "file": self._backend.watched_file(found[0][0])}
+        return told | {"text": texts[0]} if with_text else told
 
 
 def as_document(change: Change, version: str) -> dict[str, Any]:
@@ -65,7 +136,12 @@ def as_document(change: Change, version: str) -> dict[str, Any]:
     }
 
 
-def change_before(newest_first: Sequence[Change]) -> Change:
+def time_of(at_us: int) -> str:
+    """Return microseconds since 1970 as people read them."""
+    return datetime.fromtimestamp(at_us / 1_000_000, UTC).isoformat(timespec="seconds")
+
+
+def _change_before(newest_first: Sequence[Change]) -> Change:
     """Return what was in force before the last change that no rollback has undone. NotFound."""
     from gateway.errors import NotFound
 
@@ -81,8 +157,3 @@ def change_before(newest_first: Sequence[Change]) -> Change:
     if len(standing) < 2:
         raise NotFound("there is no version to go back to; `airlock policy history` lists those there are")
     return standing[-2]
-
-
-def time_of(at_us: int) -> str:
-    """Return microseconds since 1970 as people read them."""
-    return datetime.fromtimestamp(at_us / 1_000_000, UTC).isoformat(timespec="seconds")

@@ -13,7 +13,7 @@ import typer
 
 from gateway.cli.backend import BackendCli
 from gateway.cli.command import command
-from gateway.cli.policy_backend import Applied, PolicyBackend, as_document, time_of
+from gateway.cli.policy_backend import Applied, LayerVersions, PolicyEdit, as_document, time_of
 from gateway.cli.rows import Rows
 from gateway.cli.terminal import EXIT_BAD_NEWS, err, fail, out
 
@@ -39,7 +39,7 @@ class Layer:
     )
 
     @contextlib.asynccontextmanager
-    async def opened(self, cli: BackendCli) -> AsyncIterator[PolicyBackend]:
+    async def opened(self, cli: BackendCli) -> AsyncIterator[LayerVersions]:
         """Open its versions. What is not there, or not any more, is bad news and no fault of a gateway."""
         from gateway.errors import NotFound, PolicyChanged
 
@@ -79,7 +79,8 @@ async def apply(
 
     text = read_policy_file(file, "FILE")
     async with layer.opened(cli) as policies:
-        applied = await policies.apply(text, str(file), by=_who(by), comment=comment, expected_version=expected_version)
+        edit = PolicyEdit(text, str(file), by=_who(by), comment=comment, expected_version=expected_version)
+        applied = await policies.apply(edit)
     _show_applied(cli, applied)
 
 
