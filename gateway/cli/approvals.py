@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from gateway.cli import approval_view as view
 from gateway.cli.command import GatewayCli, command
 from gateway.cli.grants import grants, revoke
 from gateway.cli.terminal import err, fail, out
@@ -39,14 +40,15 @@ async def list_(
     """List approvals, the newest first. Long arguments are left out, and `arguments_cut` says so; `show` has them."""
     wanted = None if status == "all" else status
     found = await cli.airlock.approvals(status=wanted, thread=thread, run_id=run, limit=limit)
-    cli.show(found, lambda _: _list(found, "nothing waits" if status == "pending" else "none"))
+    without = "nothing waits" if status == "pending" else "none"
+    cli.show(found, lambda _: out.print(view.listed(found) if found else without))
 
 
 @app.command()
 @command
 async def show(cli: GatewayCli, approval_id: ApprovalId) -> None:
     """Show one approval, uncut."""
-    cli.show(await cli.airlock.approval(approval_id), _show)
+    cli.show(await cli.airlock.approval(approval_id), lambda one: view.show(out, one))
 
 
 @app.command()
@@ -76,7 +78,7 @@ async def allow(
         if not isinstance(edited, dict):
             fail("--args: a JSON object is expected")
     answer: Answer = "run" if run else "thread" if thread else "once" if edited is None else "edit"
-    cli.show(await cli.airlock.resolve_approval(approval_id, answer, text=message, arguments=edited), _show_outcome)
+    cli.show(await cli.airlock.resolve_approval(approval_id, answer, text=message, arguments=edited), _show)
 
 
 @app.command()
@@ -88,7 +90,7 @@ async def deny(
     message: Annotated[str, typer.Option(help="Why; told to the model.")] = "",
 ) -> None:
     """Refuse a call."""
-    cli.show(await cli.airlock.resolve_approval(approval_id, "deny", text=message), _show_outcome)
+    cli.show(await cli.airlock.resolve_approval(approval_id, "deny", text=message), _show)
 
 
 @app.command()
@@ -108,28 +110,8 @@ async def watch(cli: GatewayCli) -> None:
     async for approval in watched(cli.airlock, lambda said: err.print(said, style="yellow")):
         if approval.status == "pending" and approval.arguments_cut and not cli.as_json:
             approval = await cli.airlock.approval(approval.id)  # noqa: PLW2901 - the same, whole
-        cli.show(approval, _show_change)
-
-
-def _list(found: Sequence[Approval], without: str) -> None:
-    from gateway.cli.approval_view import listed
-
-    out.print(listed(found) if found else without)
+        cli.show(approval, _show)
 
 
 def _show(approval: Approval) -> None:
-    from gateway.cli.approval_view import show as show_whole
-
-    show_whole(out, approval)
-
-
-def _show_change(approval: Approval) -> None:
-    from gateway.cli.approval_view import outcome, panel
-
-    out.print(panel(approval) if approval.status == "pending" else outcome(approval))
-
-
-def _show_outcome(approval: Approval) -> None:
-    from gateway.cli.approval_view import outcome
-
-    out.print(outcome(approval))
+    out.print(view.panel(approval) if approval.status == "pending" else view.outcome(approval))

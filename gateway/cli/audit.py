@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import typer
 
+from gateway.cli.audit_view import as_document, line, listed
 from gateway.cli.command import GatewayCli, command
 from gateway.cli.safe_console import SafeBytes
 from gateway.cli.slow_work import SlowWork
@@ -78,8 +79,6 @@ async def query(
 ) -> None:
     """List records, the newest first; with --json one a line."""
     found = await cli.airlock.audit(work.query(**decision.fields()), tenant=tenant, limit=limit)
-    from gateway.cli.audit_view import as_document, listed
-
     if cli.as_json:
         for record in found:
             print_json(as_document(record))
@@ -104,8 +103,6 @@ async def tail(
     tenant: OfTenant = "",
 ) -> None:
     """Show records in their order, a line each, and each new one as it comes."""
-    from gateway.cli.audit_view import as_document, line
-
     wanted, begin = work.query(), from_sequence
     if not begin:
         newest_first = await cli.airlock.audit(wanted, tenant=tenant, limit=10)

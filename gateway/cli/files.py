@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gateway.cli.command import GatewayCli, command
 from gateway.cli.printable import one_line
 from gateway.cli.safe_console import SafeBytes
+from gateway.cli.slow_work import Transfer
 from gateway.cli.terminal import err, fail, out
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from gateway.client import FileEntry
 
 app = typer.Typer(help="Files of a thread's sandbox.", no_args_is_help=True)
 ThreadName = Annotated[str, typer.Option(help="Thread whose sandbox it is.")]
 RemotePath = Annotated[str, typer.Argument(metavar="PATH", help="Absolute, or relative to /workspace.")]
 _CHUNK_BYTES = 512 * 1024
-# Of a file that takes less nothing is shown.
-_QUIET_S = 1.0
 # Of a name with all its directories; more is cut with a sign.
 _NAME_LIMIT_CHARS = 4096
 
@@ -53,15 +49,15 @@ async def read(
     chunks = cli.airlock.stream_file(thread, path, offset=offset, limit_bytes=limit_bytes)
     try:
         first = await anext(chunks, b"")  # a file that cannot be read must not empty one that is here
-        with _Moving(path, None) as moving, _target(to) as write_out:
+        with Transfer(path, None) as transfer, _target(to) as write_out:
             write_out(first)
-            size = moving.moved(len(first))
+            transfer.moved(len(first))
             async for chunk in chunks:
                 write_out(chunk)
-                size = moving.moved(len(chunk))
+                transfer.moved(len(chunk))
     except OSError as error:
         fail(f"{to}: {error.strerror}")
-    cli.show({"path": path, "file": str(to), "size_bytes": size})
+    cli.show({"path": path, "file": str(to), "size_bytes": transfer.size_bytes})
 
 
 @app.command()
@@ -76,8 +72,8 @@ async def write(
     """Copy a file into the sandbox: it replaces the one that is there, whole or not at all."""
     try:
         total = None if source == "-" else Path(source).stat().st_size  # noqa: ASYNC240 - nothing else waits here
-        with _Moving(path, total) as moving:
-            size = await cli.airlock.write_file(thread, path, _chunks(source, moving))
+        with Transfer(path, total) as transfer:
+            size = await cli.airlock.write_file(thread, path, _chunks(source, transfer))
     except OSError as error:
         fail(f"{source}: {error.strerror}")
     said = f"{size:,} bytes in {path}"
@@ -169,41 +165,8 @@ def _print_entries(entries: list[FileEntry], *, long: bool) -> None:
         out.print(line)
 
 
-async def _chunks(source: str, moving: _Moving) -> AsyncIterator[bytes]:
+async def _chunks(source: str, transfer: Transfer) -> AsyncIterator[bytes]:
     with sys.stdin.buffer if source == "-" else Path(source).open("rb") as file:  # noqa: ASYNC230 - as above
         while chunk := file.read(_CHUNK_BYTES):
             yield chunk
-            moving.moved(len(chunk))
-
-
-class _Moving:
-    """Shows how far a transfer is, on the terminal's error output, once it takes a while."""
-
-    def __init__(self, name: str, total_bytes: int | None) -> None:
-        self._name = name
-        self._total_bytes = total_bytes
-        self._size_bytes = 0
-        self._progress: Progress | None = None
-        self._started_s = 0.0
-
-    def __enter__(self) -> Self:
-        self._started_s = time.monotonic()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-    def moved(self, size_bytes: int) -> int:
-        """Count bytes; return how many there were in all."""
-        self._size_bytes += size_bytes
-        if self._progress is None and err.is_terminal and time.monotonic() - self._started_s > _QUIET_S:
-            from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
-
-            columns = ("[progress.description]{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn())
-            self._progress = Progress(*columns, console=err, transient=True)
-            self._progress.start()
-            self._progress.add_task(self._name, total=self._total_bytes)
-        if self._progress is not None:
-            self._progress.update(self._progress.task_ids[0], completed=self._size_bytes)
-        return self._size_bytes
+            transfer.moved(len(chunk))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,16 +13,14 @@ from gateway.cli.command import Cli, command
 from gateway.cli.key_backend import check_tenant
 from gateway.cli.policy_files import DEFAULT_CONFIG, ConfigFile, OperatorFile, compiled, read, read_operator
 from gateway.cli.policy_proof import change_as_json, print_changes
-from gateway.cli.terminal import EXIT_BAD_NEWS, err, out
+from gateway.cli.slow_work import SlowWork
+from gateway.cli.terminal import EXIT_BAD_NEWS, out
 from gateway.cli.time_options import moment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gateway.policy.document import PolicyDocument
     from gateway.policy_versions.replay import Replayed
 
-_SILENT_S = 1.0
 _NOT_REPLAYED = "rates, quotas and what persons granted are not replayed"
 
 
@@ -51,9 +46,9 @@ async def replay(
     settings = Config.load(config)
     if tenant is not None:
         check_tenant(settings, tenant)
-    with _progress() as on_call:
+    with SlowWork("reading the journal") as slow:
         calls = _Calls(settings.resolved_database_url(), start, tenant)
-        replayed = await _replay(calls, document, above, on_call)
+        replayed = await _replay(calls, document, above, slow)
     cli.show(_as_json(replayed), lambda _: _print(replayed))
     if replayed.tally.changed:
         raise typer.Exit(EXIT_BAD_NEWS)
@@ -69,7 +64,7 @@ class _Calls:
 
 
 async def _replay(
-    calls: _Calls, candidate: PolicyDocument, operator: PolicyDocument | None, on_call: Callable[[int], None]
+    calls: _Calls, candidate: PolicyDocument, operator: PolicyDocument | None, slow: SlowWork
 ) -> Replayed:
     from gateway.policy.reading import read_policy
     from gateway.policy_versions.replay import replay as replayed_over
@@ -84,31 +79,9 @@ async def _replay(
         if change is not None:
             operator = read_policy(await store.text(change.digest), "the operator's layer").document
         recorded = recorded_calls(database, int(calls.start.timestamp() * 1e6), calls.tenant)
-        return await replayed_over(compiled(candidate, operator), recorded, on_call)
+        return await replayed_over(compiled(candidate, operator), recorded, lambda n: slow.at(f"{n:,} calls judged"))
     finally:
         await database.close()
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[int], None]]:
-    """Say how far it is, on a terminal's stderr and only when it takes long."""
-    started = time.monotonic()
-    status = err.status("reading the journal")
-    shown = False
-
-    def on_call(calls: int) -> None:
-        nonlocal shown
-        if not shown and time.monotonic() - started > _SILENT_S:
-            status.start()
-            shown = True
-        if shown and calls % 500 == 0:
-            status.update(f"{calls} calls judged")
-
-    try:
-        yield on_call
-    finally:
-        if shown:
-            status.stop()
 
 
 def _as_json(replayed: Replayed) -> dict[str, object]:
