@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from gateway.cli import approval_view as view
-from gateway.cli.command import GatewayCli, command
+from gateway.cli.command import Commands, GatewayCli
 from gateway.cli.grants import grants, revoke
 from gateway.cli.terminal import err, fail, out
 
@@ -18,14 +18,13 @@ if TYPE_CHECKING:
     from gateway.client import Approval
     from gateway.client.approvals import Answer
 
-app = typer.Typer(help="Tool calls that wait for somebody's word.", no_args_is_help=True)
+app = Commands(help="Tool calls that wait for somebody's word.")
 app.command()(grants)
 app.command()(revoke)
 ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="As `airlock approvals list` shows it.")]
 
 
 @app.command("list")
-@command
 async def list_(
     cli: GatewayCli,
     *,
@@ -45,14 +44,12 @@ async def list_(
 
 
 @app.command()
-@command
 async def show(cli: GatewayCli, approval_id: ApprovalId) -> None:
     """Show one approval, uncut."""
     cli.show(await cli.airlock.approval(approval_id), lambda one: view.show(out, one))
 
 
 @app.command()
-@command
 async def allow(
     cli: GatewayCli,
     approval_id: ApprovalId,
@@ -82,7 +79,6 @@ async def allow(
 
 
 @app.command()
-@command
 async def deny(
     cli: GatewayCli,
     approval_id: ApprovalId,
@@ -94,7 +90,6 @@ async def deny(
 
 
 @app.command()
-@command
 async def watch(cli: GatewayCli) -> None:
     """Show what waits as it comes, and answer with one key; not at a terminal, a line for each change.
 

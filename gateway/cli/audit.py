@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 import typer
 
 from gateway.cli.audit_view import as_document, line, listed
-from gateway.cli.command import GatewayCli, command
+from gateway.cli.command import Commands, GatewayCli
 from gateway.cli.safe_console import SafeBytes
 from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import EXIT_BAD_NEWS, fail, out, print_json
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Records between two words of how far it has come.
 _TOLD_EACH = 1000
-app = typer.Typer(help="Who did what, by which rule; and whether the record of it is whole.", no_args_is_help=True)
+app = Commands(help="Who did what, by which rule; and whether the record of it is whole.")
 
 OfTenant = Annotated[
     str, typer.Option("--tenant", help="For an operator's key: whose; the operators' own unless given.")
@@ -68,7 +68,6 @@ class Decision:
 
 
 @app.command()
-@command
 async def query(
     cli: GatewayCli,
     *,
@@ -91,7 +90,6 @@ async def query(
 
 
 @app.command()
-@command
 async def tail(
     cli: GatewayCli,
     *,
@@ -116,7 +114,6 @@ async def tail(
 
 
 @app.command()
-@command
 async def export(
     cli: GatewayCli,
     *,
@@ -147,7 +144,6 @@ async def export(
 
 
 @app.command()
-@command
 def verify(
     cli: GatewayCli,
     *,

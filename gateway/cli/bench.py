@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 from rich.progress import track
 
-from gateway.cli.command import GatewayCli, command
+from gateway.cli.command import GatewayCli
 from gateway.cli.rows import Rows
 from gateway.cli.terminal import err, out
 
@@ -37,7 +37,6 @@ class Row:
     ratio: float | None = None
 
 
-@command
 async def bench(
     cli: GatewayCli,
     *,

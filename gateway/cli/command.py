@@ -1,9 +1,10 @@
 """What every command is written with: its common options, its connection, its output, and how an error ends it.
 
+    app = Commands(help="Runs.")
+
     @app.command()
-    @command
     async def get(cli: GatewayCli, run_id: RunId) -> None:
-        cli.show(await cli.airlock.get_run(run_id), _details)
+        cli.show(await cli.airlock.get_run(run_id), _show)
 
 The annotation of the first parameter says which options the command gets besides its own: a `Cli` has --json, a
 `GatewayCli` --address and --key too, a `BackendCli` (backend.py) also --config. Any other parameter that is a
@@ -51,6 +52,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 # As --help lists them, after a command's own.
 _COMMON = ("config", "address", "key", "as_json")
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 # As grpc writes them: nothing listens there or answers, and the name stands for no address.
 _NO_CONNECTION = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
 
@@ -153,17 +155,37 @@ class GatewayCli(Cli):
             await self.airlock.aclose()
 
 
-def command(function: Callable[..., Coroutine[Any, Any, None] | None]) -> Callable[..., None]:
-    """Make a Typer command of a function, or a coroutine function, whose first parameter is a kind of `Cli`."""
+class Commands(typer.Typer):
+    """A group of commands, made of functions and coroutine functions as the top of this module says."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(no_args_is_help=True, **settings)
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
+        """Add a command, as Typer does."""
+        add = super().command(name, **settings)
+
+        def added(function: F) -> F:
+            add(command(function))
+            return function
+
+        return added
+
+
+def command(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a Typer command of a function whose first parameter is a kind of `Cli`; any other is one already."""
     signature = inspect.signature(function, eval_str=True)
     first, *own = signature.parameters.values()
-    common = sorted(_options(first.annotation), key=lambda option: _COMMON.index(option.name))
+    kind = first.annotation
+    if not (isinstance(kind, type) and issubclass(kind, Cli)):
+        return function
+    common = sorted(_options(kind), key=lambda option: _COMMON.index(option.name))
     groups = {one.name: cast(type, one.annotation) for one in own if is_dataclass(one.annotation)}
     expanded = [option for one in own for option in (_options(one.annotation) if one.name in groups else [one])]
 
     @functools.wraps(function)
     def run(**given: Any) -> None:
-        cli: Cli = first.annotation(**{option.name: given.pop(option.name) for option in common})
+        cli = kind(**{option.name: given.pop(option.name) for option in common})
         with cli.errors_end_it():
             for name, group in groups.items():
                 given[name] = group(**{option.name: given.pop(option.name) for option in _options(group)})

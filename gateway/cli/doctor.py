@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from gateway.cli.command import Cli, command
+from gateway.cli.command import Cli
 from gateway.cli.doctor_database import database_finding, is_migrated
 from gateway.cli.doctor_directories import directory_findings
 from gateway.cli.doctor_tenants import tenant_findings
@@ -38,7 +38,6 @@ _PYTHON_WANTED = (3, 11)
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "red"}
 
 
-@command
 async def doctor(
     cli: Cli,
     *,

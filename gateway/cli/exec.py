@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from gateway.cli.command import GatewayCli, command
+from gateway.cli.command import GatewayCli
 from gateway.cli.process_start import variables
 from gateway.cli.safe_console import SafeBytes
 from gateway.cli.terminal import EXIT_DENIED, EXIT_NOT_RUN, EXIT_TIMED_OUT, err
@@ -39,7 +39,6 @@ class ExecCommand(TyperCommand):
             raise
 
 
-@command
 async def exec_(
     cli: GatewayCli,
     argv: Annotated[

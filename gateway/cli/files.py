@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.command import GatewayCli, command
+from gateway.cli.command import Commands, GatewayCli
 from gateway.cli.printable import one_line
 from gateway.cli.safe_console import SafeBytes
 from gateway.cli.slow_work import Transfer
@@ -19,7 +19,7 @@ from gateway.cli.terminal import err, fail, out
 if TYPE_CHECKING:
     from gateway.client import FileEntry
 
-app = typer.Typer(help="Files of a thread's sandbox.", no_args_is_help=True)
+app = Commands(help="Files of a thread's sandbox.")
 ThreadName = Annotated[str, typer.Option(help="Thread whose sandbox it is.")]
 RemotePath = Annotated[str, typer.Argument(metavar="PATH", help="Absolute, or relative to /workspace.")]
 _CHUNK_BYTES = 512 * 1024
@@ -28,7 +28,6 @@ _NAME_LIMIT_CHARS = 4096
 
 
 @app.command()
-@command
 async def read(
     cli: GatewayCli,
     path: RemotePath,
@@ -61,7 +60,6 @@ async def read(
 
 
 @app.command()
-@command
 async def write(
     cli: GatewayCli,
     source: Annotated[str, typer.Argument(metavar="FILE", help="A file here, or - for standard input.")],
@@ -81,7 +79,6 @@ async def write(
 
 
 @app.command()
-@command
 async def ls(
     cli: GatewayCli,
     path: Annotated[str, typer.Argument(metavar="[PATH]", help="A directory, or a pattern such as **/*.py.")] = ".",
@@ -96,7 +93,6 @@ async def ls(
 
 
 @app.command()
-@command
 async def stat(cli: GatewayCli, path: RemotePath, *, thread: ThreadName = "default") -> None:
     """Describe one path: what it is, its size, its mode, and when it was written."""
     entry = await cli.airlock.stat_file(thread, path)
@@ -104,7 +100,6 @@ async def stat(cli: GatewayCli, path: RemotePath, *, thread: ThreadName = "defau
 
 
 @app.command()
-@command
 async def rm(
     cli: GatewayCli,
     path: RemotePath,
@@ -119,7 +114,6 @@ async def rm(
 
 
 @app.command()
-@command
 async def mkdir(cli: GatewayCli, path: RemotePath, *, thread: ThreadName = "default") -> None:
     """Make a directory and its parents in the sandbox; one that is there is no error."""
     await cli.airlock.make_directory(thread, path)

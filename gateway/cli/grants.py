@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.command import GatewayCli, command
+from gateway.cli.command import GatewayCli
 from gateway.cli.printable import one_line
 from gateway.cli.terminal import out
 from gateway.support.printable_text import printable
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from gateway.client import Grant
 
 
-@command
 async def grants(
     cli: GatewayCli,
     *,
@@ -28,7 +27,6 @@ async def grants(
     cli.show(await cli.airlock.grants(thread=thread, include_ended=all_, limit=limit), _list)
 
 
-@command
 async def revoke(
     cli: GatewayCli,
     grant_id: Annotated[str, typer.Argument(metavar="ID", help="As `airlock approvals grants` shows it.")],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.command import Cli, command
+from gateway.cli.command import Cli
 from gateway.cli.terminal import fail, out
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ model:
 """
 
 
-@command
 async def init(
     cli: Cli,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Made if it is not there.")],

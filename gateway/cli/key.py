@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway.cli.backend import BackendCli
-from gateway.cli.command import command
+from gateway.cli.command import Commands
 from gateway.cli.rows import Rows
 from gateway.cli.terminal import fail, out
 
 if TYPE_CHECKING:
     from gateway.client.admin import KeyInfo, MadeKey, RevokedKey
 
-app = typer.Typer(
-    help="API keys: on the database of a configuration, or with --address on a gateway.", no_args_is_help=True
-)
+app = Commands(help="API keys: on the database of a configuration, or with --address on a gateway.")
 KeyId = Annotated[str, typer.Argument(metavar="ID", help="As `airlock key list` shows it.")]
 _SPAN = re.compile(r"(\d{1,9})([smhdw])")
 _STATES = ("working", "expired", "revoked")
@@ -33,7 +31,6 @@ def keys() -> None:
 
 
 @app.command()
-@command
 async def create(
     cli: BackendCli,
     *,
@@ -66,7 +63,6 @@ async def create(
 
 
 @app.command("list")
-@command
 async def list_(
     cli: BackendCli,
     *,
@@ -89,7 +85,6 @@ async def list_(
 
 
 @app.command()
-@command
 async def revoke(
     cli: BackendCli,
     key_id: KeyId,
@@ -121,7 +116,6 @@ def _runs_left(found: RevokedKey, *, cancelled: bool) -> str:
 
 
 @app.command()
-@command
 async def rotate(
     cli: BackendCli,
     key_id: KeyId,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.cli import policy_life, policy_proof, policy_replay, policy_show
-from gateway.cli.command import Cli, command
+from gateway.cli.command import Cli, Commands
 from gateway.cli.policy_files import File, OperatorFile, compiled, read, read_operator, readable
 from gateway.cli.printable import one_line
 from gateway.cli.terminal import EXIT_BAD_NEWS, fail, out
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gateway.policy import Decision, PolicyProblem
     from gateway.policy.explain import Near
 
-app = typer.Typer(help="Policies.", no_args_is_help=True)
+app = Commands(help="Policies.")
 app.command("test")(policy_proof.run_tests)
 app.command("lint")(policy_proof.lint)
 app.command("show")(policy_show.show)
@@ -30,7 +30,6 @@ _STYLES = {"allow": "green", "ask": "yellow", "deny": "red"}
 
 
 @app.command()
-@command
 def check(cli: Cli, file: File, *, operator: OperatorFile = None) -> None:
     """Say whether a policy file loads, and if not what is wrong in which line."""
     from gateway.policy import check_policy_file
@@ -44,7 +43,6 @@ def check(cli: Cli, file: File, *, operator: OperatorFile = None) -> None:
 
 
 @app.command()
-@command
 def explain(
     cli: Cli,
     file: File,
@@ -88,7 +86,6 @@ def explain(
 
 
 @app.command()
-@command
 def schema(cli: Cli) -> None:
     """Print the JSON Schema of policy files, for editors; with --json on one line."""
     from gateway.policy.schema import policy_schema

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway.cli.backend import BackendCli
-from gateway.cli.command import command
 from gateway.cli.policy_backend import Applied, LayerVersions, PolicyEdit, as_document, time_of
 from gateway.cli.rows import Rows
 from gateway.cli.terminal import EXIT_BAD_NEWS, err, fail, out
@@ -61,7 +60,6 @@ def register(app: typer.Typer) -> None:
         app.command()(one)
 
 
-@command
 async def apply(
     cli: BackendCli,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A policy file.")],
@@ -84,7 +82,6 @@ async def apply(
     _show_applied(cli, applied)
 
 
-@command
 async def rollback(
     cli: BackendCli,
     version: Annotated[
@@ -105,7 +102,6 @@ async def rollback(
     _show_applied(cli, applied)
 
 
-@command
 async def history(
     cli: BackendCli,
     *,
@@ -118,7 +114,6 @@ async def history(
     cli.show([as_document(change, version) for change, version in found], lambda _: _list(found))
 
 
-@command
 async def current(
     cli: BackendCli,
     *,

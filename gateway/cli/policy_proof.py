@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.command import Cli, command
+from gateway.cli.command import Cli
 from gateway.cli.policy_files import File, OperatorFile, compiled, read, read_operator
 from gateway.cli.printable import one_line
 from gateway.cli.terminal import EXIT_BAD_NEWS, out
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from gateway.policy.proof import Outcome
 
 
-@command
 def run_tests(cli: Cli, file: File, *, operator: OperatorFile = None) -> None:
     """Run the examples and the tests of a file. The exit code is 1 when one of them fails."""
     from gateway.policy.proof import prove
@@ -35,7 +34,6 @@ def run_tests(cli: Cli, file: File, *, operator: OperatorFile = None) -> None:
         raise typer.Exit(EXIT_BAD_NEWS)
 
 
-@command
 def lint(
     cli: Cli,
     file: File,
@@ -98,7 +96,6 @@ def _of_subagents(
         yield Finding("subagents", "warning", "", 1, said(agents), MEND)
 
 
-@command
 def diff(cli: Cli, before: File, after: File, *, operator: OperatorFile = None) -> None:
     """Judge the calls that two files tell of, by both. The exit code is 1 when a verdict changes."""
     from gateway.policy.difference import Tally, Verdict, text_changes

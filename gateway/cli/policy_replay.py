@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.command import Cli, command
+from gateway.cli.command import Cli
 from gateway.cli.key_backend import check_tenant
 from gateway.cli.policy_files import DEFAULT_CONFIG, ConfigFile, OperatorFile, compiled, read, read_operator
 from gateway.cli.policy_proof import change_as_json, print_changes
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _NOT_REPLAYED = "rates, quotas and what persons granted are not replayed"
 
 
-@command
 async def replay(
     cli: Cli,
     candidate: Annotated[Path, typer.Argument(metavar="CANDIDATE", help="The policy file to try.")],

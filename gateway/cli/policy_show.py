@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from gateway.cli.command import Cli, command
+from gateway.cli.command import Cli
 from gateway.cli.key_backend import check_tenant
 from gateway.cli.policy_files import DEFAULT_CONFIG, ConfigFile, OperatorFile, compiled, read, read_operator
 from gateway.cli.printable import one_line
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from gateway.policy.scoped_rule import PlacedRule
 
 
-@command
 async def show(
     cli: Cli,
     file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="A policy file; or name a tenant.")] = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.command import GatewayCli, command
+from gateway.cli.command import Commands, GatewayCli
 from gateway.cli.printable import local_time
 from gateway.cli.process_start import START_SETTINGS, start
 from gateway.cli.rows import Rows
@@ -20,14 +20,13 @@ if TYPE_CHECKING:
 
 _SIGNAL_LIMIT = 64
 
-app = typer.Typer(help="Background processes of a thread's sandbox.", no_args_is_help=True)
+app = Commands(help="Background processes of a thread's sandbox.")
 app.command(context_settings=START_SETTINGS)(start)
 Thread = Annotated[str, typer.Option(help="Thread in whose sandbox they run.")]
 ProcessId = Annotated[str, typer.Argument(metavar="ID", help="As `airlock process list` shows it.")]
 
 
 @app.command("list")
-@command
 async def list_(
     cli: GatewayCli,
     *,
@@ -41,7 +40,6 @@ async def list_(
 
 
 @app.command()
-@command
 async def logs(
     cli: GatewayCli,
     process_id: ProcessId,
@@ -68,7 +66,6 @@ async def logs(
 
 
 @app.command()
-@command
 async def kill(
     cli: GatewayCli,
     process_id: ProcessId,
@@ -84,7 +81,6 @@ async def kill(
 
 
 @app.command()
-@command
 async def remove(cli: GatewayCli, process_id: ProcessId, *, thread: Thread = "default") -> None:
     """Kill everything a process started, and forget it; its output files stay."""
     process = await cli.airlock.remove_process(thread, process_id)
@@ -92,7 +88,6 @@ async def remove(cli: GatewayCli, process_id: ProcessId, *, thread: Thread = "de
 
 
 @app.command("kill-strays")
-@command
 async def kill_strays(cli: GatewayCli, *, thread: Thread = "default") -> None:
     """Kill what commands left running; background processes stay."""
     left = await cli.airlock.kill_strays(thread)

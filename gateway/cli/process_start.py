@@ -6,14 +6,13 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli.command import GatewayCli, command
+from gateway.cli.command import GatewayCli
 from gateway.cli.terminal import err, fail
 
 START_SETTINGS = {"allow_interspersed_args": False}
 """What follows the program's name is the program's, also where it looks like an option."""
 
 
-@command
 async def start(
     cli: GatewayCli,
     argv: Annotated[

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.command import GatewayCli, command
+from gateway.cli.command import GatewayCli
 from gateway.cli.terminal import EXIT_BAD_NEWS, EXIT_CUT_ANSWER, out
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 _CUT_ANSWER_RULES = ("model_cut", "model_refused")
 
 
-@command
 async def run(
     cli: GatewayCli,
     task: Annotated[str, typer.Argument(metavar="TASK", help="What the agent is asked to do.")],

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from gateway.cli.command import GatewayCli, command, taken
+from gateway.cli.command import Commands, GatewayCli, taken
 from gateway.cli.printable import local_time, one_line, stop_line
 from gateway.cli.rows import Cell, Rows
 from gateway.cli.terminal import EXIT_BAD_NEWS, err, out
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from gateway.client import Run
 
-app = typer.Typer(help="Runs: agents at work, and what they did.", no_args_is_help=True)
+app = Commands(help="Runs: agents at work, and what they did.")
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="As `airlock runs list` shows it.")]
 _STYLES = {"completed": "green", "running": "cyan", "waiting": "yellow"}
 
@@ -39,7 +39,6 @@ class Status(Enum):
 
 
 @app.command("list")
-@command
 async def list_(
     cli: GatewayCli,
     *,
@@ -71,14 +70,12 @@ async def list_(
 
 
 @app.command()
-@command
 async def get(cli: GatewayCli, run_id: RunId) -> None:
     """Show one run, its task uncut."""
     cli.show(await cli.airlock.get_run(run_id), _show)
 
 
 @app.command()
-@command
 async def watch(
     cli: GatewayCli,
     run_id: RunId,
@@ -105,7 +102,6 @@ async def watch(
 
 
 @app.command()
-@command
 async def cancel(cli: GatewayCli, run_id: RunId) -> None:
     """Stop a run, down to its processes; one that has finished stays as it is."""
     cli.show(await cli.airlock.cancel_run(run_id), _show)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.command import GatewayCli, Yes, command
+from gateway.cli.command import Commands, GatewayCli, Yes
 from gateway.cli.rows import Rows
 from gateway.cli.sandbox_history import history
 from gateway.cli.sandbox_snapshots import fork, restore, snapshot, snapshots
@@ -20,12 +20,11 @@ if TYPE_CHECKING:
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"))
 
-app = typer.Typer(help="Sandboxes: where the tool calls of a thread run.", no_args_is_help=True)
+app = Commands(help="Sandboxes: where the tool calls of a thread run.")
 Thread = Annotated[str, typer.Argument(help="Thread whose sandbox it is.")]
 
 
 @app.command("list")
-@command
 async def list_(
     cli: GatewayCli,
     *,
@@ -39,14 +38,12 @@ async def list_(
 
 
 @app.command()
-@command
 async def get(cli: GatewayCli, *, thread: Thread = "default") -> None:
     """Show the sandbox of a thread."""
     cli.show(await cli.airlock.get_sandbox(thread), _show)
 
 
 @app.command()
-@command
 async def create(cli: GatewayCli, *, thread: Thread = "default") -> None:
     """Make the sandbox of a thread ahead of its first call; one that lives is shown as it is."""
     with SlowWork(f"making the sandbox of thread {thread}"):
@@ -55,7 +52,6 @@ async def create(cli: GatewayCli, *, thread: Thread = "default") -> None:
 
 
 @app.command()
-@command
 async def stop(cli: GatewayCli, *, thread: Thread = "default") -> None:
     """Stop the sandbox of a thread with all that runs in it; its files stay, and its next call starts it again."""
     with SlowWork(f"stopping the sandbox of thread {thread}"):
@@ -65,7 +61,6 @@ async def stop(cli: GatewayCli, *, thread: Thread = "default") -> None:
 
 
 @app.command()
-@command
 async def resume(cli: GatewayCli, *, thread: Thread = "default") -> None:
     """Start the sandbox of a thread that is stopped, ahead of its next call."""
     with SlowWork(f"starting the sandbox of thread {thread}"):
@@ -74,7 +69,6 @@ async def resume(cli: GatewayCli, *, thread: Thread = "default") -> None:
 
 
 @app.command()
-@command
 def delete(cli: GatewayCli, *, thread: Thread = "default", yes: Yes = False) -> None:
     """Remove the sandbox of a thread and its files, for good; messages and runs stay. The key needs the scope files."""
     cli.confirm(f"Remove the sandbox of thread {thread!r} with its files?", yes=yes)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.command import GatewayCli, command, taken
+from gateway.cli.command import GatewayCli, taken
 from gateway.cli.printable import local_time
 from gateway.cli.rows import Rows
 from gateway.cli.terminal import fail, out
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from gateway.client.sandbox_transitions import SandboxTransition
 
 
-@command
 async def history(
     cli: GatewayCli,
     *,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.command import GatewayCli, Yes, command
+from gateway.cli.command import GatewayCli, Yes
 from gateway.cli.printable import local_time
 from gateway.cli.rows import Rows
 from gateway.cli.slow_work import SlowWork
@@ -21,7 +21,6 @@ _MIB = 1024 * 1024
 Id = Annotated[str, typer.Argument(help="Id of the snapshot.")]
 
 
-@command
 async def snapshot(
     cli: GatewayCli,
     *,
@@ -34,7 +33,6 @@ async def snapshot(
     cli.show(made, _show_made)
 
 
-@command
 def snapshots(
     cli: GatewayCli,
     *,
@@ -54,7 +52,6 @@ def snapshots(
     cli.show({"snapshots": found}, lambda _: _show(found))
 
 
-@command
 def restore(
     cli: GatewayCli,
     *,
@@ -71,7 +68,6 @@ def restore(
     cli.show({"snapshot": snapshot_id, "thread": restored}, lambda _: err.print(said))
 
 
-@command
 async def fork(
     cli: GatewayCli,
     *,

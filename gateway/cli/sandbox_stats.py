@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.command import GatewayCli, command
+from gateway.cli.command import GatewayCli
 from gateway.cli.rows import Rows
 from gateway.cli.terminal import out, print_json
 
@@ -22,7 +22,6 @@ _UNKNOWN = "?"
 _UNITS = ("", "K", "M", "G", "T")
 
 
-@command
 async def stats(cli: GatewayCli, *, thread: Thread = "") -> None:
     """Show what sandboxes use now, the processors over half a second. A ? is unknown, a + that there is more."""
     readings = [one async for one in cli.airlock.watch_sandbox_stats(thread or None, interval_s=_GAP_S, readings=2)]
@@ -30,7 +29,6 @@ async def stats(cli: GatewayCli, *, thread: Thread = "") -> None:
     cli.show({"sandboxes": found}, table(found))
 
 
-@command
 async def top(
     cli: GatewayCli,
     *,

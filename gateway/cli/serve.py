@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.command import Cli, command
+from gateway.cli.command import Cli
 from gateway.cli.terminal import DEFAULT_ADDRESS, err, fail, print_json
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ _STOP_LIMIT_S = 25.0
 _WORKERS_LIMIT = 256
 
 
-@command
 def serve(
     cli: Cli,
     *,

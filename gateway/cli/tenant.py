@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.command import GatewayCli, Yes, command
+from gateway.cli.command import Commands, GatewayCli, Yes
 from gateway.cli.rows import Rows
 from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import EXIT_BAD_NEWS, out
@@ -14,12 +14,11 @@ from gateway.cli.terminal import EXIT_BAD_NEWS, out
 if TYPE_CHECKING:
     from gateway.client.admin import ErasedTenant, TenantInfo
 
-app = typer.Typer(help="Tenants of a gateway; the key must be an operator's.", no_args_is_help=True)
+app = Commands(help="Tenants of a gateway; the key must be an operator's.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the tenant.")]
 
 
 @app.command("list")
-@command
 async def list_(cli: GatewayCli) -> None:
     """List the tenants of the configuration."""
     found = [one async for one in cli.airlock.tenants()]
@@ -28,14 +27,12 @@ async def list_(cli: GatewayCli) -> None:
 
 
 @app.command()
-@command
 async def show(cli: GatewayCli, name: Name) -> None:
     """Say what is stored of a tenant, also of one that is not configured any more."""
     cli.show(await cli.airlock.tenant(name), _show)
 
 
 @app.command()
-@command
 def delete(
     cli: GatewayCli,
     name: Name,

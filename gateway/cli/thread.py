@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.command import GatewayCli, Yes, command, taken
+from gateway.cli.command import Commands, GatewayCli, Yes, taken
 from gateway.cli.printable import local_time, one_line
 from gateway.cli.rows import Rows
 from gateway.cli.slow_work import SlowWork
@@ -20,14 +20,13 @@ from gateway.support.printable_text import printable
 if TYPE_CHECKING:
     from gateway.client import Thread, ThreadMessage
 
-app = typer.Typer(help="Threads: what was said in them, and what is kept with them.", no_args_is_help=True)
+app = Commands(help="Threads: what was said in them, and what is kept with them.")
 app.command()(adopt)
 app.command("set")(set_)
 Name = Annotated[str, typer.Argument(metavar="THREAD", help="As `airlock thread list` shows it.")]
 
 
 @app.command("list")
-@command
 async def list_(
     cli: GatewayCli,
     *,
@@ -40,14 +39,12 @@ async def list_(
 
 
 @app.command()
-@command
 async def show(cli: GatewayCli, thread: Name) -> None:
     """Show a thread with what is kept with it."""
     cli.show(await cli.airlock.get_thread(thread), _show)
 
 
 @app.command()
-@command
 async def messages(cli: GatewayCli, thread: Name) -> None:
     """Show what was said in a thread, the oldest first; with --json one message a line."""
     async for message in cli.airlock.messages(thread):
@@ -55,7 +52,6 @@ async def messages(cli: GatewayCli, thread: Name) -> None:
 
 
 @app.command()
-@command
 def delete(cli: GatewayCli, thread: Name, *, yes: Yes = False) -> None:
     """Remove a thread for good: its files, its messages and its runs. The audit stays."""
     cli.confirm(f"Remove thread {thread!r} with its files, messages and runs?", yes=yes, to_stderr=False)

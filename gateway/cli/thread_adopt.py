@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.cli.backend import CONFIG, ConfigFile
-from gateway.cli.command import Cli, Yes, command
+from gateway.cli.command import Cli, Yes
 from gateway.cli.key_backend import local_actor
 from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import EXIT_GATEWAY, fail
@@ -29,7 +29,6 @@ class _Adopted:
     moved: Mapping[str, int]
 
 
-@command
 def adopt(
     cli: Cli,
     engine: Annotated[str, typer.Argument(metavar="ENGINE", help="The one that is gone, as OTHER_ENGINE names it.")],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.command import GatewayCli, command
+from gateway.cli.command import GatewayCli
 from gateway.cli.printable import one_line
 from gateway.cli.terminal import fail, out
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from gateway.client import Thread
 
 
-@command
 async def set_(
     cli: GatewayCli,
     thread: Annotated[str, typer.Argument(metavar="THREAD", help="It is made where it is not there.")],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.command import GatewayCli, command
+from gateway.cli.command import Commands, GatewayCli
 from gateway.cli.live_output import LiveOutput
 from gateway.cli.rows import Rows
 from gateway.cli.safe_console import SafeBytes
@@ -24,18 +24,16 @@ _FIELDS = (
     *("duration_ms", "stdout", "stderr", "note", "approval_id", "policy_version", "edited_arguments"),
 )
 
-app = typer.Typer(help="Tools, called one by one.", no_args_is_help=True)
+app = Commands(help="Tools, called one by one.")
 
 
 @app.command("list")
-@command
 async def list_(cli: GatewayCli) -> None:
     """List the tools and their arguments."""
     cli.show(await cli.airlock.list_tools(), _show_tools)
 
 
 @app.command()
-@command
 async def call(
     cli: GatewayCli,
     name: Annotated[str, typer.Argument(metavar="NAME")],

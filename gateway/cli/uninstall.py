@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.command import Cli, Yes, command
+from gateway.cli.command import Cli, Yes
 from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import EXIT_BAD_NEWS, fail, out
 
@@ -37,7 +37,6 @@ class Found:
         return len(self.containers) + len(self.volumes)
 
 
-@command
 async def uninstall(
     cli: Cli,
     *,
