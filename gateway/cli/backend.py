@@ -14,8 +14,9 @@ import typer
 from gateway.cli.command import GatewayCli, Key
 
 if TYPE_CHECKING:
-    from gateway.cli.key_backend import KeyBackend
+    from gateway.cli.key_backend import LocalKeys
     from gateway.cli.policy_backend import LayerVersions
+    from gateway.client import Client
 
 CONFIG = Path("airlock.yaml")
 ConfigFile = Annotated[Path, typer.Option(help="Configuration file; its database is used, without a gateway.")]
@@ -52,7 +53,7 @@ class BackendCli(GatewayCli):
     config: ConfigFile = CONFIG
 
     @contextlib.asynccontextmanager
-    async def keys(self) -> AsyncIterator[KeyBackend]:
+    async def keys(self) -> AsyncIterator[Client | LocalKeys]:
         """Open the keys."""
         if self.address:
             yield self.airlock

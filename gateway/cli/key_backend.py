@@ -6,7 +6,7 @@ import contextlib
 import getpass
 from collections.abc import AsyncIterator, Collection
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gateway.client.admin import KeyInfo, MadeKey, RevokedKey
@@ -15,24 +15,6 @@ if TYPE_CHECKING:
     from gateway.storage.key_store import KeyStore, StoredKey
 
 _S = 1_000_000
-
-
-class KeyBackend(Protocol):
-    """What can be done with keys; gateway/client/admin.py has it over the API."""
-
-    async def tenant(self, name: str) -> object: ...
-
-    async def create_key(
-        self, tenant: str, *, scopes: Collection[str] = (), name: str = "", expires_in_s: int = 0
-    ) -> MadeKey: ...
-
-    def keys(
-        self, tenant: str = "", *, include_ended: bool = False, scope: str = "", state: str = ""
-    ) -> AsyncIterator[KeyInfo]: ...
-
-    async def revoke_key(self, key_id: str, *, cancel_runs: bool = False) -> RevokedKey: ...
-
-    async def rotate_key(self, key_id: str, *, overlap_s: int = 0) -> MadeKey: ...
 
 
 @contextlib.asynccontextmanager
@@ -66,7 +48,7 @@ def check_tenant(config: Config, tenant: str) -> None:
 
 
 class LocalKeys:
-    """Keys in the database: who can write that needs no operator's key."""
+    """The calls of `Client` about keys, on the database: access to that needs no operator's key."""
 
     def __init__(self, config: Config, keys: KeyStore) -> None:
         self._config = config

@@ -10,6 +10,7 @@ import typer
 from gateway.cli.terminal import fail
 
 if TYPE_CHECKING:
+    from gateway.config.config import Config
     from gateway.policy.document import PolicyDocument
     from gateway.policy.judge import Policy
     from gateway.policy.reading import PolicyText
@@ -59,3 +60,20 @@ def compiled(document: PolicyDocument, operator: PolicyDocument | None) -> Polic
     from gateway.policy.judge import Policy
 
     return Policy(document) if operator is None else Policy(document, operator)
+
+
+async def stored_layers(config: Config, *layers: str) -> dict[str, PolicyDocument]:
+    """Return what the database of a configuration has in force in some layers, by layer."""
+    from gateway.policy.reading import read_policy
+    from gateway.storage.database import Database
+    from gateway.storage.policy_store import PolicyStore
+
+    database = await Database.open(config.resolved_database_url())
+    try:
+        store = PolicyStore(database)
+        changes = {layer: await store.current(layer) for layer in layers}
+        texts = {layer: await store.text(change.digest) for layer, change in changes.items() if change is not None}
+    finally:
+        await database.close()
+    names = {layer: f"the policy of {layer}" if layer else "the operator's layer" for layer in texts}
+    return {layer: read_policy(text, names[layer]).document for layer, text in texts.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,14 +10,23 @@ import typer
 
 from gateway.cli.command import Cli
 from gateway.cli.key_backend import check_tenant
-from gateway.cli.policy_files import DEFAULT_CONFIG, ConfigFile, OperatorFile, compiled, read, read_operator
+from gateway.cli.policy_files import (
+    DEFAULT_CONFIG,
+    ConfigFile,
+    OperatorFile,
+    compiled,
+    read,
+    read_operator,
+    stored_layers,
+)
 from gateway.cli.policy_proof import change_as_json, print_changes
 from gateway.cli.slow_work import SlowWork
 from gateway.cli.terminal import EXIT_BAD_NEWS, out
 from gateway.cli.time_options import moment
 
 if TYPE_CHECKING:
-    from gateway.policy.document import PolicyDocument
+    from gateway.config.config import Config
+    from gateway.policy.judge import Policy
     from gateway.policy_versions.replay import Replayed
 
 _NOT_REPLAYED = "rates, quotas and what persons granted are not replayed"
@@ -38,6 +46,7 @@ async def replay(
     The operator's layer is the one in force, unless --operator names another.
     """
     from gateway.config.config import Config
+    from gateway.storage.policy_store import OPERATOR
 
     start = moment(since_, datetime.now(UTC))
     above = read_operator(operator)
@@ -45,40 +54,23 @@ async def replay(
     settings = Config.load(config)
     if tenant is not None:
         check_tenant(settings, tenant)
-    with SlowWork("reading the journal") as slow:
-        calls = _Calls(settings.resolved_database_url(), start, tenant)
-        replayed = await _replay(calls, document, above, slow)
+    above = above or (await stored_layers(settings, OPERATOR)).get(OPERATOR)
+    replayed = await _replay(compiled(document, above), settings, start, tenant)
     cli.show(_as_json(replayed), lambda _: _print(replayed))
     if replayed.tally.changed:
         raise typer.Exit(EXIT_BAD_NEWS)
 
 
-@dataclass(frozen=True)
-class _Calls:
-    """Which recorded calls are judged again; without a tenant those of all."""
-
-    database_url: str
-    start: datetime
-    tenant: str | None
-
-
-async def _replay(
-    calls: _Calls, candidate: PolicyDocument, operator: PolicyDocument | None, slow: SlowWork
-) -> Replayed:
-    from gateway.policy.reading import read_policy
+async def _replay(candidate: Policy, config: Config, start: datetime, tenant: str | None) -> Replayed:
     from gateway.policy_versions.replay import replay as replayed_over
     from gateway.storage.database import Database
-    from gateway.storage.policy_store import OPERATOR, PolicyStore
     from gateway.storage.recorded_calls import recorded_calls
 
-    database = await Database.open(calls.database_url)
+    database = await Database.open(config.resolved_database_url())
     try:
-        store = PolicyStore(database)
-        change = await store.current(OPERATOR) if operator is None else None
-        if change is not None:
-            operator = read_policy(await store.text(change.digest), "the operator's layer").document
-        recorded = recorded_calls(database, int(calls.start.timestamp() * 1e6), calls.tenant)
-        return await replayed_over(compiled(candidate, operator), recorded, lambda n: slow.at(f"{n:,} calls judged"))
+        with SlowWork("reading the journal") as slow:
+            recorded = recorded_calls(database, int(start.timestamp() * 1e6), tenant)
+            return await replayed_over(candidate, recorded, lambda calls: slow.at(f"{calls:,} calls judged"))
     finally:
         await database.close()
 

@@ -10,7 +10,15 @@ from rich.text import Text
 
 from gateway.cli.command import Cli
 from gateway.cli.key_backend import check_tenant
-from gateway.cli.policy_files import DEFAULT_CONFIG, ConfigFile, OperatorFile, compiled, read, read_operator
+from gateway.cli.policy_files import (
+    DEFAULT_CONFIG,
+    ConfigFile,
+    OperatorFile,
+    compiled,
+    read,
+    read_operator,
+    stored_layers,
+)
 from gateway.cli.printable import one_line
 from gateway.cli.rows import Cell, Rows
 from gateway.cli.terminal import fail, out
@@ -51,22 +59,14 @@ async def show(
 async def _in_force(config_path: Path, tenant: str) -> tuple[PolicyDocument, PolicyDocument | None]:
     """Return both layers that are in force for a tenant: those in the database, else the files of the configuration."""
     from gateway.config.config import Config
-    from gateway.policy.reading import read_policy
-    from gateway.storage.database import Database
-    from gateway.storage.policy_store import OPERATOR, PolicyStore
+    from gateway.storage.policy_store import OPERATOR
 
     config = Config.load(config_path)
     check_tenant(config, tenant)
-    database = await Database.open(config.resolved_database_url())
-    try:
-        store = PolicyStore(database)
-        changes = {name: await store.current(name) for name in (OPERATOR, tenant)}
-        found = {name: await store.text(change.digest) for name, change in changes.items() if change is not None}
-    finally:
-        await database.close()
-    above = read_policy(found[OPERATOR], "the operator's layer").document if OPERATOR in found else None
+    found = await stored_layers(config, OPERATOR, tenant)
+    above = found.get(OPERATOR)
     if tenant in found:
-        return read_policy(found[tenant], f"the policy of {tenant}").document, above
+        return found[tenant], above
     # No gateway has started yet: it would begin with the file.
     file = config.tenants[tenant].policy_file
     if file is None:

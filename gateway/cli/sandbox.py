@@ -78,13 +78,8 @@ def delete(cli: GatewayCli, *, thread: Thread = "default", yes: Yes = False) -> 
     cli.show({"thread": thread, "sandbox": was}, lambda _: err.print(said))
 
 
-app.command()(stats)
-app.command()(top)
-app.command()(history)
-app.command()(snapshot)
-app.command()(snapshots)
-app.command()(restore)
-app.command()(fork)
+for one in (stats, top, history, snapshot, snapshots, restore, fork):
+    app.command()(one)
 
 
 def _show(*found: Sandbox) -> None:
