@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated
@@ -13,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from gateway.cli.backend import BackendCli
 from gateway.cli.command import Cli, Commands, GatewayCli
-from gateway.cli.terminal import EXIT_BAD_NEWS, EXIT_DENIED, EXIT_INTERRUPTED, EXIT_USAGE, fail
+from gateway.cli.terminal import EXIT_BAD_NEWS, EXIT_DENIED, EXIT_INTERRUPTED, EXIT_USAGE, fail, out
 from gateway.errors import Misconfigured, ThreadBusy
 
 
@@ -43,7 +46,11 @@ async def remote(cli: GatewayCli, *, what: str = "", replaced: int = 0) -> None:
     if what == "busy":
         raise ThreadBusy("a run is under way")
     if what == "interrupted":
-        raise KeyboardInterrupt
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.Event().wait()
+        finally:
+            out.print("put away")
     cli.show([cli.address, cli.key], lambda document: cli.show(document, "for people"))
 
 
@@ -91,8 +98,11 @@ def test_an_error_ends_a_command_with_its_exit_code_and_one_line() -> None:
     ended = _airlock("remote", "--what", "busy", "--json")
     assert (ended.exit_code, json.loads(ended.stdout)["reason"]) == (3, "THREAD_BUSY")
     assert _airlock("remote", "--what", "busy", "--replaced", str(EXIT_DENIED)).exit_code == EXIT_DENIED
-    assert _airlock("remote", "--what", "interrupted").exit_code == EXIT_INTERRUPTED
-    assert _airlock("local", "wrong", "--code", str(EXIT_BAD_NEWS)).exit_code == EXIT_BAD_NEWS
+
+
+def test_ctrl_c_cancels_a_command_which_puts_its_things_away() -> None:
+    ended = _airlock("remote", "--what", "interrupted")
+    assert (ended.exit_code, ended.stdout) == (EXIT_INTERRUPTED, "put away\n")
 
 
 def test_a_question_is_asked_of_people_only() -> None:
