@@ -105,21 +105,21 @@ class ApprovalPrompt:
             await asyncio.gather(watching, return_exceptions=True)
 
     async def _watch(self) -> None:
-        told: set[str] = set()
+        reported: set[str] = set()
 
         def caught_up() -> None:
-            """Forget what was answered while nobody told: at the start, or while the gateway was gone."""
-            for id_ in self._waiting.keys() - told:
+            """Forget what was answered without a report: at the start, or while the gateway was gone."""
+            for id_ in self._waiting.keys() - reported:
                 del self._waiting[id_]
             self._changed.set()
 
         def say(said: str) -> None:
-            told.clear()
+            reported.clear()
             self._shown = None
             self._console.print(said, style="yellow")
 
         async for approval in watched(self._airlock, say, caught_up):
-            told.add(approval.id)
+            reported.add(approval.id)
             if approval.status == "pending":
                 self._waiting[approval.id] = approval
             elif self._waiting.pop(approval.id, None) is not None:
@@ -157,7 +157,7 @@ class ApprovalPrompt:
         self._console.print(view.choices(self._shown))
 
     async def _next_whole(self) -> Approval | None:
-        """Return what is to be shown next; nobody answers what lists have cut."""
+        """Return what is to be shown next, whole where lists have cut it."""
         while self._waiting:
             first = next(iter(self._waiting.values()))
             if not first.arguments_cut:

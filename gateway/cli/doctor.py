@@ -173,7 +173,7 @@ async def _needed(
 def _channel_root(config: Config | None) -> Path | None:
     """Return where a configuration's sandboxes have their sockets: an engine proxy lets them be nowhere else.
 
-    None where that is not there yet: what is made by whoever asks might not be the gateway's to use.
+    None where that is not there yet: what the caller makes might not be the gateway's to use.
     """
     root = config.resolved_channel_dir() if config is not None else None
     return root if root is not None and os.access(root, os.W_OK | os.X_OK) else None

@@ -102,9 +102,9 @@ async def _make_keys(config: Config) -> list[str]:
     from gateway.cli.key_backend import local_keys
     from gateway.credentials.keys import ACTING_SCOPES, APPROVE, OPERATOR_SCOPES
 
-    async with local_keys(config) as desk:
+    async with local_keys(config) as keys:
         return [
-            (await desk.create_key(tenant, scopes=scopes, name=name)).secret
+            (await keys.create_key(tenant, scopes=scopes, name=name)).secret
             for tenant, scopes, name in (
                 (_TENANT, ACTING_SCOPES, "services"),
                 (_TENANT, (APPROVE,), "approvers"),

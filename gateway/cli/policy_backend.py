@@ -118,8 +118,8 @@ class LayerVersions:
         except ValueError:  # of another release
             in_force = ""
         own, operator = as_document(*found[0]), as_document(*found[1]) if len(found) > 1 else None
-        told = own | {"operator": operator, "in_force": in_force, "file": self._backend.watched_file(found[0][0])}
-        return told | {"text": texts[0]} if with_text else told
+        reported = own | {"operator": operator, "in_force": in_force, "file": self._backend.watched_file(found[0][0])}
+        return reported | {"text": texts[0]} if with_text else reported
 
 
 def as_document(change: Change, version: str) -> dict[str, Any]:

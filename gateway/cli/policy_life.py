@@ -158,11 +158,11 @@ def _as_json(applied: Applied) -> dict[str, Any]:
     errors = [{"line": p.line, "field": p.field, "message": p.message} for p in applied.problems]
     if applied.refused and not errors:
         errors = [{"line": 0, "field": "", "message": applied.refused}]
-    told: dict[str, Any] = {"ok": applied.change is not None, "errors": errors}
+    reported: dict[str, Any] = {"ok": applied.change is not None, "errors": errors}
     if applied.change is not None:
-        told |= as_document(applied.change, applied.version)
-        told |= {"before": applied.before, "unchanged": applied.unchanged}
-    return told | ({"watched_file_differs": applied.other_file} if applied.other_file else {})
+        reported |= as_document(applied.change, applied.version)
+        reported |= {"before": applied.before, "unchanged": applied.unchanged}
+    return reported | ({"watched_file_differs": applied.other_file} if applied.other_file else {})
 
 
 def _say_applied(applied: Applied) -> None:

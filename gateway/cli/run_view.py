@@ -69,7 +69,7 @@ class RunView:
             show(payload)
 
     def interrupt(self) -> None:
-        """Finish the line that is begun: somebody else prints next."""
+        """Finish the line that is begun: another view prints next."""
         self._prose.end()
         self._headed = None
 
@@ -229,14 +229,14 @@ class RunView:
                 self._print(f"{sign} {one_line(todo.get('title'))}", style, 2)
 
     def _on_workspace_saved(self, payload: Mapping[str, Any]) -> None:
-        told = f"files kept after step {one_line(payload.get('step'))}: {one_line(payload.get('snapshot_id'), 80)}"
-        self._print(told, "dim")
+        said = f"files kept after step {one_line(payload.get('step'))}: {one_line(payload.get('snapshot_id'), 80)}"
+        self._print(said, "dim")
 
     # --- what went wrong, and the end ---
 
     def _on_workspace_not_saved(self, payload: Mapping[str, Any]) -> None:
-        told = f"! files are not kept after step {one_line(payload.get('step'))}: {one_line(payload.get('reason'))}"
-        self._print(told, "magenta", wrap=True)
+        said = f"! files are not kept after step {one_line(payload.get('step'))}: {one_line(payload.get('reason'))}"
+        self._print(said, "magenta", wrap=True)
 
     def _on_hook_failed(self, payload: Mapping[str, Any]) -> None:
         where = f"hook {payload.get('hook')} failed at {payload.get('point')} ({payload.get('on_failure')})"

@@ -147,7 +147,7 @@ async def _answering(
 
 def _not_answering(ready_file: Path | None) -> None:
     # Only the one that wrote it takes it away: a second gateway that did not start must leave it alone. Here and now: a
-    # thread of the pool may be busy with somebody's work, and stopping must not wait for that.
+    # thread of the pool may be busy with other work, and stopping must not wait for that.
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)
 
@@ -192,7 +192,7 @@ def _stop_on_signals(config: Config, *patient: signal.Signals) -> asyncio.Event:
 
 
 def _on_hang_up(begin: Callable[[], None]) -> None:
-    """Stop in order when the terminal is closed, which may be told more than once; under nohup it is ignored."""
+    """Stop in order when the terminal is closed, which may be signalled more than once; under nohup it is ignored."""
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, begin)
 

@@ -57,8 +57,8 @@ def delete(cli: GatewayCli, thread: Name, *, yes: Yes = False) -> None:
     cli.confirm(f"Remove thread {thread!r} with its files, messages and runs?", yes=yes, to_stderr=False)
     with SlowWork(f"removing thread {thread}"):
         removed = cli.wait(cli.airlock.delete_thread(thread))
-    told = ", ".join(f"{count} {table}" for table, count in removed.items() if count)
-    cli.show({"thread": thread, "removed": removed}, f"removed: {told or 'nothing was kept of it'}")
+    removed_rows = ", ".join(f"{count} {table}" for table, count in removed.items() if count)
+    cli.show({"thread": thread, "removed": removed}, f"removed: {removed_rows or 'nothing was kept of it'}")
 
 
 def _list(found: Sequence[Thread]) -> None:

@@ -1,6 +1,6 @@
 """`airlock thread adopt`: the threads of an engine that is gone are this one's from now on.
 
-It works on the database of a configuration, as whoever owns that may; a gateway may run meanwhile.
+It works on the database of a configuration, for which it needs the access of a gateway; a gateway may run meanwhile.
 """
 
 from __future__ import annotations
@@ -106,6 +106,6 @@ async def _own_engine(config: Config) -> str:
 
 async def _none_there(store: EngineStore, engine: str, tenant: str) -> str:
     found: Sequence[StoredEngine] = await store.engines()
-    told = (f"{one.id} ({one.threads:,}{', a gateway serves it' if one.serves else ''})" for one in found)
+    threads = (f"{one.id} ({one.threads:,}{', a gateway serves it' if one.serves else ''})" for one in found)
     whose = f" of tenant {tenant!r}" if tenant else ""
-    return f"no thread{whose} is on the engine {engine!r}. Threads are on: {', '.join(told) or 'none'}"
+    return f"no thread{whose} is on the engine {engine!r}. Threads are on: {', '.join(threads) or 'none'}"

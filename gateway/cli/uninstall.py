@@ -79,7 +79,7 @@ async def _uninstall(cli: Cli, config: Config, path: Path, *, keep_state: bool, 
         remove_docker = found.in_docker > 0 and (
             yes or typer.confirm("Remove these from Docker? The volumes hold the files of all threads.", err=True)
         )
-        # Without the state directory nobody knows whose containers and volumes they are: those go first.
+        # Without the state directory it is unknown whose containers and volumes they are: those go first.
         remove_state = found.state is not None and (remove_docker or not found.in_docker)
         if remove_state and not yes:
             remove_state = typer.confirm(f"Remove {found.state} with its runs, keys, audit and snapshots?", err=True)
