@@ -6,21 +6,19 @@ import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-import yaml
-from pydantic import TypeAdapter
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
 from gateway.cli.printable import one_line, short_arguments
 from gateway.cli.rows import Rows
-from gateway.policy.document import WRITING_TOOLS, Rule
 from gateway.support.printable_text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gateway.client import Approval
+    from gateway.policy.document import Rule
 
 _SHOWN_CHARS = 4000
 _STYLES = {"pending": "yellow", "approved": "green", "used": "green", "denied": "red", "expired": "red"}
@@ -71,6 +69,11 @@ def narrow(approval: Approval) -> Text:
 
 
 def _rules(text: str) -> Sequence[Rule]:
+    import yaml
+    from pydantic import TypeAdapter
+
+    from gateway.policy.document import Rule
+
     try:
         rules = TypeAdapter(tuple[Rule, ...]).validate_json(json.dumps(yaml.safe_load(text)))
     except (ValueError, yaml.YAMLError):  # of a gateway with another language: the text itself is shown all the same
@@ -80,6 +83,8 @@ def _rules(text: str) -> Sequence[Rule]:
 
 def _wider(rule: Rule) -> str:
     """Say what a proposed rule allows besides the call that is asked about; empty where it is this very call."""
+    from gateway.policy.document import WRITING_TOOLS
+
     if WRITING_TOOLS & set(rule.tools) and rule.paths is not None:
         return f"writing any content to {', '.join(rule.paths)}"
     if not rule.given():
@@ -153,10 +158,10 @@ def _call(approval: Approval) -> Text:
 def show(console: Console, approval: Approval) -> None:
     """Print everything, uncut."""
     console.print(panel(approval))
-    console.print(printable(json.dumps(dict(approval.arguments), ensure_ascii=False, indent=2)), markup=False)
+    console.print(printable(json.dumps(dict(approval.arguments), ensure_ascii=False, indent=2)))
     if approval.edited_arguments is not None:
         console.print("approved with:", style="dim")
-        console.print(printable(json.dumps(dict(approval.edited_arguments), indent=2)), markup=False)
+        console.print(printable(json.dumps(dict(approval.edited_arguments), indent=2)))
     if approval.proposed_rule:
         console.print(narrow(approval))
     if approval.status != "pending":

@@ -17,7 +17,7 @@ async def watched(
 ) -> AsyncIterator[Approval]:
     """Yield what waits, then each change, without end; after an outage both again. `caught_up` is called in between.
 
-    `say` is told once that the gateway is gone and once that it is back. A gateway that was never there is Unavailable.
+    `say` is called when the gateway is gone and when it is back. A gateway that was never there is Unavailable.
     """
     from gateway.errors import Unavailable
 

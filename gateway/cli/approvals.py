@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from gateway.cli import approval_view as view
+from gateway.cli.command import Commands, GatewayCli
 from gateway.cli.grants import grants, revoke
-from gateway.cli.terminal import DEFAULT_ADDRESS, EXIT_USAGE, Address, Json, Key, err, fail, out, print_json, run_client
+from gateway.cli.terminal import err, fail, out
 
 if TYPE_CHECKING:
     from gateway.client import Approval
-    from gateway.client.approvals import Answer, ApprovalStatus
+    from gateway.client.approvals import Answer
 
-app = typer.Typer(help="Tool calls that wait for somebody's word.", no_args_is_help=True)
+app = Commands(help="Tool calls that wait for somebody's word.")
 app.command()(grants)
 app.command()(revoke)
 ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="As `airlock approvals list` shows it.")]
 
 
 @app.command("list")
-def list_(
+async def list_(
+    cli: GatewayCli,
     *,
     status: Annotated[
         Literal["pending", "approved", "used", "denied", "expired", "cancelled", "all"],
@@ -33,51 +35,23 @@ def list_(
     thread: Annotated[str, typer.Option(help="Only those of this thread.")] = "",
     run: Annotated[str, typer.Option(help="Only those of this run.")] = "",
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest first.")] = 50,
-    address: Address = DEFAULT_ADDRESS,
-    key: Key = "",
-    as_json: Json = False,
 ) -> None:
     """List approvals, the newest first. Long arguments are left out, and `arguments_cut` says so; `show` has them."""
-    wanted: ApprovalStatus | None = None if status == "all" else status
-
-    async def work() -> Sequence[Approval]:
-        from gateway.client import Client
-
-        async with Client(address, key) as airlock:
-            return await airlock.approvals(status=wanted, thread=thread, run_id=run, limit=limit)
-
-    found = run_client(work(), as_json=as_json)
-    if as_json:
-        print_json([_as_json(one) for one in found])
-    elif not found:
-        out.print("nothing waits" if status == "pending" else "none")
-    else:
-        from gateway.cli.approval_view import listed
-
-        out.print(listed(found))
+    wanted = None if status == "all" else status
+    found = await cli.airlock.approvals(status=wanted, thread=thread, run_id=run, limit=limit)
+    without = "nothing waits" if status == "pending" else "none"
+    cli.show(found, lambda _: out.print(view.listed(found) if found else without))
 
 
 @app.command()
-def show(approval_id: ApprovalId, *, address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = False) -> None:
+async def show(cli: GatewayCli, approval_id: ApprovalId) -> None:
     """Show one approval, uncut."""
-
-    async def work() -> Approval:
-        from gateway.client import Client
-
-        async with Client(address, key) as airlock:
-            return await airlock.approval(approval_id)
-
-    found = run_client(work(), as_json=as_json)
-    if as_json:
-        print_json(_as_json(found))
-        return
-    from gateway.cli.approval_view import show as show_whole
-
-    show_whole(out, found)
+    cli.show(await cli.airlock.approval(approval_id), lambda one: view.show(out, one))
 
 
 @app.command()
-def allow(
+async def allow(
+    cli: GatewayCli,
     approval_id: ApprovalId,
     *,
     run: Annotated[
@@ -88,88 +62,51 @@ def allow(
     ] = False,
     arguments: Annotated[str, typer.Option("--args", help="Run it with these arguments instead, a JSON object.")] = "",
     message: Annotated[str, typer.Option(help="For the record.")] = "",
-    address: Address = DEFAULT_ADDRESS,
-    key: Key = "",
-    as_json: Json = False,
 ) -> None:
     """Let a call run: once, or more widely by its proposed rule, or with other arguments."""
     if run + thread + bool(arguments) > 1:
-        fail("--run, --thread and --args: one of them", EXIT_USAGE, as_json=as_json)
+        fail("--run, --thread and --args: one of them")
     edited: Mapping[str, Any] | None = None
     if arguments:
         try:
             edited = json.loads(arguments)
         except ValueError as error:
-            fail(f"--args is not JSON: {error}", EXIT_USAGE, as_json=as_json)
+            fail(f"--args is not JSON: {error}")
         if not isinstance(edited, dict):
-            fail("--args: a JSON object is expected", EXIT_USAGE, as_json=as_json)
+            fail("--args: a JSON object is expected")
     answer: Answer = "run" if run else "thread" if thread else "once" if edited is None else "edit"
-    _done(_resolve(approval_id, answer, message, edited, address, key), as_json=as_json)
+    cli.show(await cli.airlock.resolve_approval(approval_id, answer, text=message, arguments=edited), _show)
 
 
 @app.command()
-def deny(
+async def deny(
+    cli: GatewayCli,
     approval_id: ApprovalId,
     *,
     message: Annotated[str, typer.Option(help="Why; told to the model.")] = "",
-    address: Address = DEFAULT_ADDRESS,
-    key: Key = "",
-    as_json: Json = False,
 ) -> None:
     """Refuse a call."""
-    _done(_resolve(approval_id, "deny", message, None, address, key), as_json=as_json)
+    cli.show(await cli.airlock.resolve_approval(approval_id, "deny", text=message), _show)
 
 
 @app.command()
-def watch(*, address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = False) -> None:
+async def watch(cli: GatewayCli) -> None:
     """Show what waits as it comes, and answer with one key; not at a terminal, a line for each change.
 
     A gateway that stops is waited for until Ctrl-C.
     """
+    if not cli.as_json and sys.stdin.isatty() and out.is_terminal:
+        from gateway.cli.approval_prompt import ApprovalPrompt
 
-    async def work() -> None:
-        from gateway.client import Client
-
-        async with Client(address, key) as airlock:
-            if not as_json and sys.stdin.isatty() and out.is_terminal:
-                from gateway.cli.approval_backend import Desk
-
-                await Desk(airlock, out).work()
-                return
-            from gateway.cli.approval_watch import watched
-
-            async for approval in watched(airlock, lambda said: err.print(said, style="yellow", markup=False)):
-                if as_json:
-                    print_json(_as_json(approval))
-                    continue
-                from gateway.cli.approval_view import outcome, panel
-
-                if approval.status == "pending" and approval.arguments_cut:
-                    approval = await airlock.approval(approval.id)  # noqa: PLW2901 - the same, whole
-                out.print(panel(approval) if approval.status == "pending" else outcome(approval))
-
-    run_client(work(), as_json=as_json)
-
-
-async def _resolve(
-    approval_id: str, answer: Answer, message: str, arguments: Mapping[str, Any] | None, address: str, key: str
-) -> Approval:
-    from gateway.client import Client
-
-    async with Client(address, key) as airlock:
-        return await airlock.resolve_approval(approval_id, answer, text=message, arguments=arguments)
-
-
-def _done(work: Coroutine[Any, Any, Approval], *, as_json: bool) -> None:
-    answered = run_client(work, as_json=as_json)
-    if as_json:
-        print_json(_as_json(answered))
+        await ApprovalPrompt(cli.airlock, out).run()
         return
-    from gateway.cli.approval_view import outcome
+    from gateway.cli.approval_watch import watched
 
-    out.print(outcome(answered))
+    async for approval in watched(cli.airlock, lambda said: err.print(said, style="yellow")):
+        if approval.status == "pending" and approval.arguments_cut and not cli.as_json:
+            approval = await cli.airlock.approval(approval.id)  # noqa: PLW2901 - the same, whole
+        cli.show(approval, _show)
 
 
-def _as_json(approval: Approval) -> dict[str, Any]:
-    times = {name: getattr(approval, name) for name in ("created_at", "expires_at", "resolved_at")}
-    return asdict(approval) | {name: at.isoformat() if at else None for name, at in times.items()}
+def _show(approval: Approval) -> None:
+    out.print(view.panel(approval) if approval.status == "pending" else view.outcome(approval))

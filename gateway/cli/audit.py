@@ -6,82 +6,79 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import typer
 
+from gateway.cli.audit_view import as_document, line, listed
+from gateway.cli.command import Commands, GatewayCli
 from gateway.cli.safe_console import SafeBytes
 from gateway.cli.slow_work import SlowWork
-from gateway.cli.terminal import (
-    DEFAULT_ADDRESS,
-    EXIT_BAD_NEWS,
-    EXIT_USAGE,
-    Address,
-    Json,
-    Key,
-    fail,
-    out,
-    print_json,
-    run_client,
-)
+from gateway.cli.terminal import EXIT_BAD_NEWS, fail, out, print_json
 from gateway.cli.time_options import moment_of
 
 if TYPE_CHECKING:
     from gateway.audit_chain.chain import ChainReport, Known
-    from gateway.audit_chain.record import AuditRecord
     from gateway.client.audit import AuditQuery
 
 # Records between two words of how far it has come.
 _TOLD_EACH = 1000
-app = typer.Typer(help="Who did what, by which rule; and whether the record of it is whole.", no_args_is_help=True)
+app = Commands(help="Who did what, by which rule; and whether the record of it is whole.")
 
 OfTenant = Annotated[
     str, typer.Option("--tenant", help="For an operator's key: whose; the operators' own unless given.")
 ]
-Kind = Annotated[list[str] | None, typer.Option("--kind", help="Such as tool_call or run_started; more than once.")]
-Since = Annotated[str, typer.Option(help="Not before: 24h, 7d, or a time such as 2026-05-01T12:00.")]
-Until = Annotated[str, typer.Option(help="Before: as --since.")]
-Thread = Annotated[str, typer.Option(help="Only this thread.")]
-Run = Annotated[str, typer.Option(help="Only this run.")]
-Tool = Annotated[str, typer.Option(help="Only this tool.")]
-Verdict = Annotated[Literal["allow", "ask", "deny"] | None, typer.Option(help="Only what was judged so.")]
-Rule = Annotated[str, typer.Option(help="Only what this rule decided.")]
-Actor = Annotated[str, typer.Option(help="Only what was done with this key, as lists show it.")]
+
+
+@dataclass(frozen=True)
+class Work:
+    """Which work the records are about."""
+
+    kind: Annotated[
+        list[str] | None, typer.Option("--kind", help="Such as tool_call or run_started; more than once.")
+    ] = None
+    thread: Annotated[str, typer.Option(help="Only this thread.")] = ""
+    run: Annotated[str, typer.Option(help="Only this run.")] = ""
+
+    def query(self, **more: Any) -> AuditQuery:
+        """Return the query for the records, which may say more."""
+        from gateway.client.audit import AuditQuery
+
+        return AuditQuery(kinds=tuple(self.kind or ()), thread=self.thread, run_id=self.run, **more)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was decided in the records, by which key, and when."""
+
+    tool: Annotated[str, typer.Option(help="Only this tool.")] = ""
+    verdict: Annotated[Literal["allow", "ask", "deny"] | None, typer.Option(help="Only what was judged so.")] = None
+    rule: Annotated[str, typer.Option(help="Only what this rule decided.")] = ""
+    actor: Annotated[str, typer.Option(help="Only what was done with this key, as lists show it.")] = ""
+    since: Annotated[str, typer.Option(help="Not before: 24h, 7d, or a time such as 2026-05-01T12:00.")] = ""
+    until: Annotated[str, typer.Option(help="Before: as --since.")] = ""
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of a query."""
+        times = {"since": moment_of("--since", self.since), "until": moment_of("--until", self.until)}
+        return asdict(self) | times | {"verdict": self.verdict or ""}
 
 
 @app.command()
-def query(
+async def query(
+    cli: GatewayCli,
     *,
-    kind: Kind = None,
-    thread: Thread = "",
-    run: Run = "",
-    tool: Tool = "",
-    verdict: Verdict = None,
-    rule: Rule = "",
-    actor: Actor = "",
-    since: Since = "",
-    until: Until = "",
+    work: Work,
+    decision: Decision,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest first.")] = 50,
     tenant: OfTenant = "",
-    address: Address = DEFAULT_ADDRESS,
-    key: Key = "",
-    as_json: Json = False,
 ) -> None:
     """List records, the newest first; with --json one a line."""
-    wanted = _query(kind, thread, run, tool, verdict or "", rule, actor, since, until, as_json=as_json)
-
-    async def work() -> Sequence[AuditRecord]:
-        from gateway.client import Client
-
-        async with Client(address, key) as airlock:
-            return await airlock.audit(wanted, tenant=tenant, limit=limit)
-
-    found = run_client(work(), as_json=as_json)
-    from gateway.cli.audit_view import as_document, listed
-
-    if as_json:
+    found = await cli.airlock.audit(work.query(**decision.fields()), tenant=tenant, limit=limit)
+    if cli.as_json:
         for record in found:
             print_json(as_document(record))
     elif found:
@@ -93,90 +90,62 @@ def query(
 
 
 @app.command()
-def tail(
+async def tail(
+    cli: GatewayCli,
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
     from_sequence: Annotated[
         int, typer.Option("--from", min=0, help="From this sequence number on; the last ten unless given.")
     ] = 0,
-    kind: Kind = None,
-    thread: Thread = "",
-    run: Run = "",
+    work: Work,
     tenant: OfTenant = "",
-    address: Address = DEFAULT_ADDRESS,
-    key: Key = "",
-    as_json: Json = False,
 ) -> None:
     """Show records in their order, a line each, and each new one as it comes."""
-    wanted = _query(kind, thread, run, "", "", "", "", "", "", as_json=as_json)
-    from gateway.cli.audit_view import as_document, line
-
-    def show(record: AuditRecord) -> None:
-        if as_json:
+    wanted, begin = work.query(), from_sequence
+    if not begin:
+        newest_first = await cli.airlock.audit(wanted, tenant=tenant, limit=10)
+        begin = newest_first[-1].sequence if newest_first else 1
+    records = cli.airlock.tail_audit(wanted, tenant=tenant, from_sequence=begin, follow=follow, resume=True)
+    async for record in records:
+        if cli.as_json:
             print_json(as_document(record))
         else:
             out.print(line(record))
 
-    async def work() -> None:
-        from gateway.client import Client
-
-        async with Client(address, key) as airlock:
-            begin = from_sequence
-            if not begin:
-                last = list(reversed(await airlock.audit(wanted, tenant=tenant, limit=10)))
-                begin = last[0].sequence if last else 1
-            tail = airlock.tail_audit(wanted, tenant=tenant, from_sequence=begin, follow=follow, resume=True)
-            async for record in tail:
-                show(record)
-
-    run_client(work(), as_json=as_json)
-
 
 @app.command()
-def export(
+async def export(
+    cli: GatewayCli,
     *,
     to: Annotated[
         Path | None, typer.Option("--to", help="A file that is not there yet; standard output unless given.")
     ] = None,
     from_sequence: Annotated[int, typer.Option("--from", min=1, help="From this sequence number on.")] = 1,
     tenant: OfTenant = "",
-    address: Address = DEFAULT_ADDRESS,
-    key: Key = "",
-    as_json: Json = False,
 ) -> None:
     """Write the chain as JSON lines with its digests: `airlock audit verify --file` verifies them anywhere.
 
     The last line says that it is complete. A file is there under its name only then.
     """
+    from gateway.audit.export_end import ExportEnd
 
-    async def work() -> int:
-        from gateway.audit.export_end import ExportEnd
-        from gateway.client import Client
-
-        with _opened(to, as_json=as_json) as file, SlowWork("exporting the chain") as slow:
-            count, end = 0, ExportEnd()
-            async with Client(address, key) as airlock:
-                chain = airlock.tail_audit(tenant=tenant, from_sequence=from_sequence, follow=False, resume=True)
-                async for record in chain:
-                    file.write(f"{record.line()}\n".encode())
-                    end = ExportEnd(end.first_sequence or record.sequence, record.sequence, record.digest)
-                    count += 1
-                    if count % _TOLD_EACH == 0:
-                        slow.at(f"{count:,} records")
-            file.write(f"{end.line()}\n".encode())
-            return count
-
-    count = run_client(work(), as_json=as_json)
+    with _opened(to) as file, SlowWork("exporting the chain") as slow:
+        count, end = 0, ExportEnd()
+        chain = cli.airlock.tail_audit(tenant=tenant, from_sequence=from_sequence, follow=False, resume=True)
+        async for record in chain:
+            file.write(f"{record.line()}\n".encode())
+            end = ExportEnd(end.first_sequence or record.sequence, record.sequence, record.digest)
+            count += 1
+            if count % _TOLD_EACH == 0:
+                slow.at(f"{count:,} records")
+        file.write(f"{end.line()}\n".encode())
     if to is not None:
-        told = {"file": str(to), "records": count}
-        if as_json:
-            print_json(told)
-        else:
-            out.print(f"{count} records in {to}", markup=False)
+        cli.show({"file": str(to), "records": count}, f"{count} records in {to}")
 
 
 @app.command()
 def verify(
+    cli: GatewayCli,
     *,
     file: Annotated[Path | None, typer.Option("--file", help="An export; no gateway is asked.")] = None,
     config: Annotated[
@@ -190,9 +159,6 @@ def verify(
         Path | None, typer.Option("--anchor-key", help="The public key that the anchors are verified with, as PEM.")
     ] = None,
     tenant: OfTenant = "",
-    address: Address = DEFAULT_ADDRESS,
-    key: Key = "",
-    as_json: Json = False,
 ) -> None:
     """Compute the chain again. Exits 1 when it is broken, and says where and how; also when an export has no record.
 
@@ -201,29 +167,29 @@ def verify(
     the gateway has written outside the database.
     """
     if file is not None and config is not None:
-        fail("--file and --config: one of them", EXIT_USAGE, as_json=as_json)
+        fail("--file and --config: one of them")
     if (anchor is None) != (anchor_key is None):
-        fail("--anchor and --anchor-key go together", EXIT_USAGE, as_json=as_json)
-    links = dict(_known(known, as_json=as_json))
+        fail("--anchor and --anchor-key go together")
+    links = dict(_known(known))
     if anchor is not None and anchor_key is not None:
-        anchored = _anchored(anchor, anchor_key, tenant, as_json=as_json)
+        anchored = _anchored(anchor, anchor_key, tenant)
         for sequence, digest in links.items():
             if anchored.get(sequence, digest) != digest:
-                fail(
-                    f"record {sequence}: --known and its anchor have different digests", EXIT_BAD_NEWS, as_json=as_json
-                )
+                fail(f"record {sequence}: --known and its anchor have different digests", EXIT_BAD_NEWS)
         links |= anchored
     with SlowWork("verifying the chain") as slow:
         if file is not None:
-            report = _verified_file(file, links, slow, as_json=as_json)
+            report = _verified_file(file, links, slow)
         elif config is not None:
-            report = run_client(_verified_database(config, tenant, links), as_json=as_json)
+            report = cli.wait(_verified_database(config, tenant, links))
         else:
-            report = run_client(_verified_by_gateway(tenant, links, address, key), as_json=as_json)
-    _show(report, as_json=as_json)
+            report = cli.wait(_verified_by_gateway(cli, tenant, links))
+    cli.show({"whole": report.whole} | asdict(report), lambda _: _show(report))
+    if not report.whole:
+        raise typer.Exit(EXIT_BAD_NEWS)
 
 
-def _anchored(path: Path, key: Path, tenant: str, *, as_json: bool) -> Known:
+def _anchored(path: Path, key: Path, tenant: str) -> Known:
     from gateway.audit_chain.anchor import known_by, public_key
     from gateway.errors import Misconfigured
 
@@ -231,47 +197,41 @@ def _anchored(path: Path, key: Path, tenant: str, *, as_json: bool) -> Known:
         with path.open(encoding="utf-8") as lines:
             known = known_by(lines, public_key(key), tenant)
     except Misconfigured as error:
-        fail(str(error), EXIT_USAGE, as_json=as_json)
+        fail(str(error))
     except OSError as error:
-        fail(f"{path}: {error.strerror}", EXIT_USAGE, as_json=as_json)
+        fail(f"{path}: {error.strerror}")
     except ValueError as error:
-        fail(f"{path}, {error}", EXIT_BAD_NEWS, as_json=as_json)
+        fail(f"{path}, {error}", EXIT_BAD_NEWS)
     if not known:
         whose = f"tenant {tenant}" if tenant else "the operators; name a tenant with --tenant"
-        fail(f"{path}: it has no anchor of {whose}", EXIT_BAD_NEWS, as_json=as_json)
+        fail(f"{path}: it has no anchor of {whose}", EXIT_BAD_NEWS)
     return known
 
 
-def _show(report: ChainReport, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"whole": report.whole} | {name: getattr(report, name) for name in report.__dataclass_fields__})
-    elif report.whole:
+def _show(report: ChainReport) -> None:
+    if report.whole:
         many = "1 record" if report.records == 1 else f"{report.records} records"
         out.print(f"whole: {many}, {report.first_sequence} to {report.last_sequence}")
         out.print(f"note this elsewhere: {report.last_sequence}:{report.last_digest}")
     elif not report.broken_sequence:
-        out.print(report.problem, style="bold red", markup=False)
+        out.print(report.problem, style="bold red")
     else:
         out.print("broken", style="bold red", end=" ")
         out.print(f"at {report.broken_sequence}: {report.problem}")
-    if not report.whole:
-        raise typer.Exit(EXIT_BAD_NEWS)
 
 
-async def _verified_by_gateway(tenant: str, known: Known, address: str, key: str) -> ChainReport:
+async def _verified_by_gateway(cli: GatewayCli, tenant: str, known: Known) -> ChainReport:
     from gateway.audit_chain.chain import ChainCheck
-    from gateway.client import Client
 
-    async with Client(address, key) as airlock:
-        newest = max(known, default=0)
-        report = await airlock.verify_audit(tenant=tenant, known=(newest, known[newest]) if newest else None)
-        if len(known) <= 1 or not report.whole:
-            return report
-        # The contract takes one link: what is known of the records before it is compared here.
-        check = ChainCheck(None, known, part=True)
-        async for record in airlock.tail_audit(tenant=tenant, from_sequence=1, follow=False, resume=True):
-            check.take(record)
-        return check.report()
+    newest = max(known, default=0)
+    report = await cli.airlock.verify_audit(tenant=tenant, known=(newest, known[newest]) if newest else None)
+    if len(known) <= 1 or not report.whole:
+        return report
+    # The contract takes one link: what is known of the records before it is compared here.
+    check = ChainCheck(None, known, part=True)
+    async for record in cli.airlock.tail_audit(tenant=tenant, from_sequence=1, follow=False, resume=True):
+        check.take(record)
+    return check.report()
 
 
 async def _verified_database(config: Path, tenant: str, known: Known) -> ChainReport:
@@ -290,7 +250,7 @@ async def _verified_database(config: Path, tenant: str, known: Known) -> ChainRe
         await database.close()
 
 
-def _verified_file(path: Path, known: Known, slow: SlowWork, *, as_json: bool) -> ChainReport:
+def _verified_file(path: Path, known: Known, slow: SlowWork) -> ChainReport:
     from gateway.audit.export_end import ExportEnd, compared
     from gateway.audit_chain.chain import ChainCheck
     from gateway.audit_chain.record import AuditRecord
@@ -309,51 +269,23 @@ def _verified_file(path: Path, known: Known, slow: SlowWork, *, as_json: bool) -
                 if number % _TOLD_EACH == 0:
                     slow.at(f"{number:,} records")
     except OSError as error:
-        fail(f"{path}: {error.strerror}", EXIT_USAGE, as_json=as_json)
+        fail(f"{path}: {error.strerror}")
     except (ValueError, RecursionError) as error:
-        fail(f"{path}, line {number}: {error}", EXIT_USAGE, as_json=as_json)
+        fail(f"{path}, line {number}: {error}")
     return compared(check.report(), end)
 
 
-def _known(text: str, *, as_json: bool) -> Known:
+def _known(text: str) -> Known:
     if not text:
         return {}
     sequence, _, digest = text.partition(":")
     if not sequence.isdecimal() or len(digest) != len("0" * 64):
-        fail("--known: SEQUENCE:DIGEST is expected, as `airlock audit verify` prints it", EXIT_USAGE, as_json=as_json)
+        fail("--known: SEQUENCE:DIGEST is expected, as `airlock audit verify` prints it")
     return {int(sequence): digest}
 
 
-def _query(
-    kinds: list[str] | None,
-    thread: str,
-    run: str,
-    tool: str,
-    verdict: str,
-    rule: str,
-    actor: str,
-    since: str,
-    until: str,
-    *,
-    as_json: bool,
-) -> AuditQuery:
-    from gateway.client.audit import AuditQuery
-
-    return AuditQuery(
-        kinds=tuple(kinds or ()),
-        thread=thread,
-        run_id=run,
-        tool=tool,
-        verdict=verdict,
-        rule=rule,
-        actor=actor,
-        since=moment_of("--since", since, as_json=as_json),
-        until=moment_of("--until", until, as_json=as_json),
-    )
-
-
 @contextlib.contextmanager
-def _opened(to: Path | None, *, as_json: bool) -> Iterator[SafeBytes | BinaryIO]:
+def _opened(to: Path | None) -> Iterator[SafeBytes | BinaryIO]:
     if to is None:
         shown = SafeBytes()
         yield shown
@@ -366,12 +298,12 @@ def _opened(to: Path | None, *, as_json: bool) -> Iterator[SafeBytes | BinaryIO]
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         file = part.open("xb")
     except OSError as error:
-        fail(f"{to}: {error.strerror}", EXIT_USAGE, as_json=as_json)
+        fail(f"{to}: {error.strerror}")
     try:
         with file:
             yield file
         part.rename(to)
     except OSError as error:
-        fail(f"{to}: {error.strerror}", EXIT_USAGE, as_json=as_json)
+        fail(f"{to}: {error.strerror}")
     finally:
         part.unlink(missing_ok=True)

@@ -11,15 +11,16 @@ import shutil
 import statistics
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 from rich.progress import track
 
+from gateway.cli.command import GatewayCli
 from gateway.cli.rows import Rows
-from gateway.cli.terminal import DEFAULT_ADDRESS, Address, Json, Key, err, out, print_json, run_client
+from gateway.cli.terminal import err, out
 
 _PAGE = b"x" * 4095 + b"\n"
 _WARMUP = 3
@@ -36,43 +37,37 @@ class Row:
     ratio: float | None = None
 
 
-def bench(
+async def bench(
+    cli: GatewayCli,
     *,
     calls: Annotated[int, typer.Option(min=10, max=10_000, help="Calls of each kind, one at a time.")] = 100,
     clients: Annotated[int, typer.Option(min=1, max=256, help="Then as many clients at once.")] = 8,
     peer_image: Annotated[str, typer.Option(help="Image of the container for docker exec.")] = "airlock-sandbox",
-    address: Address = DEFAULT_ADDRESS,
-    key: Key = "",
-    as_json: Json = False,
 ) -> None:
     """Measure calls at a gateway beside `docker exec`; uses, and leaves, a thread of its own named bench-..."""
+    thread = f"bench-{uuid.uuid4()}"
 
-    async def work() -> tuple[list[Row], float]:
-        from gateway.client import Client
+    async def execute() -> None:
+        await cli.airlock.call_tool("execute", {"command": "true"}, thread=thread)
 
-        async with Client(address, key) as airlock, _container(peer_image) as container:
-            thread = f"bench-{uuid.uuid4()}"
-            await airlock.write_file(thread, "/workspace/page", _PAGE)
+    kinds: dict[str, Sample] = {
+        "execute true": execute,
+        "read_file 4 KiB": lambda: cli.airlock.call_tool("read_file", {"path": "page"}, thread=thread),
+        "write_file 4 KiB": lambda: cli.airlock.call_tool(
+            "write_file", {"path": "copy", "content": _PAGE.decode()}, thread=thread
+        ),
+    }
+    async with _container(peer_image) as container:
+        await cli.airlock.write_file(thread, "/workspace/page", _PAGE)
+        if container:
+            kinds["docker exec true"] = lambda: _run("docker", "exec", container, "true")
+        rows = await _in_turn(kinds, calls, quiet=cli.as_json)
+        calls_per_s = await _at_once(execute, clients, calls)
+    document = {"rows": rows, "clients": clients, "calls_per_s": round(calls_per_s, 1)}
+    cli.show(document, lambda _: _show(rows, clients, calls_per_s))
 
-            async def execute() -> None:
-                await airlock.call_tool("execute", {"command": "true"}, thread=thread)
 
-            kinds: dict[str, Sample] = {
-                "execute true": execute,
-                "read_file 4 KiB": lambda: airlock.call_tool("read_file", {"path": "page"}, thread=thread),
-                "write_file 4 KiB": lambda: airlock.call_tool(
-                    "write_file", {"path": "copy", "content": _PAGE.decode()}, thread=thread
-                ),
-            }
-            if container:
-                kinds["docker exec true"] = lambda: _run("docker", "exec", container, "true")
-            rows = await _in_turn(kinds, calls, quiet=as_json)
-            return rows, await _at_once(execute, clients, calls)
-
-    rows, calls_per_s = run_client(work(), as_json=as_json)
-    if as_json:
-        print_json({"rows": [asdict(row) for row in rows], "clients": clients, "calls_per_s": round(calls_per_s, 1)})
-        return
+def _show(rows: Sequence[Row], clients: int, calls_per_s: float) -> None:
     shown = [
         (row.what, f"{row.p50_ms:.2f}", f"{row.p99_ms:.2f}", "" if row.ratio is None else f"{row.ratio:.3f}")
         for row in rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import platform
 import resource
@@ -10,20 +9,21 @@ import shutil
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Collection, Mapping
-from dataclasses import asdict
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
+from gateway.cli.command import Cli
 from gateway.cli.doctor_database import database_finding, is_migrated
 from gateway.cli.doctor_directories import directory_findings
 from gateway.cli.doctor_tenants import tenant_findings
 from gateway.cli.finding import Finding
 from gateway.cli.rows import Rows
 from gateway.cli.slow_work import SlowWork
-from gateway.cli.terminal import EXIT_BAD_NEWS, Json, out, print_json
+from gateway.cli.terminal import EXIT_BAD_NEWS, out
 from gateway.support.version import airlock_version
 
 if TYPE_CHECKING:
@@ -38,21 +38,18 @@ _PYTHON_WANTED = (3, 11)
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "red"}
 
 
-def doctor(
+async def doctor(
+    cli: Cli,
     *,
     engine_url: Annotated[str | None, typer.Option(help="Docker engine to look at; default as for docker.")] = None,
     config: Annotated[Path | None, typer.Option(help="Configuration to look at, with its policies and engine.")] = None,
-    as_json: Json = False,
 ) -> None:
     """Look at Python, disk, open files, engine, images, runtimes; try limits on a sandbox. Exits 1 when one failed."""
     with SlowWork("looking at") as slow:
-        findings = asyncio.run(_collect(engine_url, config, slow))
-    if as_json:
-        ok = all(finding.state != "failed" for finding in findings)
-        print_json({"ok": ok, "findings": [asdict(finding) for finding in findings]})
-    else:
-        _print(findings)
-    if any(finding.state == "failed" for finding in findings):
+        findings = [finding async for finding in _look(engine_url, config, slow)]
+    ok = all(finding.state != "failed" for finding in findings)
+    cli.show({"ok": ok, "findings": findings}, lambda _: _print(findings))
+    if not ok:
         raise typer.Exit(EXIT_BAD_NEWS)
 
 
@@ -65,56 +62,74 @@ def _print(findings: list[Finding]) -> None:
             out.print(finding.mend)
 
 
-async def _collect(engine_url: str | None, config: Path | None, slow: SlowWork) -> list[Finding]:
-    return [finding async for finding in _look(engine_url, config, slow)]
+@dataclass
+class _Subject:
+    """What is looked at besides this machine: an engine, and what a configuration that loads says."""
+
+    engine_url: str | None
+    named_in: str = "--engine-url"
+    config: Config | None = None
+    tenants: Mapping[str, Tenant] = field(default_factory=dict)
+    migrated: bool = False
 
 
-async def _look(engine_url: str | None, config: Path | None, slow: SlowWork) -> AsyncIterator[Finding]:
-    from gateway.errors import AirlockError
-    from gateway.support.clock import make_id
-    from sandbox.engines.docker.docker_engine import DockerEngine
-    from sandbox.engines.docker.docker_requests import DockerRequests
-    from sandbox.errors import SandboxError
-
+async def _look(engine_url: str | None, path: Path | None, slow: SlowWork) -> AsyncIterator[Finding]:
     slow.at("this machine")
     yield Finding("airlock", "ok", airlock_version())
     yield _python()
     yield _disk()
     yield _open_files()
-    named_in = "--engine-url"
-    loaded: Config | None = None
-    tenants: Mapping[str, Tenant] = {}
-    migrated = False
-    if config is not None:
+    subject = _Subject(engine_url)
+    if path is not None:
         slow.at("the configuration, its policies and its database")
-        finding, loaded, tenants = _configuration(config)
-        yield finding
-        if loaded is not None:
-            database = database_finding(loaded)
-            yield database
-            if database.state == "ok":
-                migrated = is_migrated(loaded)
-                drifted, tenants = await _in_force(loaded, tenants)
-                for finding in drifted:
-                    yield finding
-            if engine_url is None and loaded.sandbox.engine == "memory":
-                detail = "sandbox.engine is memory: commands run on this machine, unconfined"
-                yield Finding("engine", "warning", detail, "for anything but development, use `engine: docker`")
-                return
-            if engine_url is None and loaded.sandbox.engine_url is not None:
-                engine_url, named_in = loaded.sandbox.engine_url, f"sandbox.engine_url of {config}"
-        elif engine_url is None:
+        async for finding in _configured(path, subject):
+            yield finding
+        if engine_url is None and subject.config is None:
             # The default engine may be another one than the gateway would use, and its being well no comfort.
             yield _not_known("engine", "mend the configuration, or name the engine: --engine-url")
             yield _not_known("sandbox")
             return
+    config = subject.config
+    if engine_url is None and config is not None:
+        if config.sandbox.engine == "memory":
+            detail = "sandbox.engine is memory: commands run on this machine, unconfined"
+            yield Finding("engine", "warning", detail, "for anything but development, use `engine: docker`")
+            return
+        if config.sandbox.engine_url is not None:
+            subject.engine_url, subject.named_in = config.sandbox.engine_url, f"sandbox.engine_url of {path}"
+    async for finding in _on_engine(subject, slow):
+        yield finding
+
+
+async def _configured(path: Path, subject: _Subject) -> AsyncIterator[Finding]:
+    """Look at a configuration, its policies and its database."""
+    finding, subject.config, subject.tenants = _configuration(path)
+    yield finding
+    if subject.config is None:
+        return
+    database = database_finding(subject.config)
+    yield database
+    if database.state == "ok":
+        subject.migrated = is_migrated(subject.config)
+        drifted, subject.tenants = await _in_force(subject.config, subject.tenants)
+        for finding in drifted:
+            yield finding
+
+
+async def _on_engine(subject: _Subject, slow: SlowWork) -> AsyncIterator[Finding]:
+    """Look at an engine, and at what the configuration needs of it."""
+    from gateway.errors import AirlockError
+    from gateway.support.clock import make_id
+    from sandbox.engines.docker.docker_engine import DockerEngine
+    from sandbox.errors import SandboxError
+
     with tempfile.TemporaryDirectory(prefix="airlock-doctor-") as directory:
         engine = DockerEngine(
             instance=make_id("doctor"),
-            channel_root=_channel_root(loaded) or Path(directory),
+            channel_root=_channel_root(subject.config) or Path(directory),
             runtime_image=_RUNTIME,
-            base_url=engine_url,
-            named_in=named_in,
+            base_url=subject.engine_url,
+            named_in=subject.named_in,
         )
         slow.at("the Docker engine")
         try:
@@ -123,18 +138,10 @@ async def _look(engine_url: str | None, config: Path | None, slow: SlowWork) -> 
             yield Finding("engine", "failed", "does not answer", str(error))
             return
         try:
-            if loaded is not None:
-                requests = DockerRequests(engine_url, named_in)
-                try:
-                    if migrated:
-                        async for finding in directory_findings(loaded, await engine.id(), requests):
-                            yield finding
-                    if tenants:
-                        async for finding in tenant_findings(loaded, tenants, facts, requests):
-                            yield finding
-                finally:
-                    requests.close()
-            runtimes = {tenant.sandbox_spec("doctor").runtime for tenant in tenants.values()}
+            if subject.config is not None:
+                async for finding in _needed(subject, subject.config, engine, facts):
+                    yield finding
+            runtimes = {tenant.sandbox_spec("doctor").runtime for tenant in subject.tenants.values()}
             async for finding in _engine(engine, facts, runtimes, slow):
                 yield finding
         except SandboxError as error:
@@ -145,10 +152,28 @@ async def _look(engine_url: str | None, config: Path | None, slow: SlowWork) -> 
             await engine.close()
 
 
+async def _needed(
+    subject: _Subject, config: Config, engine: DockerEngine, facts: EngineFacts
+) -> AsyncIterator[Finding]:
+    """Look at what a configuration needs of its engine."""
+    from sandbox.engines.docker.docker_requests import DockerRequests
+
+    requests = DockerRequests(subject.engine_url, subject.named_in)
+    try:
+        if subject.migrated:
+            async for finding in directory_findings(config, await engine.id(), requests):
+                yield finding
+        if subject.tenants:
+            async for finding in tenant_findings(config, subject.tenants, facts, requests):
+                yield finding
+    finally:
+        requests.close()
+
+
 def _channel_root(config: Config | None) -> Path | None:
     """Return where a configuration's sandboxes have their sockets: an engine proxy lets them be nowhere else.
 
-    None where that is not there yet: what is made by whoever asks might not be the gateway's to use.
+    None where that is not there yet: what the caller makes might not be the gateway's to use.
     """
     root = config.resolved_channel_dir() if config is not None else None
     return root if root is not None and os.access(root, os.W_OK | os.X_OK) else None
@@ -230,14 +255,11 @@ async def _limits_outside(engine: DockerEngine, sandbox: Sandbox) -> Finding:
 
 
 def _workspace(engine: DockerEngine) -> Finding:
-    if engine.bounds_workspaces:
-        return Finding("limit workspace", "ok", "enforced by the engine's disk")
-    return Finding(
-        "limit workspace",
-        "warning",
-        "enforced by the sandbox's daemon, which comes up to some hundred MiB late (docs/limits.md)",
-        "put the engine's data directory on XFS mounted with pquota for a bound to the byte",
-    )
+    by_engine = engine.bounds_workspaces
+    by_daemon = "enforced by the sandbox's daemon, which comes up to some hundred MiB late (docs/limits.md)"
+    mend = "put the engine's data directory on XFS mounted with pquota for a bound to the byte"
+    detail = "enforced by the engine's disk" if by_engine else by_daemon
+    return Finding.of("limit workspace", by_engine, detail, mend, "warning")
 
 
 def _not_known(what: str, mend: str = "") -> Finding:
@@ -273,14 +295,13 @@ async def _in_force(config: Config, tenants: Mapping[str, Tenant]) -> tuple[list
 
 def _python() -> Finding:
     ok = sys.version_info >= _PYTHON_WANTED
-    return Finding("python", "ok" if ok else "failed", platform.python_version(), "" if ok else "install Python 3.11")
+    return Finding.of("python", ok, platform.python_version(), "install Python 3.11", "failed")
 
 
 def _disk() -> Finding:
     free = shutil.disk_usage("/").free
-    ok = free >= _DISK_WANTED_BYTES
-    detail = f"{free / 1024**3:.1f} GiB free on /"
-    return Finding("disk", "ok" if ok else "warning", detail, "" if ok else "free some: images and workspaces need it")
+    detail, mend = f"{free / 1024**3:.1f} GiB free on /", "free some: images and workspaces need it"
+    return Finding.of("disk", free >= _DISK_WANTED_BYTES, detail, mend, "warning")
 
 
 def _open_files() -> Finding:
@@ -291,33 +312,29 @@ def _open_files() -> Finding:
         f"raise it to {_OPEN_FILES_WANTED:,} or more (`ulimit -Hn`, LimitNOFILE): runs and sandboxes need many at once"
     )
     detail = "without limit" if hard == resource.RLIM_INFINITY else f"{hard:,} at most"
-    return Finding("open files", "ok" if ok else "warning", detail, "" if ok else mend)
+    return Finding.of("open files", ok, detail, mend, "warning")
 
 
 def _seccomp(facts: EngineFacts) -> Finding:
-    if facts.seccomp:
-        return Finding("seccomp", "ok", "the engine filters system calls")
-    return Finding("seccomp", "failed", "the engine has none", "use an engine built with seccomp, on a kernel with it")
+    detail = "the engine filters system calls" if facts.seccomp else "the engine has none"
+    return Finding.of(
+        "seccomp", facts.seccomp, detail, "use an engine built with seccomp, on a kernel with it", "failed"
+    )
 
 
 def _landlock() -> Finding:
     from sandbox.engines.docker.host_kernel import has_landlock
 
-    if has_landlock():
-        return Finding("landlock", "ok", "the kernel keeps tool code from having its sandbox killed for memory")
-    return Finding(
-        "landlock",
-        "warning",
-        "this kernel has none: tool code can have its own sandbox killed for memory",
-        "use Linux 5.19 or newer",
-    )
+    ok = has_landlock()
+    with_it = "the kernel keeps tool code from having its sandbox killed for memory"
+    detail = with_it if ok else "this kernel has none: tool code can have its own sandbox killed for memory"
+    return Finding.of("landlock", ok, detail, "use Linux 5.19 or newer", "warning")
 
 
 def _runtime(name: str, facts: EngineFacts) -> Finding:
-    if name in facts.runtimes:
-        return Finding(f"runtime {name}", "ok", "known to the engine")
+    ok = name in facts.runtimes
+    detail = "known to the engine" if ok else "not known to the engine"
     if name == "runc":
-        return Finding("runtime runc", "failed", "not known to the engine", "install runc")
-    return Finding(
-        f"runtime {name}", "warning", "not known to the engine", "install gVisor and register it: docs/deployment.md"
-    )
+        return Finding.of("runtime runc", ok, detail, "install runc", "failed")
+    mend = "install gVisor and register it: docs/deployment.md"
+    return Finding.of(f"runtime {name}", ok, detail, mend, "warning")

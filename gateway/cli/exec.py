@@ -13,27 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from gateway.cli.process_start import variable
+from gateway.cli.command import GatewayCli
+from gateway.cli.process_start import variables
 from gateway.cli.safe_console import SafeBytes
-from gateway.cli.terminal import (
-    DEFAULT_ADDRESS,
-    EXIT_DENIED,
-    EXIT_INTERRUPTED,
-    EXIT_NOT_RUN,
-    EXIT_TIMED_OUT,
-    Address,
-    Json,
-    Key,
-    err,
-    error_details,
-    fail,
-    print_json,
-    run_client,
-)
+from gateway.cli.terminal import EXIT_DENIED, EXIT_NOT_RUN, EXIT_TIMED_OUT, err
 
 if TYPE_CHECKING:
     from gateway.client import ProgramResult
-    from gateway.errors import PermissionDenied
 
 _SIGNALLED = 128
 _CHUNK_BYTES = 64 * 1024
@@ -53,7 +39,8 @@ class ExecCommand(TyperCommand):
             raise
 
 
-def exec_(
+async def exec_(
+    cli: GatewayCli,
     argv: Annotated[
         list[str],
         typer.Argument(metavar="-- CMD [ARGS]...", help="The command and its arguments; no shell interprets them."),
@@ -69,47 +56,14 @@ def exec_(
     timeout_s: Annotated[
         float | None, typer.Option("--timeout-s", help="End it after so many seconds; else the policy's longest.")
     ] = None,
-    address: Address = DEFAULT_ADDRESS,
-    key: Key = "",
-    as_json: Json = False,
 ) -> None:
     """Run a command in a sandbox and exit with its exit code, or 128 and the number of the signal that ended it.
 
     Exits 124 if the command timed out, 126 if policy denies it, and 125 if it did not run or did not end by itself.
     """
-    from gateway.errors import PermissionDenied
-
-    try:
-        variables = dict(variable(one, as_json=as_json) for one in env or ())
-        work = _run(argv, thread, cwd, variables, timeout_s, address, key, stdin=stdin, as_json=as_json)
-        result = run_client(work, as_json=as_json)
-    except typer.Exit as ended:
-        raise typer.Exit(EXIT_INTERRUPTED if ended.exit_code == EXIT_INTERRUPTED else EXIT_NOT_RUN) from None
-    if isinstance(result, PermissionDenied):
-        fail(str(result), EXIT_DENIED, as_json=as_json, details=error_details(result))
-    if as_json:
-        print_json(_as_json(result))
-    elif result.outcome != "exited":
-        err.print(f"{result.outcome}: {result.message}" if result.message else result.outcome, style="red")
-    raise typer.Exit(_exit_code(result))
-
-
-async def _run(
-    argv: list[str],
-    thread: str,
-    cwd: str,
-    env: dict[str, str],
-    timeout_s: float | None,
-    address: str,
-    key: str,
-    *,
-    stdin: bool,
-    as_json: bool,
-) -> ProgramResult | PermissionDenied:
-    """Run it, and return how it ended, or that policy denies it."""
-    from gateway.client import Client
     from gateway.errors import PermissionDenied, ScopeMissing
 
+    cli.failure_code = EXIT_NOT_RUN
     shown = {"stdout": SafeBytes(), "stderr": SafeBytes(stderr=True)}
 
     def show(stream: str, data: bytes) -> None:
@@ -117,23 +71,30 @@ async def _run(
         shown[stream].flush()
 
     try:
-        async with Client(address, key) as airlock:
-            return await airlock.run_program(
-                argv,
-                thread=thread,
-                stdin=_standard_input() if stdin else None,
-                cwd=cwd,
-                env=env,
-                timeout_s=timeout_s,
-                on_output=None if as_json else show,
-            )
+        result = await cli.airlock.run_program(
+            argv,
+            thread=thread,
+            stdin=_standard_input() if stdin else None,
+            cwd=cwd,
+            env=variables(env),
+            timeout_s=timeout_s,
+            on_output=None if cli.as_json else show,
+        )
     except ScopeMissing:
         raise
-    except PermissionDenied as error:
-        return error
+    except PermissionDenied:
+        cli.failure_code = EXIT_DENIED
+        raise
     finally:
         for stream in shown.values():
             stream.end()
+    cli.show(_as_json(result), lambda _: _show(result))
+    raise typer.Exit(_exit_code(result))
+
+
+def _show(result: ProgramResult) -> None:
+    if result.outcome != "exited":
+        err.print(f"{result.outcome}: {result.message}" if result.message else result.outcome, style="red")
 
 
 async def _standard_input() -> AsyncIterator[bytes]:

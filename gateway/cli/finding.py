@@ -14,3 +14,8 @@ class Finding:
     state: Literal["ok", "warning", "failed"]
     detail: str
     mend: str = ""
+
+    @classmethod
+    def of(cls, what: str, ok: bool, detail: str, mend: str, otherwise: Literal["warning", "failed"]) -> Finding:
+        """Return what a check found; `mend` says how to repair what is not ok."""
+        return cls(what, "ok" if ok else otherwise, detail, "" if ok else mend)

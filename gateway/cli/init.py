@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.terminal import EXIT_USAGE, Json, fail, out, print_json
+from gateway.cli.command import Cli
+from gateway.cli.terminal import fail, out
 
 if TYPE_CHECKING:
     from gateway.config.config import Config
@@ -40,35 +40,23 @@ model:
 """
 
 
-def init(
+async def init(
+    cli: Cli,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Made if it is not there.")],
     *,
     database_url: Annotated[str, typer.Option(help="postgresql://USER@HOST/NAME in place of SQLite.")] = "",
     database_password_file: Annotated[str, typer.Option(help="A file with PostgreSQL's password.")] = "",
-    as_json: Json = False,
 ) -> None:
     """Write a starter configuration and policy, and make keys for the tenant "default"."""
     config_path = directory / "airlock.yaml"
     if config_path.exists():
-        fail(
-            f"{config_path} is there already; `airlock key create --config {config_path}` makes another key",
-            EXIT_USAGE,
-            as_json=as_json,
-        )
+        fail(f"{config_path} is there already; `airlock key create --config {config_path}` makes another key")
     try:
-        made = asyncio.run(make_starter(directory, database_url, database_password_file))
+        made = await make_starter(directory, database_url, database_password_file)
     except OSError as error:
-        fail(f"{error.filename}: {error.strerror}", EXIT_USAGE, as_json=as_json)
-    if as_json:
-        keys = {"key": made.key, "approver_key": made.approver_key, "operator_key": made.operator_key}
-        print_json({"config": str(made.config.resolve()), "tenant": _TENANT, **keys})
-        return
-    out.print(f"wrote {made.config}\nwrote {made.policy}")
-    out.print(f"\nThe keys of tenant {_TENANT}, shown this once. For services, agents and `airlock tool`:\n")
-    out.print(f"  export AIRLOCK_API_KEY={made.key}\n")
-    out.print(f"For people who answer what agents ask for, and for nothing else:\n\n  {made.approver_key}\n")
-    out.print(f"For operators: tenants, keys, policies and the audit of all:\n\n  {made.operator_key}\n")
-    out.print(f"Start the gateway with `airlock serve --config {made.config}`")
+        fail(f"{error.filename}: {error.strerror}")
+    keys = {"key": made.key, "approver_key": made.approver_key, "operator_key": made.operator_key}
+    cli.show({"config": str(made.config.resolve()), "tenant": _TENANT, **keys}, lambda _: _show(made))
 
 
 @dataclass(frozen=True)
@@ -80,6 +68,15 @@ class Starter:
     key: str
     approver_key: str
     operator_key: str
+
+
+def _show(made: Starter) -> None:
+    out.print(f"wrote {made.config}\nwrote {made.policy}")
+    out.print(f"\nThe keys of tenant {_TENANT}, shown this once. For services, agents and `airlock tool`:\n")
+    out.print(f"  export AIRLOCK_API_KEY={made.key}\n")
+    out.print(f"For people who answer what agents ask for, and for nothing else:\n\n  {made.approver_key}\n")
+    out.print(f"For operators: tenants, keys, policies and the audit of all:\n\n  {made.operator_key}\n")
+    out.print(f"Start the gateway with `airlock serve --config {made.config}`")
 
 
 async def make_starter(directory: Path, database_url: str = "", database_password_file: str = "") -> Starter:
@@ -105,9 +102,9 @@ async def _make_keys(config: Config) -> list[str]:
     from gateway.cli.key_backend import local_keys
     from gateway.credentials.keys import ACTING_SCOPES, APPROVE, OPERATOR_SCOPES
 
-    async with local_keys(config) as desk:
+    async with local_keys(config) as keys:
         return [
-            (await desk.create_key(tenant, scopes=scopes, name=name)).secret
+            (await keys.create_key(tenant, scopes=scopes, name=name)).secret
             for tenant, scopes, name in (
                 (_TENANT, ACTING_SCOPES, "services"),
                 (_TENANT, (APPROVE,), "approvers"),

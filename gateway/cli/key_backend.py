@@ -1,98 +1,54 @@
-"""Where `airlock key` and `airlock tenant` do their work: on a gateway, with an operator's key, or on its database."""
+"""API keys, on the database of a configuration as over the API."""
 
 from __future__ import annotations
 
 import contextlib
 import getpass
-import os
 from collections.abc import AsyncIterator, Collection
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol
-
-import typer
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gateway.client.admin import KeyInfo, MadeKey, RevokedKey
     from gateway.config.config import Config
+    from gateway.storage.database import Database
     from gateway.storage.key_store import KeyStore, StoredKey
 
 _S = 1_000_000
-CONFIG = Path("airlock.yaml")
-ConfigFile = Annotated[Path, typer.Option(help="Configuration file; its database is used, without a gateway.")]
-
-
-def address_of(context: typer.Context, given: str) -> str:
-    """Return the address that a command asks, "" for none: the option's, else the environment's where no file speaks.
-
-    Who stands beside a configuration means its database, whatever the environment says.
-    """
-    source = context.get_parameter_source("config")
-    if given or context.resilient_parsing or source is None or source.name != "DEFAULT" or CONFIG.exists():
-        return given
-    return os.environ.get("AIRLOCK_ADDRESS", "")
-
-
-AtAddress = Annotated[
-    str,
-    typer.Option(
-        "--address",
-        help="HOST:PORT of a gateway, to ask it with an operator's key instead. Where neither this nor --config is "
-        "given and no airlock.yaml is here, it is AIRLOCK_ADDRESS.",
-        callback=address_of,
-    ),
-]
-
-
-class KeyDesk(Protocol):
-    """What can be done with keys; gateway/client/admin.py has it over the API."""
-
-    async def tenant(self, name: str) -> object: ...
-
-    async def create_key(
-        self, tenant: str, *, scopes: Collection[str] = (), name: str = "", expires_in_s: int = 0
-    ) -> MadeKey: ...
-
-    def keys(
-        self, tenant: str = "", *, include_ended: bool = False, scope: str = "", state: str = ""
-    ) -> AsyncIterator[KeyInfo]: ...
-
-    async def revoke_key(self, key_id: str, *, cancel_runs: bool = False) -> RevokedKey: ...
-
-    async def rotate_key(self, key_id: str, *, overlap_s: int = 0) -> MadeKey: ...
 
 
 @contextlib.asynccontextmanager
-async def key_desk(config: Path, address: str, key: str) -> AsyncIterator[KeyDesk]:
-    """Open what an address is given for, else the configuration's database."""
-    if address:
-        from gateway.client import Client
-
-        async with Client(address, key) as airlock:
-            yield airlock
-        return
-    from gateway.config.config import Config
-
-    async with local_keys(Config.load(config)) as desk:
-        yield desk
-
-
-@contextlib.asynccontextmanager
-async def local_keys(config: Config) -> AsyncIterator[LocalKeys]:
-    """Open the database of a configuration."""
+async def local_database(config: Config) -> AsyncIterator[Database]:
+    """Open the database of a configuration, or make it."""
     from gateway.storage.database import Database
-    from gateway.storage.key_store import KeyStore
 
     config.path(config.state_dir).mkdir(parents=True, exist_ok=True, mode=0o700)
     database = await Database.open(config.resolved_database_url())
     try:
-        yield LocalKeys(config, KeyStore(database))
+        yield database
     finally:
         await database.close()
 
 
+@contextlib.asynccontextmanager
+async def local_keys(config: Config) -> AsyncIterator[LocalKeys]:
+    """Open the keys of a configuration."""
+    from gateway.storage.key_store import KeyStore
+
+    async with local_database(config) as database:
+        yield LocalKeys(config, KeyStore(database))
+
+
+def check_tenant(config: Config, tenant: str) -> None:
+    """Raise Misconfigured for a tenant that is not configured."""
+    from gateway.errors import Misconfigured
+
+    if tenant not in config.tenants:
+        raise Misconfigured(f"tenant {tenant!r} is not one of {', '.join(sorted(config.tenants))}")
+
+
 class LocalKeys:
-    """Keys in the database: who can write that needs no operator's key."""
+    """The calls of `Client` about keys, on the database: access to that needs no operator's key."""
 
     def __init__(self, config: Config, keys: KeyStore) -> None:
         self._config = config
@@ -100,10 +56,7 @@ class LocalKeys:
 
     async def tenant(self, name: str) -> None:
         """Raise Misconfigured for a tenant that is not configured."""
-        from gateway.errors import Misconfigured
-
-        if name not in self._config.tenants:
-            raise Misconfigured(f"tenant {name!r} is not one of {', '.join(sorted(self._config.tenants))}")
+        check_tenant(self._config, name)
 
     async def create_key(
         self, tenant: str, *, scopes: Collection[str] = (), name: str = "", expires_in_s: int = 0
@@ -113,7 +66,7 @@ class LocalKeys:
         from gateway.credentials.keys import ACTING_SCOPES, OPERATOR_SCOPES, make_key
 
         if tenant:
-            await self.tenant(tenant)
+            check_tenant(self._config, tenant)
         key = make_key(scopes or (ACTING_SCOPES if tenant else OPERATOR_SCOPES), operator=not tenant)
         lifetime_us = expires_in_s * _S or None
         (stored,) = await self._keys.add(tenant, key, name=name, lifetime_us=lifetime_us, by=local_actor())

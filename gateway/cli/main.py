@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 
-import typer
-
 from gateway.cli import (
     approvals,
     audit,
@@ -27,15 +25,11 @@ from gateway.cli import (
     uninstall,
 )
 from gateway.cli import exec as exec_command
+from gateway.cli.command import Commands
 from gateway.cli.global_options import set_up
 from gateway.cli.process_start import START_SETTINGS
 
-app = typer.Typer(
-    help="Airlock: a sandboxed, multi-tenant tool-execution gateway.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=True,
-)
+app = Commands(help="Airlock: a sandboxed, multi-tenant tool-execution gateway.", pretty_exceptions_enable=False)
 app.callback()(set_up)
 app.command("init")(init.init)
 app.command("serve")(serve.serve)

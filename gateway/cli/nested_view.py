@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Console
 from rich.text import Text
@@ -11,11 +11,27 @@ from rich.text import Text
 from gateway.cli.printable import one_line
 from gateway.cli.run_view import RunView
 from gateway.cli.safe_console import SafeConsole
+from gateway.cli.terminal import out, print_json
+
+if TYPE_CHECKING:
+    from gateway.cli.command import GatewayCli
+    from gateway.client import Event
 
 _INDENT = "┆ "
 _NARROWEST = 20
 # Views kept at once; past that the oldest subagent's later lines get a fresh view.
 _VIEWS_LIMIT = 256
+
+
+async def followed(cli: GatewayCli, run_id: str, from_sequence: int = 1) -> AsyncIterator[Event]:
+    """Yield the events of a run as they come, each once it is printed."""
+    view = NestedRunView(out)
+    async for event in cli.airlock.watch_run(run_id, from_sequence):
+        if cli.as_json:
+            print_json({"sequence": event.sequence, "type": event.type, "run_id": run_id, **event.payload})
+        else:
+            view.feed(event.type, dict(event.payload))
+        yield event
 
 
 class NestedRunView:

@@ -1,27 +1,38 @@
-"""Where `airlock policy apply` and its like work: on a gateway, with an operator's key, or on its database."""
+"""The versions of one layer of policy, whichever backend stores them: a gateway, or the database of a configuration."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from gateway.policy import PolicyProblem
     from gateway.storage.policy_store import Change
 
+_HISTORY = 1000
+
+
+@dataclass(frozen=True)
+class PolicyEdit:
+    """What is to be in force in a layer: a text, or that of an earlier version. A gateway knows by the key who asks."""
+
+    text: str = ""
+    source: str = ""
+    version: str = ""
+    by: str = ""
+    comment: str = ""
+    expected_version: str | None = None
+
 
 @dataclass(frozen=True)
 class Applied:
-    """What came of it: a change, or why there is none.
+    """What came of an edit: a change, or why there is none.
 
     `other_file` is the file that gateways watch for the layer where it says something else than what is in force now.
     """
 
-    tenant: str
     version: str = ""
     change: Change | None = None
     before: str = ""
@@ -31,42 +42,84 @@ class Applied:
     other_file: str = ""
 
 
-class PolicyDesk(Protocol):
-    """What can be done with the versions of one layer. Raises NotFound for a version that is not there."""
+class PolicyRefused(Exception):
+    """A text does not load or does not fit, so nothing was changed."""
 
-    async def apply(
-        self, text: str, source: str, *, by: str, comment: str, expected_version: str | None = None
-    ) -> Applied:
-        """Put a text in force, if it loads and fits. PolicyChanged where the version expected is not in force."""
+    def __init__(self, message: str, problems: Sequence[PolicyProblem] = ()) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
+
+
+class PolicyBackend(Protocol):
+    """Stores the versions of all layers. Raises NotFound for a version that is not there."""
+
+    async def put(self, layer: str, edit: PolicyEdit) -> None:
+        """Put a text in force. PolicyRefused; PolicyChanged where the version expected is not in force."""
         ...
 
-    async def rollback(self, version: str | None, *, by: str, comment: str) -> Applied:
-        """Put an earlier version in force again; without one, what was there before what is not undone yet."""
-        ...
-
-    async def history(self, limit: int) -> Sequence[tuple[Change, str]]:
+    async def history(self, layer: str, limit: int) -> Sequence[tuple[Change, str]]:
         """Return what was in force, the newest first, each with its version, "" where it does not load any more."""
         ...
 
-    async def describe(self, *, with_text: bool) -> dict[str, Any]:
-        """Return what is in force, as a document."""
+    async def text(self, change: Change) -> str:
+        """Return the text of the change that is in force in its layer."""
+        ...
+
+    def watched_file(self, change: Change) -> dict[str, str] | None:
+        """Return the file that gateways watch for the layer of a change, and how it stands to it; None if unknown."""
         ...
 
 
-@contextlib.asynccontextmanager
-async def policy_desk(config: Path, layer: str, address: str, key: str) -> AsyncIterator[PolicyDesk]:
-    """Open what an address is given for, else the configuration's database; `layer` is a tenant's name or ""."""
-    if address:
-        from gateway.cli.policy_backend_remote import RemotePolicies
-        from gateway.client import Client
+class LayerVersions:
+    """The versions of one layer, which is a tenant's name or "" for the operator's."""
 
-        async with Client(address, key) as airlock:
-            yield RemotePolicies(airlock, layer)
-        return
-    from gateway.cli.policy_backend_local import local_policies
+    def __init__(self, backend: PolicyBackend, layer: str) -> None:
+        self._backend = backend
+        self._layer = layer
 
-    async with local_policies(config, layer) as desk:
-        yield desk
+    async def history(self, limit: int) -> Sequence[tuple[Change, str]]:
+        """Return what was in force, the newest first."""
+        return await self._backend.history(self._layer, limit)
+
+    async def apply(self, edit: PolicyEdit) -> Applied:
+        """Put what an edit says in force, if it loads and fits."""
+        before = await self.history(1)
+        try:
+            await self._backend.put(self._layer, edit)
+        except PolicyRefused as error:
+            return Applied(refused=str(error), problems=error.problems)
+        (change, version), *_ = await self.history(1)
+        file = self._backend.watched_file(change)
+        other_file = "" if file is None or file["state"] == "in force" else file["path"]
+        if not before or before[0][0] == change:
+            return Applied(version, change, unchanged=bool(before), other_file=other_file)
+        return Applied(version, change, before=before[0][1] or before[0][0].digest, other_file=other_file)
+
+    async def rollback(self, version: str | None, *, by: str, comment: str) -> Applied:
+        """Put an earlier version in force again; without one, what was there before what is not undone yet."""
+        if version is None:
+            version = _change_before([change for change, _ in await self.history(_HISTORY)]).digest
+        return await self.apply(PolicyEdit(version=version, by=by, comment=comment))
+
+    async def describe(self, *, with_text: bool) -> dict[str, Any]:
+        """Return what is in force, as a document."""
+        from gateway.errors import NotFound
+        from gateway.policy_versions.policies import layered, stored_document
+        from gateway.storage.policy_store import OPERATOR
+
+        found = list(await self.history(1))
+        if not found:
+            raise NotFound("nothing is in force here; `airlock policy apply` applies a policy")
+        if self._layer != OPERATOR:
+            found += await self._backend.history(OPERATOR, 1)
+        texts = [await self._backend.text(change) for change, _ in found]
+        try:
+            in_force = layered(*map(stored_document, texts)).version
+        except ValueError:  # of another release
+            in_force = ""
+        own, operator = as_document(*found[0]), as_document(*found[1]) if len(found) > 1 else None
+        reported = own | {"operator": operator, "in_force": in_force, "file": self._backend.watched_file(found[0][0])}
+        return reported | {"text": texts[0]} if with_text else reported
 
 
 def as_document(change: Change, version: str) -> dict[str, Any]:
@@ -74,7 +127,7 @@ def as_document(change: Change, version: str) -> dict[str, Any]:
     return {
         "tenant": change.tenant or None,
         "version": version,
-        # A gateway tells versions alone.
+        # A gateway reports versions alone.
         **({} if change.digest == version else {"digest": change.digest}),
         "kind": change.kind,
         "by": change.by,
@@ -83,8 +136,15 @@ def as_document(change: Change, version: str) -> dict[str, Any]:
     }
 
 
-def standing_of(newest_first: Sequence[Change]) -> list[Change]:
-    """Return the changes that no rollback has undone, oldest first; the last is in force."""
+def time_of(at_us: int) -> str:
+    """Return microseconds since 1970 as people read them."""
+    return datetime.fromtimestamp(at_us / 1_000_000, UTC).isoformat(timespec="seconds")
+
+
+def _change_before(newest_first: Sequence[Change]) -> Change:
+    """Return what was in force before the last change that no rollback has undone. NotFound."""
+    from gateway.errors import NotFound
+
     standing: list[Change] = []
     for change in reversed(newest_first):
         if change.kind == "rollback":
@@ -94,9 +154,6 @@ def standing_of(newest_first: Sequence[Change]) -> list[Change]:
                 continue
         if not standing or standing[-1].digest != change.digest:
             standing.append(change)
-    return standing
-
-
-def time_of(at_us: int) -> str:
-    """Return microseconds since 1970 as people read them."""
-    return datetime.fromtimestamp(at_us / 1_000_000, UTC).isoformat(timespec="seconds")
+    if len(standing) < 2:
+        raise NotFound("there is no version to go back to; `airlock policy history` lists those there are")
+    return standing[-2]

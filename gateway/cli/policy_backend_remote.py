@@ -1,4 +1,4 @@
-"""Versions of policies over the API: who has an operator's key needs no way to the database."""
+"""Versions of policies over the API: an operator's key needs no access to the database."""
 
 from __future__ import annotations
 
@@ -6,107 +6,52 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gateway.cli.policy_backend import Applied, as_document, standing_of
+from gateway.cli.command import taken
+from gateway.cli.policy_backend import PolicyEdit, PolicyRefused
 
 if TYPE_CHECKING:
     from gateway.client import Client
     from gateway.client.admin import PolicyChange
-    from gateway.errors import PolicyInvalid
-    from gateway.policy import PolicyProblem
     from gateway.storage.policy_store import Change
-
-_HISTORY = 1000
 
 
 class RemotePolicies:
-    """The versions of one layer on a gateway; the key says who does it."""
+    """The versions of all layers on a gateway; the key says who changes them."""
 
-    def __init__(self, airlock: Client, layer: str) -> None:
+    def __init__(self, airlock: Client) -> None:
         self._airlock = airlock
-        self._layer = layer
 
-    async def apply(
-        self, text: str, source: str, *, by: str, comment: str, expected_version: str | None = None
-    ) -> Applied:
-        """Put a text in force."""
-        del source, by
-        return await self._put(text=text, comment=comment, expected_version=expected_version)
-
-    async def rollback(self, version: str | None, *, by: str, comment: str) -> Applied:
-        """Put an earlier version in force again."""
-        from gateway.errors import NotFound
-
-        del by
-        if version is None:
-            standing = standing_of([change for change, _ in await self.history(_HISTORY)])
-            if len(standing) < 2:
-                raise NotFound("there is no version to go back to; `airlock policy history` lists those there are")
-            version = standing[-2].digest
-        return await self._put(version=version, comment=comment)
-
-    async def history(self, limit: int) -> Sequence[tuple[Change, str]]:
-        """Return what was in force, the newest first."""
-        found: list[tuple[Change, str]] = []
-        async for one in self._airlock.policy_changes(self._layer):
-            found.append((_change(one), one.version))
-            if len(found) == limit:
-                break
-        return found
-
-    async def describe(self, *, with_text: bool) -> dict[str, Any]:
-        """Return what is in force; the gateway does not tell which file it watches."""
-        from gateway.errors import NotFound
-        from gateway.policy_versions.policies import layered, stored_document
-        from gateway.storage.policy_store import OPERATOR
-
-        newest = await self.history(1)
-        if not newest:
-            raise NotFound("nothing is in force here; `airlock policy apply` applies a policy")
-        (own, version), over = newest[0], []
-        if self._layer != OPERATOR:
-            over = list(await RemotePolicies(self._airlock, OPERATOR).history(1))
-        text = (await self._airlock.policy(self._layer)).text
-        texts = [text, *[(await self._airlock.policy(OPERATOR)).text for _ in over]]
-        try:
-            in_force = layered(*map(stored_document, texts)).version
-        except ValueError:  # a gateway of another release
-            in_force = ""
-        operator = as_document(*over[0]) if over else None
-        told = as_document(own, version) | {"operator": operator, "in_force": in_force, "file": None}
-        return told | {"text": text} if with_text else told
-
-    async def _put(
-        self, *, text: str = "", version: str = "", comment: str, expected_version: str | None = None
-    ) -> Applied:
+    async def put(self, layer: str, edit: PolicyEdit) -> None:
         from gateway.errors import PolicyInvalid
+        from gateway.policy import PolicyProblem
 
-        before = await self.history(1)
         try:
-            applied = await self._airlock.apply_policy(
-                self._layer, text, version=version, comment=comment, expected_version=expected_version
+            await self._airlock.apply_policy(
+                layer,
+                edit.text,
+                version=edit.version,
+                comment=edit.comment,
+                expected_version=edit.expected_version,
             )
         except PolicyInvalid as error:
-            return Applied(self._layer, refused=str(error), problems=_problems(error))
-        (change, _), *_ = await self.history(1)
-        return Applied(
-            self._layer,
-            applied,
-            change,
-            before=before[0][1] if before and before[0][0] != change else "",
-            unchanged=bool(before) and before[0][0] == change,
-        )
+            problems = json.loads(error.details.get("problems", "[]"))
+            raise PolicyRefused(str(error), [PolicyProblem(**problem) for problem in problems]) from error
+
+    async def history(self, layer: str, limit: int) -> Sequence[tuple[Change, str]]:
+        newest_first = await taken(self._airlock.policy_changes(layer), limit)
+        return [(_change(one), one.version) for one in newest_first]
+
+    async def text(self, change: Change) -> str:
+        return (await self._airlock.policy(change.tenant)).text
+
+    def watched_file(self, change: Change) -> None:
+        """Return None: a gateway does not report which file it watches."""
 
 
 def _change(one: PolicyChange) -> Change:
-    """Return a change as the database's readers have it; its version stands for its digest, which is not told."""
+    """Return a change as the database's readers have it; its version takes the place of its digest."""
     from gateway.storage.policy_store import Change
 
     at_us = round(one.at.timestamp() * 1_000_000)
     kind: Any = one.kind
     return Change(0, one.tenant, one.version, kind, one.by, one.comment, at_us)
-
-
-def _problems(error: PolicyInvalid) -> tuple[PolicyProblem, ...]:
-    from gateway.policy import PolicyProblem
-
-    return tuple(PolicyProblem(**problem) for problem in json.loads(error.details.get("problems", "[]")))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.terminal import EXIT_USAGE, fail
+from gateway.cli.terminal import fail
 
 if TYPE_CHECKING:
+    from gateway.config.config import Config
     from gateway.policy.document import PolicyDocument
     from gateway.policy.judge import Policy
     from gateway.policy.reading import PolicyText
@@ -22,27 +22,37 @@ OperatorFile = Annotated[
 ConfigFile = Annotated[Path, typer.Option("--config", metavar="FILE", help="airlock.yaml, made by `airlock init`.")]
 DEFAULT_CONFIG = Path("airlock.yaml")
 
-T = TypeVar("T")
 
-
-def read(file: Path, operator: PolicyDocument | None = None, *, as_json: bool) -> PolicyText:
+def read(file: Path, operator: PolicyDocument | None = None) -> PolicyText:
     """Read a policy file, untrue examples and all."""
+    from gateway.policy import PolicyError
+    from gateway.policy.loading import LIMIT_BYTES
     from gateway.policy.reading import read_policy
 
-    return _reading(file, lambda text: read_policy(text, str(file), operator), as_json=as_json)
+    try:
+        with file.open("rb") as opened:
+            return read_policy(opened.read(LIMIT_BYTES + 1).decode(), str(file), operator)
+    except PolicyError as error:
+        first = error.errors[0]
+        more = f" (and {len(error.errors) - 1} more)" if len(error.errors) > 1 else ""
+        fail(f"{file} does not load: `airlock policy check {file}` says why. Line {first.line}: {first.text}{more}")
+    except OSError as error:
+        fail(f"{file}: {error.strerror}")
+    except UnicodeDecodeError:
+        fail(f"{file}: not UTF-8 text")
 
 
-def readable(file: Path, *, as_json: bool) -> None:
+def readable(file: Path) -> None:
     """End with the same error as other commands where a file is not there."""
     try:
         file.open("rb").close()
     except OSError as error:
-        fail(f"{file}: {error.strerror}", EXIT_USAGE, as_json=as_json)
+        fail(f"{file}: {error.strerror}")
 
 
-def read_operator(file: Path | None, *, as_json: bool) -> PolicyDocument | None:
+def read_operator(file: Path | None) -> PolicyDocument | None:
     """Read the operator's layer, where a file is named."""
-    return None if file is None else read(file, as_json=as_json).document
+    return None if file is None else read(file).document
 
 
 def compiled(document: PolicyDocument, operator: PolicyDocument | None) -> Policy:
@@ -52,22 +62,18 @@ def compiled(document: PolicyDocument, operator: PolicyDocument | None) -> Polic
     return Policy(document) if operator is None else Policy(document, operator)
 
 
-def _reading(file: Path, take: Callable[[str], T], *, as_json: bool) -> T:
-    from gateway.policy import PolicyError
-    from gateway.policy.loading import LIMIT_BYTES
+async def stored_layers(config: Config, *layers: str) -> dict[str, PolicyDocument]:
+    """Return what the database of a configuration has in force in some layers, by layer."""
+    from gateway.policy.reading import read_policy
+    from gateway.storage.database import Database
+    from gateway.storage.policy_store import PolicyStore
 
+    database = await Database.open(config.resolved_database_url())
     try:
-        with file.open("rb") as opened:
-            return take(opened.read(LIMIT_BYTES + 1).decode())
-    except PolicyError as error:
-        first = error.errors[0]
-        more = f" (and {len(error.errors) - 1} more)" if len(error.errors) > 1 else ""
-        fail(
-            f"{file} does not load: `airlock policy check {file}` says why. Line {first.line}: {first.text}{more}",
-            EXIT_USAGE,
-            as_json=as_json,
-        )
-    except OSError as error:
-        fail(f"{file}: {error.strerror}", EXIT_USAGE, as_json=as_json)
-    except UnicodeDecodeError:
-        fail(f"{file}: not UTF-8 text", EXIT_USAGE, as_json=as_json)
+        store = PolicyStore(database)
+        changes = {layer: await store.current(layer) for layer in layers}
+        texts = {layer: await store.text(change.digest) for layer, change in changes.items() if change is not None}
+    finally:
+        await database.close()
+    names = {layer: f"the policy of {layer}" if layer else "the operator's layer" for layer in texts}
+    return {layer: read_policy(text, names[layer]).document for layer, text in texts.items()}

@@ -2,128 +2,131 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.key_backend import CONFIG, AtAddress, ConfigFile
-from gateway.cli.policy_backend import Applied, as_document, policy_desk, time_of
+from gateway.cli.backend import BackendCli
+from gateway.cli.policy_backend import Applied, LayerVersions, PolicyEdit, as_document, time_of
 from gateway.cli.rows import Rows
-from gateway.cli.terminal import (
-    EXIT_BAD_NEWS,
-    EXIT_USAGE,
-    Json,
-    Key,
-    err,
-    error_details,
-    fail,
-    out,
-    print_json,
-    run_client,
-)
+from gateway.cli.terminal import EXIT_BAD_NEWS, err, fail, out
 
 if TYPE_CHECKING:
     from gateway.storage.policy_store import Change
 
 _LIVE = "live on every gateway of this database within a second"
 
-OfTenant = Annotated[str | None, typer.Option("--tenant", help="The tenant's own layer.")]
-OperatorLayer = Annotated[bool, typer.Option("--operator-layer", help="The layer that holds for every tenant.")]
 By = Annotated[
     str | None,
     typer.Option(help="Who does this; the user of this machine unless given. With --address the key says it."),
 ]
 Comment = Annotated[str, typer.Option(help="Why, for the history.")]
-T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Which layer of policy a command is about."""
+
+    tenant: Annotated[str | None, typer.Option("--tenant", help="The tenant's own layer.")] = None
+    operator_layer: Annotated[bool, typer.Option("--operator-layer", help="The layer that holds for every tenant.")] = (
+        False
+    )
+
+    @contextlib.asynccontextmanager
+    async def opened(self, cli: BackendCli) -> AsyncIterator[LayerVersions]:
+        """Open its versions. What is not there, or not any more, is bad news and no fault of a gateway."""
+        from gateway.errors import NotFound, PolicyChanged
+
+        if self.tenant is not None and self.operator_layer:
+            fail("--tenant and --operator-layer: one of them, not both")
+        if (self.tenant is None) is not self.operator_layer or self.tenant == "":
+            fail("one of --tenant NAME and --operator-layer is needed")
+        try:
+            async with cli.policies(self.tenant or "") as policies:
+                yield policies
+        except (NotFound, PolicyChanged):
+            cli.failure_code = EXIT_BAD_NEWS
+            raise
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `airlock policy`."""
-    for command in (apply, history, rollback, current):
-        app.command()(command)
+    for one in (apply, history, rollback, current):
+        app.command()(one)
 
 
-def apply(
+async def apply(
+    cli: BackendCli,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A policy file.")],
     *,
-    tenant: OfTenant = None,
-    operator_layer: OperatorLayer = False,
+    layer: Layer,
     comment: Comment = "",
     expected_version: Annotated[
         str | None,
         typer.Option(metavar="VERSION", help='Only while this version is in force; "" while nothing ever was.'),
     ] = None,
     by: By = None,
-    config: ConfigFile = CONFIG,
-    address: AtAddress = "",
-    key: Key = "",
-    as_json: Json = False,
 ) -> None:
     """Put a policy in force, if it loads and fits. Exits 1 and changes nothing when it does not."""
-    layer = _layer(tenant, operator_layer=operator_layer, as_json=as_json)
+    from gateway.policy_versions.policy_check import read_policy_file
 
-    async def work() -> Applied:
-        from gateway.policy_versions.policy_check import read_policy_file
-
-        text = read_policy_file(file, "FILE")
-        async with policy_desk(config, layer, address, key) as desk:
-            return await desk.apply(text, str(file), by=_who(by), comment=comment, expected_version=expected_version)
-
-    _show_applied(_run(work(), as_json=as_json), as_json=as_json)
+    text = read_policy_file(file, "FILE")
+    async with layer.opened(cli) as policies:
+        edit = PolicyEdit(text, str(file), by=_who(by), comment=comment, expected_version=expected_version)
+        applied = await policies.apply(edit)
+    _show_applied(cli, applied)
 
 
-def rollback(
+async def rollback(
+    cli: BackendCli,
     version: Annotated[
         str | None,
         typer.Argument(metavar="VERSION", help="As history shows it; the one that was in force before unless given."),
     ] = None,
     *,
-    tenant: OfTenant = None,
-    operator_layer: OperatorLayer = False,
+    layer: Layer,
     comment: Comment = "",
     by: By = None,
-    config: ConfigFile = CONFIG,
-    address: AtAddress = "",
-    key: Key = "",
-    as_json: Json = False,
 ) -> None:
     """Put an earlier version in force again; done twice, it goes back twice.
 
     Without VERSION it undoes what was applied last and not undone yet.
     """
-    layer = _layer(tenant, operator_layer=operator_layer, as_json=as_json)
-
-    async def work() -> Applied:
-        async with policy_desk(config, layer, address, key) as desk:
-            return await desk.rollback(version, by=_who(by), comment=comment)
-
-    _show_applied(_run(work(), as_json=as_json), as_json=as_json)
+    async with layer.opened(cli) as policies:
+        applied = await policies.rollback(version, by=_who(by), comment=comment)
+    _show_applied(cli, applied)
 
 
-def history(
+async def history(
+    cli: BackendCli,
     *,
-    tenant: OfTenant = None,
-    operator_layer: OperatorLayer = False,
+    layer: Layer,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many, the newest first.")] = 20,
-    config: ConfigFile = CONFIG,
-    address: AtAddress = "",
-    key: Key = "",
-    as_json: Json = False,
 ) -> None:
     """List what was in force, since when, and who did that; the first is in force."""
-    layer = _layer(tenant, operator_layer=operator_layer, as_json=as_json)
+    async with layer.opened(cli) as policies:
+        found = await policies.history(limit)
+    cli.show([as_document(change, version) for change, version in found], lambda _: _list(found))
 
-    async def work() -> Sequence[tuple[Change, str]]:
-        async with policy_desk(config, layer, address, key) as desk:
-            return await desk.history(limit)
 
-    found = _run(work(), as_json=as_json)
-    if as_json:
-        print_json([as_document(change, version) for change, version in found])
-        return
+async def current(
+    cli: BackendCli,
+    *,
+    layer: Layer,
+    text: Annotated[bool, typer.Option("--text", help="Print the policy itself.")] = False,
+) -> None:
+    """Say what is in force: each layer, and the version that runs and tool calls record."""
+    async with layer.opened(cli) as policies:
+        found = await policies.describe(with_text=text)
+    cli.show(found, (lambda _: out.print(found["text"], end="")) if text else _show)
+
+
+def _list(found: Sequence[tuple[Change, str]]) -> None:
     if not found:
         out.print("nothing was ever applied here")
         return
@@ -134,78 +137,38 @@ def history(
     out.print(Rows(("since", "version", "by", "comment"), rows))
 
 
-def current(
-    *,
-    tenant: OfTenant = None,
-    operator_layer: OperatorLayer = False,
-    text: Annotated[bool, typer.Option("--text", help="Print the policy itself.")] = False,
-    config: ConfigFile = CONFIG,
-    address: AtAddress = "",
-    key: Key = "",
-    as_json: Json = False,
-) -> None:
-    """Say what is in force: each layer, and the version that runs and tool calls record."""
-    layer = _layer(tenant, operator_layer=operator_layer, as_json=as_json)
-
-    async def work() -> dict[str, Any]:
-        async with policy_desk(config, layer, address, key) as desk:
-            return await desk.describe(with_text=text)
-
-    found = _run(work(), as_json=as_json)
-    if as_json:
-        print_json(found)
-    elif text:
-        out.print(found["text"], markup=False, end="")
-    else:
-        own, operator = found, found["operator"]
-        out.print(f"{own['version']} since {own['at']}, {_how(own['kind'], own['by'])}", markup=False)
-        if operator is not None:
-            how = _how(operator["kind"], operator["by"])
-            out.print(f"operator's layer: {operator['version']} since {operator['at']}, {how}", markup=False)
-        out.print(f"in force: {found['in_force']}")
-        if found["file"] is not None:
-            out.print(f"watched file: {found['file']['path']}: {found['file']['state']}", markup=False)
+def _show(found: dict[str, Any]) -> None:
+    operator = found["operator"]
+    out.print(f"{found['version']} since {found['at']}, {_how(found['kind'], found['by'])}")
+    if operator is not None:
+        how = _how(operator["kind"], operator["by"])
+        out.print(f"operator's layer: {operator['version']} since {operator['at']}, {how}")
+    out.print(f"in force: {found['in_force']}")
+    if found["file"] is not None:
+        out.print(f"watched file: {found['file']['path']}: {found['file']['state']}")
 
 
-def _layer(tenant: str | None, *, operator_layer: bool, as_json: bool) -> str:
-    if tenant is not None and operator_layer:
-        fail("--tenant and --operator-layer: one of them, not both", EXIT_USAGE, as_json=as_json)
-    if (tenant is None) is not operator_layer or tenant == "":
-        fail("one of --tenant NAME and --operator-layer is needed", EXIT_USAGE, as_json=as_json)
-    return tenant or ""
+def _show_applied(cli: BackendCli, applied: Applied) -> None:
+    cli.show(_as_json(applied), lambda _: _say_applied(applied))
+    if applied.change is None:
+        raise typer.Exit(EXIT_BAD_NEWS)
 
 
-def _run(work: Coroutine[Any, Any, T], *, as_json: bool) -> T:
-    """Run what is asked of a desk; what is not there, or not any more, is bad news and no fault of a gateway."""
-    from gateway.errors import NotFound, PolicyChanged
-
-    async def found() -> T | NotFound | PolicyChanged:
-        try:
-            return await work
-        except (NotFound, PolicyChanged) as error:
-            return error
-
-    answer = run_client(found(), as_json=as_json)
-    if isinstance(answer, NotFound | PolicyChanged):
-        fail(str(answer), EXIT_BAD_NEWS, as_json=as_json, details=error_details(answer))
-    return answer
+def _as_json(applied: Applied) -> dict[str, Any]:
+    errors = [{"line": p.line, "field": p.field, "message": p.message} for p in applied.problems]
+    if applied.refused and not errors:
+        errors = [{"line": 0, "field": "", "message": applied.refused}]
+    reported: dict[str, Any] = {"ok": applied.change is not None, "errors": errors}
+    if applied.change is not None:
+        reported |= as_document(applied.change, applied.version)
+        reported |= {"before": applied.before, "unchanged": applied.unchanged}
+    return reported | ({"watched_file_differs": applied.other_file} if applied.other_file else {})
 
 
-def _show_applied(applied: Applied, *, as_json: bool) -> None:
+def _say_applied(applied: Applied) -> None:
     change = applied.change
-    if as_json:
-        errors = [{"line": p.line, "field": p.field, "message": p.message} for p in applied.problems]
-        if applied.refused and not errors:
-            errors = [{"line": 0, "field": "", "message": applied.refused}]
-        told = (
-            {}
-            if change is None
-            else {**as_document(change, applied.version), "before": applied.before, "unchanged": applied.unchanged}
-        )
-        differs = {"watched_file_differs": applied.other_file} if applied.other_file else {}
-        print_json({"ok": change is not None, "errors": errors, **told, **differs})
-    elif change is None:
-        out.print(applied.refused, style="red", markup=False)
+    if change is None:
+        out.print(applied.refused, style="red")
         out.print("nothing was changed")
     elif applied.unchanged:
         out.print(f"{applied.version} is in force already, since {time_of(change.at_us)}")
@@ -213,11 +176,9 @@ def _show_applied(applied: Applied, *, as_json: bool) -> None:
         out.print(f"rolled back from {applied.before} to {applied.version}: {_LIVE}")
     else:
         out.print(f"applied {applied.version}: {_LIVE}")
-    if applied.other_file and not as_json:
+    if applied.other_file:
         said = f"{applied.other_file} says something else: the next edit of it replaces this. Write the same into it"
         err.print(said, style="yellow")
-    if change is None:
-        raise typer.Exit(EXIT_BAD_NEWS)
 
 
 def _how(kind: str, by: str) -> str:

@@ -2,114 +2,77 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.policy_files import DEFAULT_CONFIG, ConfigFile, OperatorFile, compiled, read, read_operator
+from gateway.cli.command import Cli
+from gateway.cli.key_backend import check_tenant
+from gateway.cli.policy_files import (
+    DEFAULT_CONFIG,
+    ConfigFile,
+    OperatorFile,
+    compiled,
+    read,
+    read_operator,
+    stored_layers,
+)
 from gateway.cli.policy_proof import change_as_json, print_changes
-from gateway.cli.terminal import EXIT_BAD_NEWS, EXIT_USAGE, Json, err, fail, out, print_json
+from gateway.cli.slow_work import SlowWork
+from gateway.cli.terminal import EXIT_BAD_NEWS, out
 from gateway.cli.time_options import moment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from gateway.policy.document import PolicyDocument
+    from gateway.config.config import Config
+    from gateway.policy.judge import Policy
     from gateway.policy_versions.replay import Replayed
 
-_SILENT_S = 1.0
 _NOT_REPLAYED = "rates, quotas and what persons granted are not replayed"
 
 
-def replay(
+async def replay(
+    cli: Cli,
     candidate: Annotated[Path, typer.Argument(metavar="CANDIDATE", help="The policy file to try.")],
     *,
     since_: Annotated[str, typer.Option("--since", help="How far back: 30m, 12h, 7d, 2w or a date.")] = "7d",
     tenant: Annotated[str | None, typer.Option(help="The calls of this tenant; unset means all tenants.")] = None,
     config: ConfigFile = DEFAULT_CONFIG,
     operator: OperatorFile = None,
-    as_json: Json = False,
 ) -> None:
     """Say what a candidate would change over recorded calls. The exit code is 1 when a verdict changes.
 
     The operator's layer is the one in force, unless --operator names another.
     """
     from gateway.config.config import Config
-    from gateway.errors import AirlockError
+    from gateway.storage.policy_store import OPERATOR
 
     start = moment(since_, datetime.now(UTC))
-    above = read_operator(operator, as_json=as_json)
-    document = read(candidate, above, as_json=as_json).document
-    try:
-        settings = Config.load(config)
-        if tenant is not None and tenant not in settings.tenants:
-            fail(f"tenant {tenant!r} is not one of {', '.join(sorted(settings.tenants))}", EXIT_USAGE, as_json=as_json)
-        with _progress() as on_call:
-            work = _replay(settings.resolved_database_url(), document, above, start, tenant, on_call)
-            replayed = asyncio.run(work)
-    except AirlockError as error:
-        fail(str(error), EXIT_USAGE, as_json=as_json)
-    if as_json:
-        print_json(_as_json(replayed))
-    else:
-        _print(replayed)
+    above = read_operator(operator)
+    document = read(candidate, above).document
+    settings = Config.load(config)
+    if tenant is not None:
+        check_tenant(settings, tenant)
+    above = above or (await stored_layers(settings, OPERATOR)).get(OPERATOR)
+    replayed = await _replay(compiled(document, above), settings, start, tenant)
+    cli.show(_as_json(replayed), lambda _: _print(replayed))
     if replayed.tally.changed:
         raise typer.Exit(EXIT_BAD_NEWS)
 
 
-async def _replay(
-    database_url: str,
-    candidate: PolicyDocument,
-    operator: PolicyDocument | None,
-    start: datetime,
-    tenant: str | None,
-    on_call: Callable[[int], None],
-) -> Replayed:
-    from gateway.policy.reading import read_policy
+async def _replay(candidate: Policy, config: Config, start: datetime, tenant: str | None) -> Replayed:
     from gateway.policy_versions.replay import replay as replayed_over
     from gateway.storage.database import Database
-    from gateway.storage.policy_store import OPERATOR, PolicyStore
     from gateway.storage.recorded_calls import recorded_calls
 
-    database = await Database.open(database_url)
+    database = await Database.open(config.resolved_database_url())
     try:
-        store = PolicyStore(database)
-        change = await store.current(OPERATOR) if operator is None else None
-        if change is not None:
-            operator = read_policy(await store.text(change.digest), "the operator's layer").document
-        return await replayed_over(
-            compiled(candidate, operator), recorded_calls(database, int(start.timestamp() * 1e6), tenant), on_call
-        )
+        with SlowWork("reading the journal") as slow:
+            recorded = recorded_calls(database, int(start.timestamp() * 1e6), tenant)
+            return await replayed_over(candidate, recorded, lambda calls: slow.at(f"{calls:,} calls judged"))
     finally:
         await database.close()
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[int], None]]:
-    """Say how far it is, on a terminal's stderr and only when it takes long."""
-    started = time.monotonic()
-    status = err.status("reading the journal")
-    shown = False
-
-    def on_call(calls: int) -> None:
-        nonlocal shown
-        if not shown and time.monotonic() - started > _SILENT_S:
-            status.start()
-            shown = True
-        if shown and calls % 500 == 0:
-            status.update(f"{calls} calls judged")
-
-    try:
-        yield on_call
-    finally:
-        if shown:
-            status.stop()
 
 
 def _as_json(replayed: Replayed) -> dict[str, object]:
@@ -132,5 +95,5 @@ def _print(replayed: Replayed) -> None:
         out.print("\nwith the rules in shadow enforced, besides", style="bold")
         print_changes(replayed.shadow.changes)
     for why, calls in replayed.skipped.most_common():
-        out.print(f"{calls} not judged: {why}", style="dim", markup=False)
+        out.print(f"{calls} not judged: {why}", style="dim")
     out.print(_NOT_REPLAYED, style="dim")

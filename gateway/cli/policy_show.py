@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
-from gateway.cli.policy_files import DEFAULT_CONFIG, ConfigFile, OperatorFile, compiled, read, read_operator
+from gateway.cli.command import Cli
+from gateway.cli.key_backend import check_tenant
+from gateway.cli.policy_files import (
+    DEFAULT_CONFIG,
+    ConfigFile,
+    OperatorFile,
+    compiled,
+    read,
+    read_operator,
+    stored_layers,
+)
 from gateway.cli.printable import one_line
 from gateway.cli.rows import Cell, Rows
-from gateway.cli.terminal import EXIT_USAGE, Json, fail, out, print_json
+from gateway.cli.terminal import fail, out
 
 if TYPE_CHECKING:
     from gateway.policy.document import PolicyDocument
@@ -20,7 +29,8 @@ if TYPE_CHECKING:
     from gateway.policy.scoped_rule import PlacedRule
 
 
-def show(
+async def show(
+    cli: Cli,
     file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="A policy file; or name a tenant.")] = None,
     *,
     operator: OperatorFile = None,
@@ -29,60 +39,39 @@ def show(
     resolved: Annotated[
         bool, typer.Option("--resolved/--own", help="Both layers together, or the tenant's alone.")
     ] = True,
-    as_json: Json = False,
 ) -> None:
     """Show what a tenant ends up with: every rule with its layer and group, every setting with who said it."""
     from gateway.policy.resolved import resolve
 
     if (file is None) == (tenant is None):
-        fail("name a policy file, or a tenant with --tenant", EXIT_USAGE, as_json=as_json)
+        fail("name a policy file, or a tenant with --tenant")
     if file is not None:
-        above = read_operator(operator, as_json=as_json)
-        own = read(file, above, as_json=as_json).document
+        above = read_operator(operator)
+        own = read(file, above).document
     else:
-        own, above = _in_force(config, tenant or "", as_json=as_json)
-        above = read_operator(operator, as_json=as_json) or above
+        own, above = await _in_force(config, tenant or "")
+        above = read_operator(operator) or above
     above = above if resolved else None
     found = resolve(compiled(own, above), own, above)
-    if as_json:
-        print_json(_as_json(found))
-    else:
-        _print(found)
+    cli.show(_as_json(found), lambda _: _print(found))
 
 
-def _in_force(config_path: Path, tenant: str, *, as_json: bool) -> tuple[PolicyDocument, PolicyDocument | None]:
+async def _in_force(config_path: Path, tenant: str) -> tuple[PolicyDocument, PolicyDocument | None]:
     """Return both layers that are in force for a tenant: those in the database, else the files of the configuration."""
     from gateway.config.config import Config
-    from gateway.errors import AirlockError
-    from gateway.policy.reading import read_policy
-    from gateway.storage.database import Database
-    from gateway.storage.policy_store import OPERATOR, PolicyStore
+    from gateway.storage.policy_store import OPERATOR
 
-    async def texts(config: Config) -> dict[str, str]:
-        database = await Database.open(config.resolved_database_url())
-        try:
-            store = PolicyStore(database)
-            changes = {name: await store.current(name) for name in (OPERATOR, tenant)}
-            return {name: await store.text(change.digest) for name, change in changes.items() if change is not None}
-        finally:
-            await database.close()
-
-    try:
-        config = Config.load(config_path)
-        if tenant not in config.tenants:
-            fail(f"tenant {tenant!r} is not one of {', '.join(sorted(config.tenants))}", EXIT_USAGE, as_json=as_json)
-        found = asyncio.run(texts(config))
-    except AirlockError as error:
-        fail(str(error), EXIT_USAGE, as_json=as_json)
-    above = read_policy(found[OPERATOR], "the operator's layer").document if OPERATOR in found else None
+    config = Config.load(config_path)
+    check_tenant(config, tenant)
+    found = await stored_layers(config, OPERATOR, tenant)
+    above = found.get(OPERATOR)
     if tenant in found:
-        return read_policy(found[tenant], f"the policy of {tenant}").document, above
+        return found[tenant], above
     # No gateway has started yet: it would begin with the file.
     file = config.tenants[tenant].policy_file
     if file is None:
-        why = f"tenant {tenant} has no policy: `airlock policy apply FILE --tenant {tenant}` applies one"
-        fail(why, EXIT_USAGE, as_json=as_json)
-    return read(config.path(file), above, as_json=as_json).document, above
+        fail(f"tenant {tenant} has no policy: `airlock policy apply FILE --tenant {tenant}` applies one")
+    return read(config.path(file), above).document, above
 
 
 def _as_json(found: Resolved) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from gateway.support.printable_text import printable
@@ -56,3 +57,8 @@ def kept_out_bytes(evicted: Mapping[str, Any], content: object) -> int:
     """Return how much of an evicted result the model was spared."""
     shown_bytes = len(str(content or "").encode("utf-8", "replace"))
     return max(0, int(evicted.get("size_bytes") or 0) - shown_bytes)
+
+
+def local_time(at: datetime, *, seconds: bool = False) -> str:
+    """Return a time as this machine's clock has it."""
+    return f"{at.astimezone():%Y-%m-%d %H:%M:%S}" if seconds else f"{at.astimezone():%Y-%m-%d %H:%M}"

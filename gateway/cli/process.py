@@ -4,181 +4,110 @@ from __future__ import annotations
 
 import base64
 import signal
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gateway.cli.command import Commands, GatewayCli
+from gateway.cli.printable import local_time
 from gateway.cli.process_start import START_SETTINGS, start
+from gateway.cli.rows import Rows
 from gateway.cli.safe_console import SafeBytes
-from gateway.cli.terminal import (
-    DEFAULT_ADDRESS,
-    EXIT_BAD_NEWS,
-    Address,
-    Json,
-    Key,
-    err,
-    out,
-    print_json,
-    run_client,
-)
+from gateway.cli.terminal import EXIT_BAD_NEWS, err, out, print_json
 
 if TYPE_CHECKING:
     from gateway.client import Process, Processes, ProcessOutput
 
 _SIGNAL_LIMIT = 64
 
-app = typer.Typer(help="Background processes of a thread's sandbox.", no_args_is_help=True)
+app = Commands(help="Background processes of a thread's sandbox.")
 app.command(context_settings=START_SETTINGS)(start)
 Thread = Annotated[str, typer.Option(help="Thread in whose sandbox they run.")]
 ProcessId = Annotated[str, typer.Argument(metavar="ID", help="As `airlock process list` shows it.")]
 
 
 @app.command("list")
-def list_(
+async def list_(
+    cli: GatewayCli,
     *,
     thread: Thread = "default",
     running: Annotated[
         bool | None, typer.Option("--running/--ended", help="Only those that run, or that have ended; else both.")
     ] = None,
-    address: Address = DEFAULT_ADDRESS,
-    key: Key = "",
-    as_json: Json = False,
 ) -> None:
     """List the processes, the oldest first."""
-
-    async def work() -> Processes:
-        from gateway.client import Client
-
-        async with Client(address, key) as airlock:
-            return await airlock.processes(thread, running=running)
-
-    found = run_client(work(), as_json=as_json)
-    if as_json:
-        print_json({"processes": [process_as_json(process) for process in found.processes], "strays": found.strays})
-        return
-    from gateway.cli.rows import Rows
-
-    rows = []
-    for process in found.processes:
-        started = f"{process.started_at.astimezone():%Y-%m-%d %H:%M}"
-        size = f"{process.stdout_size_bytes + process.stderr_size_bytes:,} B"
-        rows.append((process.id, _state(process), started, size, " ".join(process.argv)))
-    out.print(Rows(("id", "state", "started", "output", "command"), rows))
-    if found.strays:
-        err.print(
-            f"{found.strays} more processes were left running by commands; `airlock process kill-strays` ends them",
-            style="yellow",
-        )
+    cli.show(await cli.airlock.processes(thread, running=running), _show)
 
 
 @app.command()
-def logs(
+async def logs(
+    cli: GatewayCli,
     process_id: ProcessId,
     *,
     thread: Thread = "default",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until nobody can write any more.")] = False,
     stderr: Annotated[bool, typer.Option(help="Standard error instead of standard output.")] = False,
     offset: Annotated[int, typer.Option(min=0, help="First byte.")] = 0,
-    address: Address = DEFAULT_ADDRESS,
-    key: Key = "",
-    as_json: Json = False,
 ) -> None:
     """Print what a process wrote: its bytes as they are, or on a terminal without control characters.
 
     With --json, one object a piece and line: its offset, and text, or base64 where it is not UTF-8.
     """
     shown = _Shown()
-
-    def show(piece: ProcessOutput) -> None:
-        if as_json:
-            print_json(_piece_as_json(piece))
-        else:
-            shown.add(piece)
-
-    async def work() -> None:
-        from gateway.client import Client
-
-        async with Client(address, key) as airlock:
-            async for piece in airlock.process_output(thread, process_id, stderr=stderr, offset=offset, follow=follow):
-                show(piece)
-
+    pieces = cli.airlock.process_output(thread, process_id, stderr=stderr, offset=offset, follow=follow)
     try:
-        run_client(work(), as_json=as_json)
+        async for piece in pieces:
+            if cli.as_json:
+                print_json(_piece_as_json(piece))
+            else:
+                shown.add(piece)
     finally:
         shown.end()
 
 
 @app.command()
-def kill(
+async def kill(
+    cli: GatewayCli,
     process_id: ProcessId,
     *,
     thread: Thread = "default",
     signal_: Annotated[str, typer.Option("--signal", help="Name, such as TERM, or number of Linux.")] = "TERM",
     tree: Annotated[bool, typer.Option("--tree", help="Everything it started, not only its group.")] = False,
-    address: Address = DEFAULT_ADDRESS,
-    key: Key = "",
-    as_json: Json = False,
 ) -> None:
     """Send a signal to a process."""
     number = signal_number(signal_)
-
-    async def work() -> Process:
-        from gateway.client import Client
-
-        async with Client(address, key) as airlock:
-            return await airlock.signal_process(thread, process_id, number, tree=tree)
-
-    process = run_client(work(), as_json=as_json)
-    if as_json:
-        print_json(process_as_json(process))
-    else:
-        err.print(f"{process.id}: signal {number} sent", style="dim", markup=False)
+    process = await cli.airlock.signal_process(thread, process_id, number, tree=tree)
+    cli.show(process, lambda one: err.print(f"{one.id}: signal {number} sent", style="dim"))
 
 
 @app.command()
-def remove(
-    process_id: ProcessId,
-    *,
-    thread: Thread = "default",
-    address: Address = DEFAULT_ADDRESS,
-    key: Key = "",
-    as_json: Json = False,
-) -> None:
+async def remove(cli: GatewayCli, process_id: ProcessId, *, thread: Thread = "default") -> None:
     """Kill everything a process started, and forget it; its output files stay."""
-
-    async def work() -> Process:
-        from gateway.client import Client
-
-        async with Client(address, key) as airlock:
-            return await airlock.remove_process(thread, process_id)
-
-    process = run_client(work(), as_json=as_json)
-    if as_json:
-        print_json(process_as_json(process))
-    else:
-        err.print(f"{process.id}: removed, {_state(process)}", style="dim", markup=False)
+    process = await cli.airlock.remove_process(thread, process_id)
+    cli.show(process, lambda one: err.print(f"{one.id}: removed, {_state(one)}", style="dim"))
 
 
 @app.command("kill-strays")
-def kill_strays(
-    *, thread: Thread = "default", address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = False
-) -> None:
+async def kill_strays(cli: GatewayCli, *, thread: Thread = "default") -> None:
     """Kill what commands left running; background processes stay."""
-
-    async def work() -> int:
-        from gateway.client import Client
-
-        async with Client(address, key) as airlock:
-            return await airlock.kill_strays(thread)
-
-    left = run_client(work(), as_json=as_json)
-    if as_json:
-        print_json({"left": left})
-    else:
-        err.print("killed; none is left" if not left else f"killed; {left} live still", style="dim")
+    left = await cli.airlock.kill_strays(thread)
+    said = f"killed; {left} live still" if left else "killed; none is left"
+    cli.show({"left": left}, lambda _: err.print(said, style="dim"))
     if left:
         raise typer.Exit(EXIT_BAD_NEWS)
+
+
+def _show(found: Processes) -> None:
+    rows = []
+    for process in found.processes:
+        size = f"{process.stdout_size_bytes + process.stderr_size_bytes:,} B"
+        rows.append((process.id, _state(process), local_time(process.started_at), size, " ".join(process.argv)))
+    out.print(Rows(("id", "state", "started", "output", "command"), rows))
+    if found.strays:
+        err.print(
+            f"{found.strays} more processes were left running by commands; `airlock process kill-strays` ends them",
+            style="yellow",
+        )
 
 
 def signal_number(text: str) -> int:
@@ -225,8 +154,3 @@ def _state(process: Process) -> str:
         return "running"
     detail = process.exit_code if process.exit_code is not None else process.signal
     return process.outcome if detail is None else f"{process.outcome} {detail}"
-
-
-def process_as_json(process: Process) -> dict[str, Any]:
-    """Return a process as --json shows it."""
-    return {**asdict(process), "started_at": process.started_at.isoformat()}

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from gateway.cli.terminal import DEFAULT_ADDRESS, EXIT_USAGE, Address, Json, Key, err, fail, out, print_json, run_client
-
-if TYPE_CHECKING:
-    from gateway.client import Process
+from gateway.cli.command import GatewayCli
+from gateway.cli.terminal import err, fail
 
 START_SETTINGS = {"allow_interspersed_args": False}
 """What follows the program's name is the program's, also where it looks like an option."""
 
 
-def start(
+async def start(
+    cli: GatewayCli,
     argv: Annotated[
         list[str],
         typer.Argument(metavar="PROGRAM [ARGS]...", help="The command and its arguments; no shell interprets them."),
@@ -35,41 +34,29 @@ def start(
     timeout_s: Annotated[
         float | None, typer.Option("--timeout-s", help="End it after so many seconds; never unless given.")
     ] = None,
-    address: Address = DEFAULT_ADDRESS,
-    key: Key = "",
-    as_json: Json = False,
 ) -> None:
     """Start a program in the background, judged by policy as the command line it would be, and print its id."""
-    variables = dict(variable(one, as_json=as_json) for one in env or ())
-
-    async def work() -> Process:
-        from gateway.client import Client
-
-        async with Client(address, key) as airlock:
-            return await airlock.start_process(
-                argv,
-                thread=thread,
-                process_id=process_id,
-                cwd=cwd,
-                env=variables,
-                terminal=terminal,
-                merge_stderr=merge_stderr,
-                timeout_s=timeout_s,
-            )
-
-    process = run_client(work(), as_json=as_json)
-    if as_json:
-        from gateway.cli.process import process_as_json
-
-        print_json(process_as_json(process))
-        return
-    out.print(process.id, markup=False)
-    err.print(f"it runs; `airlock process logs {process.id} --thread {thread}` shows what it says", style="dim")
+    started = await cli.airlock.start_process(
+        argv,
+        thread=thread,
+        process_id=process_id,
+        cwd=cwd,
+        env=variables(env),
+        terminal=terminal,
+        merge_stderr=merge_stderr,
+        timeout_s=timeout_s,
+    )
+    cli.show(started, started.id)
+    if not cli.as_json:
+        err.print(f"it runs; `airlock process logs {started.id} --thread {thread}` shows what it says", style="dim")
 
 
-def variable(text: str, *, as_json: bool) -> tuple[str, str]:
+def variables(given: list[str] | None) -> dict[str, str]:
     """Return what --env says; anything else ends the command."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        fail(f"--env {text!r}: NAME=VALUE is expected", EXIT_USAGE, as_json=as_json)
-    return name, value
+    found = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not equals:
+            fail(f"--env {text!r}: NAME=VALUE is expected")
+        found[name] = value
+    return found

@@ -42,4 +42,4 @@ class Prose:
         return f"\n{word}" if breaks else word
 
     def _print(self, text: str) -> None:
-        self._console.print(Text(text), end="", soft_wrap=True, highlight=False)
+        self._console.print(Text(text), end="", soft_wrap=True)

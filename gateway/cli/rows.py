@@ -52,13 +52,13 @@ def _plain(text: str) -> str:
 
 def _groups(widths: Sequence[int], width: int) -> list[range]:
     """Return which columns stand beside each other: as many as fit, the others below them and indented."""
-    groups, first, room = [], 0, width
+    groups, first, free = [], 0, width
     for column, wanted in enumerate(widths):
         is_last = column == len(widths) - 1
-        if column > first and wanted > room and not (is_last and room >= _WRAPS_BESIDE):
+        if column > first and wanted > free and not (is_last and free >= _WRAPS_BESIDE):
             groups.append(range(first, column))
-            first, room = column, width - len(_INDENT)
-        room -= wanted + len(_GAP)
+            first, free = column, width - len(_INDENT)
+        free -= wanted + len(_GAP)
     return [*groups, range(first, len(widths))]
 
 
@@ -71,11 +71,11 @@ def _lines(
         cell = row[column].copy()
         cell.pad_right(widths[column] - cell_len(cell.plain))
         line.append_text(cell).append(_GAP)
-    room = None if width is None else width - cell_len(line.plain)
-    if room is None or cell_len(row[last].plain) <= room or last < len(row) - 1:
+    free = None if width is None else width - cell_len(line.plain)
+    if free is None or cell_len(row[last].plain) <= free or last < len(row) - 1:
         wrapped = [row[last]]
     else:
-        wrapped = list(row[last].wrap(console, max(room, 1), no_wrap=False, overflow="fold")) or [Text()]
+        wrapped = list(row[last].wrap(console, max(free, 1), no_wrap=False, overflow="fold")) or [Text()]
     hanging = Text(" " * cell_len(line.plain))
     for number, part in enumerate(wrapped):
         whole = (hanging if number else line).copy().append_text(part)

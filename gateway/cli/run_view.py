@@ -69,7 +69,7 @@ class RunView:
             show(payload)
 
     def interrupt(self) -> None:
-        """Finish the line that is begun: somebody else prints next."""
+        """Finish the line that is begun: another view prints next."""
         self._prose.end()
         self._headed = None
 
@@ -77,7 +77,7 @@ class RunView:
         """Print lines; `wrap` breaks them between words, otherwise that is left to the terminal."""
         line = Text(text, style=style)
         for part in line.wrap(self._console, self._console.width - indent) if wrap else (line,):
-            self._console.print(Text(" " * indent).append_text(part), soft_wrap=True, highlight=False)
+            self._console.print(Text(" " * indent).append_text(part), soft_wrap=True)
 
     # --- the run, its steps and the model ---
 
@@ -138,7 +138,7 @@ class RunView:
             sign, arguments = ("←", call.subject) if back else ("→", call.arguments)
             line = Text.assemble((f"{sign} ", "cyan"), (call.name, "bold cyan"), " ", arguments)
             line.rstrip()
-            self._console.print(line, soft_wrap=True, highlight=False)
+            self._console.print(line, soft_wrap=True)
         return call
 
     def _on_tool_call_started(self, payload: Mapping[str, Any]) -> None:
@@ -229,14 +229,14 @@ class RunView:
                 self._print(f"{sign} {one_line(todo.get('title'))}", style, 2)
 
     def _on_workspace_saved(self, payload: Mapping[str, Any]) -> None:
-        told = f"files kept after step {one_line(payload.get('step'))}: {one_line(payload.get('snapshot_id'), 80)}"
-        self._print(told, "dim")
+        said = f"files kept after step {one_line(payload.get('step'))}: {one_line(payload.get('snapshot_id'), 80)}"
+        self._print(said, "dim")
 
     # --- what went wrong, and the end ---
 
     def _on_workspace_not_saved(self, payload: Mapping[str, Any]) -> None:
-        told = f"! files are not kept after step {one_line(payload.get('step'))}: {one_line(payload.get('reason'))}"
-        self._print(told, "magenta", wrap=True)
+        said = f"! files are not kept after step {one_line(payload.get('step'))}: {one_line(payload.get('reason'))}"
+        self._print(said, "magenta", wrap=True)
 
     def _on_hook_failed(self, payload: Mapping[str, Any]) -> None:
         where = f"hook {payload.get('hook')} failed at {payload.get('point')} ({payload.get('on_failure')})"

@@ -11,6 +11,8 @@ import codecs
 import json
 import sys
 from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
+from datetime import datetime
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -72,9 +74,17 @@ class SafeBytes:
         self._stream.flush()
 
 
+def _as_json(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if is_dataclass(value) and not isinstance(value, type):
+        return {one.name: getattr(value, one.name) for one in fields(value)}
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
 def safe_json(value: object) -> str:
     """Return a JSON document on one line, characters that a terminal might act on escaped."""
-    text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False, default=_as_json)
     if text.isprintable():
         return text
     return "".join(json.dumps(character)[1:-1] if is_unprintable(character) else character for character in text)

@@ -2,185 +2,87 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gateway.cli.command import Commands, GatewayCli, Yes
 from gateway.cli.rows import Rows
 from gateway.cli.sandbox_history import history
 from gateway.cli.sandbox_snapshots import fork, restore, snapshot, snapshots
 from gateway.cli.sandbox_stats import stats, top
 from gateway.cli.slow_work import SlowWork
-from gateway.cli.terminal import (
-    DEFAULT_ADDRESS,
-    EXIT_USAGE,
-    Address,
-    Json,
-    Key,
-    err,
-    fail,
-    out,
-    print_json,
-    run_client,
-)
+from gateway.cli.terminal import err, out
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gateway.client.sandboxes import Sandbox
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"))
 
-app = typer.Typer(help="Sandboxes: where the tool calls of a thread run.", no_args_is_help=True)
+app = Commands(help="Sandboxes: where the tool calls of a thread run.")
 Thread = Annotated[str, typer.Argument(help="Thread whose sandbox it is.")]
 
 
 @app.command("list")
-def list_(
+async def list_(
+    cli: GatewayCli,
     *,
     runtime: Annotated[str, typer.Option(help="Only those of this runtime: runc or runsc.")] = "",
     image: Annotated[str, typer.Option(help="Only those of this image, as the policy names it.")] = "",
     state: Annotated[str, typer.Option(help="Only those in this state: creating, running, idle_stopped, failed.")] = "",
-    address: Address = DEFAULT_ADDRESS,
-    key: Key = "",
-    as_json: Json = False,
 ) -> None:
     """List the sandboxes, running, stopped or being made, and when the idle are stopped and the stopped go."""
-
-    async def work() -> Sequence[Sandbox]:
-        from gateway.client import Client
-
-        async with Client(address, key) as airlock:
-            return [one async for one in airlock.sandboxes(runtime=runtime, image=image, state=state)]
-
-    found = run_client(work(), as_json=as_json)
-    if as_json:
-        print_json({"sandboxes": [_as_json(one) for one in found]})
-    else:
-        _show(found)
+    found = [one async for one in cli.airlock.sandboxes(runtime=runtime, image=image, state=state)]
+    cli.show({"sandboxes": found}, lambda _: _show(*found))
 
 
 @app.command()
-def get(
-    *, thread: Thread = "default", address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = False
-) -> None:
+async def get(cli: GatewayCli, *, thread: Thread = "default") -> None:
     """Show the sandbox of a thread."""
-
-    async def work() -> Sandbox:
-        from gateway.client import Client
-
-        async with Client(address, key) as airlock:
-            return await airlock.get_sandbox(thread)
-
-    found = run_client(work(), as_json=as_json)
-    if as_json:
-        print_json(_as_json(found))
-    else:
-        _show([found])
+    cli.show(await cli.airlock.get_sandbox(thread), _show)
 
 
 @app.command()
-def create(
-    *, thread: Thread = "default", address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = False
-) -> None:
+async def create(cli: GatewayCli, *, thread: Thread = "default") -> None:
     """Make the sandbox of a thread ahead of its first call; one that lives is shown as it is."""
-
-    async def work() -> Sandbox:
-        from gateway.client import Client
-
-        async with Client(address, key) as airlock:
-            return await airlock.create_sandbox(thread)
-
     with SlowWork(f"making the sandbox of thread {thread}"):
-        made = run_client(work(), as_json=as_json)
-    if as_json:
-        print_json(_as_json(made))
-    else:
-        _show([made])
+        made = await cli.airlock.create_sandbox(thread)
+    cli.show(made, _show)
 
 
 @app.command()
-def stop(
-    *, thread: Thread = "default", address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = False
-) -> None:
+async def stop(cli: GatewayCli, *, thread: Thread = "default") -> None:
     """Stop the sandbox of a thread with all that runs in it; its files stay, and its next call starts it again."""
-
-    async def work() -> Sandbox:
-        from gateway.client import Client
-
-        async with Client(address, key) as airlock:
-            return await airlock.stop_sandbox(thread)
-
     with SlowWork(f"stopping the sandbox of thread {thread}"):
-        found = run_client(work(), as_json=as_json)
-    if as_json:
-        print_json(_as_json(found))
-    else:
-        did = "stopped" if found.state == "idle_stopped" else found.state
-        err.print(f"{did} {found.id}; the files of thread {found.thread} stay", markup=False)
+        found = await cli.airlock.stop_sandbox(thread)
+    did = "stopped" if found.state == "idle_stopped" else found.state
+    cli.show(found, lambda one: err.print(f"{did} {one.id}; the files of thread {one.thread} stay"))
 
 
 @app.command()
-def resume(
-    *, thread: Thread = "default", address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = False
-) -> None:
+async def resume(cli: GatewayCli, *, thread: Thread = "default") -> None:
     """Start the sandbox of a thread that is stopped, ahead of its next call."""
-
-    async def work() -> Sandbox:
-        from gateway.client import Client
-
-        async with Client(address, key) as airlock:
-            return await airlock.resume_sandbox(thread)
-
     with SlowWork(f"starting the sandbox of thread {thread}"):
-        resumed = run_client(work(), as_json=as_json)
-    if as_json:
-        print_json(_as_json(resumed))
-    else:
-        _show([resumed])
+        resumed = await cli.airlock.resume_sandbox(thread)
+    cli.show(resumed, _show)
 
 
 @app.command()
-def delete(
-    *,
-    thread: Thread = "default",
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    address: Address = DEFAULT_ADDRESS,
-    key: Key = "",
-    as_json: Json = False,
-) -> None:
+def delete(cli: GatewayCli, *, thread: Thread = "default", yes: Yes = False) -> None:
     """Remove the sandbox of a thread and its files, for good; messages and runs stay. The key needs the scope files."""
-    if not yes:
-        if as_json:
-            fail("nobody can be asked with --json: say --yes", EXIT_USAGE, as_json=True)
-        typer.confirm(f"Remove the sandbox of thread {thread!r} with its files?", abort=True, err=True)
-
-    async def work() -> Sandbox | None:
-        from gateway.client import Client
-
-        async with Client(address, key) as airlock:
-            return await airlock.delete_sandbox(thread)
-
+    cli.confirm(f"Remove the sandbox of thread {thread!r} with its files?", yes=yes)
     with SlowWork(f"removing the sandbox of thread {thread}"):
-        was = run_client(work(), as_json=as_json)
-    if as_json:
-        print_json({"thread": thread, "sandbox": None if was is None else _as_json(was)})
-    else:
-        err.print(f"removed the sandbox and the files of thread {thread}", markup=False)
+        was = cli.wait(cli.airlock.delete_sandbox(thread))
+    said = f"removed the sandbox and the files of thread {thread}"
+    cli.show({"thread": thread, "sandbox": was}, lambda _: err.print(said))
 
 
-app.command()(stats)
-app.command()(top)
-app.command()(history)
-app.command()(snapshot)
-app.command()(snapshots)
-app.command()(restore)
-app.command()(fork)
+for one in (stats, top, history, snapshot, snapshots, restore, fork):
+    app.command()(one)
 
 
-def _show(found: Sequence[Sandbox]) -> None:
+def _show(*found: Sandbox) -> None:
     names = ("id", "thread", "state", "left", "runtime", "age", "calls", "image")
     rows, now = [], datetime.now(UTC)
     for one in found:
@@ -197,7 +99,3 @@ def _span(time: timedelta) -> str:
         if seconds >= unit_s:
             return f"{seconds // unit_s}{unit}"
     return f"{seconds}s"
-
-
-def _as_json(one: Sandbox) -> dict[str, Any]:
-    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in asdict(one).items()}

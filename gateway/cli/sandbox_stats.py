@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.terminal import DEFAULT_ADDRESS, Address, Json, Key, out, print_json, run_client
+from gateway.cli.command import GatewayCli
+from gateway.cli.rows import Rows
+from gateway.cli.terminal import out, print_json
 
 if TYPE_CHECKING:
-    from gateway.cli.rows import Rows
     from gateway.client import DiskStats, SandboxStats
 
 Thread = Annotated[str, typer.Option(help="Only that of this thread.")]
@@ -22,60 +22,35 @@ _UNKNOWN = "?"
 _UNITS = ("", "K", "M", "G", "T")
 
 
-def stats(*, thread: Thread = "", address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = False) -> None:
+async def stats(cli: GatewayCli, *, thread: Thread = "") -> None:
     """Show what sandboxes use now, the processors over half a second. A ? is unknown, a + that there is more."""
-
-    async def work() -> Sequence[SandboxStats]:
-        readings = [found async for found in _watched(address, key, thread, _GAP_S, 2)]
-        return readings[-1] if readings else ()
-
-    found = run_client(work(), as_json=as_json)
-    if as_json:
-        print_json({"sandboxes": [asdict(one) for one in found]})
-    else:
-        out.print(table(found))
+    readings = [one async for one in cli.airlock.watch_sandbox_stats(thread or None, interval_s=_GAP_S, readings=2)]
+    found = readings[-1] if readings else ()
+    cli.show({"sandboxes": found}, table(found))
 
 
-def top(
+async def top(
+    cli: GatewayCli,
     *,
     thread: Thread = "",
     interval: Annotated[float, typer.Option("--interval-s", min=0.5, max=60, help="Between two readings.")] = 2.0,
     count: Annotated[int, typer.Option("--readings", min=0, help="End after so many; 0 goes on until Ctrl-C.")] = 0,
-    address: Address = DEFAULT_ADDRESS,
-    key: Key = "",
-    as_json: Json = False,
 ) -> None:
     """Show what sandboxes use, live; with --json a line for each reading. A ? is unknown, a + that there is more."""
+    from rich.live import Live
 
-    async def work() -> None:
-        from rich.live import Live
-
-        readings = _watched(address, key, thread, interval, count)
-        if as_json:
-            async for found in readings:
-                print_json({"sandboxes": [asdict(one) for one in found]})
-            return
-        with Live(console=out, auto_refresh=False) as live:
-            async for found in readings:
-                live.update(table(found), refresh=True)
-
-    run_client(work(), as_json=as_json)
-
-
-async def _watched(
-    address: str, key: str, thread: str, interval_s: float, readings: int
-) -> AsyncIterator[Sequence[SandboxStats]]:
-    from gateway.client import Client
-
-    async with Client(address, key) as airlock:
-        async for found in airlock.watch_sandbox_stats(thread or None, interval_s=interval_s, readings=readings):
-            yield found
+    readings = cli.airlock.watch_sandbox_stats(thread or None, interval_s=interval, readings=count)
+    if cli.as_json:
+        async for found in readings:
+            print_json({"sandboxes": found})
+        return
+    with Live(console=out, auto_refresh=False) as live:
+        async for found in readings:
+            live.update(table(found), refresh=True)
 
 
 def table(found: Sequence[SandboxStats]) -> Rows:
     """Return a line for each sandbox, those that use most of the processors first."""
-    from gateway.cli.rows import Rows
-
     names = ("thread", "cpus", "cpu time", "memory", "pids", "workspace", "tmp", "calls")
     rows = [
         (

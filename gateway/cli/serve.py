@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.terminal import DEFAULT_ADDRESS, EXIT_USAGE, Json, err, fail, print_json
+from gateway.cli.command import Cli
+from gateway.cli.terminal import DEFAULT_ADDRESS, err, fail, print_json
 
 if TYPE_CHECKING:
     from gateway.config.config import Config
@@ -24,6 +25,7 @@ _WORKERS_LIMIT = 256
 
 
 def serve(
+    cli: Cli,
     *,
     config: Annotated[Path, typer.Option(help="Configuration file.")] = Path("airlock.yaml"),
     listen: Annotated[str, typer.Option(help="HOST:PORT; port 0 takes a free one.")] = DEFAULT_ADDRESS,
@@ -36,14 +38,12 @@ def serve(
     ready_file: Annotated[Path | None, typer.Option(help="Gets the bound host:port once the gateway answers.")] = None,
     worker: Annotated[str, typer.Option(hidden=True)] = "",
     ready_fd: Annotated[int, typer.Option(hidden=True)] = -1,
-    as_json: Json = False,
 ) -> None:
     """Run the gateway until SIGTERM, SIGHUP or Ctrl-C: no new call is taken, those under way get drain_s to end.
 
     Sandboxes are removed then or kept (sandbox.on_stop).
     """
     from gateway.config.config import Config
-    from gateway.errors import AirlockError
     from gateway.serving.listening import refuse_taken
     from gateway.serving.startup_checks import refuse_open_files, refuse_plaintext, refuse_unconfined
     from gateway.telemetry.logging import set_up_logging
@@ -64,27 +64,25 @@ def serve(
         refuse_open_files(loaded)
         if workers > 1:
             options = ["--insecure-plaintext"] if insecure_plaintext else []
-            asyncio.run(_supervise(loaded, config, listen, workers, ready_file, options, as_json=as_json))
+            asyncio.run(_supervise(cli, loaded, config, listen, workers, ready_file, options))
         else:
             refuse_taken(listen)
             _raise_file_limit()
-            asyncio.run(_serve(loaded, listen, ready_file, as_json=as_json))
-    except AirlockError as error:
-        fail(str(error), EXIT_USAGE, as_json=as_json)
+            asyncio.run(_serve(cli, loaded, listen, ready_file))
     except OSError as error:
-        fail(f"{error.filename}: {error.strerror}", EXIT_USAGE, as_json=as_json)
+        fail(f"{error.filename}: {error.strerror}")
     except SandboxError as error:
-        fail(str(error), EXIT_USAGE, as_json=as_json)
+        fail(str(error))
 
 
-async def _serve(config: Config, listen: str, ready_file: Path | None, *, as_json: bool) -> None:
+async def _serve(cli: Cli, config: Config, listen: str, ready_file: Path | None) -> None:
     """Serve in this process."""
     from gateway.server import running_gateway
 
     stop = _stop_on_signals(config)
     async with running_gateway(config, listen) as gateway:
         metrics = [gateway.metrics] if gateway.metrics else []
-        await _answering(config, gateway.address, 1, metrics, ready_file, as_json=as_json)
+        await _answering(cli, config, gateway.address, 1, metrics, ready_file)
         await stop.wait()
         _not_answering(ready_file)
 
@@ -102,14 +100,7 @@ async def _serve_as_worker(config: Config, listen: str, worker: Worker, ready_fd
 
 
 async def _supervise(
-    config: Config,
-    path: Path,
-    listen: str,
-    count: int,
-    ready_file: Path | None,
-    options: list[str],
-    *,
-    as_json: bool,
+    cli: Cli, config: Config, path: Path, listen: str, count: int, ready_file: Path | None, options: list[str]
 ) -> None:
     """Have workers serve, until a signal comes; a second one has them stop at once."""
     from gateway.serving.listening import reserved
@@ -131,7 +122,7 @@ async def _supervise(
         try:
             await workers.start()
             if not stop.is_set():
-                await _answering(config, address, count, workers.metrics, ready_file, as_json=as_json)
+                await _answering(cli, config, address, count, workers.metrics, ready_file)
                 await stop.wait()
                 _not_answering(ready_file)
         finally:
@@ -139,12 +130,12 @@ async def _supervise(
 
 
 async def _answering(
-    config: Config, address: str, workers: int, metrics: Sequence[str], ready_file: Path | None, *, as_json: bool
+    cli: Cli, config: Config, address: str, workers: int, metrics: Sequence[str], ready_file: Path | None
 ) -> None:
     """Tell people and programs that the gateway answers."""
     if ready_file is not None:
         await asyncio.to_thread(_write_atomically, ready_file, address)
-    if as_json:
+    if cli.as_json:
         from gateway.support.version import airlock_version
 
         print_json({"address": address, "version": airlock_version(), "workers": workers, "metrics": list(metrics)})
@@ -156,7 +147,7 @@ async def _answering(
 
 def _not_answering(ready_file: Path | None) -> None:
     # Only the one that wrote it takes it away: a second gateway that did not start must leave it alone. Here and now: a
-    # thread of the pool may be busy with somebody's work, and stopping must not wait for that.
+    # thread of the pool may be busy with other work, and stopping must not wait for that.
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)
 
@@ -201,7 +192,7 @@ def _stop_on_signals(config: Config, *patient: signal.Signals) -> asyncio.Event:
 
 
 def _on_hang_up(begin: Callable[[], None]) -> None:
-    """Stop in order when the terminal is closed, which may be told more than once; under nohup it is ignored."""
+    """Stop in order when the terminal is closed, which may be signalled more than once; under nohup it is ignored."""
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, begin)
 

@@ -16,7 +16,7 @@ _NAME_CHARS = 11
 
 
 def banner(config: Config, address: str, workers: int, metrics: Sequence[str]) -> Text:
-    """Return the banner, whose lines nobody breaks; `metrics` are the addresses where the workers are scraped."""
+    """Return the banner, whose lines are not broken; `metrics` are the addresses where the workers are scraped."""
     lines = [
         Text.assemble(
             ("airlock", "bold green"), f" {airlock_version()} answers at ", (address, "bold"), "; Ctrl-C stops it"

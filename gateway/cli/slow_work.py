@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from gateway.cli.terminal import err
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress, ProgressColumn
 
 _QUIET_S = 1.0
 
@@ -23,7 +24,7 @@ class SlowWork:
 
     def __init__(self, name: str, quiet_s: float = _QUIET_S) -> None:
         self._name = name
-        self._at = ""
+        self._fields: dict[str, Any] = {"total": None, "at": ""}
         self._progress: Progress | None = None
         self._timer = threading.Timer(quiet_s, self._show) if err.is_terminal else None
 
@@ -44,15 +45,42 @@ class SlowWork:
 
     def at(self, text: str) -> None:
         """Say how far it has come."""
-        self._at = text
+        self._update(at=text)
+
+    def _update(self, **fields: Any) -> None:
+        self._fields |= fields
         progress = self._progress
         if progress is not None and progress.task_ids:
-            progress.update(progress.task_ids[0], at=text)
+            progress.update(progress.task_ids[0], **fields)
 
     def _show(self) -> None:
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress
+
+        progress = self._progress = Progress(*self._columns(), console=err, transient=True)
+        progress.add_task(self._name, **self._fields)
+        progress.start()
+
+    def _columns(self) -> Iterable[ProgressColumn]:
+        from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
         said = TextColumn("{task.description} {task.fields[at]}", markup=False)
-        progress = self._progress = Progress(SpinnerColumn(), said, TimeElapsedColumn(), console=err, transient=True)
-        progress.add_task(self._name, total=None, at=self._at)
-        progress.start()
+        return SpinnerColumn(), said, TimeElapsedColumn()
+
+
+class Transfer(SlowWork):
+    """Shows how many bytes were moved so far, of how many where that is known."""
+
+    def __init__(self, name: str, total_bytes: int | None) -> None:
+        super().__init__(name)
+        self._fields["total"] = total_bytes
+        self.size_bytes = 0
+
+    def moved(self, size_bytes: int) -> None:
+        """Count bytes."""
+        self.size_bytes += size_bytes
+        self._update(completed=self.size_bytes)
+
+    def _columns(self) -> Iterable[ProgressColumn]:
+        from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
+
+        return TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn()

@@ -1,11 +1,10 @@
 """`airlock thread adopt`: the threads of an engine that is gone are this one's from now on.
 
-It works on the database of a configuration, as whoever owns that may; a gateway may run meanwhile.
+It works on the database of a configuration, for which it needs the access of a gateway; a gateway may run meanwhile.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.key_backend import CONFIG, ConfigFile, local_actor
+from gateway.cli.backend import CONFIG, ConfigFile
+from gateway.cli.command import Cli, Yes
+from gateway.cli.key_backend import local_actor
 from gateway.cli.slow_work import SlowWork
-from gateway.cli.terminal import EXIT_GATEWAY, EXIT_USAGE, Json, fail, out, print_json
+from gateway.cli.terminal import EXIT_GATEWAY, fail
 
 if TYPE_CHECKING:
     from gateway.config.config import Config
@@ -29,42 +30,36 @@ class _Adopted:
 
 
 def adopt(
+    cli: Cli,
     engine: Annotated[str, typer.Argument(metavar="ENGINE", help="The one that is gone, as OTHER_ENGINE names it.")],
     *,
     tenant: Annotated[str, typer.Option(help="Only threads of this tenant.")] = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     config: ConfigFile = CONFIG,
-    as_json: Json = False,
 ) -> None:
     """Have the threads of an engine that is gone on this one; their runs go on here. It moves no files.
 
     A thread whose workspace was not brought here before has an empty one. Refused while a gateway of that engine
     serves. Each tenant's audit says `threads_adopted`.
     """
-    if not yes:
-        if as_json:
-            fail("nobody can be asked with --json: say --yes", EXIT_USAGE, as_json=True)
-        whose = f" of tenant {tenant}" if tenant else ""
-        typer.confirm(f"Have all threads{whose} on engine {engine} here, with what files are here?", abort=True)
+    whose = f" of tenant {tenant}" if tenant else ""
+    question = f"Have all threads{whose} on engine {engine} here, with what files are here?"
+    cli.confirm(question, yes=yes, to_stderr=False)
     from gateway.errors import AirlockError, Misconfigured
     from sandbox.errors import SandboxError
 
     try:
         with SlowWork(f"adopting the threads of {engine}"):
-            adopted = asyncio.run(_adopt(config, engine, tenant))
-    except (_RefusedError, Misconfigured) as error:
-        fail(str(error), EXIT_USAGE, as_json=as_json)
+            adopted = cli.wait(_adopt(config, engine, tenant))
+    except Misconfigured:
+        raise
     except (SandboxError, AirlockError) as error:
-        fail(str(error), EXIT_GATEWAY, as_json=as_json)
-    if as_json:
-        print_json({"from": engine, "to": adopted.engine, "threads": dict(adopted.moved)})
-        return
+        fail(str(error), EXIT_GATEWAY)
     count = sum(adopted.moved.values())
-    out.print(f"{count:,} threads of {len(adopted.moved):,} tenants are on {adopted.engine} now", markup=False)
-
-
-class _RefusedError(Exception):
-    """Nothing was moved; the text says why."""
+    cli.show(
+        {"from": engine, "to": adopted.engine, "threads": dict(adopted.moved)},
+        f"{count:,} threads of {len(adopted.moved):,} tenants are on {adopted.engine} now",
+    )
 
 
 async def _adopt(path: Path, engine: str, tenant: str) -> _Adopted:
@@ -74,20 +69,18 @@ async def _adopt(path: Path, engine: str, tenant: str) -> _Adopted:
 
     config = Config.load(path)
     if config.sandbox.engine == "memory":
-        raise _RefusedError("the in-memory engine has no place for the files of other engines' threads")
+        fail("the in-memory engine has no place for the files of other engines' threads")
     own = await _own_engine(config)
     if engine == own:
-        raise _RefusedError(f"{engine} is the engine of this configuration: its threads are here")
+        fail(f"{engine} is the engine of this configuration: its threads are here")
     database = await Database.open(config.resolved_database_url())
     try:
         store = EngineStore(database)
         moved = await store.adopt(engine, to=own, tenant=tenant or None, by=local_actor())
         if not moved:
-            raise _RefusedError(await _none_there(store, engine, tenant))
+            fail(await _none_there(store, engine, tenant))
     except EngineServed as error:
-        raise _RefusedError(
-            f"a gateway of the engine {engine} serves at {error}: nothing is adopted while it does"
-        ) from error
+        fail(f"a gateway of the engine {engine} serves at {error}: nothing is adopted while it does")
     finally:
         await database.close()
     return _Adopted(own, moved)
@@ -113,6 +106,6 @@ async def _own_engine(config: Config) -> str:
 
 async def _none_there(store: EngineStore, engine: str, tenant: str) -> str:
     found: Sequence[StoredEngine] = await store.engines()
-    told = (f"{one.id} ({one.threads:,}{', a gateway serves it' if one.serves else ''})" for one in found)
+    threads = (f"{one.id} ({one.threads:,}{', a gateway serves it' if one.serves else ''})" for one in found)
     whose = f" of tenant {tenant!r}" if tenant else ""
-    return f"no thread{whose} is on the engine {engine!r}. Threads are on: {', '.join(told) or 'none'}"
+    return f"no thread{whose} is on the engine {engine!r}. Threads are on: {', '.join(threads) or 'none'}"

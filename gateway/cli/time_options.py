@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import typer
 
-from gateway.cli.terminal import EXIT_USAGE, fail
+from gateway.cli.terminal import fail
 
 _AGO = re.compile(r"([1-9][0-9]{0,5})([mhdw])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -32,9 +32,9 @@ def moment(text: str, now: datetime) -> datetime:
         ) from error
 
 
-def moment_of(option: str, text: str, *, as_json: bool) -> datetime | None:
+def moment_of(option: str, text: str) -> datetime | None:
     """Return what an option says, None for nothing; anything else ends the command."""
     try:
         return moment(text, datetime.now(UTC)) if text else None
     except typer.BadParameter as error:
-        fail(f"{option}: {error}", EXIT_USAGE, as_json=as_json)
+        fail(f"{option}: {error}")

@@ -5,62 +5,37 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gateway.cli.command import Commands, GatewayCli
+from gateway.cli.live_output import LiveOutput
+from gateway.cli.rows import Rows
 from gateway.cli.safe_console import SafeBytes
-from gateway.cli.terminal import (
-    DEFAULT_ADDRESS,
-    EXIT_DENIED,
-    EXIT_INTERRUPTED,
-    EXIT_NOT_RUN,
-    EXIT_TIMED_OUT,
-    EXIT_USAGE,
-    Address,
-    Json,
-    Key,
-    err,
-    fail,
-    out,
-    print_json,
-    run_client,
-)
+from gateway.cli.terminal import EXIT_DENIED, EXIT_NOT_RUN, EXIT_TIMED_OUT, err, fail, out, print_json
 
 if TYPE_CHECKING:
-    from gateway.cli.live_output import LiveOutput
     from gateway.client import Tool, ToolResult
 
-app = typer.Typer(help="Tools, called one by one.", no_args_is_help=True)
+# Of a result, in JSON.
+_FIELDS = (
+    *("call_id", "thread", "verdict", "rule", "reason", "outcome", "exit_code", "content", "is_error", "evicted"),
+    *("duration_ms", "stdout", "stderr", "note", "approval_id", "policy_version", "edited_arguments"),
+)
+
+app = Commands(help="Tools, called one by one.")
 
 
 @app.command("list")
-def list_(*, address: Address = DEFAULT_ADDRESS, key: Key = "", as_json: Json = False) -> None:
+async def list_(cli: GatewayCli) -> None:
     """List the tools and their arguments."""
-
-    async def work() -> Sequence[Tool]:
-        from gateway.client import Client
-
-        async with Client(address, key) as airlock:
-            return await airlock.list_tools()
-
-    tools = run_client(work(), as_json=as_json)
-    if as_json:
-        print_json([asdict(tool) for tool in tools])
-        return
-    from gateway.cli.rows import Rows
-
-    rows = []
-    for tool in tools:
-        required = set(tool.parameters.get("required", ()))
-        names = [name if name in required else f"[{name}]" for name in tool.parameters.get("properties", {})]
-        rows.append((tool.name, ", ".join(names), tool.description))
-    out.print(Rows(("tool", "arguments", "what it does"), rows))
+    cli.show(await cli.airlock.list_tools(), _show_tools)
 
 
 @app.command()
-def call(
+async def call(
+    cli: GatewayCli,
     name: Annotated[str, typer.Argument(metavar="NAME")],
     arguments: Annotated[str, typer.Argument(metavar="ARGS", help="Arguments as a JSON object.")] = "{}",
     *,
@@ -68,44 +43,40 @@ def call(
     check: Annotated[
         bool, typer.Option("--check", help="Exit with the command's code; 126 denied, 124 timed out, 125 other errors.")
     ] = False,
-    address: Address = DEFAULT_ADDRESS,
-    key: Key = "",
-    as_json: Json = False,
 ) -> None:
     """Call a tool and print its result: its bytes as they are, or on a terminal without control characters.
 
     Without --check the exit code is 0 when there is a result, whatever it says.
     """
-    wrong = EXIT_NOT_RUN if check else EXIT_USAGE
+    if check:
+        cli.failure_code = EXIT_NOT_RUN  # not what the command might have exited with
     try:
         parsed = json.loads(arguments)
     except ValueError as error:
-        fail(f"ARGS is not JSON: {error}", wrong, as_json=as_json)
+        fail(f"ARGS is not JSON: {error}")
     if not isinstance(parsed, dict):
-        fail('ARGS: a JSON object is expected, such as \'{"path": "/workspace"}\'', wrong, as_json=as_json)
-
-    async def work() -> ToolResult:
-        from gateway.client import Client
-
-        async with Client(address, key) as airlock:
-            if live is None:
-                return await airlock.call_tool(name, parsed, thread=thread)
-            with live:
-                return await airlock.call_tool(name, parsed, thread=thread, on_output=live.add)
-
-    live = None if as_json or not out.is_terminal else _live_output()
-    try:
-        result = run_client(work(), as_json=as_json)
-    except typer.Exit as ended:
-        if not check or ended.exit_code == EXIT_INTERRUPTED:
-            raise
-        raise typer.Exit(EXIT_NOT_RUN) from None  # not with what the command might have exited with
-    if as_json:
+        fail('ARGS: a JSON object is expected, such as \'{"path": "/workspace"}\'')
+    live = None if cli.as_json or not out.is_terminal else LiveOutput()
+    if live is None:
+        result = await cli.airlock.call_tool(name, parsed, thread=thread)
+    else:
+        with live:
+            result = await cli.airlock.call_tool(name, parsed, thread=thread, on_output=live.add)
+    if cli.as_json:
         print_json(_as_json(result))
     else:
         _show(result, live)
     if check:
         raise typer.Exit(_exit_code(result))
+
+
+def _show_tools(tools: Sequence[Tool]) -> None:
+    rows = []
+    for tool in tools:
+        required = set(tool.parameters.get("required", ()))
+        names = [name if name in required else f"[{name}]" for name in tool.parameters.get("properties", {})]
+        rows.append((tool.name, ", ".join(names), tool.description))
+    out.print(Rows(("tool", "arguments", "what it does"), rows))
 
 
 def _exit_code(result: ToolResult) -> int:
@@ -130,35 +101,11 @@ def _show(result: ToolResult, live: LiveOutput | None) -> None:
         out.print(result.note, style="yellow")
     style = "red" if result.is_error else "dim"
     ended = result.outcome if result.exit_code is None else f"{result.outcome} {result.exit_code}"
-    err.print(f"{result.verdict} by {result.rule} · {ended} · {result.duration_ms:.1f} ms", style=style, markup=False)
-
-
-def _live_output() -> LiveOutput:
-    from gateway.cli.live_output import LiveOutput
-
-    return LiveOutput()
+    err.print(f"{result.verdict} by {result.rule} · {ended} · {result.duration_ms:.1f} ms", style=style)
 
 
 def _as_json(result: ToolResult) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "call_id": result.call_id,
-        "thread": result.thread,
-        "verdict": result.verdict,
-        "rule": result.rule,
-        "reason": result.reason,
-        "outcome": result.outcome,
-        "exit_code": result.exit_code,
-        "content": result.content,
-        "is_error": result.is_error,
-        "evicted": None if result.evicted is None else asdict(result.evicted),
-        "duration_ms": result.duration_ms,
-        "stdout": result.stdout,
-        "stderr": result.stderr,
-        "note": result.note,
-        "approval_id": result.approval_id,
-        "policy_version": result.policy_version,
-        "edited_arguments": result.edited_arguments,
-    }
+    fields: dict[str, Any] = {name: getattr(result, name) for name in _FIELDS}
     if result.content.encode() != result.content_bytes:
         # JSON has no bytes: what is not UTF-8 comes exact beside the readable text.
         fields["content_base64"] = base64.b64encode(result.content_bytes).decode("ascii")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import shutil
 from collections.abc import AsyncIterator, Iterator
@@ -13,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gateway.cli.command import Cli, Yes
 from gateway.cli.slow_work import SlowWork
-from gateway.cli.terminal import EXIT_BAD_NEWS, EXIT_USAGE, Json, fail, out, print_json
+from gateway.cli.terminal import EXIT_BAD_NEWS, fail, out
 
 if TYPE_CHECKING:
     from gateway.config.config import Config
@@ -37,37 +37,36 @@ class Found:
         return len(self.containers) + len(self.volumes)
 
 
-def uninstall(
+async def uninstall(
+    cli: Cli,
     *,
     config: Annotated[Path, typer.Option(help="The gateway's configuration file.")] = Path("airlock.yaml"),
     keep_state: Annotated[
         bool, typer.Option("--keep-state", help="Keep the state directory: runs, keys, audit, snapshots.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    as_json: Json = False,
+    yes: Yes = False,
 ) -> None:
     """List the containers, volumes and state directory of a gateway, ask, and remove them.
 
     The gateway must be stopped. The volumes hold the files of all threads; they are removed also with --keep-state.
     Its configuration, policies, a PostgreSQL database and shared images stay.
     """
-    if as_json and not yes:
-        fail("--json cannot ask: add --yes", EXIT_USAGE, as_json=True)
+    if cli.as_json and not yes:
+        fail("--json cannot ask: add --yes")
     from gateway.config.config import Config
-    from gateway.errors import AirlockError
     from sandbox.errors import SandboxError
 
     try:
         loaded = Config.load(config)
         with _stopped(loaded):
-            asyncio.run(_uninstall(loaded, config, keep_state=keep_state, yes=yes, as_json=as_json))
-    except (AirlockError, SandboxError) as error:
-        fail(str(error), EXIT_USAGE, as_json=as_json)
+            await _uninstall(cli, loaded, config, keep_state=keep_state, yes=yes)
+    except SandboxError as error:
+        fail(str(error))
     except OSError as error:
-        fail(f"{error.filename}: {error.strerror}", EXIT_BAD_NEWS, as_json=as_json)
+        fail(f"{error.filename}: {error.strerror}", EXIT_BAD_NEWS)
 
 
-async def _uninstall(config: Config, path: Path, *, keep_state: bool, yes: bool, as_json: bool) -> None:
+async def _uninstall(cli: Cli, config: Config, path: Path, *, keep_state: bool, yes: bool) -> None:
     from gateway.errors import Misconfigured
 
     found = Found(_instance(config))
@@ -75,12 +74,12 @@ async def _uninstall(config: Config, path: Path, *, keep_state: bool, yes: bool,
         if found.instance and engine is not None:
             await _look(engine, found)
         _look_at_state(config, path, found, keep=keep_state)
-        if not as_json:
+        if not cli.as_json:
             _print(found)
         remove_docker = found.in_docker > 0 and (
             yes or typer.confirm("Remove these from Docker? The volumes hold the files of all threads.", err=True)
         )
-        # Without the state directory nobody knows whose containers and volumes they are: those go first.
+        # Without the state directory it is unknown whose containers and volumes they are: those go first.
         remove_state = found.state is not None and (remove_docker or not found.in_docker)
         if remove_state and not yes:
             remove_state = typer.confirm(f"Remove {found.state} with its runs, keys, audit and snapshots?", err=True)
@@ -92,19 +91,17 @@ async def _uninstall(config: Config, path: Path, *, keep_state: bool, yes: bool,
         raise Misconfigured(f"not all could be removed, so the state directory stays; try again. {'; '.join(left)}")
     if remove_state and found.state is not None:
         shutil.rmtree(found.state)
-    if as_json:
-        print_json(
-            {
-                "instance": found.instance,
-                "containers": found.containers,
-                "volumes": found.volumes,
-                "state_dir": str(found.state) if found.state is not None else None,
-                "kept": found.kept,
-            }
-        )
-    else:
-        removed = (found.in_docker if remove_docker else 0) + remove_state
-        out.print(f"removed {removed} of {found.in_docker + (found.state is not None)}")
+    removed = (found.in_docker if remove_docker else 0) + remove_state
+    cli.show(
+        {
+            "instance": found.instance,
+            "containers": found.containers,
+            "volumes": found.volumes,
+            "state_dir": None if found.state is None else str(found.state),
+            "kept": found.kept,
+        },
+        f"removed {removed} of {found.in_docker + (found.state is not None)}",
+    )
 
 
 @contextlib.contextmanager

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from examples.demo.run_summary import RunSummary
 from gateway.cli.printable import one_line, short_arguments
-from gateway.cli.run_summary import RunSummary
 from gateway.cli.run_view import RunView
 from gateway.support.printable_text import printable
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -10,7 +11,8 @@ import grpc.aio
 import pytest
 import typer
 
-from gateway.cli.terminal import EXIT_GATEWAY, run_client
+from gateway.cli.command import GatewayCli, command
+from gateway.cli.terminal import EXIT_GATEWAY
 from gateway.client import Client, ThreadBusy
 from gateway.errors import AirlockError, ApprovalPending, QuotaExceeded
 
@@ -29,11 +31,12 @@ from gateway.errors import AirlockError, ApprovalPending, QuotaExceeded
 def test_an_error_tells_programs_its_reason_and_details(
     error: AirlockError, told: dict[str, object], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def work() -> None:
+    @command
+    async def work(_: GatewayCli) -> None:
         raise error
 
     with pytest.raises(typer.Exit) as ended:
-        run_client(work(), as_json=True)
+        _run(work)
     assert ended.value.exit_code == EXIT_GATEWAY
     assert json.loads(capsys.readouterr().out) == {"error": str(error), **told}
 
@@ -48,14 +51,19 @@ class Refusing(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(refuse)  # type: ignore[arg-type]
 
 
-def _said(work: Any, capsys: pytest.CaptureFixture[str]) -> str:
+def _run(work: Callable[..., None], address: str = "") -> None:
+    work(address=address, key="alk_x", as_json=True)
+
+
+def _said(work: Callable[..., None], capsys: pytest.CaptureFixture[str], address: str = "") -> str:
     with pytest.raises(typer.Exit):
-        run_client(work, as_json=True)
+        _run(work, address)
     return str(json.loads(capsys.readouterr().out)["error"])
 
 
 def test_whoever_is_answered_is_not_asked_whether_a_gateway_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    async def work() -> None:
+    @command
+    async def work(_: GatewayCli) -> None:
         server = grpc.aio.server(handlers=(Refusing(),))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
@@ -65,7 +73,7 @@ def test_whoever_is_answered_is_not_asked_whether_a_gateway_runs(capsys: pytest.
         finally:
             await server.stop(None)
 
-    said = _said(work(), capsys)
+    said = _said(work, capsys)
     assert "the database refuses writes" in said
     assert "Is a gateway running there?" not in said
 
@@ -74,8 +82,9 @@ def test_whoever_is_answered_is_not_asked_whether_a_gateway_runs(capsys: pytest.
 def test_where_no_connection_comes_about_it_is_said_how_to_start_a_gateway(
     address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def work() -> None:
-        async with Client(address, "alk_x", retry=None) as airlock:
+    @command
+    async def work(cli: GatewayCli) -> None:
+        async with Client(cli.address, cli.key, retry=None) as airlock:
             await airlock.get_run("run_1")
 
-    assert _said(work(), capsys).endswith("Is a gateway running there? `airlock serve` starts one")
+    assert _said(work, capsys, address).endswith("Is a gateway running there? `airlock serve` starts one")

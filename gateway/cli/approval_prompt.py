@@ -45,7 +45,7 @@ class Keys:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give it back as it was."""
+        """Restore it."""
         self._give_back()
 
     @contextlib.contextmanager
@@ -82,8 +82,8 @@ class Keys:
             self._typed.put_nowait(key)
 
 
-class Desk:
-    """Shows what waits, the oldest first; what somebody else answers meanwhile leaves the queue."""
+class ApprovalPrompt:
+    """Shows what waits, the oldest first; what another approver answers meanwhile leaves the queue."""
 
     def __init__(self, airlock: Client, console: Console) -> None:
         self._airlock = airlock
@@ -92,8 +92,8 @@ class Desk:
         self._changed = asyncio.Event()
         self._shown: Approval | None = None
 
-    async def work(self) -> None:
-        """Work until the person quits; raises what the gateway refuses."""
+    async def run(self) -> None:
+        """Ask until the person quits; raises what the gateway refuses."""
         newest_first = await self._airlock.approvals(status="pending", limit=_SEEN_AT_FIRST)
         self._waiting = {approval.id: approval for approval in reversed(newest_first)}
         watching = asyncio.create_task(self._watch())
@@ -105,21 +105,21 @@ class Desk:
             await asyncio.gather(watching, return_exceptions=True)
 
     async def _watch(self) -> None:
-        told: set[str] = set()
+        reported: set[str] = set()
 
         def caught_up() -> None:
-            """Forget what was answered while nobody told: at the start, or while the gateway was gone."""
-            for id_ in self._waiting.keys() - told:
+            """Forget what was answered without a report: at the start, or while the gateway was gone."""
+            for id_ in self._waiting.keys() - reported:
                 del self._waiting[id_]
             self._changed.set()
 
         def say(said: str) -> None:
-            told.clear()
+            reported.clear()
             self._shown = None
-            self._console.print(said, style="yellow", markup=False)
+            self._console.print(said, style="yellow")
 
         async for approval in watched(self._airlock, say, caught_up):
-            told.add(approval.id)
+            reported.add(approval.id)
             if approval.status == "pending":
                 self._waiting[approval.id] = approval
             elif self._waiting.pop(approval.id, None) is not None:
@@ -148,7 +148,7 @@ class Desk:
             self._shown = await self._next_whole()
         except AirlockError as error:  # it is asked for again with the next key, or when the gateway is back
             self._shown = None
-            self._console.print(str(error), style="red", markup=False)
+            self._console.print(str(error), style="red")
         if self._shown is None:
             return
         self._console.print(view.panel(self._shown, waiting=len(self._waiting) - 1))
@@ -157,7 +157,7 @@ class Desk:
         self._console.print(view.choices(self._shown))
 
     async def _next_whole(self) -> Approval | None:
-        """Return what is to be shown next; nobody answers what lists have cut."""
+        """Return what is to be shown next, whole where lists have cut it."""
         while self._waiting:
             first = next(iter(self._waiting.values()))
             if not first.arguments_cut:
@@ -198,7 +198,7 @@ class Desk:
         try:
             done = await self._airlock.resolve_approval(approval.id, answer, text=text, arguments=arguments)  # type: ignore[arg-type]
         except AirlockError as error:
-            self._console.print(str(error), style="red", markup=False)
+            self._console.print(str(error), style="red")
             self._shown = None
             return
         self._waiting.pop(approval.id, None)
@@ -234,7 +234,7 @@ class Desk:
             try:
                 edited = json.loads(path.read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
-                self._console.print(f"that is no JSON: {error}", style="red", markup=False)
+                self._console.print(f"that is no JSON: {error}", style="red")
                 return None
         if not isinstance(edited, dict) or edited == dict(approval.arguments):
             return None
