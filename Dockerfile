@@ -41,7 +41,7 @@ RUN python3 -X no_debug_ranges /source/deploy/bundle.py \
 import importlib, pkgutil, sys, sandbox.daemon; \
 modules = [module.name for module in pkgutil.walk_packages(sandbox.daemon.__path__, 'sandbox.daemon.')]; \
 [importlib.import_module(name) for name in ('_ctypes', 'hashlib', *modules)]; \
-[getattr(late, 'any_name', None) for late in [*sys.modules.values()] if isinstance(late, lazy_module.StandIn)]; \
+[getattr(late, 'any_name', None) for late in [*sys.modules.values()] if isinstance(late, lazy_module.LazyModule)]; \
 from google.protobuf.internal import api_implementation; \
 from sandbox.daemon.build import BUILD; \
 sys.exit(api_implementation.Type() != 'upb' or sys.prefix != '/opt/airlock' or len(BUILD) != 64 or len(modules) < 20 or len(lazy_module.loaded_for_use()) < 15)" \

@@ -22,7 +22,7 @@ from gateway.policy_versions.policies import Policies
 from gateway.serving.anonymous_calls import BoundedHealth
 from gateway.serving.edge import ADMISSION
 from gateway.serving.fair_loop import make_fair
-from gateway.serving.first_message_timeout import Arrivals
+from gateway.serving.first_message_timeout import FirstMessageTimeout
 from gateway.serving.grpc_wakeups import take_wakeups_as_they_come
 from gateway.serving.health import Health, needs_of
 from gateway.serving.listening import bind, make_server
@@ -106,7 +106,7 @@ async def _server(stack: AsyncExitStack, on: Foundation, worker: Worker) -> Taki
     await stack.enter_async_context(ADMISSION.heeding_load())
     observe_admission(on.telemetry, ADMISSION)
     return make_server(
-        Arrivals(), *((RpcInterceptor(on.telemetry),) if on.telemetry.on else ()), shared=worker.supervised
+        FirstMessageTimeout(), *((RpcInterceptor(on.telemetry),) if on.telemetry.on else ()), shared=worker.supervised
     )
 
 

@@ -1,4 +1,4 @@
-"""Turns: a few places, which tenants have in turns.
+"""FairSemaphore: a few places, which tenants have in turns.
 
 A place that comes free goes to the tenant that has the fewest, and of those to the one that waits longest since it last
 had one. So a tenant that has none waits for the end of one turn, and of one more for each other tenant that waits:
@@ -19,7 +19,7 @@ from sandbox.errors import TooManyWaiting
 _RETRY_S = 2.0
 
 
-class Turns:
+class FairSemaphore:
     """`places` that tenants have in turns, one tenant `of_one` of them at most. `what` is what waits, in the plural.
 
     Of one tenant `waiting_limit` wait at most; None is no limit.

@@ -4,6 +4,9 @@ import os
 
 # Before grpc is imported anywhere: its handlers start threads again in a process that the daemon's tests fork.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+# Set by readline in the process that starts pytest-xdist's workers: tables would be as narrow.
+for _name in ("COLUMNS", "LINES"):
+    os.environ.pop(_name, None)
 
 from hypothesis import settings
 

@@ -28,7 +28,7 @@ from gateway.storage.approval_store import Approval, ApprovalStore, Asked, TooMa
 from gateway.storage.approval_writes import APPROVED, CANCELLED, DENIED, EXPIRED, PENDING, USED
 from gateway.storage.entities import Thread
 from gateway.support.heavy_work import Work, at_once
-from gateway.support.retry import patiently
+from gateway.support.retry import retried
 
 APPROVAL = "approval"
 """The rule that is named where nobody can be asked about a call."""
@@ -80,7 +80,7 @@ class ThreadApprover:
         edits: dict[str, dict[str, JsonValue]] = {}
         # The run has been taken out of its wait: what cannot be read now must not be its end.
         read = partial(self._store.of_calls, self._run_id, call_ids)
-        for approval in await patiently(read, run_id=self._run_id, what="the answers to what it asked"):
+        for approval in await retried(read, run_id=self._run_id, what="the answers to what it asked"):
             if approval.edited_arguments is not None:
                 edits.setdefault(approval.call_id, json.loads(approval.edited_arguments))
         return edits

@@ -26,7 +26,7 @@ from gateway.cli.terminal import fail, out
 if TYPE_CHECKING:
     from gateway.policy.document import PolicyDocument
     from gateway.policy.resolved import Resolved
-    from gateway.policy.scoped_rule import PlacedRule
+    from gateway.policy.scoped_rule import ScopedRule
 
 
 async def show(
@@ -113,7 +113,7 @@ def _fields(fields: dict[str, Any]) -> str:
     return " ".join(f"{name} {' '.join(item) if isinstance(item, list) else item}" for name, item in fields.items())
 
 
-def _about(placed: PlacedRule) -> str:
+def _about(placed: ScopedRule) -> str:
     from gateway.policy.cover import shown_argv
 
     rule = placed.rule

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from gateway.client.reported_approvals import ToldApprovals
+from gateway.client.reported_approvals import ReportedApprovals
 from gateway.client.wire import Wire, message, pause
 from gateway.errors import InvalidArgument, NotFound, Overloaded, Unavailable
 from gateway.v1 import approval_service_pb2 as pb
@@ -127,7 +127,7 @@ class ApprovalCalls(Wire):
         what waits and was not told, and what was told and has been answered meanwhile, comes then, and `caught_up` is
         called again. Without `resume` that is Unavailable, and whoever watches again is told anew what waits.
         """
-        told = ToldApprovals()
+        told = ReportedApprovals()
 
         def request() -> pb.WatchApprovalsRequest:
             told.begin()

@@ -7,7 +7,7 @@ from gateway.v1 import approval_service_pb2 as pb
 _Said = tuple[int, int, int]
 
 
-class ToldApprovals:
+class ReportedApprovals:
     """The approvals that waited when they were told; those that were answered are over, and are not kept."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from sandbox.engines.fair_creation import fair_creation
 from sandbox.engines.pooled_engine import PooledEngine
 
 
-def engines_around(
+def decorated_engine(
     engine: Engine,
     *,
     pooled: Callable[[Engine], PooledEngine] | None,

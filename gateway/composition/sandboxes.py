@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from gateway.composition.engine_decorators import engines_around
+from gateway.composition.engine_decorators import decorated_engine
 from gateway.composition.foundation import Foundation
 from gateway.composition.sandbox_pool import making_spares
 from gateway.policy.document import QuotasSection
@@ -148,7 +148,7 @@ def _around(
     async def quotas_of(tenant: str) -> QuotasSection:
         return (await on.tenants.named(tenant)).policy.document.quotas
 
-    return engines_around(
+    return decorated_engine(
         engine,
         pooled=pooled if settings.engine != "memory" and settings.pool_limit else None,
         pulls=pulls,

@@ -21,7 +21,7 @@ from gateway.policy_versions.policy_admin import PolicyAdmin
 from gateway.runs.requested_runs import RequestedRuns
 from gateway.runs.threads import Threads
 from gateway.sandboxes.history_reader import HistoryReader
-from gateway.sandboxes.sandbox_admin import TendedSandboxes
+from gateway.sandboxes.sandbox_admin import SandboxAdmin
 from gateway.sandboxes.sandbox_usage import SandboxUsage
 from gateway.services.admin_service import Administration, AdminService
 from gateway.services.approval_service import ApprovalService
@@ -120,7 +120,7 @@ def _run(parts: Parts) -> RunService:
 
 def _sandbox(parts: Parts) -> SandboxService:
     engine, keeper = parts.sandboxes.engine, parts.sandboxes.keeper
-    tended = TendedSandboxes(engine, keeper, parts.work.tool_calls, parts.listed)
+    tended = SandboxAdmin(engine, keeper, parts.work.tool_calls, parts.listed)
     return SandboxService(
         engine,
         keeper,

@@ -13,11 +13,11 @@ from typing import Any, Self
 import grpc.aio
 
 Context = grpc.aio.ServicerContext[Any, Any]
-"""What grpc knows of a call under way; `Presented` stands in for it where an authenticator asks."""
+"""What grpc knows of a call under way; `CallCredentials` stands in for it where an authenticator asks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Presented:
+class CallCredentials:
     """Answers what an authenticator asks of a context: metadata, peer and, where there is no key, certificate."""
 
     metadata: tuple[tuple[str, str | bytes], ...]

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from gateway.errors import AirlockError, Unauthenticated
-from gateway.identity.call_credentials import Presented
+from gateway.identity.call_credentials import CallCredentials
 
 # With what an authenticator remembers (key_authenticator.py) this makes less than the second that is promised.
 _EVERY_S = 0.4
@@ -27,7 +27,7 @@ class CallGuard:
         self._calls: dict[GuardedCall, None] = {}
         self._looking: asyncio.Task[None] | None = None
 
-    def call(self, authenticate: Authenticate, presented: Presented) -> GuardedCall:
+    def call(self, authenticate: Authenticate, presented: CallCredentials) -> GuardedCall:
         """Return what is to be entered around a call, in its task; it raises Unauthenticated there."""
         return GuardedCall(self, authenticate, presented)
 
@@ -62,7 +62,7 @@ class GuardedCall:
 
     __slots__ = ("_authenticate", "_error", "_guard", "_presented", "_task")
 
-    def __init__(self, guard: CallGuard, authenticate: Authenticate, presented: Presented) -> None:
+    def __init__(self, guard: CallGuard, authenticate: Authenticate, presented: CallCredentials) -> None:
         self._guard = guard
         self._authenticate = authenticate
         self._presented = presented

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gateway.policy.denials import Denials
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.groups import all_rules, group_problems
-from gateway.policy.scoped_rule import PlacedRule, placed_rules
+from gateway.policy.scoped_rule import ScopedRule, scoped_rules
 from gateway.policy.yaml_lines import Path, YamlReading
 
 LIMIT_EXAMPLES = 20_000
@@ -49,10 +49,10 @@ def _duplicate_ids(named: list[tuple[Path, str]], what: str, reading: YamlReadin
 
 def _contradictions(document: PolicyDocument, reading: YamlReading) -> Iterator[tuple[Path, str]]:
     """Yield the rules that allow, or ask about, nothing but what one other rule denies whatever else holds."""
-    enforced = [placed for placed in placed_rules(document) if placed.rule.mode == "enforce"]
+    enforced = [placed for placed in scoped_rules(document) if placed.rule.mode == "enforce"]
     denials = Denials(placed for placed in enforced if placed.rule.effect == "deny")
     # The same conditions, be they of time or expressions: no need to understand them.
-    same: dict[str, list[PlacedRule]] = {}
+    same: dict[str, list[ScopedRule]] = {}
     for placed in enforced:
         if placed.rule.effect == "deny":
             same.setdefault(_conditions(placed.rule), []).append(placed)

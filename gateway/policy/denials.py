@@ -14,7 +14,7 @@ from gateway.policy.cover import covers
 from gateway.policy.document import Condition, Placeholder, Rule
 from gateway.policy.globs import compile_glob
 from gateway.policy.hosts import compile_host
-from gateway.policy.scoped_rule import PlacedRule
+from gateway.policy.scoped_rule import ScopedRule
 
 LIMIT_COMPARISONS = 20_000
 _ANY = ""
@@ -23,9 +23,9 @@ _ANY = ""
 class Denials:
     """Deny rules that have no conditions but paths, argv and hosts, and no unless."""
 
-    def __init__(self, rules: Iterable[PlacedRule], limit: int = LIMIT_COMPARISONS) -> None:
+    def __init__(self, rules: Iterable[ScopedRule], limit: int = LIMIT_COMPARISONS) -> None:
         """At most `limit` pieces of rules, one path, prefix or host with another, are compared."""
-        self._found: dict[tuple[str, str], list[PlacedRule]] = defaultdict(list)
+        self._found: dict[tuple[str, str], list[ScopedRule]] = defaultdict(list)
         self._left = limit
         for placed in rules:
             rule = placed.rule
@@ -35,7 +35,7 @@ class Denials:
                     for key in keys:
                         self._found[tool, key].append(placed)
 
-    def over(self, rule: Rule) -> PlacedRule | None:
+    def over(self, rule: Rule) -> ScopedRule | None:
         """Return a rule that denies every call that `rule` is about; None where none surely does."""
         for key in _looked_for(rule):
             for placed in self._found.get((rule.tools[0], key), ()):

@@ -13,7 +13,7 @@ from gateway.policy.decision import Facts
 from gateway.policy.document import Condition, Placeholder, PolicyDocument, Rule, SizeRange, TimeWindow
 from gateway.policy.expressions import ExpressionError
 from gateway.policy.parts import Part, cut
-from gateway.policy.scoped_rule import placed_in_both
+from gateway.policy.scoped_rule import scoped_in_both
 
 LIMIT_NEAR = 5
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
@@ -49,7 +49,7 @@ def near_misses(
     """Return the few rules that came nearest to matching, the nearest first."""
     call = Call(tool, arguments, facts or Facts())
     found: list[tuple[int, int, Near]] = []
-    rules = placed_in_both(document, operator)
+    rules = scoped_in_both(document, operator)
     for part in cut(tool, arguments).parts:
         for placed in rules:
             tools = placed.rule.tools

@@ -28,7 +28,7 @@ from gateway.policy.layers import effective_document
 from gateway.policy.parts import Part, cut, shown
 from gateway.policy.rules import RuleIndex, ToolRules, compile_rules
 from gateway.policy.ruling import WHOLE_LINE, Judged, Ruling
-from gateway.policy.scoped_rule import placed_rules
+from gateway.policy.scoped_rule import scoped_rules
 from gateway.policy.shell_line import START
 from gateway.policy.versions import digest_of
 
@@ -96,7 +96,7 @@ class Policy:
             _tells_apart(placed.rule)
             for document in documents
             if document is not None
-            for placed in placed_rules(document)
+            for placed in scoped_rules(document)
         )
 
     def judge(
@@ -188,7 +188,7 @@ def _operator_index(keyed: _Keyed) -> RuleIndex:
 
 
 def _index(document: PolicyDocument, layer: Layer) -> RuleIndex:
-    rules = (placed.rule for placed in placed_rules(document, layer))
+    rules = (placed.rule for placed in scoped_rules(document, layer))
     return compile_rules(rules, layer, first=0 if layer == "operator" else _LIMIT_RULES)
 
 

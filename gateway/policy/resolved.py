@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
-from gateway.policy.scoped_rule import PlacedRule, placed_in_both
+from gateway.policy.scoped_rule import ScopedRule, scoped_in_both
 
 Who = Literal["tenant", "operator", "both", "default"]
 _SECTIONS = ("sandbox", "limits", "eviction", "quotas", "redaction", "results", "opaque")
@@ -29,7 +29,7 @@ class Resolved:
     """The whole of it."""
 
     version: str
-    rules: tuple[PlacedRule, ...]
+    rules: tuple[ScopedRule, ...]
     settings: tuple[Setting, ...]
 
 
@@ -37,7 +37,7 @@ def resolve(policy: Policy, tenant: PolicyDocument, operator: PolicyDocument | N
     """Return what a policy made of these two layers comes to."""
     effective, own, above = _flat(policy.document), _written(tenant), _written(operator)
     settings = tuple(Setting(name, value, _who(name, value, own, above)) for name, value in effective.items())
-    return Resolved(policy.version, tuple(placed_in_both(tenant, operator)), settings)
+    return Resolved(policy.version, tuple(scoped_in_both(tenant, operator)), settings)
 
 
 def _who(name: str, value: Any, own: dict[str, Any], above: dict[str, Any]) -> Who:

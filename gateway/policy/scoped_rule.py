@@ -11,7 +11,7 @@ from gateway.policy.yaml_lines import Path
 
 
 @dataclass(frozen=True)
-class PlacedRule:
+class ScopedRule:
     """A rule that applies. `path` is where it stands in its file; `group` is None for one under `rules`."""
 
     rule: Rule
@@ -25,10 +25,10 @@ class PlacedRule:
         return f"operator/{self.rule.id}" if self.layer == "operator" else self.rule.id
 
 
-def placed_rules(document: PolicyDocument, layer: Layer = "tenant") -> Iterator[PlacedRule]:
+def scoped_rules(document: PolicyDocument, layer: Layer = "tenant") -> Iterator[ScopedRule]:
     """Yield the rules of one file that apply: its own, then those of the groups in use, each group once."""
     for place, rule in enumerate(document.rules):
-        yield PlacedRule(rule, layer, None, ("rules", place))
+        yield ScopedRule(rule, layer, None, ("rules", place))
     used: dict[str, None] = {}
     waiting = list(document.use)
     while waiting:
@@ -39,10 +39,10 @@ def placed_rules(document: PolicyDocument, layer: Layer = "tenant") -> Iterator[
         group = document.groups[name]
         waiting.extend(group.use)
         for place, rule in enumerate(group.rules):
-            yield PlacedRule(rule, layer, name, ("groups", name, "rules", place))
+            yield ScopedRule(rule, layer, name, ("groups", name, "rules", place))
 
 
-def placed_in_both(document: PolicyDocument, operator: PolicyDocument | None) -> list[PlacedRule]:
+def scoped_in_both(document: PolicyDocument, operator: PolicyDocument | None) -> list[ScopedRule]:
     """Return the rules of the operator's layer, then those of the tenant's."""
-    of_operator = placed_rules(operator, "operator") if operator is not None else ()
-    return [*of_operator, *placed_rules(document)]
+    of_operator = scoped_rules(operator, "operator") if operator is not None else ()
+    return [*of_operator, *scoped_rules(document)]

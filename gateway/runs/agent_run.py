@@ -24,7 +24,7 @@ from gateway.credentials.caller import act_for
 from gateway.errors import NotFound
 from gateway.redaction.events import redacted_events
 from gateway.runs.checkpoints import Checkpoints
-from gateway.runs.event_deduplication import ToldEvents
+from gateway.runs.event_deduplication import EventDeduplication
 from gateway.runs.live_run import LiveRun
 from gateway.runs.saved_steps import KeepFiles, SavedSteps
 from gateway.runs.suspended_run import SuspendedRun
@@ -33,7 +33,7 @@ from gateway.runs.trace_log import TraceLog
 from gateway.runs.waiting_runs import WaitingRuns
 from gateway.storage.entities import Thread
 from gateway.storage.store import Store
-from gateway.support.retry import patiently
+from gateway.support.retry import retried
 from gateway.telemetry.run_span import hosted
 from gateway.telemetry.telemetry import Telemetry
 from gateway.tenancy.tenants import Tenant
@@ -96,7 +96,7 @@ class AgentRuns:
         state = suspended.state if suspended is not None else AgentState(run_id=run.id, thread=live.thread.name)
         read = partial(self._as_stored, live.thread, state.with_(agent=run.agent))
         # A run that goes on has been taken: what cannot be read now must not be its end.
-        kept = await (read() if suspended is None else patiently(read, run_id=run.id, what="its thread"))
+        kept = await (read() if suspended is None else retried(read, run_id=run.id, what="its thread"))
         checkpoints = Checkpoints(
             live.log,
             tool_path.journal,
@@ -132,14 +132,14 @@ class AgentRuns:
         checkpoint = SuspendedRun.model_validate_json(stored) if stored is not None else None
         since = checkpoint.sequence if checkpoint is not None else 0
         told = partial(self._store.told_since, run_id, since)
-        live.told = ToldEvents(await patiently(told, run_id=run_id, what="its events"))
+        live.told = EventDeduplication(await retried(told, run_id=run_id, what="its events"))
         if live.because == "approval":
             return
         if live.because == "gateway_lost":
             await self._end_calls_of_lost(live)
         if live.cancelled or checkpoint is None or checkpoint.state.pending is None:
             settled = partial(self._store.take_over_calls, claim, ())
-            await patiently(settled, run_id=run_id, what="its calls that were under way")
+            await retried(settled, run_id=run_id, what="its calls that were under way")
         if live.cancelled:
             raise asyncio.CancelledError
         if checkpoint is None:
@@ -149,7 +149,7 @@ class AgentRuns:
         """End what a gateway that is lost, and may only be stopped, has under way of a run."""
         run = live.run
         under_way = partial(self._store.calls_under_way, run.id)
-        if self._end_calls is None or not await patiently(under_way, run_id=run.id, what="its calls under way"):
+        if self._end_calls is None or not await retried(under_way, run_id=run.id, what="its calls under way"):
             return
         try:
             if await self._end_calls(run.tenant, run.thread):
@@ -161,7 +161,7 @@ class AgentRuns:
         """Return the tenant with the policy that judges a run."""
         if suspended is not None and suspended.policy:
             pinned = partial(self._waiting.tenant, tenant.name, suspended.policy)
-            return await patiently(pinned, run_id=live.run.id, what="its policy")
+            return await retried(pinned, run_id=live.run.id, what="its policy")
         return tenant.pinned() if live.run.policy_mode == "pin" else tenant
 
     async def _as_stored(self, thread: Thread, state: AgentState) -> AgentState:

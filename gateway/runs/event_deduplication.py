@@ -12,7 +12,7 @@ from gateway.storage.run_queries import ONCE
 _BY = {"step_started": "step", "step_finished": "step", "run_started": ""}
 
 
-class ToldEvents:
+class EventDeduplication:
     """The events of one run's steps and calls, past the state that it goes on from."""
 
     def __init__(self, stored: Sequence[LoggedEvent] = ()) -> None:

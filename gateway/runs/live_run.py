@@ -9,7 +9,7 @@ import structlog
 
 from agent.events import Event
 from gateway.runs.endings import GATEWAY_STOPPED
-from gateway.runs.event_deduplication import ToldEvents
+from gateway.runs.event_deduplication import EventDeduplication
 from gateway.runs.run_log import RunLog
 from gateway.storage.entities import Run, Thread
 from gateway.tool_calls.journal import JournalHook
@@ -30,7 +30,7 @@ class LiveRun:
     log: RunLog
     cancelled: bool = False
     because: str = ""
-    told: ToldEvents = field(default_factory=ToldEvents)
+    told: EventDeduplication = field(default_factory=EventDeduplication)
     abandoned: bool = False
     handed_over: bool = False
     journal: JournalHook | None = None

@@ -12,7 +12,7 @@ from gateway.errors import QuotaExceeded
 from gateway.policy.document import QuotasSection
 from gateway.tenancy.quotas import Quotas
 from sandbox.engines.engine import Engine, is_new
-from sandbox.engines.engine_decorator import EngineAround
+from sandbox.engines.engine_decorator import EngineDecorator
 from sandbox.errors import TooManyCreations
 from sandbox.sandbox import Sandbox, SandboxSpec
 
@@ -24,7 +24,7 @@ def counted_creation(engine: Engine, quotas: Quotas, quotas_of: QuotasOf) -> Eng
     return _CountedCreation(engine, quotas, quotas_of)
 
 
-class _CountedCreation(EngineAround):
+class _CountedCreation(EngineDecorator):
     def __init__(self, engine: Engine, quotas: Quotas, quotas_of: QuotasOf) -> None:
         super().__init__(engine)
         self._quotas = quotas

@@ -26,7 +26,7 @@ class Tended(Listing, Removal, Protocol):
     """What it needs of an engine."""
 
 
-class TendedSandboxes:
+class SandboxAdmin:
     """The sandboxes of every tenant, as it looks after them itself. Names of threads are whole: "" is none."""
 
     def __init__(self, engine: Tended, keeper: Keeper, tool_calls: ToolCalls, threads: ThreadStore) -> None:

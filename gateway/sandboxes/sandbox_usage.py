@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from sandbox.client.cgroup_usage import read_usage
 from sandbox.engines.engine import Listing
 from sandbox.errors import SandboxError, SandboxUnavailable
-from sandbox.fair_semaphore import Turns
+from sandbox.fair_semaphore import FairSemaphore
 from sandbox.health import DiskCount
 from sandbox.keeper.keeper import Keeper
 from sandbox.sandbox import ListedSandbox, Sandbox
@@ -79,7 +79,7 @@ class SandboxUsage:
         self._clock = clock
         # By the sandbox's id; the one that was read longest ago goes first.
         self._meters: OrderedDict[str, _Meter] = OrderedDict()
-        self._asking = Turns(_ENGINE_AT_ONCE, of_one=_OF_ONE_TENANT)
+        self._asking = FairSemaphore(_ENGINE_AT_ONCE, of_one=_OF_ONE_TENANT)
         self._closing = asyncio.Event()
 
     async def read(self, tenant: str, thread: str | None = None) -> Sequence[SandboxStats]:

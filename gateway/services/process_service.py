@@ -22,7 +22,7 @@ from gateway.services.streamed_program import StreamedPrograms
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.support.clock import MakeId, make_id
 from gateway.support.paging import page_size, paged, place_of
-from gateway.tenancy.tenant_limit import Shares
+from gateway.tenancy.tenant_limit import TenantLimit
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.program import program_of
 from gateway.tool_calls.program_calls import TOOL, ProcessStart, start_arguments
@@ -66,7 +66,7 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         self._tool_calls = tool_calls
         self._requested = requested
         self._programs = StreamedPrograms(tool_calls, requested)
-        self._writes = Shares(_WRITES_OF_A_TENANT, "writes to processes")
+        self._writes = TenantLimit(_WRITES_OF_A_TENANT, "writes to processes")
         self._ids = ids
         self.authenticate = authenticate
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from gateway.errors import InvalidArgument, Unavailable
 from gateway.identity.call_credentials import Context
 from gateway.sandboxes.history_reader import HistoryReader
-from gateway.sandboxes.sandbox_admin import TendedSandboxes
+from gateway.sandboxes.sandbox_admin import SandboxAdmin
 from gateway.sandboxes.sandbox_usage import SandboxUsage
 from gateway.services.sandbox_messages import sandbox_message, state_of, stats_message, transition_message
 from gateway.services.snapshot_calls import SNAPSHOT_SCOPES, SnapshotCalls
@@ -37,7 +37,7 @@ class SandboxService(SnapshotCalls):
         keeper: Keeper,
         authenticate: Authenticator,
         *,
-        tended: TendedSandboxes,
+        tended: SandboxAdmin,
         usage: SandboxUsage,
         snapshots: Snapshots,
         forks: Forks,

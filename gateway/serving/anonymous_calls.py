@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha._async import ReflectionServicer
 
 from gateway.errors import Overloaded
-from gateway.serving.anonymous_connections import Strangers
+from gateway.serving.anonymous_connections import AnonymousConnections
 from gateway.serving.incoming import SEND_S, Sending
 from gateway.support.version import airlock_version
 
@@ -37,7 +37,7 @@ class AnonymousStreams:
     """The open streams of callers that are not known."""
 
     def __init__(self, of_host: int = STREAMS_OF_A_HOST, in_all: int = STREAMS) -> None:
-        self._open = Strangers(of_connection=of_host, of_host=of_host, in_all=in_all)
+        self._open = AnonymousConnections(of_connection=of_host, of_host=of_host, in_all=in_all)
 
     @contextmanager
     def one(self, peer: str) -> Iterator[bool]:

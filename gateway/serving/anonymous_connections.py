@@ -29,7 +29,7 @@ def host_of(peer: str) -> str:
         return peer
 
 
-class Strangers:
+class AnonymousConnections:
     """Bounds calls of one kind."""
 
     def __init__(self, *, of_connection: int, of_host: int, in_all: int) -> None:

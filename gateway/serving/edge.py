@@ -36,7 +36,7 @@ from gateway.errors import (
     ScopeMissing,
     from_sandbox,
 )
-from gateway.identity.call_credentials import Context, Presented
+from gateway.identity.call_credentials import CallCredentials, Context
 from gateway.identity.call_guard import CallGuard
 from gateway.identity.principal import PRINCIPAL, Principal
 from gateway.identity.stream_guard import StreamGuard
@@ -186,7 +186,7 @@ def unary(
         try:
             with contextlib.ExitStack() as held:
                 tenant, request = await _begin(self, name, held, request, context)
-                with GUARD.call(self.authenticate, Presented.by(context)):
+                with GUARD.call(self.authenticate, CallCredentials.by(context)):
                     await _take_place(self, name, held, request, context)
                     answer = await method(self, tenant, request, context)
                 if isinstance(incoming, Incoming):
@@ -212,7 +212,9 @@ def streaming(
                 tenant, request = await _begin(self, name, held, request, context)
                 whose = _whose(tenant)
                 held.enter_context(ADMISSION.stream(whose))
-                guard = held.enter_context(StreamGuard(functools.partial(self.authenticate, Presented.by(context))))
+                guard = held.enter_context(
+                    StreamGuard(functools.partial(self.authenticate, CallCredentials.by(context)))
+                )
                 if name in getattr(self, "works", ()):
                     held.callback(await _at_work(whose, request, context))
                 async for answer in method(self, tenant, request, context):

@@ -18,7 +18,7 @@ from grpc_status import rpc_status
 
 from gateway.errors import AirlockError
 from gateway.identity.call_credentials import Context
-from gateway.serving.anonymous_connections import Strangers, host_of
+from gateway.serving.anonymous_connections import AnonymousConnections, host_of
 from gateway.serving.edge import status_of
 from gateway.serving.incoming import Incoming, Sending, read_request
 from gateway.serving.reads import PATIENCE_S, Reads
@@ -34,14 +34,14 @@ _ANONYMOUS_SEND_S = 5.0
 _ANONYMOUS_READS_OF_A_HOST, _ANONYMOUS_READS = 4, 16
 
 
-class Arrivals(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs alone
+class FirstMessageTimeout(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs alone
     """Wraps the handler of each method, once; each call has a task of its own."""
 
     def __init__(self, patience_s: float = PATIENCE_S, sending: Sending | None = None) -> None:
         self._reads = Reads(_READS_OF_A_TENANT, _READS, patience_s)
         self._anonymous_reads = Reads(_ANONYMOUS_READS_OF_A_HOST, _ANONYMOUS_READS, patience_s)
-        self._unidentified = Strangers(of_connection=256, of_host=384, in_all=UNIDENTIFIED)
-        self._anonymous = Strangers(of_connection=16, of_host=64, in_all=ANONYMOUS)
+        self._unidentified = AnonymousConnections(of_connection=256, of_host=384, in_all=UNIDENTIFIED)
+        self._anonymous = AnonymousConnections(of_connection=16, of_host=64, in_all=ANONYMOUS)
         self._sending = sending or Sending()
         self._anonymous_sending = Sending(min(_ANONYMOUS_SEND_S, self._sending.send_s))
         self._wrapped: dict[str, Any] = {}

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from agent.cancellation import to_the_end
-from sandbox.fair_semaphore import Turns
+from sandbox.fair_semaphore import FairSemaphore
 
 # Two: the turn of one tenant does not hold up another's.
 _PLACES = 2
@@ -31,7 +31,7 @@ class HeavyWork:
     """The threads and the turns of one process; the threads start with the first turn."""
 
     def __init__(self, places: int = _PLACES) -> None:
-        self._turns = Turns(places, of_one=1)
+        self._turns = FairSemaphore(places, of_one=1)
         self._threads = ThreadPoolExecutor(places, thread_name_prefix="heavy-work")
 
     def of(self, tenant: str) -> Work:

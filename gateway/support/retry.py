@@ -16,7 +16,7 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 
-async def patiently(read: Callable[[], Awaitable[T]], *, run_id: str, what: str) -> T:
+async def retried(read: Callable[[], Awaitable[T]], *, run_id: str, what: str) -> T:
     """Return what a read gives, again and again while it raises Unavailable, until cancelled.
 
     It is told once, with the run that does not go on meanwhile, and `what` it waits for.

@@ -15,9 +15,9 @@ from opentelemetry.trace import SpanKind
 from gateway.telemetry import attributes as a
 from gateway.telemetry.telemetry import Telemetry
 from sandbox.engines.engine import Engine
-from sandbox.engines.engine_decorator import EngineAround
+from sandbox.engines.engine_decorator import EngineDecorator
 from sandbox.keeper.keeper import Keeper
-from sandbox.keeper.keeper_decorator import KeeperAround
+from sandbox.keeper.keeper_decorator import KeeperDecorator
 from sandbox.sandbox import Sandbox, SandboxSpec
 
 _Lent = TypeVar("_Lent", bound=Sandbox | None)
@@ -40,7 +40,7 @@ def observed_keeper(keeper: Keeper, telemetry: Telemetry) -> Keeper:
     return _ObservedKeeper(keeper, telemetry)
 
 
-class _ObservedEngine(EngineAround):
+class _ObservedEngine(EngineDecorator):
     def __init__(self, engine: Engine, telemetry: Telemetry) -> None:
         super().__init__(engine)
         self._telemetry = telemetry
@@ -62,7 +62,7 @@ class _ObservedEngine(EngineAround):
             telemetry.instruments.add("airlock.sandbox.start.duration", telemetry.clock() - started_s, labels)
 
 
-class _ObservedKeeper(KeeperAround):
+class _ObservedKeeper(KeeperDecorator):
     def __init__(self, keeper: Keeper, telemetry: Telemetry) -> None:
         super().__init__(keeper)
         self._telemetry = telemetry

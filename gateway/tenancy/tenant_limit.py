@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from gateway.errors import Overloaded
 
 
-class Shares:
+class TenantLimit:
     """Counts what each tenant holds; `limit` is the most of one, `what` names it in the refusal."""
 
     def __init__(self, limit: int, what: str) -> None:

@@ -13,12 +13,12 @@ from agent.messages import ToolCall
 from agent.tool_result import ToolResult
 from agent.tools.tool import ToolContext
 from gateway.errors import AirlockError, PermissionDenied
-from gateway.tool_calls.service_executor import StandIn
+from gateway.tool_calls.service_executor import ServiceExecutor
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from sandbox.errors import SandboxError, said_outside
 
 
-class FileCall(StandIn):
+class FileCall(ServiceExecutor):
     """What all share: one path, and an error kept for the service to raise."""
 
     def __init__(self, sandbox: ThreadSandbox) -> None:

@@ -9,7 +9,7 @@ from agent.messages import ToolCall
 from agent.recovery import EarlierCall
 from gateway.storage.run_writes import Claim, LeaseLost
 from gateway.storage.store import Store
-from gateway.support.retry import patiently
+from gateway.support.retry import retried
 from gateway.tool_calls.journaled_result import earlier_call
 
 
@@ -61,7 +61,7 @@ class HostedCalls:
         ids = [call.id for call in calls]
         # The run has been taken: what cannot be read now must not be its end.
         read = partial(self._store.take_over_calls, self.claim, ids)
-        rows = await patiently(read, run_id=self.claim.run_id, what="its earlier calls")
+        rows = await retried(read, run_id=self.claim.run_id, what="its earlier calls")
         again = {
             id_ for id_, row in rows.items() if row["read_only"] and row["state"] != "blocked" and row["result"] is None
         }

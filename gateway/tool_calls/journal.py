@@ -46,7 +46,7 @@ from gateway.support.heavy_work import Work, at_once
 from gateway.tool_calls.call_slots import EXECUTOR, REQUEST, UNRECORDED
 from gateway.tool_calls.hosted_calls import HostedCalls
 from gateway.tool_calls.journaled_result import result_json
-from gateway.tool_calls.outcome_retry_queue import LateOutcomes
+from gateway.tool_calls.outcome_retry_queue import OutcomeRetryQueue
 from gateway.tool_calls.quota_hook import QUOTA
 from gateway.tool_calls.unrecorded_call import NOT_EXECUTED, UnrecordedCall
 
@@ -94,7 +94,7 @@ class JournalHook(Hook):
         policy_version: str | Callable[[], str],
         run_id: str | None = None,
         redactor: Redactor | None = None,
-        late: LateOutcomes | None = None,
+        late: OutcomeRetryQueue | None = None,
         work: Work = at_once,
     ) -> None:
         """Take the policy's version, or what tells the one in force at each call. Stored arguments are redacted.

@@ -41,7 +41,7 @@ class _Late:
     once_for: Hashable
 
 
-class LateOutcomes:
+class OutcomeRetryQueue:
     """Writes what could not be written, in the background."""
 
     def __init__(self, *, first_retry_s: float = _FIRST_RETRY_S) -> None:

@@ -21,7 +21,7 @@ from agent.tools.tool import ToolContext
 from gateway.errors import AirlockError, DeadlineExceeded, PermissionDenied, from_start
 from gateway.tool_calls.call_slots import REQUEST
 from gateway.tool_calls.program import Program
-from gateway.tool_calls.service_executor import StandIn
+from gateway.tool_calls.service_executor import ServiceExecutor
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from sandbox.errors import SandboxError, said_outside
 from sandbox.process import Process, ProgramResult
@@ -32,7 +32,7 @@ _STREAMS: tuple[OutputStream, ...] = ("stdout", "stderr")
 _GRACE_S = 60.0
 
 
-class _ProgramCall(StandIn):
+class _ProgramCall(ServiceExecutor):
     """What both kinds share: one line, and an error kept for the service to raise."""
 
     def __init__(self, sandbox: ThreadSandbox, program: Program) -> None:

@@ -23,7 +23,7 @@ from pydantic import JsonValue
 from gateway.errors import NotFound, RequestIdReused
 from gateway.storage.request_store import RequestedCall, RequestStore
 from gateway.tenancy.tenants import Tenant
-from gateway.tool_calls.outcome_retry_queue import LateOutcomes
+from gateway.tool_calls.outcome_retry_queue import OutcomeRetryQueue
 from gateway.tool_calls.program import Program
 from gateway.tool_calls.program_calls import EndedProgram
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
@@ -54,7 +54,7 @@ def made_process_id(tenant: Tenant, request: ToolRequest) -> str:
 class RequestedPrograms:
     """What is known of earlier requests."""
 
-    def __init__(self, store: RequestStore, late: LateOutcomes) -> None:
+    def __init__(self, store: RequestStore, late: OutcomeRetryQueue) -> None:
         """`late` has the outcomes of this process that are not written yet."""
         self._store = store
         self._late = late

@@ -9,7 +9,7 @@ from agent.tool_result import ToolResult, ToolSpec
 from agent.tools.tool import ToolContext
 
 
-class StandIn:
+class ServiceExecutor:
     """No tools to list and nothing to check; satisfies agent.tools.tool.ToolExecutor once it has `execute`."""
 
     def specs(self) -> Sequence[ToolSpec]:

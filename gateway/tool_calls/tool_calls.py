@@ -51,7 +51,7 @@ from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.call_slots import EXECUTOR, REFUSED, REQUEST, UNRECORDED
 from gateway.tool_calls.journal import JournalHook
-from gateway.tool_calls.outcome_retry_queue import LateOutcomes
+from gateway.tool_calls.outcome_retry_queue import OutcomeRetryQueue
 from gateway.tool_calls.process_reader import ProcessReader
 from gateway.tool_calls.quota_hook import QuotaHook
 from gateway.tool_calls.redacted_workspace import RedactedWorkspace
@@ -143,7 +143,7 @@ class ToolCalls:
         self._keeper = keeper
         self._engines = engines
         self._ids = ids
-        self.late = LateOutcomes()
+        self.late = OutcomeRetryQueue()
         self._heavy_work = HeavyWork()
         self._threads: dict[tuple[str, str], tuple[Thread, float]] = {}
         self._tool_paths: dict[str, ToolPath] = {}

@@ -17,7 +17,7 @@ from types import ModuleType
 from sandbox.daemon.serving.loop_log import LoopLog, print_exc
 
 
-class StandIn(ModuleType):
+class LazyModule(ModuleType):
     """A module that becomes the real one when a name is used that `known` does not have."""
 
     def __init__(self, name: str, known: dict[str, object]) -> None:
@@ -36,7 +36,7 @@ def install() -> None:
     sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]
     for name, known in _KNOWN.items():
         if name not in sys.modules:
-            sys.modules[name] = StandIn(name, known)
+            sys.modules[name] = LazyModule(name, known)
             if name in _PARTS_OF_ASYNCIO:
                 # asyncio takes all names of these parts into its own, and then looks at each part by its name.
                 part = name.rpartition(".")[2]
@@ -48,12 +48,12 @@ def install() -> None:
 
 def loaded_for_use() -> list[str]:
     """Return the names of modules that had a stand-in and were loaded all the same."""
-    return [name for name in _KNOWN if not isinstance(sys.modules.get(name), StandIn)]
+    return [name for name in _KNOWN if not isinstance(sys.modules.get(name), LazyModule)]
 
 
 def _real(name: str) -> ModuleType:
     stand_in = sys.modules.get(name)
-    if isinstance(stand_in, StandIn):
+    if isinstance(stand_in, LazyModule):
         del sys.modules[name]
         try:
             __import__(name)

@@ -1,6 +1,6 @@
-"""EngineAround: an engine around an engine, which leaves everything to it. A subclass overrides what it is there for.
+"""EngineDecorator: an engine around an engine, which forwards everything. A subclass overrides what it is for.
 
-    class Logged(EngineAround):
+    class Logged(EngineDecorator):
         async def create(self, spec: SandboxSpec) -> Sandbox:
             log.info("making a sandbox of image %s", spec.image)
             return await self.engine.create(spec)
@@ -19,7 +19,7 @@ from sandbox.transition import UNUSED
 from sandbox.usage import Usage
 
 
-class EngineAround:
+class EngineDecorator:
     """Satisfies sandbox.engine.Engine, by the engine that it is around. The protocol says what each method does."""
 
     def __init__(self, engine: Engine) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 
 from sandbox.engines.engine import Engine
-from sandbox.engines.engine_decorator import EngineAround
-from sandbox.fair_semaphore import Turns
+from sandbox.engines.engine_decorator import EngineDecorator
+from sandbox.fair_semaphore import FairSemaphore
 from sandbox.sandbox import Sandbox, SandboxSpec
 
 # A creation is a few steps of the engine's, a part of which waits for its disk.
@@ -22,11 +22,11 @@ _WAITING_LIMIT = 64
 def fair_creation(engine: Engine, *, at_once: int | None = None, waiting_limit: int = _WAITING_LIMIT) -> Engine:
     """Return an engine whose create() waits for its turn; TooManyWaiting where `waiting_limit` of its tenant do."""
     places = _PER_PROCESSOR * len(os.sched_getaffinity(0)) if at_once is None else at_once
-    return _FairCreation(engine, Turns(places, waiting_limit))
+    return _FairCreation(engine, FairSemaphore(places, waiting_limit))
 
 
-class _FairCreation(EngineAround):
-    def __init__(self, engine: Engine, turns: Turns) -> None:
+class _FairCreation(EngineDecorator):
+    def __init__(self, engine: Engine, turns: FairSemaphore) -> None:
         super().__init__(engine)
         self._turns = turns
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sandbox.engines.engine import Engine, is_new
-from sandbox.engines.engine_decorator import EngineAround
+from sandbox.engines.engine_decorator import EngineDecorator
 from sandbox.engines.pool_demand import Demand, shared_out
 from sandbox.engines.pooled_sandbox import Spare, SpareKind, SpareRefused, Spares
 from sandbox.errors import EngineFull, ImageMissing, SandboxError
@@ -71,7 +71,7 @@ class _Kind:
         return max(self.always, asked + 1 if asked > 1 else asked)
 
 
-class PooledEngine(EngineAround):
+class PooledEngine(EngineDecorator):
     """Around `engine`, whose spares `spares` makes; `limit` is how many there are at most, of all kinds.
 
     `pulls` says of which images the first call that needs one has it pulled; the pool itself pulls none. `clock` is in

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 from sandbox.errors import ImageRefused
 from sandbox.keeper.keeper import Keeper
-from sandbox.keeper.keeper_decorator import KeeperAround
+from sandbox.keeper.keeper_decorator import KeeperDecorator
 from sandbox.sandbox import Sandbox, SandboxSpec
 
 
@@ -20,7 +20,7 @@ def image_gate(keeper: Keeper) -> Keeper:
     return _ImageGate(keeper)
 
 
-class _ImageGate(KeeperAround):
+class _ImageGate(KeeperDecorator):
     @asynccontextmanager
     async def acquire(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
         if spec.refused:

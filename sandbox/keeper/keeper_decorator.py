@@ -1,4 +1,4 @@
-"""KeeperAround: a keeper around a keeper, which leaves everything to it. A subclass overrides what it is there for.
+"""KeeperDecorator: a keeper around a keeper, which leaves everything to it. A subclass overrides what it is there for.
 
 The order of those that a gateway has is in gateway/composition/sandboxes.py.
 """
@@ -13,7 +13,7 @@ from sandbox.sandbox import ListedSandbox, Sandbox, SandboxSpec
 from sandbox.transition import State
 
 
-class KeeperAround:
+class KeeperDecorator:
     """Satisfies sandbox.keeper.keeper.Keeper, by the keeper that it is around."""
 
     def __init__(self, keeper: Keeper) -> None:

@@ -15,7 +15,7 @@ from typing import cast
 import pytest
 import pytest_asyncio
 
-from gateway.composition.engine_decorators import engines_around
+from gateway.composition.engine_decorators import decorated_engine
 from gateway.policy.document import QuotasSection
 from gateway.storage.quota_store import Hold, QuotaStore, Take
 from gateway.tenancy.quotas import Quotas
@@ -108,7 +108,7 @@ class MemoryGround(Ground):
 
 def _around(engine: Innermost) -> Engine:
     """Return an engine with all that a gateway has around it; its new sandboxes are all from the pool."""
-    around, pool = engines_around(
+    around, pool = decorated_engine(
         engine,
         pooled=lambda inner: _AlwaysReady(inner, engine),
         pulls=ImagePulls(DockerRequests("unix:///nonexistent/docker.sock")),

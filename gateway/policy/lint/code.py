@@ -10,7 +10,7 @@ from gateway.policy.document import WRITING_TOOLS
 from gateway.policy.globs import compile_glob
 from gateway.policy.lint.findings import Finding, Linted
 from gateway.policy.lint.interpreters import sample_word
-from gateway.policy.scoped_rule import PlacedRule
+from gateway.policy.scoped_rule import ScopedRule
 
 _WORKSPACE = "/workspace"
 _LIMIT_DIRECTORIES = 20
@@ -75,7 +75,7 @@ def _take(linted: Linted, reached: dict[str, _Reach], path: str, shown: str, run
             reached[name].anyhow.append(shown)
 
 
-def _said(linted: Linted, placed: PlacedRule, reach: _Reach) -> Iterator[Finding]:
+def _said(linted: Linted, placed: ScopedRule, reach: _Reach) -> Iterator[Finding]:
     run = list(dict.fromkeys(reach.run))
     if run:
         yield linted.finding(

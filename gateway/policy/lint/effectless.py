@@ -10,7 +10,7 @@ from gateway.policy.decision import STRICTNESS, Effect
 from gateway.policy.document import Condition
 from gateway.policy.globs import compile_glob
 from gateway.policy.lint.findings import Finding, Linted
-from gateway.policy.scoped_rule import PlacedRule
+from gateway.policy.scoped_rule import ScopedRule
 
 
 def effectless(linted: Linted) -> Iterator[Finding]:
@@ -52,7 +52,7 @@ def effectless(linted: Linted) -> Iterator[Finding]:
             )
 
 
-def _dead(linted: Linted, placed: PlacedRule, over: list[PlacedRule]) -> Finding:
+def _dead(linted: Linted, placed: ScopedRule, over: list[ScopedRule]) -> Finding:
     effects = {rule.rule.effect for rule in over}
     what = {
         "allow": "never allows anything" if effects == {"deny"} else "never allows anything by itself",
@@ -68,7 +68,7 @@ def _dead(linted: Linted, placed: PlacedRule, over: list[PlacedRule]) -> Finding
     )
 
 
-def _names(rules: Iterable[PlacedRule]) -> str:
+def _names(rules: Iterable[ScopedRule]) -> str:
     return ", ".join(dict.fromkeys(rule.name for rule in rules))
 
 
@@ -79,8 +79,8 @@ _STRICTEST_FIRST: tuple[Effect, ...] = ("deny", "ask", "allow")
 class _Pieces:
     """The atoms of all rules, found by where a wider one can stand: a directory above, the same program, a host."""
 
-    def __init__(self, rules: list[PlacedRule]) -> None:
-        self._found: dict[tuple[Effect, str, str], list[tuple[PlacedRule, Atom]]] = defaultdict(list)
+    def __init__(self, rules: list[ScopedRule]) -> None:
+        self._found: dict[tuple[Effect, str, str], list[tuple[ScopedRule, Atom]]] = defaultdict(list)
         for placed in rules:
             # With an exception a rule is narrower than its pieces; it is never taken to cover anything.
             if placed.rule.unless is None:
@@ -88,13 +88,13 @@ class _Pieces:
                     for key in _keys(atom.condition):
                         self._found[placed.rule.effect, atom.tool, key].append((placed, atom))
 
-    def stricter(self, placed: PlacedRule, atom: Atom) -> PlacedRule | None:
+    def stricter(self, placed: ScopedRule, atom: Atom) -> ScopedRule | None:
         """Return a stricter rule that covers an atom of another; the strictest that there is."""
         strictness = STRICTNESS[placed.rule.effect]
         stricter = (effect for effect in _STRICTEST_FIRST if STRICTNESS[effect] > strictness)
         return next((rule for effect in stricter for rule, _ in self._wider(atom, effect)), None)
 
-    def same(self, placed: PlacedRule, atom: Atom, order: dict[int, int]) -> PlacedRule | None:
+    def same(self, placed: ScopedRule, atom: Atom, order: dict[int, int]) -> ScopedRule | None:
         """Return another rule of the same effect that covers an atom; of two equal ones the first stays."""
         if placed.rule.rate is not None or placed.rule.at_once is not None:
             return None
@@ -107,7 +107,7 @@ class _Pieces:
                 return rule
         return None
 
-    def _wider(self, atom: Atom, effect: Effect) -> Iterator[tuple[PlacedRule, Atom]]:
+    def _wider(self, atom: Atom, effect: Effect) -> Iterator[tuple[ScopedRule, Atom]]:
         for key in _places(atom.condition):
             for placed, other in self._found.get((effect, atom.tool, key), ()):
                 if covers(other.condition, atom.condition):

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from gateway.policy.document import CONNECT, FILE_TOOLS, PolicyDocument, Rule
 from gateway.policy.judge import Policy
 from gateway.policy.lint.loosest import at_its_loosest
-from gateway.policy.scoped_rule import PlacedRule, placed_in_both
+from gateway.policy.scoped_rule import ScopedRule, scoped_in_both
 from gateway.policy.yaml_lines import Path, YamlReading
 
 Severity = Literal["warning", "note"]
@@ -44,12 +44,12 @@ class Linted:
     operator: PolicyDocument | None = None
 
     @cached_property
-    def rules(self) -> list[PlacedRule]:
+    def rules(self) -> list[ScopedRule]:
         """Return the rules that are enforced, of both layers."""
-        return [placed for placed in placed_in_both(self.document, self.operator) if placed.rule.mode == "enforce"]
+        return [placed for placed in scoped_in_both(self.document, self.operator) if placed.rule.mode == "enforce"]
 
     @cached_property
-    def own(self) -> list[PlacedRule]:
+    def own(self) -> list[ScopedRule]:
         """Return the rules of the file itself that are enforced."""
         return [placed for placed in self.rules if placed.layer == "tenant"]
 
@@ -91,7 +91,7 @@ class Linted:
         """Yield those of the named rules that are about certain command lines only."""
         return (name for name in names if name in self.named and self.named[name].argv is not None)
 
-    def finding(self, check: str, severity: Severity, placed: PlacedRule, what: str, mend: str) -> Finding:
+    def finding(self, check: str, severity: Severity, placed: ScopedRule, what: str, mend: str) -> Finding:
         """Return a finding about a rule."""
         return Finding(check, severity, placed.name, self.reading.line(placed.path), what, mend)
 

@@ -10,7 +10,7 @@ from gateway.policy.globs import compile_glob
 from gateway.policy.globs_cover import sample_path
 from gateway.policy.lint.findings import Finding, Linted
 from gateway.policy.regexes import compile_regex
-from gateway.policy.scoped_rule import PlacedRule
+from gateway.policy.scoped_rule import ScopedRule
 
 _NAME_BYTES = 255
 _BRACES = re.compile(r"\{[^/]*,[^/]*\}")
@@ -25,7 +25,7 @@ def mistakes(linted: Linted) -> Iterator[Finding]:
     yield from _sections(linted)
 
 
-def _globs(linted: Linted, placed: PlacedRule) -> Iterator[Finding]:
+def _globs(linted: Linted, placed: ScopedRule) -> Iterator[Finding]:
     for where, condition in (("paths", placed.rule), ("unless.paths", placed.rule.unless)):
         for glob in _all_globs(condition):
             problem = _glob_problem(glob)
@@ -57,7 +57,7 @@ def _glob_problem(glob: str) -> tuple[str, str] | None:
     return None
 
 
-def _denied_by_path(linted: Linted, placed: PlacedRule) -> Iterator[Finding]:
+def _denied_by_path(linted: Linted, placed: ScopedRule) -> Iterator[Finding]:
     """Yield programs denied by their full path, which are run by their bare name as well."""
     if placed.rule.effect == "allow":
         return
@@ -77,7 +77,7 @@ def _denied_by_path(linted: Linted, placed: PlacedRule) -> Iterator[Finding]:
                 )
 
 
-def _empty_words(linted: Linted, placed: PlacedRule) -> Iterator[Finding]:
+def _empty_words(linted: Linted, placed: ScopedRule) -> Iterator[Finding]:
     for prefix in placed.rule.argv or ():
         for word in prefix:
             if isinstance(word, Placeholder) and word.matches is not None and _matches_empty(word.matches):

@@ -10,7 +10,7 @@ from gateway.policy.document import Rule
 from gateway.policy.globs import compile_glob
 from gateway.policy.globs_cover import sample_path
 from gateway.policy.lint.findings import Finding, Linted, Severity
-from gateway.policy.scoped_rule import PlacedRule
+from gateway.policy.scoped_rule import ScopedRule
 
 # Each takes a dozen judgements.
 _LIMIT_RULES = 300
@@ -41,7 +41,7 @@ def _keeps(rule: Rule) -> bool:
     return rule.effect != "allow" and rule.paths is not None and always
 
 
-def _open(linted: Linted, placed: PlacedRule, kept: str, doors: Any) -> Iterator[Finding]:
+def _open(linted: Linted, placed: ScopedRule, kept: str, doors: Any) -> Iterator[Finding]:
     for severity in ("warning", "note"):
         found: dict[str, str] = {}
         for glob in placed.rule.paths or ():

@@ -10,7 +10,7 @@ from sandbox.daemon.programs.pipes import LingeringPipes, OutputPipe
 from sandbox.daemon.programs.process_input import ProcessInput
 from sandbox.daemon.programs.process_output import StreamOutput
 from sandbox.daemon.programs.process_request import StartRequest
-from sandbox.daemon.programs.rate_limit import Pace, Source
+from sandbox.daemon.programs.rate_limit import RateLimit, Source
 
 # A child may keep the streams open. Those of a process that is over are drained when they were silent so long.
 _IDLE_S = 0.05
@@ -21,7 +21,7 @@ _DRAIN_LIMIT_S = 0.5
 class ProcessStreams:
     """The daemon's ends; `stderr` is None when it goes where stdout does, `input` when there is none."""
 
-    def __init__(self, request: StartRequest, workspace: str, pace: Pace) -> None:
+    def __init__(self, request: StartRequest, workspace: str, pace: RateLimit) -> None:
         self.terminal = None
         self.input: ProcessInput | None = None
         self._request = request
@@ -142,7 +142,7 @@ class ProcessStreams:
             self._stdin = -1
 
 
-def _pipe_into(output: StreamOutput, pace: Pace) -> OutputPipe:
+def _pipe_into(output: StreamOutput, pace: RateLimit) -> OutputPipe:
     def take(buffer: bytearray, size: int) -> None:
         output.add(buffer, size)
         pace.took(pipe, size)

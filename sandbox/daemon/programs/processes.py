@@ -27,7 +27,7 @@ from sandbox.daemon.programs.process_request import (
     check_write_id,
 )
 from sandbox.daemon.programs.process_streams import ProcessStreams
-from sandbox.daemon.programs.rate_limit import Pace
+from sandbox.daemon.programs.rate_limit import RateLimit
 from sandbox.daemon.supervisor.call_tree import count_living
 from sandbox.daemon.supervisor.spawner import START_LIMIT_S, Spawner
 from sandbox.v1 import channel_pb2 as wire
@@ -57,7 +57,7 @@ class Processes:
         self._environment = environment
         self._kept: dict[str, BackgroundProcess] = {}
         self._starting: set[str] = set()
-        self._pace = Pace()
+        self._pace = RateLimit()
         self._waiters = 0
         self._lingering = LingeringPipes()
         self._tasks: set[asyncio.Task[int]] = set()

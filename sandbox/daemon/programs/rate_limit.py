@@ -26,7 +26,7 @@ class Source(Protocol):
         """Go on."""
 
 
-class Pace:
+class RateLimit:
     """Shared by all sources."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ import termios
 
 from sandbox.daemon.programs.process_input import ProcessInput
 from sandbox.daemon.programs.process_output import StreamOutput
-from sandbox.daemon.programs.rate_limit import Pace
+from sandbox.daemon.programs.rate_limit import RateLimit
 
 _READ_BYTES = 64 * 1024
 _SIZE = struct.Struct("4H")  # rows, columns, and two that count pixels
@@ -31,7 +31,7 @@ class TerminalInput(ProcessInput):
 class Terminal:
     """Both ends of a pseudo-terminal; the program gets the slave."""
 
-    def __init__(self, output: StreamOutput, rows: int, columns: int, pace: Pace) -> None:
+    def __init__(self, output: StreamOutput, rows: int, columns: int, pace: RateLimit) -> None:
         self._loop = asyncio.get_running_loop()
         self._output = output
         self._pace = pace

@@ -33,7 +33,7 @@ from sandbox.daemon.supervisor.control_wire import (
     decode_calls,
 )
 from sandbox.daemon.supervisor.launch import ToolIdentity
-from sandbox.daemon.supervisor.tool_spawner import BORN, ENDED, Nursery, drain, receive
+from sandbox.daemon.supervisor.tool_spawner import BORN, ENDED, ToolSpawner, drain, receive
 
 
 class Init:
@@ -42,7 +42,7 @@ class Init:
     def __init__(self, control: socket.socket, server_pid: int, tool: ToolIdentity) -> None:
         self._control = control
         self._server_pid = server_pid
-        self._nursery = Nursery(tool)
+        self._nursery = ToolSpawner(tool)
         self._hold = Hold()
         self._calls: dict[int, int] = {}  # pid of a call's first process -> call; only while it is not reaped
         self._server_status: int | None = None

@@ -28,7 +28,7 @@ _REFER = 1 << 13  # moving between directories, which is refused in every domain
 _REFER_VERSION = 2
 
 
-def take_low_standing(*, own_filters: bool) -> bool:
+def lower_oom_priority(*, own_filters: bool) -> bool:
     """Take tool code's score, priority, domain and filter, for good; return whether the filter is installed.
 
     A kernel without Landlock or scores is left as it is, and the posture shows it. Without the filter no tool code may

@@ -6,8 +6,8 @@ a child that has them, starts programs and tells of their ends. When the kernel 
 children become init's own, as orphans do, and init makes another at the next start.
 
 Init to nursery: (kind, call) of control_wire with the program and the descriptors of the order, or (REAP, pid): a
-number stays its process' own until init knows of the end. Nursery to init: (BORN, call, 0, pid), (REFUSED, call, errno,
-0) or (ENDED, 0, wait status, pid).
+number stays its process' own until init knows of the end. The spawner to init: (BORN, call, 0, pid), (REFUSED, call,
+errno, 0) or (ENDED, 0, wait status, pid).
 
 Neither ever waits for a newborn, which tool code may stop before it becomes its program, nor init for the nursery.
 """
@@ -23,7 +23,7 @@ from types import FrameType
 
 from sandbox.daemon.supervisor.control_wire import ORDER_LIMIT_BYTES, PROBE, SPAWN_TTY, call_gid, decode_program
 from sandbox.daemon.supervisor.launch import ToolIdentity, drop_to_tool, refusal, start
-from sandbox.daemon.supervisor.oom_priority import take_low_standing
+from sandbox.daemon.supervisor.oom_priority import lower_oom_priority
 from sandbox.daemon.supervisor.tool_probe import describe_tool
 
 MAX_DESCRIPTORS = 4
@@ -37,7 +37,7 @@ _NEWS = struct.Struct("iiii")
 News = tuple[int, int, int, int]
 
 
-class Nursery:
+class ToolSpawner:
     """Init's end: has programs started and hears of them."""
 
     def __init__(self, tool: ToolIdentity) -> None:
@@ -136,7 +136,7 @@ def _become_nursery(line: socket.socket, tool: ToolIdentity) -> None:
         signal.signal(number, signal.SIG_DFL)
     os.closerange(3, line.fileno())
     os.closerange(line.fileno() + 1, max(map(int, os.listdir("/proc/self/fd"))) + 1)
-    filtered = not tool.contained or take_low_standing(own_filters=tool.own_filters)
+    filtered = not tool.contained or lower_oom_priority(own_filters=tool.own_filters)
     _Nursery(line, tool, filtered=filtered).serve()
 
 

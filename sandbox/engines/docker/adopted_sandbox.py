@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Survivor:
+class AdoptedSandbox:
     """`made` is the digest of how it was made, container_config.made_digest(); `lock` its thread's, held.
 
     `held` is the spare whose volume has its files, "" where the volume is the thread's own.
@@ -40,7 +40,9 @@ class Survivor:
         return self.sandbox.tenant, self.sandbox.thread
 
 
-async def reach(container: Mapping[str, Any], owner: Owner, channel_root: Path, lock: ThreadLock) -> Survivor | None:
+async def reach(
+    container: Mapping[str, Any], owner: Owner, channel_root: Path, lock: ThreadLock
+) -> AdoptedSandbox | None:
     """Return the sandbox in a container, as GET /containers/json shows it; None when it is not to be used."""
     labels = container["Labels"]
     if container["State"] != "running" or config.MADE_LABEL not in labels:
@@ -53,7 +55,7 @@ async def reach(container: Mapping[str, Any], owner: Owner, channel_root: Path, 
         channel.close()
         return None
     left = LeftSandbox(labels[config.SANDBOX_LABEL], *owner)
-    return Survivor(left, labels[config.MADE_LABEL], _held(container), channel, lock)
+    return AdoptedSandbox(left, labels[config.MADE_LABEL], _held(container), channel, lock)
 
 
 def _held(container: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from sandbox.client.channel import Channel
 from sandbox.client.channel_sandbox import ChannelSandbox
 from sandbox.engines.docker import container_config as config
-from sandbox.engines.docker.adopted_sandbox import Survivor
+from sandbox.engines.docker.adopted_sandbox import AdoptedSandbox
 from sandbox.engines.docker.docker_ground import Image
 from sandbox.engines.docker.docker_reconciling import DockerReconciling
 from sandbox.engines.docker.docker_requests import EngineFacts
@@ -71,7 +71,7 @@ class DockerEngine(DockerReconciling):
             clock=clock,
         )
         self._sandboxes: dict[str, ChannelSandbox] = {}
-        self._left: dict[str, Survivor] = {}
+        self._left: dict[str, AdoptedSandbox] = {}
         self._spares: dict[str, DockerSpare] = {}
 
     async def create(self, spec: SandboxSpec) -> Sandbox:

@@ -9,7 +9,7 @@ from typing import Any
 from sandbox.client.channel_sandbox import ChannelSandbox
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
-from sandbox.engines.docker.adopted_sandbox import Survivor, reach
+from sandbox.engines.docker.adopted_sandbox import AdoptedSandbox, reach
 from sandbox.engines.docker.docker_spares import DockerSpares
 from sandbox.engines.docker.docker_workspaces import DockerWorkspaces
 from sandbox.errors import SandboxUnavailable
@@ -25,7 +25,7 @@ class DockerReconciling(DockerSpares, DockerWorkspaces):
     """The ground with what is left on it."""
 
     _sandboxes: dict[str, ChannelSandbox]
-    _left: dict[str, Survivor]
+    _left: dict[str, AdoptedSandbox]
 
     async def reconcile(self) -> Sequence[LeftSandbox]:
         """Look at what an earlier process of this instance left; workspaces always stay.

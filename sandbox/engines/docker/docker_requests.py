@@ -26,7 +26,7 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.utils import kwargs_from_env
 
 from sandbox.errors import EngineFull, EngineUnavailable, ImageMissing, RuntimeMissing, SandboxUnavailable
-from sandbox.fair_semaphore import Turns
+from sandbox.fair_semaphore import FairSemaphore
 
 _DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
 _THREADS = 8
@@ -96,16 +96,16 @@ class DockerRequests:
         self._pinging = ThreadPoolExecutor(1, thread_name_prefix="airlock-docker-ping")
         self._streaming = ThreadPoolExecutor(_STREAMS, thread_name_prefix="airlock-docker-stream")
         self._removing = ThreadPoolExecutor(_REMOVALS, thread_name_prefix="airlock-docker-removal")
-        self.streams = Turns(
+        self.streams = FairSemaphore(
             _STREAMS,
             _STREAMS_WAITING_LIMIT,
             of_one=_STREAMS_OF_ONE,
             what="workspaces of this tenant wait to be saved or replaced",
         )
         """Whoever begins a stream has a turn of its tenant's."""
-        self._removals = Turns(_REMOVALS)
+        self._removals = FairSemaphore(_REMOVALS)
         self._emptying = ThreadPoolExecutor(_EMPTIERS, thread_name_prefix="airlock-docker-emptying")
-        self._emptiers = Turns(_EMPTIERS, of_one=1)
+        self._emptiers = FairSemaphore(_EMPTIERS, of_one=1)
         self._client: Client | None = None
         self._connecting = threading.Lock()
 

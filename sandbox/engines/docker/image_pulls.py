@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from sandbox.engines.docker.docker_requests import Client, DockerRequests, inspect_image
 from sandbox.engines.engine import Engine
-from sandbox.engines.engine_decorator import EngineAround
+from sandbox.engines.engine_decorator import EngineDecorator
 from sandbox.errors import EngineUnavailable, ImageMissing, SandboxError, SandboxUnavailable
 from sandbox.sandbox import Sandbox, SandboxSpec
 
@@ -145,7 +145,7 @@ def pulling_engine(engine: Engine, pulls: ImagePulls) -> Engine:
     return _PullingEngine(engine, pulls)
 
 
-class _PullingEngine(EngineAround):
+class _PullingEngine(EngineDecorator):
     def __init__(self, engine: Engine, pulls: ImagePulls) -> None:
         super().__init__(engine)
         self._pulls = pulls

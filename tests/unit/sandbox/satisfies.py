@@ -6,12 +6,12 @@ from sandbox.client.remote_fs import RemoteFS
 from sandbox.client.remote_shell import RemoteShell
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.engine import Engine
-from sandbox.engines.engine_decorator import EngineAround
+from sandbox.engines.engine_decorator import EngineDecorator
 from sandbox.engines.local.local_fs import LocalFS
 from sandbox.engines.local.memory_engine import MemoryEngine
 from sandbox.engines.pooled_sandbox import Spares
 from sandbox.keeper.keeper import Keeper
-from sandbox.keeper.keeper_decorator import KeeperAround
+from sandbox.keeper.keeper_decorator import KeeperDecorator
 from sandbox.keeper.sandbox_keeper import SandboxKeeper
 from sandbox.sandbox import Sandbox
 
@@ -40,7 +40,7 @@ def memory(engine: MemoryEngine) -> Engine:
     return engine
 
 
-def around(engine: EngineAround) -> Engine:
+def around(engine: EngineDecorator) -> Engine:
     return engine
 
 
@@ -48,7 +48,7 @@ def keeper(lends: SandboxKeeper) -> Keeper:
     return lends
 
 
-def keeper_around(keeper: KeeperAround) -> Keeper:
+def keeper_around(keeper: KeeperDecorator) -> Keeper:
     return keeper
 
 

@@ -9,13 +9,13 @@ from collections import Counter
 import pytest
 
 from sandbox.errors import TooManyWaiting
-from sandbox.fair_semaphore import Turns
+from sandbox.fair_semaphore import FairSemaphore
 
 
 class Desk:
     """Those who want a turn, and who has one."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: FairSemaphore) -> None:
         self.turns = turns
         self.under_way: list[tuple[str, asyncio.Event]] = []
         self.tasks: list[asyncio.Task[None]] = []
@@ -51,7 +51,7 @@ async def settle() -> None:
 
 
 async def test_one_tenant_leaves_a_place_to_whoever_comes_and_gets_no_more_when_they_go() -> None:
-    desk = Desk(Turns(3, of_one=2))
+    desk = Desk(FairSemaphore(3, of_one=2))
     await desk.ask("a", 10)
     assert (desk.have(), desk.turns.waiting) == ("aa", 8)
     await desk.ask("b")
@@ -69,7 +69,7 @@ async def test_one_tenant_leaves_a_place_to_whoever_comes_and_gets_no_more_when_
 async def test_no_place_is_lost_or_free_while_somebody_may_have_it() -> None:
     chance = random.Random(3)
     for _ in range(30):
-        desk = Desk(Turns(3, of_one=2))
+        desk = Desk(FairSemaphore(3, of_one=2))
         for _ in range(60):
             await desk.ask(chance.choice("aaab"))
             if chance.random() < 0.3:
@@ -88,7 +88,7 @@ async def test_no_place_is_lost_or_free_while_somebody_may_have_it() -> None:
 
 
 async def test_who_gave_up_counts_no_more_among_those_that_wait() -> None:
-    desk = Desk(Turns(1, 2))
+    desk = Desk(FairSemaphore(1, 2))
     _, waits, _ = await desk.ask("a", 3)
     waits.cancel()
     await settle()
@@ -102,7 +102,7 @@ async def test_who_gave_up_counts_no_more_among_those_that_wait() -> None:
 
 
 async def test_what_waits_is_named_to_whoever_may_not_even_wait() -> None:
-    desk = Desk(Turns(1, 2, what="snapshots wait to be taken"))
+    desk = Desk(FairSemaphore(1, 2, what="snapshots wait to be taken"))
     await desk.ask("a", 3)
     with pytest.raises(TooManyWaiting, match="2 snapshots wait to be taken"):
         await desk._have("a")

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.composition.engine_decorators import engines_around
+from gateway.composition.engine_decorators import decorated_engine
 from gateway.telemetry.telemetry import Telemetry
 from gateway.tenancy.quotas import Quotas
 from sandbox.engines.docker.image_pulls import ImagePulls
 from sandbox.engines.engine import Engine
-from sandbox.engines.engine_decorator import EngineAround
+from sandbox.engines.engine_decorator import EngineDecorator
 from sandbox.engines.local.memory_engine import MemoryEngine
 from sandbox.engines.pooled_engine import PooledEngine
 from tests.unit.gateway.telemetry.seen import watching
@@ -20,11 +20,11 @@ from tests.unit.gateway.telemetry.seen import watching
 
 def around(innermost: MemoryEngine, telemetry: Telemetry, **options: Any) -> list[str]:
     """Return the names of an engine and those in it, from the outermost in."""
-    engine, pool = engines_around(
+    engine, pool = decorated_engine(
         innermost, telemetry=telemetry, quotas=cast(Quotas, None), quotas_of=cast(Any, None), **options
     )
     names = []
-    while isinstance(engine, EngineAround):
+    while isinstance(engine, EngineDecorator):
         assert not isinstance(engine, PooledEngine) or engine is pool
         names.append(type(engine).__name__.strip("_"))
         engine = engine.engine

@@ -14,7 +14,7 @@ from gateway.policy import PolicyError, load_policy
 from gateway.policy.cover import covers
 from gateway.policy.denials import Denials
 from gateway.policy.document import PolicyDocument, Rule
-from gateway.policy.scoped_rule import placed_rules
+from gateway.policy.scoped_rule import scoped_rules
 
 
 def rule(id_: str, effect: str, *tools: str, **more: Any) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def test_the_rules_of_groups_in_use_count() -> None:
 
 
 def _compiled(rules: list[dict[str, Any]]) -> list[Any]:
-    return list(placed_rules(PolicyDocument.model_validate_json(json.dumps({"version": 1, "rules": rules}))))
+    return list(scoped_rules(PolicyDocument.model_validate_json(json.dumps({"version": 1, "rules": rules}))))
 
 
 def test_the_index_finds_what_comparing_each_with_each_does() -> None:

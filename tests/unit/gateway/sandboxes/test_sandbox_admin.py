@@ -17,7 +17,7 @@ from gateway.config.model_settings import ModelSettings
 from gateway.errors import NotFound, QuotaExceeded, ThreadBusy, Unavailable, Unrecorded
 from gateway.policy.document import PolicyDocument, QuotasSection
 from gateway.policy.judge import Policy
-from gateway.sandboxes.sandbox_admin import TendedSandboxes
+from gateway.sandboxes.sandbox_admin import SandboxAdmin
 from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database
 from gateway.storage.store import Store
@@ -102,9 +102,9 @@ def engine() -> FakeEngine:
 
 
 @pytest.fixture
-def tended(database: Database, engine: FakeEngine) -> TendedSandboxes:
+def tended(database: Database, engine: FakeEngine) -> SandboxAdmin:
     lent = cast(Any, engine)
-    return TendedSandboxes(lent, lent, made_tool_calls(database, engine), ThreadStore(database))
+    return SandboxAdmin(lent, lent, made_tool_calls(database, engine), ThreadStore(database))
 
 
 async def records(database: Database) -> list[tuple[str, str, dict[str, Any]]]:
@@ -113,7 +113,7 @@ async def records(database: Database) -> list[tuple[str, str, dict[str, Any]]]:
 
 
 async def test_a_sandbox_is_made_once_however_often_it_is_asked_for(
-    database: Database, engine: FakeEngine, tended: TendedSandboxes
+    database: Database, engine: FakeEngine, tended: SandboxAdmin
 ) -> None:
     made = await tended.create(TENANT, "a")
     assert await tended.create(TENANT, "a") == made == await tended.get(TENANT, "a")
@@ -123,7 +123,7 @@ async def test_a_sandbox_is_made_once_however_often_it_is_asked_for(
 
 
 async def test_who_goes_away_while_it_is_made_leaves_its_record(
-    database: Database, engine: FakeEngine, tended: TendedSandboxes
+    database: Database, engine: FakeEngine, tended: SandboxAdmin
 ) -> None:
     engine.may_make.clear()
     asking = asyncio.create_task(tended.create(TENANT, "a"))
@@ -136,7 +136,7 @@ async def test_who_goes_away_while_it_is_made_leaves_its_record(
 
 
 async def test_one_that_is_stopped_is_started_and_none_is_made_for_it(
-    database: Database, engine: FakeEngine, tended: TendedSandboxes
+    database: Database, engine: FakeEngine, tended: SandboxAdmin
 ) -> None:
     with pytest.raises(NotFound, match="no thread 'a'"):
         await tended.resume(TENANT, "a")
@@ -150,7 +150,7 @@ async def test_one_that_is_stopped_is_started_and_none_is_made_for_it(
     assert [kind for kind, _, _ in await records(database)] == ["sandbox_resumed"]
 
 
-async def test_making_one_counts_in_the_tenants_minute(engine: FakeEngine, tended: TendedSandboxes) -> None:
+async def test_making_one_counts_in_the_tenants_minute(engine: FakeEngine, tended: SandboxAdmin) -> None:
     policy = Policy(PolicyDocument(version=1, quotas=QuotasSection(tool_calls_per_minute=2)))
     tenant = Tenant("t", policy, ModelSettings(), {})
     for thread in ("a", "b"):
@@ -161,7 +161,7 @@ async def test_making_one_counts_in_the_tenants_minute(engine: FakeEngine, tende
 
 
 async def test_stopping_and_removing_count_in_the_tenants_minute_as_well(
-    engine: FakeEngine, tended: TendedSandboxes
+    engine: FakeEngine, tended: SandboxAdmin
 ) -> None:
     policy = Policy(PolicyDocument(version=1, quotas=QuotasSection(tool_calls_per_minute=4)))
     tenant = Tenant("t", policy, ModelSettings(), {})
@@ -176,7 +176,7 @@ async def test_stopping_and_removing_count_in_the_tenants_minute_as_well(
 
 
 async def test_a_sandbox_goes_with_its_files_and_both_are_told(
-    database: Database, engine: FakeEngine, tended: TendedSandboxes
+    database: Database, engine: FakeEngine, tended: SandboxAdmin
 ) -> None:
     made = await tended.create(TENANT, "a")
     assert await tended.delete(TENANT, "a") == (made, True)
@@ -193,7 +193,7 @@ async def test_a_sandbox_goes_with_its_files_and_both_are_told(
 
 
 async def test_files_go_also_where_there_is_no_sandbox_and_one_that_is_stopped_goes_with_them(
-    engine: FakeEngine, tended: TendedSandboxes
+    engine: FakeEngine, tended: SandboxAdmin
 ) -> None:
     await tended.create(TENANT, "a")
     stopped = await tended.stop(TENANT, "a")
@@ -204,7 +204,7 @@ async def test_files_go_also_where_there_is_no_sandbox_and_one_that_is_stopped_g
 
 
 async def test_stopping_one_that_is_stopped_is_no_error_and_told_once(
-    database: Database, engine: FakeEngine, tended: TendedSandboxes
+    database: Database, engine: FakeEngine, tended: SandboxAdmin
 ) -> None:
     assert await tended.stop(TENANT, "a") is None
     made = await tended.create(TENANT, "a")
@@ -218,7 +218,7 @@ async def test_stopping_one_that_is_stopped_is_no_error_and_told_once(
 
 
 async def test_nothing_is_removed_while_a_call_or_a_run_is_under_way(
-    database: Database, engine: FakeEngine, tended: TendedSandboxes
+    database: Database, engine: FakeEngine, tended: SandboxAdmin
 ) -> None:
     await tended.create(TENANT, "a")
     engine.busy = True
@@ -234,7 +234,7 @@ async def test_nothing_is_removed_while_a_call_or_a_run_is_under_way(
 
 
 async def test_what_was_stopped_is_told_also_where_the_files_could_not_be_removed(
-    database: Database, engine: FakeEngine, tended: TendedSandboxes
+    database: Database, engine: FakeEngine, tended: SandboxAdmin
 ) -> None:
     await tended.create(TENANT, "a")
     engine.failure = EngineUnavailable("gone")
@@ -244,7 +244,7 @@ async def test_what_was_stopped_is_told_also_where_the_files_could_not_be_remove
 
 
 async def test_one_that_is_gone_as_soon_as_it_is_made_is_an_error_and_not_a_lie(
-    engine: FakeEngine, tended: TendedSandboxes, monkeypatch: pytest.MonkeyPatch
+    engine: FakeEngine, tended: SandboxAdmin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def nothing(tenant: str) -> Sequence[ListedSandbox]:
         return []
@@ -259,7 +259,7 @@ async def test_what_is_done_while_the_database_refuses_is_no_failure_to_ask_agai
 ) -> None:
     lent = cast(Any, engine)
     tool_calls = made_tool_calls(database, engine)
-    tended = TendedSandboxes(lent, lent, tool_calls, ThreadStore(database))
+    tended = SandboxAdmin(lent, lent, tool_calls, ThreadStore(database))
     await tended.create(TENANT, "a")
     refusing = True
     write = AuditStore.write

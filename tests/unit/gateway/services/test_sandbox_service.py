@@ -16,7 +16,7 @@ from gateway.config.model_settings import ModelSettings
 from gateway.errors import InvalidArgument, NotFound, Unavailable
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
-from gateway.sandboxes.sandbox_admin import TendedSandboxes
+from gateway.sandboxes.sandbox_admin import SandboxAdmin
 from gateway.sandboxes.sandbox_usage import SandboxUsage
 from gateway.services.sandbox_service import SandboxService
 from gateway.storage.transition_store import StoredTransition
@@ -86,7 +86,7 @@ async def client(usage: SandboxUsage) -> AsyncIterator[Client]:
         users=lambda tenant, thread: 0,
         ends_s=lambda one, spec: None if one.since_s is None else one.since_s + ends[one.state],
     )
-    tended = TendedSandboxes(engine, cast(Any, keeper), cast(Any, None), cast(Any, FakeThreads()))
+    tended = SandboxAdmin(engine, cast(Any, keeper), cast(Any, None), cast(Any, FakeThreads()))
     service = SandboxService(
         engine,
         cast(Any, keeper),

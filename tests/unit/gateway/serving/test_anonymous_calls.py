@@ -12,12 +12,12 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gateway.serving.anonymous_calls import STREAMS, STREAMS_OF_A_HOST, AnonymousStreams, BoundedHealth
-from gateway.serving.first_message_timeout import Arrivals
+from gateway.serving.first_message_timeout import FirstMessageTimeout
 
 
 @contextlib.asynccontextmanager
 async def _served(watch_s: float = 60.0, patience_s: float = 60.0) -> AsyncIterator[grpc.aio.Channel]:
-    server = grpc.aio.server(interceptors=(Arrivals(patience_s),))
+    server = grpc.aio.server(interceptors=(FirstMessageTimeout(patience_s),))
     health_pb2_grpc.add_HealthServicer_to_server(BoundedHealth(AnonymousStreams(), watch_s), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

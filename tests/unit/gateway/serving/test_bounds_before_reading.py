@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from gateway.errors import DeadlineExceeded, Overloaded
-from gateway.serving.anonymous_connections import Strangers, host_of
+from gateway.serving.anonymous_connections import AnonymousConnections, host_of
 from gateway.serving.budget import Budget
 from gateway.serving.reads import Reads
 
@@ -52,7 +52,7 @@ async def test_no_more_are_read_at_once_than_all_may_have_together() -> None:
 
 
 def test_calls_of_strangers_are_bounded_by_connection_address_and_in_all() -> None:
-    strangers = Strangers(of_connection=1, of_host=2, in_all=3)
+    strangers = AnonymousConnections(of_connection=1, of_host=2, in_all=3)
     first = strangers.begin("ipv4:10.0.0.1:1")
     with pytest.raises(Overloaded, match="on this connection"):
         strangers.begin("ipv4:10.0.0.1:1")

@@ -17,7 +17,7 @@ from gateway.identity.call_credentials import Context
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
 from gateway.serving.edge import streaming, unary
-from gateway.serving.first_message_timeout import Arrivals
+from gateway.serving.first_message_timeout import FirstMessageTimeout
 from gateway.serving.listening import server_options
 from gateway.tenancy.tenants import Tenant
 from gateway.v1 import process_service_pb2, process_service_pb2_grpc, tool_service_pb2, tool_service_pb2_grpc
@@ -50,7 +50,7 @@ class Small(tool_service_pb2_grpc.ToolServiceServicer, process_service_pb2_grpc.
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    server = grpc.aio.server(interceptors=(Arrivals(),), options=server_options(shared=False))
+    server = grpc.aio.server(interceptors=(FirstMessageTimeout(),), options=server_options(shared=False))
     tool_service_pb2_grpc.add_ToolServiceServicer_to_server(Small(), server)  # type: ignore[no-untyped-call]
     process_service_pb2_grpc.add_ProcessServiceServicer_to_server(Small(), server)  # type: ignore[no-untyped-call]
     port = server.add_insecure_port("127.0.0.1:0")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import Overloaded
-from gateway.tenancy.tenant_limit import Shares
+from gateway.tenancy.tenant_limit import TenantLimit
 
 
 def test_a_tenant_past_its_share_is_refused_and_others_are_not() -> None:
-    shares = Shares(2, "calls")
+    shares = TenantLimit(2, "calls")
     with shares.hold("a"), shares.hold("a"):
         with pytest.raises(Overloaded, match="2 calls of this tenant"), shares.hold("a"):
             pass
@@ -20,7 +20,7 @@ def test_a_tenant_past_its_share_is_refused_and_others_are_not() -> None:
 
 
 def test_what_fails_is_given_back() -> None:
-    shares = Shares(1, "calls")
+    shares = TenantLimit(1, "calls")
     for _ in range(3):
         with pytest.raises(RuntimeError), shares.hold("a"):
             raise RuntimeError

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from sandbox.engines.engine import Engine
-from sandbox.engines.engine_decorator import EngineAround
+from sandbox.engines.engine_decorator import EngineDecorator
 from sandbox.keeper.keeper import Keeper
-from sandbox.keeper.keeper_decorator import KeeperAround
+from sandbox.keeper.keeper_decorator import KeeperDecorator
 
 AROUND: list[tuple[Any, Any, str]] = [
     (around, protocol, name)
-    for around, protocol in ((EngineAround, Engine), (KeeperAround, Keeper))
+    for around, protocol in ((EngineDecorator, Engine), (KeeperDecorator, Keeper))
     for name in dir(protocol)
     if not name.startswith("_")
 ]

@@ -12,7 +12,7 @@ import pytest
 from sandbox.daemon.programs.background_process import _beginning
 from sandbox.daemon.programs.output_file import OutputFile
 from sandbox.daemon.programs.process_output import StreamOutput
-from sandbox.daemon.programs.rate_limit import Pace
+from sandbox.daemon.programs.rate_limit import RateLimit
 
 
 def bytes_of(size: int, seed: int = 1) -> bytes:
@@ -134,7 +134,7 @@ class CountedSource:
 
 
 async def test_a_source_that_is_too_fast_pauses_and_goes_on_by_itself() -> None:
-    pace, source = Pace(), CountedSource()
+    pace, source = RateLimit(), CountedSource()
     pace.took(source, 100)
     assert not source.pauses
     for _ in range(20):

@@ -19,8 +19,8 @@ from sandbox.daemon.supervisor.launch import ToolIdentity
 def test_no_program_starts_without_the_filter(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, filtered: bool, started: bool
 ) -> None:
-    monkeypatch.setattr(nursery, "take_low_standing", lambda *, own_filters: filtered)
-    tried = nursery.Nursery(ToolIdentity(os.getuid(), os.getgid()))
+    monkeypatch.setattr(nursery, "lower_oom_priority", lambda *, own_filters: filtered)
+    tried = nursery.ToolSpawner(ToolIdentity(os.getuid(), os.getgid()))
     line = tried.open()
     output = os.open(tmp_path / "output", os.O_CREAT | os.O_WRONLY)
     try:
