@@ -8,7 +8,7 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 for _name in ("COLUMNS", "LINES"):
     os.environ.pop(_name, None)
 
-from hypothesis import settings
+from hypothesis import settings  # noqa: E402 - after the environment is as grpc and tables need it
 
 pytest_plugins = ["tests.durations", "tests.postgres", "tests.tiers"]
 
