@@ -65,8 +65,8 @@ async def test_a_call_without_arguments_is_blocked() -> None:
 async def test_each_judged_call_is_taken_for_the_denied_and_the_unfit_too() -> None:
     taken: list[tuple[str, str]] = []
 
-    async def take(decision: Decision, call_id: str) -> tuple[str, str] | None:
-        taken.append((decision.verdict, call_id))
+    async def take(decision: Decision, tool: ToolExecution) -> tuple[str, str] | None:
+        taken.append((decision.verdict, tool.call.id))
         return ("quota", "all are used") if len(taken) == 5 else None
 
     hook = PolicyHook(POLICY, take_limits=take)
