@@ -31,7 +31,7 @@ async def sandbox(engine: DockerEngine) -> AsyncIterator[Sandbox]:
 def wheel() -> bytes:
     """Return a wheel with a module and a program."""
     files = {
-        "handshake.py": "def main():\n    print('well met')\n",
+        "greeting.py": "def main():\n    print('well met')\n",
         "greeting-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n",
         "greeting-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         "greeting-1.0.dist-info/entry_points.txt": "[console_scripts]\ngreet = greeting:main\n",
