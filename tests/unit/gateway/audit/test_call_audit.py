@@ -30,7 +30,7 @@ from gateway.storage.tables import tool_calls
 from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls import tool_calls as tool_calls_room
-from gateway.tool_calls.service_executor import StandIn
+from gateway.tool_calls.service_executor import ServiceExecutor
 from gateway.tool_calls.tool_calls import ToolCalls
 from gateway.tool_calls.tool_request import ToolRequest
 from tests.unit.gateway.made_parts import made_tool_calls
@@ -43,7 +43,7 @@ RULES = (
 ACME = Tenant("acme", Policy(PolicyDocument(version=1, rules=RULES)), ModelSettings(), {})
 
 
-class Standing(StandIn):
+class Standing(ServiceExecutor):
     """Counts how often the call was made."""
 
     def __init__(self, work: Callable[[], None] = lambda: None) -> None:
