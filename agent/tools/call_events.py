@@ -70,7 +70,7 @@ def _policy(verdict: Verdict | None) -> dict[str, JsonValue]:
 
 
 class OutputEvents:
-    """FairSemaphore a program's output into tool_output events: decoded per stream, coalesced, in order of arrival."""
+    """Turns a program's output into tool_output events: decoded per stream, coalesced, in order of arrival."""
 
     def __init__(self, events: EventSink, call_id: str) -> None:
         self._events = events

@@ -1,4 +1,4 @@
-"""Whose sandbox is made next, when more are asked for than are made at once. FairSemaphore are counted, not seconds."""
+"""Whose sandbox is made next, when more are asked for than are made at once. Places are counted, not seconds."""
 
 from __future__ import annotations
 
