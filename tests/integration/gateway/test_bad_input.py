@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tests.docker_state import containers_of
-from tests.gateway_process import airlock, make_home, served
+from tests.gateway_process import airlock, airlock_process, make_home, served
 
 
 def test_a_bad_policy_is_refused_with_file_line_and_field(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_a_bad_policy_is_refused_with_file_line_and_field(tmp_path: Path) -> Non
     answer = json.loads(checked.stdout)
     assert not answer["ok"]
     assert any(error["line"] and "efect" in error["field"] for error in answer["errors"]), answer
-    refused = airlock("serve", "--config", str(home.config), "--listen", "127.0.0.1:0", check=False)
+    refused = airlock_process("serve", "--config", str(home.config), "--listen", "127.0.0.1:0", check=False)
     assert refused.returncode == 2
     assert "default.yaml" in refused.stderr
     assert "efect" in refused.stderr
@@ -32,7 +32,7 @@ def test_the_starter_policy_checks_out(tmp_path: Path) -> None:
 def test_a_missing_engine_is_told_with_how_to_mend_it(tmp_path: Path) -> None:
     home = make_home(tmp_path / "home")
     home.configure(sandbox={"engine_url": f"unix://{tmp_path}/no.sock"})
-    refused = airlock("serve", "--config", str(home.config), "--listen", "127.0.0.1:0", check=False)
+    refused = airlock_process("serve", "--config", str(home.config), "--listen", "127.0.0.1:0", check=False)
     assert refused.returncode == 2
     assert "Docker" in refused.stderr
     assert "Traceback" not in refused.stderr
@@ -41,7 +41,7 @@ def test_a_missing_engine_is_told_with_how_to_mend_it(tmp_path: Path) -> None:
 def test_an_unknown_field_in_the_configuration_is_named(tmp_path: Path) -> None:
     home = make_home(tmp_path / "home")
     home.configure(sandboxes={"idle": 1})
-    refused = airlock("serve", "--config", str(home.config), check=False)
+    refused = airlock_process("serve", "--config", str(home.config), check=False)
     assert refused.returncode == 2
     assert "sandboxes" in refused.stderr
 
@@ -66,7 +66,7 @@ def test_a_second_gateway_on_the_same_state_is_refused_and_harms_nothing(tmp_pat
         airlock("tool", "call", "execute", '{"command": "true"}', env=env)
         sandboxes = containers_of(home.instance)
         ready = home.config.parent / "ready"
-        second = airlock(
+        second = airlock_process(
             "serve", "--config", str(home.config), "--listen", "127.0.0.1:0", "--ready-file", str(ready), check=False
         )
         assert second.returncode == 2

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 
-from tests.gateway_process import airlock
+from tests.gateway_process import airlock_process
 from tests.integration.gateway.conftest import Pair
 
 
@@ -17,7 +17,7 @@ def _containers() -> str:
 
 def test_it_measures_each_kind_of_call_and_leaves_no_container(pair: Pair) -> None:
     env = {**os.environ, "AIRLOCK_ADDRESS": pair.address, "AIRLOCK_API_KEY": pair.key}
-    told = json.loads(airlock("bench", "--calls", "10", "--clients", "2", "--json", env=env).stdout)
+    told = json.loads(airlock_process("bench", "--calls", "10", "--clients", "2", "--json", env=env).stdout)
     rows = {row["what"]: row for row in told["rows"]}
     assert set(rows) == {"execute true", "read_file 4 KiB", "write_file 4 KiB", "docker exec true"}
     assert rows["docker exec true"]["ratio"] == 1
@@ -28,7 +28,7 @@ def test_it_measures_each_kind_of_call_and_leaves_no_container(pair: Pair) -> No
 
 def test_without_such_an_image_it_measures_without_a_peer(pair: Pair) -> None:
     env = {**os.environ, "AIRLOCK_ADDRESS": pair.address, "AIRLOCK_API_KEY": pair.key}
-    done = airlock("bench", "--calls", "10", "--peer-image", "no-such-image", "--json", env=env)
+    done = airlock_process("bench", "--calls", "10", "--peer-image", "no-such-image", "--json", env=env)
     rows = json.loads(done.stdout)["rows"]
     assert [row["ratio"] for row in rows] == [None] * 3
     assert "no peer" in done.stderr

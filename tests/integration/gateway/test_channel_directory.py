@@ -21,7 +21,7 @@ import pytest
 from gateway.client import Client
 from tests import gateway_process
 from tests.docker_state import containers_of, volumes_of
-from tests.gateway_process import Home, airlock, make_home, served
+from tests.gateway_process import Home, airlock, airlock_process, make_home, served
 
 ENV = {"OPENAI_API_KEY": "none", "NO_PROXY": "127.0.0.1"}
 
@@ -42,7 +42,7 @@ async def live_sandbox(home: Home, key: str) -> AsyncIterator[None]:
 async def refused(home: Home) -> str:
     """Start a gateway that must not start; return its error."""
     started = await asyncio.to_thread(
-        airlock, "serve", "--config", str(home.config), "--listen", "127.0.0.1:0", "--json", check=False
+        airlock_process, "serve", "--config", str(home.config), "--listen", "127.0.0.1:0", "--json", check=False
     )
     assert started.returncode == 2, started.stdout + started.stderr
     return str(json.loads(started.stdout)["error"])

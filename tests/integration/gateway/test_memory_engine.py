@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.client import Client, NotFound
-from tests.gateway_process import Home, airlock, make_home, served
+from tests.gateway_process import Home, airlock, airlock_process, make_home, served
 
 # Where no engine answers: nothing here may need one. gRPC's handlers of forks are off in these tests, not elsewhere.
 NO_DOCKER = {"DOCKER_HOST": "unix:///nonexistent/docker.sock", "GRPC_ENABLE_FORK_SUPPORT": "1"}
@@ -48,7 +48,7 @@ async def test_calls_files_and_processes_work_without_docker_and_files_outlive_t
     [(["--listen", "0.0.0.0:0", "--insecure-plaintext"], "unconfined"), (["--workers", "2"], "one process")],
 )
 def test_it_serves_this_machine_only_and_from_one_process(home: Home, options: list[str], said: str) -> None:
-    refused = airlock("serve", "--config", str(home.config), *options, check=False)
+    refused = airlock_process("serve", "--config", str(home.config), *options, check=False)
     assert (refused.returncode, said in refused.stderr) == (2, True), refused.stderr
 
 

@@ -18,7 +18,7 @@ from agent.models.scripted_model_server import Call, ScriptedModelServer, Turn
 from gateway.client import Client, NotFound, OtherEngine, SandboxBusy, Unavailable
 from gateway.client import wire as client_wire
 from tests.docker_state import containers_of, volumes_of
-from tests.gateway_process import Home, Served, airlock, make_home, served
+from tests.gateway_process import Home, Served, airlock, airlock_process, make_home, served
 
 # With two workers, all of them at one of the two is a matter of one in 32,768.
 _CLIENTS = 16
@@ -282,7 +282,7 @@ async def test_a_thread_whose_files_are_on_another_engine_is_refused(pair: Serve
 
 
 def test_a_second_gateway_on_the_same_state_directory_is_refused(pair: Served, home: Home) -> None:
-    refused = airlock(
+    refused = airlock_process(
         *("serve", "--config", str(home.config), "--listen", "127.0.0.1:0", "--workers", "2"), check=False
     )
     assert refused.returncode == 2
@@ -290,6 +290,6 @@ def test_a_second_gateway_on_the_same_state_directory_is_refused(pair: Served, h
 
 
 def test_plain_text_beyond_loopback_is_refused(home: Home) -> None:
-    refused = airlock("serve", "--config", str(home.config), "--listen", "0.0.0.0:0", check=False)
+    refused = airlock_process("serve", "--config", str(home.config), "--listen", "0.0.0.0:0", check=False)
     assert refused.returncode == 2
     assert "--insecure-plaintext" in refused.stderr
