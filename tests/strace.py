@@ -14,4 +14,6 @@ def _strace_works() -> bool:
     return subprocess.run(["strace", "-o", "/dev/null", "true"], check=False, capture_output=True).returncode == 0
 
 
-needs_strace = pytest.mark.skipif(not _strace_works(), reason="strace does not work here")
+needs_strace = pytest.mark.skipif(
+    not _strace_works(), reason="needs strace and the right to trace: apt-get install strace, run as root"
+)

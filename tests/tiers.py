@@ -1,5 +1,7 @@
-"""Which tests `make test` leaves to `make test-all`: what is marked `full`, and what PostgreSQL repeats of SQLite.
+"""Which tests `make test` leaves to `make test-all`: those marked `full`.
 
+`make test` keeps all unit tests, the conformance suite on Docker, the security suite, one seed of chaos, and of the
+integration tests those of a call's way, of what a killed gateway leaves, and of the pages that a newcomer follows.
 Files that need an engine come first: the unit tests fill up what is left of the time.
 """
 
@@ -7,8 +9,8 @@ from __future__ import annotations
 
 import pytest
 
-# Long ones whose matter is looked at by a shorter test beside them, or that repeat one with another seed or shell.
-_LONG = (
+# Long tests: a shorter one beside each looks at the same, or it repeats one with another seed or shell.
+LONG = (
     "test_a_directory_that_is_exchanged_with_a_link_all_the_time_never_leads_to_the_forbidden_file",
     "test_a_gateway_that_is_killed_again_and_again_and_comes_back_loses_and_repeats_nothing",
     "test_a_gibibyte_of_output_costs_the_gateway_constant_memory",
@@ -17,8 +19,30 @@ _LONG = (
     "test_the_attempts_do_harm_where_nothing_forbids_it",
     "test_whatever_dies_no_file_is_lost_nothing_is_left_and_each_call_is_told_how_it_ended[2]",
 )
-# Grounds of the conformance suite that `make test` leaves out: what stands around an engine, and the local one.
-_GROUNDS = ("docker-around", "memory-around")
+# Parameters: the other database, and the engines of the conformance suite besides Docker and the local one.
+_REPEATED = {"postgresql", "docker-around", "memory-around"}
+INTEGRATION = "tests/integration/"
+# The integration tests that every change must pass.
+CORE = (
+    "gateway/test_approvals.py",
+    "gateway/test_bad_input.py",
+    "gateway/test_broken_connections.py",
+    "gateway/test_exec.py",
+    "gateway/test_files.py",
+    "gateway/test_memory_engine.py",
+    "gateway/test_recovery.py",
+    "gateway/test_runs.py",
+    "gateway/test_snapshots.py",
+    "gateway/test_stopping.py",
+    "gateway/test_tenants.py",
+    "gateway/test_tool_calls.py",
+    "sandbox/test_docker_engine.py",
+    "sandbox/test_execute.py",
+    "sandbox/test_reattach.py",
+    "test_demo.py",
+    "test_first_pages.py",
+    "test_tutorial.py",
+)
 _FIRST = ("tests/chaos", "tests/integration", "tests/conformance", "tests/security")
 
 
@@ -28,10 +52,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark repetitions, and put the slow files first."""
+    """Mark what only `make test-all` runs, and put the slow files first."""
     for item in items:
-        spec = getattr(item, "callspec", None)
-        params = set() if spec is None else {one for one in spec.params.values() if isinstance(one, str)}
-        if params & {"postgresql", *_GROUNDS} or item.name in _LONG:
+        if _is_full(item):
             item.add_marker(pytest.mark.full)
     items.sort(key=lambda item: not item.nodeid.startswith(_FIRST))
+
+
+def _is_full(item: pytest.Item) -> bool:
+    spec = getattr(item, "callspec", None)
+    params = set() if spec is None else {one for one in spec.params.values() if isinstance(one, str)}
+    file = item.nodeid.partition("::")[0]
+    beyond = file.startswith(INTEGRATION) and file.removeprefix(INTEGRATION) not in CORE
+    return beyond or bool(params & _REPEATED) or item.name in LONG

@@ -54,7 +54,7 @@ async def thread_of_the_pool(client: Client) -> str:
     raise AssertionError("unreachable")
 
 
-@pytest.mark.skipif(shutil.which("sqlite3") is None, reason="the page uses the command sqlite3")
+@pytest.mark.skipif(shutil.which("sqlite3") is None, reason="needs sqlite3: apt-get install sqlite3")
 async def test_a_restored_backup_has_its_threads_and_files(tmp_path: Path) -> None:
     home = make_home(tmp_path / "home")
     home.configure(sandbox={"keep_workspaces": True})

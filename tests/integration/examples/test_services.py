@@ -43,14 +43,14 @@ def run(
 def typescript(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The TypeScript example, generated and built in a copy, where its packages can be had."""
     if shutil.which("npm") is None or shutil.which("node") is None:
-        pytest.skip("node and npm are not installed")
+        pytest.skip("needs node and npm: apt-get install nodejs npm")
     copy = tmp_path_factory.mktemp("clone") / "examples" / "typescript"
     built = shutil.ignore_patterns("node_modules", "build", "gen")
     shutil.copytree(EXAMPLES / "typescript", copy, ignore=built)
     shutil.copytree(ROOT / "proto", copy.parents[1] / "proto")
     installed = run("npm", "install", "--no-audit", "--no-fund", "--no-package-lock", cwd=copy)
     if installed.returncode and "ENOTFOUND" in installed.stderr:
-        pytest.skip("no npm registry can be reached")
+        pytest.skip("needs an npm registry: set npm config registry")
     assert installed.returncode == 0, installed.stderr
     for step in ("generate", "build"):
         done = run("npm", "run", "--silent", step, cwd=copy)

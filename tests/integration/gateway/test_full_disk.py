@@ -20,7 +20,7 @@ from gateway.storage.database import Database
 from tests.docker_state import containers_of
 from tests.gateway_process import Home, make_home, served
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system: run as root")
 PATIENT = Retry(attempts=60, longest_s=0.5)
 RECORDS = "SELECT outcome, verdict, details FROM audit_records WHERE kind = 'tool_call' ORDER BY sequence"
 

@@ -132,7 +132,9 @@ def test_tool_code_installs_no_seccomp_filter(client: Client) -> None:
     assert tried(client, SECCOMP) == ["EINVAL EINVAL EINVAL EINVAL", "done done"]
 
 
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="x86_64 runs programs of two other kinds")
+@pytest.mark.skipif(
+    os.uname().machine != "x86_64", reason="looks at the other system calls of x86-64: run on such a machine"
+)
 def test_x32_and_32_bit_calls_are_judged_as_the_others_are(client: Client) -> None:
     body = """
 X32 = 0x40000000

@@ -175,7 +175,7 @@ def test_every_file_that_a_program_opens_was_told_before(line: str, tmp_path: Pa
     read = read_programs(line)
     for program in read.programs:
         if shutil.which(program.words[0].text) is None and program.words[0].text != "cd":
-            pytest.skip(f"{program.words[0].text} is not installed")
+            pytest.skip(f"{program.words[0].text} is not installed: apt-get install it")
     if read.opaque is not None:
         return
     _grow(tmp_path)

@@ -23,7 +23,7 @@ _PATTERNS = 1500
 @pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
 def test_what_a_shell_expands_is_in_the_glob(shell: str, locale: str, tmp_path: Path) -> None:
     if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
+        pytest.skip(f"{shell} is not installed: apt-get install it")
     for directory in (tmp_path, *(tmp_path / name for name in ("a", ".a", "b.py", "*"))):
         directory.mkdir(exist_ok=True)
         for name in _NAMES:

@@ -300,7 +300,7 @@ def told(result: ExecResult) -> tuple[str, str]:
 @pytest.mark.parametrize("attack", ATTACKS)
 async def test_more_disk_than_the_workspace_may_have_ends_whatever_takes_it(sandbox: Sandbox, attack: str) -> None:
     if NOWHERE in ATTACKS[attack] and os.uname().machine != "x86_64":
-        pytest.skip("the program of this attack is for x86-64")
+        pytest.skip("the program of this attack is for x86-64: run on such a machine")
     ended = await run(sandbox.shell, python(ATTACKS[attack]), timeout_s=50)
     assert told(ended)[0] == "disk_limit", told(ended)
     assert "the workspace took more disk than its limit" in ended.message

@@ -40,7 +40,7 @@ def _script() -> str:
         ("airlock te", {"tenant"}),
     ],
 )
-@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash: apt-get install bash")
 def test_bash_completes_subcommands_and_options(typed: str, offered: set[str]) -> None:
     words = typed.split()
     asked = f'COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; _airlock_completion airlock; echo "${{COMPREPLY[@]}}"'

@@ -38,7 +38,7 @@ def server(postgres_url: str) -> Iterator[str]:
         admin.execute(f"DROP ROLE {ROLE}")
 
 
-@pytest.mark.skipif(shutil.which("pg_restore") is None, reason="needs PostgreSQL's client programs")
+@pytest.mark.skipif(shutil.which("pg_restore") is None, reason="needs pg_restore: apt-get install postgresql-client")
 def test_the_documented_restore_leaves_a_database_that_the_serving_role_can_migrate(
     server: str, tmp_path: Path
 ) -> None:

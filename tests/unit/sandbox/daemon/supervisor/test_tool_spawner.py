@@ -14,7 +14,7 @@ from sandbox.daemon.supervisor.control_wire import SPAWN, encode_program
 from sandbox.daemon.supervisor.launch import ToolIdentity
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts programs in a group of their call")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts programs in a group of their call: run as root")
 @pytest.mark.parametrize("filtered, started", [(False, False), (True, True)])
 def test_no_program_starts_without_the_filter(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, filtered: bool, started: bool
