@@ -1,1 +1,1 @@
-"""Programs to read and to run: each shows one use of Airlock."""
+"""Example programs. Each shows one use of Airlock."""

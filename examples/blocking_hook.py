@@ -1,9 +1,9 @@
-"""A hook that blocks: a call that names a file with secrets does not run, and the model is told why.
+"""A blocking hook: a call that names a file with secrets does not run, and the model reads the reason.
 
     Agent(model=..., capabilities=[filesystem(files)], hooks=[KeepSecrets()])
 
-It looks at the `path` of a call. A grep over a directory above, or a command, reaches the file all the same: what must
-hold whatever is called belongs in the tenant's policy, or does not belong in the workspace.
+It checks only the `path` of a call. A grep over a parent directory, or a command, can still read the file. Put rules
+that must apply to every call into the tenant's policy, and keep secrets out of the workspace.
 """
 
 from fnmatch import fnmatchcase
@@ -14,9 +14,9 @@ SECRETS = ("*/.env", "*/.env.*", "*.pem", "*/id_rsa")
 
 
 class KeepSecrets(Hook):
-    """Blocks each call whose `path` names a secret. A path is absolute and normalised by the time policy judges it.
+    """Blocks each call whose `path` names a secret. The path is already absolute and normalized.
 
-    Being mandatory it is inherited by subagents, and if it should fail, the call is blocked.
+    The hook is mandatory: subagents inherit it, and if it fails, the call is blocked.
     """
 
     name = "keep_secrets"
@@ -25,5 +25,5 @@ class KeepSecrets(Hook):
     async def before_tool_use(self, state: AgentState) -> AgentState:
         path = (state.current.tool.call.arguments or {}).get("path")
         if isinstance(path, str) and any(fnmatchcase(path, pattern) for pattern in SECRETS):
-            return state.block(self.name, "secrets", f"{path} holds secrets; ask for the value you need instead")
+            return state.block(self.name, "secrets", f"{path} contains secrets; ask for the value that you need")
         return state

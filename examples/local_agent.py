@@ -1,4 +1,4 @@
-"""An agent as a library, without gateway or sandbox: python -m examples.local_agent DIRECTORY TASK."""
+"""An agent used as a library, without gateway or sandbox: python -m examples.local_agent DIRECTORY TASK."""
 
 import asyncio
 import sys
@@ -11,7 +11,7 @@ from sandbox.engines.local.local_fs import LocalFS
 
 
 async def main(directory: str, task: str) -> str:
-    """Let an agent work on the files of a directory, its /workspace; return its answer, or why there is none."""
+    """Run an agent with a directory as its /workspace; return its answer, or why there is none."""
     async with OpenAIModel("gpt-5-mini") as model:
         agent = Agent(model=model, capabilities=[filesystem(LocalFS(Path(directory))), todos()])
         final = await agent.run(AgentState.start(task), print)

@@ -1,8 +1,8 @@
-"""A report service: it puts a table into a sandbox, has Python sum it up there, and fetches the result.
+"""A report service: it copies a table into a sandbox, runs a Python program that adds it up, and fetches the result.
 
     AIRLOCK_ADDRESS=127.0.0.1:7443 AIRLOCK_API_KEY=alk_... python -m examples.report_service
 
-examples/typescript does the same job with stubs generated from proto/.
+examples/typescript does the same with stubs generated from proto/.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ json.dump(dict(totals.most_common()), open("/workspace/report.json", "w"))
 
 
 class NoReport(Exception):
-    """The report could not be made; the text is for whoever asked for it."""
+    """The report could not be made. The text is for the service's caller."""
 
 
 async def report(airlock: Client, table: bytes) -> dict[str, int]:
-    """Return the totals by region. Raises NoReport, and AirlockError where the gateway cannot be had."""
+    """Return the totals by region. Raises NoReport, and AirlockError if the gateway does not answer."""
     thread = f"report-{uuid.uuid4()}"
     await airlock.write_file(thread, "/workspace/sales.csv", table)
     await airlock.write_file(thread, "/workspace/report.py", PROGRAM)
-    # The client sends a request id with each call: one that did run before a connection broke is not run again.
+    # The client sends a request id with each call, so a call is not repeated when a connection breaks after it ran.
     result = await airlock.call_tool(
         "execute",
         {"command": "python3 /workspace/report.py", "timeout_s": 20},
@@ -44,7 +44,7 @@ async def report(airlock: Client, table: bytes) -> dict[str, int]:
         timeout_s=30,
     )
     if result.verdict != "allow" or result.exit_code != 0:
-        # A refusal is a result, not an exception: it names the rule.
+        # A denied call is a result that names the rule, not an exception.
         raise NoReport(f"{result.outcome}, rule {result.rule}: {result.reason}{result.note}")
     totals: dict[str, int] = json.loads(await airlock.read_file(thread, "/workspace/report.json"))
     return totals

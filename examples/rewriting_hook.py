@@ -1,4 +1,4 @@
-"""A hook that rewrites, before and after: commands get a shorter time limit, results lose what looks like a key.
+"""Two rewriting hooks: one shortens the time limit of commands, the other removes keys from results.
 
 Agent(model=..., capabilities=[bash(shell)], hooks=[ShortCommands(), RedactKeys()])
 """
@@ -12,7 +12,7 @@ _KEY = re.compile(rb"\b(sk|ghp|AKIA)[-_A-Za-z0-9]{16,}")
 
 
 class ShortCommands(Hook):
-    """Lets no command run longer than `limit_s`. Policy, which is further in, judges the rewritten arguments."""
+    """Limits every command to `limit_s`. Policy runs after this hook and judges the rewritten arguments."""
 
     name = "short_commands"
 
@@ -29,7 +29,7 @@ class ShortCommands(Hook):
 
 
 class RedactKeys(Hook):
-    """Takes keys out of results before the model, the thread and the event log see them."""
+    """Removes keys from results before the model, the thread and the event log see them."""
 
     name = "redact_keys"
     mandatory = True

@@ -40,7 +40,7 @@ async def main(console: Console) -> list[str]:
     async with contextlib.AsyncExitStack() as stack:
         scripted: ScriptedModelServer | None = None
         if os.environ.get("OPENAI_API_KEY"):
-            console.print("model    the one of OPENAI_API_KEY", style="dim")
+            console.print("model    from OPENAI_API_KEY", style="dim")
         else:
             scripted = await stack.enter_async_context(
                 ScriptedModelServer(TURNS, by_model={INVESTIGATOR: INVESTIGATOR_TURNS})
@@ -55,7 +55,7 @@ async def main(console: Console) -> list[str]:
 
 
 async def follow_the_run(airlock: Client, console: Console) -> list[str]:
-    """Copy the project in, let the agent work, show it, and return what is wrong with the result."""
+    """Copy the project into the sandbox, show the run, and return what is wrong with the result."""
     before = project_files()
     for name, data in before.items():
         await airlock.write_file(THREAD, f"{WORKSPACE}/{name}", data)
@@ -73,8 +73,10 @@ async def follow_the_run(airlock: Client, console: Console) -> list[str]:
     console.print(Rule("summary", align="left"))
     console.print(Padding(summary.table(), (0, 0, 1, 0)))
 
-    problems = [] if summary.status == "completed" else [f"the run was {summary.status}: {stop_line(summary.stop)}"]
-    problems += [f"{name} was changed: the tests say what is right" for name in changed_tests(before, after)]
+    problems = (
+        [] if summary.status == "completed" else [f"the run's status is {summary.status}: {stop_line(summary.stop)}"]
+    )
+    problems += [f"{name} was changed, and the tests must stay as they are" for name in changed_tests(before, after)]
     tests = await airlock.call_tool("execute", {"command": TEST_COMMAND, "timeout_s": 60}, thread=THREAD)
     if (tests.outcome, tests.exit_code) != ("exited", 0):
         said = tests.content.strip().splitlines()[-1:] or ["nothing was printed"]
@@ -83,31 +85,31 @@ async def follow_the_run(airlock: Client, console: Console) -> list[str]:
 
 
 def unread_memory(requests: Sequence[dict[str, Any]]) -> list[str]:
-    """Return what is wrong when the agent's notes of earlier runs never reached the model."""
+    """Return a problem if AGENTS.md, the notes of earlier runs, never reached the model."""
     prompts = (message["content"] for request in requests for message in request["messages"][:1])
     return [] if any(MEMORY_LINE in str(prompt) for prompt in prompts) else ["AGENTS.md is in no system prompt"]
 
 
 async def workspace_files(airlock: Client) -> dict[str, bytes]:
-    """Return the files of the workspace by their path in it, new ones too."""
+    """Return the files of the workspace, new ones included, by their path in it."""
     pattern = {"path": WORKSPACE, "pattern": "**/*", "limit": 10_000}
     found = await airlock.call_tool("glob", pattern, thread=THREAD)
     if found.is_error:
         raise DemoError(f"glob failed: {found.content}")
     files: dict[str, bytes] = {}
     for path in filter(is_source, found.content.splitlines()):
-        with contextlib.suppress(IsADirectory, InvalidPath):  # a link or a directory is no file to compare
+        with contextlib.suppress(IsADirectory, InvalidPath):  # compare regular files only
             files[path.removeprefix(f"{WORKSPACE}/")] = await airlock.read_file(THREAD, path)
     return files
 
 
 def changed_tests(before: dict[str, bytes], after: dict[str, bytes]) -> list[str]:
-    """Return the test files that are not what they were."""
+    """Return the test files that the agent changed."""
     return [name for name in before if name.startswith("tests/") and after.get(name) != before[name]]
 
 
 async def until_stopped(console: Console) -> list[str]:
-    """Run the demo so that SIGTERM ends it as Ctrl-C does: with the gateway stopped and everything removed."""
+    """Run the demo. SIGTERM ends it like Ctrl-C: it stops the gateway and removes everything."""
     task = asyncio.ensure_future(main(console))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     return await task

@@ -1,4 +1,4 @@
-"""A gateway for the length of the demo: configured, started, stopped and removed as an operator would do it."""
+"""A gateway for the demo: configured, started, stopped and removed with the commands that an operator uses."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _STOP_TIMEOUT_S = 20.0
 
 
 class DemoError(Exception):
-    """The demo cannot go on; the text says why."""
+    """The demo cannot continue. The text says why."""
 
 
 @dataclass(frozen=True)
 class DemoGateway:
-    """A gateway that answers. `left_behind` is filled when it has stopped: what it should have removed and did not."""
+    """A running gateway. `left_behind` is filled once it has stopped, with what it failed to remove."""
 
     address: str
     api_key: str
@@ -43,7 +43,7 @@ class DemoGateway:
 async def demo_gateway(scripted_base_url: str | None, investigator: str) -> AsyncIterator[DemoGateway]:
     """Run `airlock init` and `airlock serve` in a temporary directory.
 
-    Without a URL the model is the environment's, else the scripted one, and `investigator` is the subagent's model.
+    With a URL, the model is the scripted one and `investigator` its subagent's; else the environment names the model.
     """
     with tempfile.TemporaryDirectory(prefix="airlock-demo-") as name:
         directory = Path(name)
@@ -74,7 +74,7 @@ async def _init(directory: Path) -> dict[str, str]:
     try:
         output, error = await process.communicate()
     finally:
-        await _stop(process)  # an interrupted one would go on writing into the directory
+        await _stop(process)  # an interrupted `init` would keep writing into the directory
     if process.returncode:
         raise DemoError(f"airlock init failed: {error.decode('utf-8', 'replace').strip()}")
     made: dict[str, str] = json.loads(output)
@@ -97,7 +97,7 @@ def _configure(config_path: Path, scripted_base_url: str | None, investigator: s
 
 
 async def _start(arguments: tuple[str, ...], log: IO[bytes]) -> asyncio.subprocess.Process:
-    # A session of its own: Ctrl-C reaches the demo, and the demo stops the gateway.
+    # In a session of its own, so that Ctrl-C reaches only the demo, which then stops the gateway.
     return await asyncio.create_subprocess_exec(
         *AIRLOCK,
         *arguments,
@@ -140,7 +140,7 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 
 
 def _record_instance(instance_file: Path) -> None:
-    """Record whose containers and volumes these are: should this process be killed, `make clean` removes them."""
+    """Record the instance id, so that `make clean` finds containers and volumes if this process is killed."""
     record = REPOSITORY / ".build" / "instances"
     record.parent.mkdir(exist_ok=True)
     with record.open("a", encoding="ascii") as file:
@@ -148,7 +148,7 @@ def _record_instance(instance_file: Path) -> None:
 
 
 def _remove_left_behind(instance_file: Path) -> list[str]:
-    """Remove what the gateway should have removed by now, a killed one above all, and return its names."""
+    """Remove containers and volumes that the gateway left, for example because it was killed; return their names."""
     if not instance_file.exists():
         return []
     labels: dict[str, str | list[str] | bool] = {"label": f"airlock.instance={_text(instance_file)}"}
@@ -162,5 +162,5 @@ def _remove_left_behind(instance_file: Path) -> list[str]:
                 left_behind.append(f"volume {volume.name}")
                 volume.remove(force=True)
     except docker.errors.DockerException as error:
-        left_behind.append(f"sandbox that cannot be looked for: {error}")
+        left_behind.append(f"sandbox that the engine could not list: {error}")
     return left_behind

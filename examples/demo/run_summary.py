@@ -1,4 +1,4 @@
-"""The numbers of a run, added up from its events."""
+"""Totals of a run, computed from its events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.cli.printable import kept_out_bytes, one_line, stop_line
 
 @dataclass
 class RunSummary:
-    """The numbers of a run. Feed it the same events; `status` is None until the run has finished."""
+    """Totals of a run. Feed it every event; `status` is None until the run has finished."""
 
     status: str | None = None
     stop: Mapping[str, Any] | None = None

@@ -1,8 +1,8 @@
-"""What the scripted models say and do, turn by turn, and what they expect of each tool result.
+"""What the scripted models answer, turn by turn, and what they expect of each tool result.
 
-`expect` of a turn is about the results of the calls of the turn before it, in call order; while todos are open a
-reminder of them follows. TURNS are the agent's, INVESTIGATOR_TURNS its subagent's. An expectation that is not
-met is answered with an HTTP error, so a sandbox that lies cannot pass.
+`expect` of a turn checks the results of the previous turn's calls, in call order; while todos are open, a reminder of
+them follows. TURNS are the agent's, INVESTIGATOR_TURNS its subagent's. A failed expectation is answered with an HTTP
+error, so wrong results from the sandbox fail the demo.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from agent.models.scripted_model_server import Call, Received, Turn
 
 TASK = (
-    "The tests of the project in /workspace fail. Mend the code until they pass, and leave the tests as they are. "
+    "The tests of the project in /workspace fail. Fix the code until they pass, and do not change the tests. "
     "Use pytest if you can install it (pip install pytest), otherwise python3 -m unittest."
 )
 TEST_COMMAND = "python3 -m unittest"
@@ -26,16 +26,16 @@ _EVICTED_LIMIT_CHARS = 6_000
 
 
 def _is_evicted(text: str) -> str:
-    """Say what is wrong with the result of a command that printed 400,000 characters."""
+    """Return what is wrong with the result of a command that printed 400,000 characters."""
     if not _EVICTED_PATH.search(text):
-        return "it does not say in which file the whole output is"
+        return "it does not name the file with the whole output"
     if len(text) > _EVICTED_LIMIT_CHARS:
         return f"{len(text):,} characters came through"
     return "the key line is in the head or the tail" if _KEY_LINE in text else ""
 
 
 def _is_short(text: str) -> bool:
-    """Whether the subagent kept the long output to itself."""
+    """Whether the subagent answered without the long output."""
     return len(text) < 1_000
 
 
@@ -44,34 +44,34 @@ def _grep_the_evicted_result(received: Received) -> list[Call]:
     return [Call("grep", {"pattern": _KEY_LINE, "path": path})]
 
 
-def _todos(mend: str, test: str, note: str) -> Call:
-    titles = {"mend": "find and mend what the tests show", "test": "all tests pass", "note": "note what was learned"}
-    statuses = {"mend": mend, "test": test, "note": note}
+def _todos(fix: str, test: str, note: str) -> Call:
+    titles = {"fix": "find and fix the bugs", "test": "run all tests", "note": "write down what was learned"}
+    statuses = {"fix": fix, "test": test, "note": note}
     return Call("write_todos", {"todos": [{"id": k, "title": titles[k], "status": statuses[k]} for k in titles]})
 
 
 TURNS = (
     Turn(
         expect=["/workspace"],
-        say="I look at what is there, and note what is to do.",
+        say="I list the project and write down the steps.",
         calls=[Call("ls", {"path": "/workspace"}), _todos("in_progress", "pending", "pending")],
     ),
     Turn(
-        expect=[["README.md", "AGENTS.md", "ledger", "tests"], "The list now", ["[>] mend", "[ ] test", "[ ] note"]],
-        say="A small package with tests. I read what it is for, and see which files there are.",
+        expect=[["README.md", "AGENTS.md", "ledger", "tests"], "The list now", ["[>] fix", "[ ] test", "[ ] note"]],
+        say="A small package with tests. I read its README and list its Python files.",
         calls=[
             Call("read_file", {"path": "/workspace/README.md"}),
             Call("glob", {"path": "/workspace", "pattern": "**/*.py"}),
         ],
     ),
     Turn(
-        expect=[TRACE_COMMAND, ["money.py", "statement.py", "test_statement.py"], "[>] mend"],
-        say="pytest is asked for, if it can be had.",
+        expect=[TRACE_COMMAND, ["money.py", "statement.py", "test_statement.py"], "[>] fix"],
+        say="The task prefers pytest, so I try to install it.",
         calls=[Call("execute", {"command": "pip install pytest"})],
     ),
     Turn(
-        expect=[["no-network", TEST_COMMAND], "[>] mend"],
-        say="It cannot: there is no network, by policy. The reason names the other way.",
+        expect=[["no-network", TEST_COMMAND], "[>] fix"],
+        say="The policy denies it: there is no network. The reason names the alternative, unittest.",
         calls=[Call("execute", {"command": TEST_COMMAND, "timeout_s": 60})],
     ),
     Turn(
@@ -82,33 +82,33 @@ TURNS = (
                 "test_the_closing_balance_ends_the_statement",
                 "test_a_year_of_entries_adds_up_to_the_balance_of_the_bank",
             ],
-            "[>] mend",
+            "[>] fix",
         ],
-        say="A statement loses its last day, and a year of entries is 0.70 off. I read the code that both go through.",
+        say="A statement omits its last day, and a year of entries is off by 0.70. I read the code that both use.",
         calls=[
             Call("read_file", {"path": "/workspace/ledger/statement.py"}),
             Call("read_file", {"path": "/workspace/ledger/money.py"}),
         ],
     ),
     Turn(
-        expect=["first_day <= entry.day < last_day", "if units < 0", "[>] mend"],
+        expect=["first_day <= entry.day < last_day", "if units < 0", "[>] fix"],
         say=(
-            "The last day is plain to see: < should be <=. For the 0.70 I need the entry that is booked wrongly. "
-            "AGENTS.md names the command for that; its output is long, so a subagent looks through it."
+            "The last day is clear: < should be <=. For the 0.70 I need the entry that was booked wrongly. "
+            "AGENTS.md names a command that shows it. Its output is long, so a subagent searches it."
         ),
         calls=[
             Call(
                 "spawn_subagent",
                 {
                     "name": "investigator",
-                    "task": f"Run `{TRACE_COMMAND}` and find the entry that is booked otherwise than the bank moved.",
+                    "task": f"Run `{TRACE_COMMAND}` and find the entry that differs from the bank's.",
                 },
             )
         ],
     ),
     Turn(
-        expect=[["2408", "fees;-0.35;bank charge", "booked 0.35, but the bank moved -0.35", _is_short], "[>] mend"],
-        say='"-0.35" is booked as 0.35: its units are -0, which is not below zero, so the sign is lost. I mend both.',
+        expect=[["2408", "fees;-0.35;bank charge", "booked 0.35, but the bank moved -0.35", _is_short], "[>] fix"],
+        say='"-0.35" is booked as 0.35: its units are -0, which is not below zero, so the sign is lost. I fix both.',
         calls=[
             Call(
                 "edit_file",
@@ -130,13 +130,13 @@ TURNS = (
         ],
     ),
     Turn(
-        expect=[re.compile("(?i)replaced"), re.compile("(?i)replaced"), "The list now", ["[x] mend", "[>] test"]],
-        say="Now the tests again.",
+        expect=[re.compile("(?i)replaced"), re.compile("(?i)replaced"), "The list now", ["[x] fix", "[>] test"]],
+        say="I run the tests again.",
         calls=[Call("execute", {"command": TEST_COMMAND, "timeout_s": 60})],
     ),
     Turn(
         expect=[["Ran 11 tests", re.compile(r"^OK$", re.MULTILINE)], "[>] test"],
-        say="All pass. I note for later runs what this one learned.",
+        say="All pass. I write down for later runs what this one learned.",
         calls=[
             Call(
                 "edit_file",
@@ -152,9 +152,9 @@ TURNS = (
     Turn(
         expect=[re.compile("(?i)replaced"), "The list now"],
         say=(
-            "All 11 tests pass. Two bugs are mended: a statement left out its last day (ledger/statement.py), and an "
+            "All 11 tests pass. I fixed two bugs: a statement omitted its last day (ledger/statement.py), and an "
             'amount between -1 and 0, such as "-0.35", lost its sign (ledger/money.py). pytest could not be '
-            "installed, since the sandbox has no network; unittest does it."
+            "installed because the sandbox has no network; I used unittest."
         ),
     ),
 )
@@ -163,12 +163,12 @@ INVESTIGATOR = "scripted-investigator"
 INVESTIGATOR_TURNS = (
     Turn(
         expect=[TRACE_COMMAND],
-        say="I run it.",
+        say="I run the command.",
         calls=[Call("execute", {"command": TRACE_COMMAND, "timeout_s": 60})],
     ),
     Turn(
         expect=[["4800 entries, 1 booked otherwise", _is_evicted]],
-        say="One of 4,800 entries, and its line is not in what I was shown. The file has all of it, so I search that.",
+        say="One of 4,800 entries differs, and its line is not in the excerpt. I search the file with the full output.",
         calls=_grep_the_evicted_result,
     ),
     Turn(expect=[["2408", "fees;-0.35;bank charge"]], say=lambda received: received[0].partition(":")[2]),

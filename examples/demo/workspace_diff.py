@@ -1,4 +1,4 @@
-"""What the agent changed: the files of the thread's workspace beside the project they were copied from."""
+"""What the agent changed: a diff between the project and the thread's workspace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROJECT = Path(__file__).parent / "project"
 
 
 def is_source(path: str) -> bool:
-    """Tell sources from what Python caches."""
+    """Return whether a path is a source file, not a Python cache file."""
     return "__pycache__" not in Path(path).parts
 
 
@@ -26,7 +26,7 @@ def project_files() -> dict[str, bytes]:
 
 
 def diff(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterator[Text]:
-    """Yield the lines of a unified diff, coloured; files are named by their path in the project."""
+    """Yield the colored lines of a unified diff; files are named by their path in the project."""
     styles = {"+": "green", "-": "red", "@": "cyan"}
     for name in sorted(before.keys() | after.keys()):
         old, new = (side.get(name, b"").decode("utf-8", "replace").splitlines() for side in (before, after))

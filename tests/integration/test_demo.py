@@ -151,7 +151,7 @@ def test_a_result_that_is_not_evicted_breaks_the_script_and_fails_the_demo(direc
         code = demo.process.wait(RUN_S)
         shown = demo.shown
     assert code == 1, shown
-    assert "✗ the run was failed" in shown
-    assert "it does not say in which file the whole output is" in shown
+    assert "✗ the run's status is failed" in shown
+    assert "it does not name the file with the whole output" in shown
     assert "✗ the tests do not pass: exited, FAILED (failures=3)" in shown
     demo.assert_left_nothing()

@@ -1,5 +1,5 @@
-// A report service: it puts a table into a sandbox, has Python sum it up there, and fetches the result. The same job as
-// examples/report_service.py, with stubs generated from proto/ and no client library of Airlock.
+// A report service: it copies a table into a sandbox, runs a Python program that adds it up, and fetches the result. It
+// does the same as examples/report_service.py, with stubs generated from proto/ and no Airlock client library.
 //
 //     AIRLOCK_ADDRESS=127.0.0.1:7443 AIRLOCK_API_KEY=alk_... npm start
 
@@ -28,13 +28,13 @@ const withKey: Interceptor = (next) => (request) => {
   return next(request);
 };
 const baseUrl = `http://${process.env.AIRLOCK_ADDRESS ?? "127.0.0.1:7443"}`;
-// Ours, to be closed at the end: an open connection keeps the process alive.
+// Closed at the end, because an open connection keeps the process alive.
 const sessionManager = new Http2SessionManager(baseUrl);
 const transport = createGrpcTransport({ baseUrl, interceptors: [withKey], sessionManager });
 const tools = createClient(ToolService, transport);
 const workspace = createClient(WorkspaceService, transport);
 
-// The first message names the file, the last one says that it is whole: without it the old file stays.
+// The first message names the file and the last one completes it; without the last one the old file stays.
 async function* upload(path: string, data: Uint8Array) {
   yield { thread, path };
   for (let at = 0; at < data.length; at += CHUNK_BYTES) {
@@ -51,7 +51,7 @@ async function download(path: string): Promise<string> {
   return Buffer.concat(pieces).toString("utf8");
 }
 
-// One request id for all attempts: a call that did run before the connection broke is answered, not run again.
+// All attempts share one request id, so a call that ran before the connection broke is answered, not repeated.
 async function execute(command: string): Promise<ToolResult> {
   const call = {
     thread,
@@ -62,7 +62,7 @@ async function execute(command: string): Promise<ToolResult> {
   for (let attempt = 1; ; attempt++) {
     try {
       let result: ToolResult | undefined;
-      // Read to the end: a stream that is left early keeps its timer, and with it the process, until the timeout.
+      // Read to the end: a stream that is abandoned early keeps its timer, and so the process, until the timeout.
       for await (const said of tools.streamToolCall({ call }, { timeoutMs: 30_000 })) {
         if (said.event.case === "output") {
           process.stdout.write(said.event.value.data);
@@ -89,7 +89,7 @@ async function report(): Promise<void> {
   await workspace.writeFile(upload("/workspace/report.py", Buffer.from(PROGRAM)));
   const result = await execute("python3 /workspace/report.py");
   if (result.verdict !== Verdict.ALLOW || result.exitCode !== 0) {
-    // A refusal is an answer, not an error: it names the rule, and whoever asks for the report can be told.
+    // A denied call is an answer, not an error. It names the rule, which the service can report to its caller.
     console.error(`no report: ${result.outcome}, rule ${result.rule}: ${result.reason}${result.note}`);
     process.exitCode = 1;
   } else {
@@ -97,7 +97,7 @@ async function report(): Promise<void> {
   }
 }
 
-// The rich details of an error: ErrorInfo has Airlock's reason, which programs tell errors apart by (docs/reference/errors.md).
+// The details of an error: ErrorInfo has Airlock's reason, which programs branch on (docs/reference/errors.md).
 function explained(error: ConnectError): string {
   const reason = error.findDetails(ErrorInfoSchema)[0]?.reason ?? Code[error.code];
   const retry = error.findDetails(RetryInfoSchema)[0]?.retryDelay;
