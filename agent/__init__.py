@@ -8,8 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from agent.agent import Agent as Agent
     from agent.call_context import Slot as Slot
-    from agent.capability import Capability as Capability
+    from agent.capabilities.capability import Capability as Capability
     from agent.errors import AgentError as AgentError
     from agent.errors import ModelError as ModelError
     from agent.events import Event as Event
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
     from agent.hooks.matchers import tool_name as tool_name
     from agent.hooks.matchers import tool_regex as tool_regex
     from agent.host import Host as Host
-    from agent.loop import Agent as Agent
     from agent.messages import Message as Message
     from agent.messages import ToolCall as ToolCall
-    from agent.model import Model as Model
+    from agent.messages import ToolResult as ToolResult
+    from agent.models.model import Model as Model
     from agent.models.openai_model import OpenAIModel as OpenAIModel
     from agent.models.openai_model import Prices as Prices
     from agent.models.script import Call as Call
@@ -32,28 +33,26 @@ if TYPE_CHECKING:
     from agent.run_stream import stream as stream
     from agent.state import AgentState as AgentState
     from agent.state import ToolExecution as ToolExecution
-    from agent.tool_result import ToolResult as ToolResult
     from agent.tools.function_tool import tool as tool
     from agent.tools.tool import Tool as Tool
     from agent.tools.tool import ToolContext as ToolContext
 
 _MODULES = {
+    "agent": ("Agent",),
     "call_context": ("Slot",),
-    "capability": ("Capability",),
+    "capabilities.capability": ("Capability",),
     "errors": ("AgentError", "ModelError"),
     "events": ("Event",),
     "hooks.hook": ("Hook",),
     "hooks.matchers": ("Matcher", "tool_glob", "tool_name", "tool_regex"),
     "host": ("Host",),
-    "loop": ("Agent",),
-    "messages": ("Message", "ToolCall"),
-    "model": ("Model",),
+    "messages": ("Message", "ToolCall", "ToolResult"),
+    "models.model": ("Model",),
     "models.openai_model": ("OpenAIModel", "Prices"),
     "models.script": ("Call", "Fault", "Turn"),
     "models.scripted_model": ("ScriptedModel",),
     "run_stream": ("stream",),
     "state": ("AgentState", "ToolExecution"),
-    "tool_result": ("ToolResult",),
     "tools.function_tool": ("tool",),
     "tools.tool": ("Tool", "ToolContext"),
 }

@@ -1,30 +1,30 @@
-"""Events of a run, in one order: each has a type and a JSON payload, and event.typed() makes it a class of this module.
+"""Events of a run, in one order. Each has a type and a JSON payload; event.typed() returns a class of this module.
 
     def sink(event: Event) -> None:
         match event.typed():
             case ToolCallFinished(name=name, is_error=True):
                 ...
 
-A sink takes events without blocking; a log numbers them. A step and a call have each event once, also where another
-process goes on with the run of a lost one (agent.recovery). Only pieces of text may come again, and then differ: a
-model that is asked again writes other deltas, and model_finished has the answer that counts.
+A sink must not block. Each step and each call has each of its events once, even if another process resumes the run
+(agent.tools.recovery). Only pieces of text may repeat, and then differ: a model that is asked again writes other
+deltas, and model_finished has the answer that counts.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
 
 from pydantic import JsonValue, TypeAdapter
 
+from agent.decisions import ContinuationOutcome
 from agent.filesystem import OutputStream
-from agent.messages import Usage
-from agent.state import Spent
-from agent.tool_result import Evicted
+from agent.messages import Evicted, Usage, Value
+from agent.state import AgentState, CurrentExecution, Spent
 
 RunStatus = Literal["completed", "stopped", "cancelled", "failed"]
 
@@ -47,17 +47,53 @@ _log = logging.getLogger(__name__)
 
 
 def discard(event: Event) -> None:
-    """A sink for those who do not listen."""
+    """A sink that drops every event."""
 
 
 def emit(sink: EventSink, type_: str, **payload: JsonValue) -> None:
-    """Hand an event to the sink. A sink that raises must not break the run: that is logged, and the run goes on."""
+    """Pass an event to the sink. What the sink raises is logged and does not break the run."""
     if sink is discard:
         return
     try:
         sink(Event(type_, payload))
-    except Exception:  # a sink of the host's: what is not reported must not end what it reports
+    except Exception:
         _log.exception("the event sink failed on %s", type_)
+
+
+def emit_started(sink: EventSink, state: AgentState) -> None:
+    """Emit run_started, or run_resumed for a stored state."""
+    if state.started:
+        emit(sink, "run_resumed", step=state.steps, agent=state.agent, thread=state.thread)
+        return
+    task = next((message.content for message in reversed(state.messages) if message.role == "user"), "")
+    emit(sink, "run_started", task=task, agent=state.agent, thread=state.thread)
+
+
+def emit_suspended(sink: EventSink, state: AgentState, approvals: Sequence[Value]) -> None:
+    """Emit run_suspended with the approvals that the run waits for."""
+    emit(sink, "run_suspended", step=state.steps, approvals=[sought.model_dump() for sought in approvals])
+
+
+def emit_finished(sink: EventSink, state: AgentState, status: RunStatus, stop: ContinuationOutcome) -> None:
+    """Emit run_finished."""
+    emit(
+        sink,
+        "run_finished",
+        status=status,
+        stop={"hook": stop.hook, "rule": stop.rule, "reason": stop.reason},
+        answer=state.answer,
+        steps=state.steps,
+        usage=state.usage.model_dump(),
+        spent=state.spent.model_dump(),
+        **times(state),
+    )
+
+
+def times(of: AgentState | CurrentExecution) -> dict[str, JsonValue]:
+    """Return where the time of a run or a step went, as events report it."""
+    return {
+        f"{name}_ms": round(getattr(of, f"{name}_s") * 1000, 3) for name in ("hooks", "model", "model_wait", "tools")
+    }
 
 
 # --- the classes: RunStarted is the type run_started ---

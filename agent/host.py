@@ -1,4 +1,4 @@
-"""What the program around an agent brings: where tool calls go, who approves them, what outlives a process."""
+"""What the program around an agent provides: execution of tool calls, approvals, and state that outlives a process."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agent.recovery import Recovery
 from agent.tools.approval import Approver
+from agent.tools.recovery import Recovery
 from agent.tools.tool import ToolExecutor
 
 
@@ -16,9 +16,9 @@ from agent.tools.tool import ToolExecutor
 class Host:
     """The defaults suit a script.
 
-    `executor` runs the tool calls instead of a Toolbox of the agent's tools, which it usually wraps. Without an
-    `approver` calls that need an approval are blocked. With a `recovery`, which belongs to one run, another process can
-    go on with what was under way in a lost one. `concurrency` is how many tool calls of a step run at once.
+    `executor` runs the tool calls in place of a Toolbox of the agent's tools, which it usually wraps. Without an
+    `approver`, calls that need an approval are blocked. A `recovery` belongs to one run and lets another process
+    continue it. `concurrency` is how many tool calls of a step run at once.
     """
 
     executor: ToolExecutor | None = None

@@ -5,10 +5,10 @@
                the tool calls (agent.tools.runner), after_step, should_continue
     execution_end, however the run ends
 
-After each point the continuation is read: a Forbid ends the run there. At the end of a step a Request asks for another
-one; nothing, or AllowStop, ends the run. Where tool calls wait for an approval the run is suspended: it returns its
-state with `pending`, and goes on with that step when it is given the state again; so does a run whose process was lost
-(agent.recovery). Nothing here depends on the thread's length but the tuple of its messages.
+After each point a Forbid ends the run. At the end of a step a Request starts another one; otherwise the run ends. While
+tool calls wait for an approval the run is suspended: it returns its state with `pending` and resumes that step when it
+gets the state again; so does a run whose process was lost (agent.tools.recovery). A step costs the same whatever the
+length of the thread, except for the tuple of its messages.
 """
 
 from __future__ import annotations
@@ -17,109 +17,54 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
-from pydantic import BaseModel, JsonValue
-
 from agent.cancellation import Cancellation, to_the_end
-from agent.capabilities.flow import flow
-from agent.capabilities.limits import TimeLeft, ToolsInTime, limits, time_left_s
-from agent.capability import Capability
-from agent.continuation import ContinuationDecision, ContinuationOutcome
+from agent.capabilities.limits import TimeLeft, ToolsInTime, time_left_s
+from agent.decisions import ContinuationDecision, ContinuationOutcome
 from agent.errors import HookFailed, ModelError
-from agent.events import EventSink, RunStatus, discard, emit
+from agent.events import EventSink, RunStatus, emit, emit_finished, emit_started, emit_suspended, times
 from agent.frozen import freeze, storable_text
 from agent.hooks.engine import HOOK_FAILED, HookEngine, Point
-from agent.hooks.hook import Hook, InferenceRequest
+from agent.hooks.hook import InferenceRequest
 from agent.host import Host
-from agent.inference import Inference
-from agent.messages import Message, ToolCall
-from agent.model import Model
-from agent.recovery import EarlierCall
-from agent.run_events import emit_finished, emit_started, emit_suspended, outcome, times
+from agent.messages import Message, ToolCall, storable_message
+from agent.models.inference import Inference
+from agent.models.model import Model
 from agent.state import AgentState, CurrentExecution, ModelResponse
-from agent.storable import storable_message
 from agent.tools.approval import PendingStep, Suspended
 from agent.tools.asking import edited_calls
-from agent.tools.function_tool import Function, as_tool
+from agent.tools.recovery import EarlierCall
 from agent.tools.runner import ToolRunner
-from agent.tools.tool import Tool
-from agent.tools.toolbox import Toolbox
+from agent.tools.tool import ToolExecutor
 
 _log = logging.getLogger(__name__)
 
 
-class Agent:
-    """A model, its hooks and its tools. Holds nothing of a run: any number of runs may share one."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Parts:
+    """What a run needs of its agent."""
 
-    def __init__(
-        self,
-        *,
-        model: Model,
-        tools: Sequence[Tool | Function] = (),
-        capabilities: Sequence[Capability] = (),
-        hooks: Sequence[Hook] = (),
-        system_prompt: str = "",
-        output: type[BaseModel] | Mapping[str, JsonValue] | None = None,
-        name: str = "default",
-        host: Host | None = None,
-    ) -> None:
-        """Put an agent together; hooks are registered in the order of the capabilities, then `hooks`.
-
-        A function among `tools` becomes a tool (agent.tools.function_tool). An agent always has limits and a flow:
-        where no capability of that name is among `capabilities`, the usual one joins them. With an `output`, a pydantic
-        model or a JSON Schema, the answer must fit it, and is the final state's `output`: structured_output(output).
-
-        Raises TypeError and ValueError for a hook or a tool that could never do what it is there for.
-        """
-        self.host = host or Host()
-        if tools and self.host.executor is not None:
-            raise ValueError("the host's executor runs all tool calls: give it the tools, or leave the executor out")
-        capabilities = (Capability("tools", tools=[*map(as_tool, tools)]), *capabilities)
-        named = {capability.name for capability in capabilities}
-        if output is not None and "structured_output" in named:
-            raise ValueError("give the output or the capability structured_output, not both")
-        if output is not None:
-            # jsonschema is slow to import, and few agents need it.
-            from agent.capabilities.structured_output import structured_output  # noqa: PLC0415
-
-            capabilities = (*capabilities, structured_output(output))
-        usual = (capability for capability in (flow(), limits()) if capability.name not in named)
-        capabilities = (*capabilities, *usual)
-        self.model = model
-        self.system_prompt = system_prompt
-        self.name = name
-        self.hooks = HookEngine(
-            [*(hook for capability in capabilities for hook in capability.hooks), *hooks], clock=self.host.clock
-        )
-        self.executor = self.host.executor or Toolbox(tool for capability in capabilities for tool in capability.tools)
-
-    async def run(self, state: AgentState, events: EventSink = discard) -> AgentState:
-        """Run until something stops it; return the state with `stop` set. The last event is always run_finished.
-
-        But a run that must wait for an approval returns the state with `pending` set, after the event run_suspended;
-        no hook has been told that it ended. A state like that, or one that was stored between two steps, by a hook at
-        before_step, goes on from there, in any process.
-
-        Raises ValueError for a state whose metadata or notes are no JSON, and besides nothing but
-        asyncio.CancelledError, after a cancelled run has ended its tool calls, shown its state to
-        the execution_end hooks and emitted run_finished with status cancelled: whoever keeps the state of a cancelled
-        run takes it there.
-        """
-        return await Run(self, state, events).run()
+    model: Model
+    hooks: HookEngine
+    executor: ToolExecutor
+    system_prompt: str
+    name: str
+    host: Host
 
 
 class Run:
-    """One run in flight; `state` is always the newest, so that an end at any moment can be told truthfully."""
+    """One run in progress. `state` is always the latest, whenever the run ends."""
 
-    def __init__(self, agent: Agent, state: AgentState, events: EventSink) -> None:
+    def __init__(self, agent: Parts, state: AgentState, events: EventSink) -> None:
         self.agent = agent
         self.host = agent.host
         self.events = events
         self.state = state.with_(
             agent=agent.name,
             system_prompt=storable_text(state.system_prompt or agent.system_prompt),
-            # A caller may have put them there with with_().
+            # A caller may have set them with with_().
             metadata=freeze(state.metadata),
             notes=freeze(state.notes),
             stop=None,
@@ -132,30 +77,28 @@ class Run:
         """Run to the end; see Agent.run."""
         emit_started(self.events, self.state)
         status: RunStatus = "failed"
-        stop = outcome("interrupted", "the run was interrupted")
+        stop = _outcome("interrupted", "the run was interrupted")
         try:
             try:
                 stop = await self._steps()
                 status = self._status(stop)
             except asyncio.CancelledError:
-                status, stop = "cancelled", outcome("cancelled", "the run was cancelled")
+                status, stop = "cancelled", _outcome("cancelled", "the run was cancelled")
                 await self._end(stop)
                 raise
             except Suspended as suspended:
                 self.state = self.state.cleared()
-                emit_suspended(self.events, self.state, suspended)
+                emit_suspended(self.events, self.state, suspended.sought)
                 return self.state
             except Exception as error:
-                # Not a failure of a hook, a tool or the model, those are dealt with: a fault of this package.
+                # Failures of hooks, tools and the model are handled elsewhere: this is a bug in this package.
                 _log.exception("run %s failed", self.state.run_id)
-                stop = outcome("internal_error", f"{type(error).__name__}: {error}")
-                await self._end(stop)
-                return self.state
+                stop = _outcome("internal_error", f"{type(error).__name__}: {error}")
             await self._end(stop)
             return self.state
         except asyncio.CancelledError:
             if status != "cancelled":  # during execution_end of a run that had ended by itself
-                status, stop = "cancelled", outcome("cancelled", "the run was cancelled")
+                status, stop = "cancelled", _outcome("cancelled", "the run was cancelled")
                 self.state = self.state.with_(stop=stop)
             raise
         finally:
@@ -163,7 +106,7 @@ class Run:
                 emit_finished(self.events, self.state, status, stop)
 
     async def _steps(self) -> ContinuationOutcome:
-        """Go from step to step; return what stopped the run."""
+        """Take steps until one stops the run; return what stopped it."""
         stop = None
         self.cancellation = await Cancellation.watch()
         if not self.state.started:
@@ -172,15 +115,13 @@ class Run:
         if stop is None and self.state.pending is not None:
             stop = await self._resumed_step(PendingStep.model_validate(self.state.pending))
         while stop is None:
-            # Hooks, model and tools may all be done without ever waiting; others must have their turn, and so must
-            # a cancellation.
+            # Hooks, model and tools may all finish without waiting: let other tasks, and a cancellation, run.
             await asyncio.sleep(0)
             stop = await self._step()
         return stop
 
     async def _step(self) -> ContinuationOutcome | None:
         """Take one step; return what stops the run, or None to go on."""
-        agent = self.agent
         started_s = self.host.clock()
         messages = self.state.messages
         self.state = self.state.with_(
@@ -188,17 +129,17 @@ class Run:
                 started_at_s=started_s,
                 input_messages=messages,
                 system_prompt=self.state.system_prompt,
-                tools=tuple(agent.executor.specs()),
-                # What execution_start spent belongs to the first step.
+                tools=tuple(self.agent.executor.specs()),
+                # The time of execution_start belongs to the first step.
                 hooks_s=self.state.current.hooks_s,
             )
         )
         stop = await self._at("before_step")
         if stop is not None:
             return stop
-        self.deadline_s = started_s + time_left_s(agent.hooks.hooks, self.state)
+        self.deadline_s = started_s + time_left_s(self.agent.hooks.hooks, self.state)
         if self.state.current.input_messages is messages:
-            # What a hook said at before_step belongs to what this step's inference sees.
+            # The inference also sees what hooks appended at before_step.
             self.state = self.state.with_current(input_messages=self.state.messages)
         number = self.state.steps + 1
         emit(self.events, "step_started", step=number)
@@ -206,8 +147,7 @@ class Run:
         return await self._timed(self._think_and_act(number), number, started_s)
 
     async def _resumed_step(self, pending: PendingStep) -> ContinuationOutcome | None:
-        """Go on with the step that waited: the model has answered, and its calls are judged again."""
-        agent = self.agent
+        """Resume the step that waited: the model has answered, and its calls are judged again."""
         started_s = self.host.clock()
         response = pending.response()
         self.state = self.state.with_(
@@ -216,7 +156,7 @@ class Run:
                 started_at_s=started_s,
                 input_messages=self.state.messages,
                 system_prompt=pending.system_prompt,
-                tools=tuple(agent.executor.specs()),
+                tools=tuple(self.agent.executor.specs()),
                 response=response,
                 continuation=pending.continuation,
                 hooks_s=pending.hooks_s,
@@ -224,23 +164,18 @@ class Run:
                 model_wait_s=pending.model_wait_s,
             ),
         )
-        self.deadline_s = started_s + time_left_s(agent.hooks.hooks, self.state)
-        calls = await self._edited(response, pending)
+        self.deadline_s = started_s + time_left_s(self.agent.hooks.hooks, self.state)
+        calls: Sequence[ToolCall] = response.message.tool_calls
+        if self.host.approver is not None:
+            sought = {one.call_id for one in pending.sought}
+            calls = await edited_calls(self.host.approver, self.state, calls, sought)
         earlier = await self.host.recovery.earlier(calls) if self.host.recovery is not None else {}
         return await self._timed(self._act(response, calls, earlier), self.state.steps, started_s)
-
-    async def _edited(self, response: ModelResponse, pending: PendingStep) -> Sequence[ToolCall]:
-        """Return the step's calls with the arguments that an approver put in the place of the model's."""
-        calls = response.message.tool_calls
-        if self.host.approver is None:
-            return calls
-        sought = {one.call_id for one in pending.sought}
-        return await edited_calls(self.host.approver, self.state, calls, sought)
 
     async def _timed(
         self, work: Awaitable[ContinuationOutcome | None], number: int, started_s: float
     ) -> ContinuationOutcome | None:
-        """Return what stops the run, or None to go on. Time is counted up to the end of the step, or to its wait."""
+        """Count the time of a step up to its end or suspension; return what stops the run, or None to go on."""
         suspended = False
         try:
             stop = await work
@@ -265,21 +200,21 @@ class Run:
             answer = await self._infer(number)
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # whatever a model driver or a ring raises is for on_error to judge
+        except Exception as error:  # on_error judges whatever a model driver or a ring raises
             self.cancellation.heed()
             return await self._failed(error)
         self.cancellation.heed()
         if answer is None:
-            return None  # before_step, where the limit is looked at, says why the run ends
+            return None  # before_step checks the time limit and says why the run ends
         stop = await self._at("after_inference")
-        response = self.state.current.response or answer  # a hook may replace the response, not do away with it
+        response = self.state.current.response or answer  # a hook may replace the response but not remove it
         calls = response.message.tool_calls if stop is None else ()
         if calls and self.host.recovery is not None:
             await self.host.recovery.answered(self._answered(response))
         return await self._act(response, calls)
 
     def _answered(self, response: ModelResponse) -> AgentState:
-        """Return the state that this step goes on from when this process is lost."""
+        """Return the state from which another process can resume this step."""
         state = self.state
         pending = PendingStep.of(state, response).model_dump(mode="json")
         active_s = state.active_s + self.host.clock() - state.current.started_at_s
@@ -291,36 +226,36 @@ class Run:
         calls: Sequence[ToolCall],
         earlier: Mapping[str, EarlierCall] = MappingProxyType({}),
     ) -> ContinuationOutcome | None:
-        """Run the tool calls, but for the `earlier` ones, and end the step; return what stops the run, or None."""
-        agent, before = self.agent, self.state
+        """Run the tool calls, except the `earlier` ones, and end the step; return what stops the run, or None."""
+        before = self.state
         if calls:
-            tools = ToolsInTime(agent.executor, self._left_s)
+            tools = ToolsInTime(self.agent.executor, self._left_s)
             runner = ToolRunner(
-                agent.hooks, tools, self.events, self.host.clock, self.host.concurrency, self.host.approver
+                self.agent.hooks, tools, self.events, self.host.clock, self.host.concurrency, self.host.approver
             )
             try:
                 self.state = await runner.run(self.state, calls, keep=self._keep, suspend=True, earlier=earlier)
             except Suspended as suspended:
                 pending = PendingStep.of(before, response, suspended).model_dump(mode="json")
-                # The before pass will be run again, so that what it wrote is dropped, but not what relatives spent.
+                # The hooks judge the calls again later, so their changes are dropped, except what relatives spent.
                 self.state = before.with_(pending=pending, others=suspended.state.others)
                 raise
             except asyncio.CancelledError:
-                # The thread keeps what was said and done; _end answers the calls that were not begun.
+                # The thread keeps what was said and done; _end answers the calls that did not start.
                 self._say(storable_message(response.message), *self._tool_messages())
                 raise
         self._say(storable_message(response.message), *self._tool_messages())
         if forbidden := self._forbidden():
-            # A hook may speak next, and endpoints take nothing between a call and its answer.
+            # A hook may append a message next, and endpoints accept nothing between a call and its answer.
             self._answer_open_calls(forbidden)
-        # Also after a Forbid: no early end skips a hook. A Forbid once written stays, so the last reading counts.
+        # Also after a Forbid: no early end skips a hook. Nothing reverses a Forbid, so the last reading counts.
         await self._at("after_step")
         stop = await self._at("should_continue")
         if stop is not None:
             return stop
         resolved = self.state.current.continuation
         if resolved is None:
-            return outcome("no_request", "no hook asked for another step", ContinuationDecision.ALLOW_STOP)
+            return _outcome("no_request", "no hook asked for another step", ContinuationDecision.ALLOW_STOP)
         if resolved.decision is not ContinuationDecision.REQUEST:
             return resolved
         if not response.message.tool_calls:
@@ -332,7 +267,7 @@ class Run:
         return self.deadline_s - self.host.clock()
 
     async def _infer(self, number: int) -> ModelResponse | None:
-        """Return the model's answer; None when the run's time was over before it had come."""
+        """Return the model's answer; None when the run's time was over first."""
         response = None
         agent, current = self.agent, self.state.current
         inference = Inference(agent.hooks, agent.model, self.events, self.host.clock, self.host.new_call_id)
@@ -382,13 +317,13 @@ class Run:
         self.failed = True
         if resolved is not None and (resolved is not before or resolved.decision is ContinuationDecision.FORBID):
             return resolved
-        return outcome(type(error).__name__, str(error))
+        return _outcome(type(error).__name__, str(error))
 
     async def _at(self, point: Point) -> ContinuationOutcome | None:
         """Run the hooks of a point; return the Forbid that ends the run there."""
         errors = len(self.state.current.errors)
         self.state = await self.agent.hooks.run(point, self.state, self.events)
-        if len(self.state.current.errors) > errors:  # a closed hook failed and forbade; others are told of it
+        if len(self.state.current.errors) > errors:  # a closed hook failed and forbade; on_error hooks see the error
             self.failed = True
             self.state = await self.agent.hooks.run("on_error", self.state, self.events)
         return self._forbidden()
@@ -423,7 +358,7 @@ class Run:
         self._clear()
 
     def _answer_open_calls(self, stop: ContinuationOutcome) -> None:
-        """Endpoints refuse a thread with tool calls that were never answered, such as after a stop in between."""
+        """Answer the tool calls that a stop left open: endpoints refuse a thread with unanswered calls."""
         messages = self.state.messages
         position = len(messages)
         while position and messages[position - 1].role == "tool":
@@ -438,3 +373,9 @@ class Run:
             if call.id not in answered
         )
         self.state = self.state.with_(messages=(*messages, *missing))
+
+
+def _outcome(
+    rule: str, reason: str, decision: ContinuationDecision = ContinuationDecision.FORBID
+) -> ContinuationOutcome:
+    return ContinuationOutcome(decision=decision, hook="loop", rule=rule, reason=reason)

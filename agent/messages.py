@@ -1,25 +1,29 @@
-"""What is said between the agent and the model. Every value is immutable and round-trips through JSON."""
+"""The vocabulary between agent, model and tools: messages, tool calls and their results, and token usage."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, JsonValue
 
-from agent.frozen import Arguments, Text
+from agent.frozen import Arguments, Text, frozen_arguments, storable_text
 
 Role = Literal["system", "user", "assistant", "tool"]
 
+_ERROR_LIMIT_CHARS = 8_000
+
 
 class Value(BaseModel):
-    """An immutable, serializable value."""
+    """An immutable value that survives a round trip through JSON."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def with_(self, **changes: object) -> Self:
-        """Return a copy with fields replaced; they are trusted, as they come from this package and hooks.
+        """Return a copy with fields replaced, without validation.
 
-        It is model_copy in a fifth of its time: a tool call makes some twenty.
+        Takes a fifth of the time of `model_copy`; a tool call makes some twenty copies.
         """
         copied = object.__new__(type(self))
         put = object.__setattr__
@@ -34,10 +38,10 @@ class Value(BaseModel):
 
 
 class ToolCall(Value):
-    """A tool call the model, or a service, asks for.
+    """A tool call that the model or a service requests.
 
-    `arguments` is None when the model sent something that is not a JSON object; `raw_arguments` holds what it sent, or
-    its beginning. `problem` says why arguments that are one were refused all the same (agent.tools.intake).
+    `arguments` is None when the model sent anything but a JSON object; `raw_arguments` is then what it sent, possibly
+    shortened. `problem` says why a JSON object was refused (agent.tools.intake).
     """
 
     id: str
@@ -56,8 +60,94 @@ class Message(Value):
     tool_call_id: str | None = None
 
 
+def storable_message(message: Message) -> Message:
+    """Return the message as the thread stores it.
+
+    JSON can encode half of a surrogate pair: a call names a file whose name is not UTF-8 that way. Tools get such
+    arguments unchanged. Stores and endpoints refuse them, so the thread keeps them escaped in `raw_arguments`.
+    """
+    calls = tuple(_storable_call(call) for call in message.tool_calls)
+    if calls == message.tool_calls:
+        return message
+    return message.model_copy(update={"tool_calls": calls})
+
+
+def _storable_call(call: ToolCall) -> ToolCall:
+    try:
+        json.dumps(call.arguments, ensure_ascii=False, allow_nan=False).encode()
+    except ValueError:  # NaN and infinity, too
+        text = storable_text(json.dumps(call.arguments, ensure_ascii=False))
+        arguments = frozen_arguments(json.loads(text, parse_constant=str))
+        return call.model_copy(update={"arguments": arguments, "raw_arguments": json.dumps(call.arguments)})
+    return call
+
+
+class Evicted(Value):
+    """A result that was too long for the thread: the file in the sandbox that contains it."""
+
+    path: str
+    size_bytes: int
+    lines: int
+    sha256: str
+    incomplete: bool
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """The result of a tool call.
+
+    `content` is what the tool produced. `outcome` is completed or failed for tools that run no program, blocked for a
+    refused call, else a program's outcome (see ExecResult). `note` follows the content in what the model is shown, and
+    is not part of it. `withheld_by` names the rule that replaced the result, `would_be_withheld_by` a rule in shadow
+    mode that would have.
+    """
+
+    content: bytes
+    outcome: str = "completed"
+    is_error: bool = False
+    exit_code: int | None = None
+    evicted: Evicted | None = None
+    stdout: bytes = b""
+    stderr: bytes = b""
+    note: str = ""
+    withheld_by: str = ""
+    would_be_withheld_by: str = ""
+
+    @classmethod
+    def error(cls, message: str, *, outcome: str = "failed") -> ToolResult:
+        """Return a result that says what is wrong and how to fix it; a long message is cut in the middle."""
+        if len(message) > _ERROR_LIMIT_CHARS:
+            half = _ERROR_LIMIT_CHARS // 2
+            message = f"{message[:half]} [... {len(message) - 2 * half} characters ...] {message[-half:]}"
+        return cls(content=message.encode("utf-8", "replace"), outcome=outcome, is_error=True)
+
+    def text(self) -> str:
+        """Return what the model is shown."""
+        content = self.content.decode("utf-8", "replace")
+        return f"{content}\n{self.note}" if self.note and content else content or self.note
+
+
+@dataclass(frozen=True)
+class ToolSpec:
+    """A tool's description. The model sees `name`, `description` and `parameters`, a JSON Schema.
+
+    `writes`: a call changes the file at its `path` argument, so calls of one step on that path run one after the other.
+    `writes_anywhere`: a call, such as a command, may change any file; it never overlaps calls that write a file.
+    `own_state`: the tool changes its run's state, through a hook of its capability; subagents do not get it.
+    `read_only`: a call changes nothing, so an interrupted call may be repeated.
+    """
+
+    name: str
+    description: str
+    parameters: dict[str, JsonValue]
+    writes: bool = False
+    writes_anywhere: bool = False
+    own_state: bool = False
+    read_only: bool = False
+
+
 class Usage(Value):
-    """Tokens, as the endpoint reports them, and what they cost at the model's prices."""
+    """Tokens as the endpoint reports them, and their cost at the model's prices."""
 
     input_tokens: int = 0
     output_tokens: int = 0

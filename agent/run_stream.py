@@ -21,10 +21,11 @@ from collections import deque
 from types import TracebackType
 from typing import Self
 
+from agent.agent import Agent
 from agent.cancellation import Cancellation
 from agent.coalescing import PIECES, merged
 from agent.events import Event
-from agent.loop import Agent, Run
+from agent.loop import Run
 from agent.state import AgentState
 
 _WAITING_LIMIT = 1000

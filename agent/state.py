@@ -19,11 +19,9 @@ from typing import Any, Self, TypeVar
 from pydantic import Field, InstanceOf, JsonValue
 
 from agent.call_context import CallContext
-from agent.continuation import ContinuationDecision, ContinuationOutcome
+from agent.decisions import ContinuationDecision, ContinuationOutcome, PolicyWord, Verdict, VerdictKind
 from agent.frozen import FrozenDict, Json, Text, frozen_arguments, with_entry
-from agent.messages import Message, ToolCall, Usage, Value
-from agent.tool_result import ToolResult, ToolSpec
-from agent.verdict import PolicyWord, Verdict, VerdictKind
+from agent.messages import Message, ToolCall, ToolResult, ToolSpec, Usage, Value
 
 
 class ModelResponse(Value):

@@ -11,12 +11,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
 
-from agent.capability import Capability
+from agent.capabilities.capability import Capability
 from agent.filesystem import ExecResult, OutputPiece, Shell, SpilledOutput
 from agent.hooks.hook import Hook
 from agent.hooks.matchers import tool_name
+from agent.messages import Evicted, ToolResult
 from agent.state import AgentState
-from agent.tool_result import Evicted, ToolResult
 from agent.tools.eviction import Eviction, marker
 from agent.tools.tool import Tool, ToolContext
 

@@ -1,8 +1,8 @@
 """The six file tools over a FileSystem: ls, read_file, write_file, edit_file, glob and grep.
 
-Paths are absolute, or relative to /workspace; they are made absolute before policy judges them (agent.paths). Long
-results come in pages, never evicted: the note of a page holds the exact next call. Other tools' long results are
-evicted to files here (agent.tools.eviction). What was written or edited is tracked in the thread's metadata.
+Paths are absolute, or relative to /workspace; they become absolute before policy judges them (agent.tools.paths). Long
+results come in pages and are never evicted: a page's note contains the exact next call. Long results of other tools are
+evicted to files here (agent.tools.eviction). The thread's metadata records which files were written or edited.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from types import MappingProxyType
 
 from pydantic import JsonValue
 
-from agent.capability import Capability
+from agent.capabilities.capability import Capability
 from agent.filesystem import FileSystem
 from agent.hooks.hook import Hook, OnFailure
 from agent.hooks.matchers import tool_name
+from agent.messages import ToolResult
 from agent.state import AgentState
-from agent.tool_result import ToolResult
 from agent.tools.eviction import Eviction, EvictionHook
 from agent.tools.file_arguments import (
     EditFileArguments,

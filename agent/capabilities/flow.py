@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Literal
 
-from agent.capability import Capability
-from agent.continuation import ContinuationDecision
+from agent.capabilities.capability import Capability
+from agent.decisions import ContinuationDecision
 from agent.errors import ContextLengthExceeded, HookFailed, ModelError, ModelUnavailable
 from agent.hooks.hook import Hook, InferenceRequest, NextInference
 from agent.state import AgentState, ModelResponse, ToolExecution

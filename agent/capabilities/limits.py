@@ -17,11 +17,10 @@ from dataclasses import replace
 from typing import Self
 
 from agent.cancellation import Cancellation
-from agent.capability import Capability
+from agent.capabilities.capability import Capability
 from agent.hooks.hook import Hook
-from agent.messages import ToolCall
+from agent.messages import ToolCall, ToolResult, ToolSpec
 from agent.state import AgentState, ToolExecution
-from agent.tool_result import ToolResult, ToolSpec
 from agent.tools.tool import ToolContext, ToolExecutor
 
 OUT_OF_TIME = ToolResult.error("the call was cancelled: the run's time is over", outcome="cancelled")

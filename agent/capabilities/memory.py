@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
-from agent.capability import Capability
+from agent.capabilities.capability import Capability
 from agent.filesystem import FileSystem
 from agent.hooks.hook import Hook
-from agent.paths import resolve
 from agent.state import AgentState
+from agent.tools.paths import resolve
 
 TEXT = "memory.text"
 FILES = "memory.files"

@@ -15,11 +15,11 @@ from typing import Annotated
 import pydantic_core
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema
 
-from agent.capability import Capability
+from agent.capabilities.capability import Capability
 from agent.hooks.hook import Hook
 from agent.hooks.matchers import tool_name
+from agent.messages import ToolResult
 from agent.state import AgentState
-from agent.tool_result import ToolResult
 from agent.tools.tool import Tool, ToolContext
 
 MAX_KEYS = 256

@@ -16,14 +16,14 @@ import json
 
 from pydantic import BaseModel, StrictBool, ValidationError
 
-from agent.capability import Capability
-from agent.continuation import ContinuationDecision
-from agent.final_json import json_in
+from agent.capabilities.capability import Capability
+from agent.capabilities.final_json import json_in
+from agent.decisions import ContinuationDecision
 from agent.frozen import storable_text
 from agent.hooks.hook import Hook, InferenceRequest
 from agent.messages import Message
-from agent.model import Model
 from agent.models.metered_model import MeteredModel
+from agent.models.model import Model
 from agent.state import AgentState, ModelResponse
 
 FAILED = "self_critique.failed"

@@ -16,14 +16,13 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
-from agent.capability import Capability
+from agent.capabilities.capability import Capability
+from agent.capabilities.frontmatter import LIMIT_BYTES, frontmatter
 from agent.filesystem import FileSystem
-from agent.frontmatter import LIMIT_BYTES, frontmatter
 from agent.hooks.hook import Hook
-from agent.messages import Value
-from agent.paths import resolve
+from agent.messages import ToolResult, Value
 from agent.state import AgentState
-from agent.tool_result import ToolResult
+from agent.tools.paths import resolve
 from agent.tools.tool import Tool, ToolContext
 
 CATALOG = "skills.catalog"

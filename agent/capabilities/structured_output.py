@@ -7,8 +7,8 @@ state's `output` is the value of the pydantic model, or that of a JSON Schema; i
 Together with self_critique this hook judges first: it is further in, and a critique of an answer that does not fit
 would be wasted. An answer that the critique sends back is judged here again. Both count as forced continuations.
 
-A JSON Schema is judged in a process of its own (agent.json_schema). The validators of a pydantic model run here, in a
-thread: whoever writes one answers for the time it takes.
+A JSON Schema is checked in a separate process (agent.capabilities.json_schema). The validators of a pydantic model run
+in a thread of this process: their author is responsible for the time they take.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
-from agent.capability import Capability
-from agent.final_json import MAX_VALUE_CHARS, json_in
+from agent.capabilities.capability import Capability
+from agent.capabilities.final_json import MAX_VALUE_CHARS, json_in
+from agent.capabilities.json_schema import MAX_ERRORS, checked, errors_of, short
 from agent.hooks.hook import Hook
-from agent.json_schema import MAX_ERRORS, checked, errors_of, short
 from agent.messages import Message
 from agent.state import AgentState
 

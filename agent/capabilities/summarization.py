@@ -26,17 +26,17 @@ from typing import Self
 
 from pydantic import Field, ValidationError
 
-from agent.capability import Capability
+from agent.capabilities.capability import Capability
+from agent.capabilities.transcript import fitting, rendered, shortened
 from agent.errors import ContextLengthExceeded
 from agent.filesystem import FileSystem
 from agent.frozen import storable_text
 from agent.hooks.hook import Hook, InferenceRequest
 from agent.messages import Message, Value
-from agent.model import Model
 from agent.models.metered_model import MeteredModel
+from agent.models.model import Model
+from agent.models.token_estimate import CHARS_PER_TOKEN, InputEstimate, messages_tokens, prompt_tokens
 from agent.state import AgentState, ModelResponse
-from agent.token_estimate import CHARS_PER_TOKEN, InputEstimate, messages_tokens, prompt_tokens
-from agent.transcript import fitting, rendered, shortened
 
 SUMMARY = "summarization.summary"
 """Where the summary is in the thread's metadata: text, messages (how many of the thread it covers), file."""

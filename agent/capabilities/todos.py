@@ -14,12 +14,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator
 
-from agent.capability import Capability
+from agent.capabilities.capability import Capability
 from agent.hooks.hook import Hook
 from agent.hooks.matchers import tool_name
-from agent.messages import Message
+from agent.messages import Message, ToolResult
 from agent.state import AgentState
-from agent.tool_result import ToolResult
 from agent.tools.tool import Tool, ToolContext
 
 KEY = "todos.list"

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from agent.capability import Capability
+from agent.capabilities.capability import Capability
 from agent.hooks.hook import Hook
+from agent.messages import ToolResult, ToolSpec
 from agent.state import AgentState
-from agent.tool_result import ToolResult, ToolSpec
 from agent.tools.tool import Tool, ToolContext
 
 LOADED = "tool_registry.loaded"

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
-from agent.capability import Capability
+from agent.capabilities.capability import Capability
 from agent.hooks.hook import Hook, InferenceRequest, NextInference, NextToolUse
+from agent.messages import ToolResult
 from agent.state import ModelResponse, ToolExecution
-from agent.tool_result import ToolResult
 from agent.tools.runner import digestible
 
 _log = logging.getLogger(__name__)

@@ -20,16 +20,15 @@ from typing import Any, Literal, TypeVar, get_args
 from pydantic import JsonValue
 
 from agent.cancellation import Cancellation
+from agent.decisions import Verdict
 from agent.errors import HookFailed, ModelError
 from agent.events import EventSink, emit
 from agent.hooks.checks import check_hook, overrides
 from agent.hooks.guard import check_result, kept_strict, settled_by_innermost
 from agent.hooks.hook import Hook, InferenceRequest, NextInference, NextToolUse
-from agent.messages import ToolCall
+from agent.hooks.time_limit import within
+from agent.messages import ToolCall, ToolResult
 from agent.state import AgentState, ModelResponse
-from agent.time_limit import within
-from agent.tool_result import ToolResult
-from agent.verdict import Verdict
 
 Point = Literal[
     "execution_start",

@@ -12,12 +12,11 @@ an error: the rest of what the hook said still counts.
 
 from __future__ import annotations
 
+from agent.decisions import Verdict, VerdictKind
 from agent.frozen import FrozenDict, freeze
 from agent.hooks.hook import Hook
-from agent.messages import Message
+from agent.messages import Message, ToolResult, ToolSpec
 from agent.state import AgentState, ModelResponse, Spent, ToolExecution
-from agent.tool_result import ToolResult, ToolSpec
-from agent.verdict import Verdict, VerdictKind
 
 
 def kept_strict(point: str, hook: Hook, given: AgentState, returned: AgentState) -> AgentState:

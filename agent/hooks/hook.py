@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from agent.filesystem import OutputStream
-from agent.messages import Message
+from agent.messages import Message, ToolResult, ToolSpec
 from agent.state import AgentState, ModelResponse, ToolExecution
-from agent.tool_result import ToolResult, ToolSpec
 
 OnFailure = Literal["closed", "open"]
 

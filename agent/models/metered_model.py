@@ -5,9 +5,9 @@ from __future__ import annotations
 from agent.errors import ModelError
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Usage
-from agent.model import Model, OnDelta
+from agent.models.model import Model, OnDelta
+from agent.models.token_estimate import CHARS_PER_TOKEN, messages_tokens, prompt_tokens
 from agent.state import ModelResponse
-from agent.token_estimate import CHARS_PER_TOKEN, messages_tokens, prompt_tokens
 
 
 class MeteredModel:

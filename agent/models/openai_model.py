@@ -22,7 +22,6 @@ import openai
 from agent.errors import ModelError, ModelNonsense, ModelRefused, ModelUnavailable
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Usage
-from agent.model import OnDelta
 from agent.models.bounded_http import BoundedClient, RefusedRedirect
 from agent.models.chat_completions import Gathered, parsed, request_body, usage_of
 from agent.models.endpoint_errors import (
@@ -36,6 +35,7 @@ from agent.models.endpoint_errors import (
     said_by,
 )
 from agent.models.event_stream import EventReader, ServerEvent
+from agent.models.model import OnDelta
 from agent.state import ModelResponse
 
 _QUOTED_CHARS = 500

@@ -13,9 +13,9 @@ from typing import Any
 
 from agent.errors import ModelNonsense, ModelRefused, ModelUnavailable
 from agent.hooks.hook import InferenceRequest
-from agent.model import OnDelta
 from agent.models.chat_completions import Gathered, request_body, usage_of
 from agent.models.endpoint_errors import complaint_of, endpoint_error
+from agent.models.model import OnDelta
 from agent.models.script import ExpectationFailed, Fault, Script, Turn
 from agent.state import ModelResponse
 

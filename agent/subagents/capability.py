@@ -12,13 +12,13 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from agent.capability import Capability
-from agent.model import Model
+from agent.capabilities.capability import Capability
+from agent.messages import ToolResult
+from agent.models.model import Model
 from agent.subagents.background import BackgroundSubagents, Noted, noted
 from agent.subagents.family import Families, FamilyLedger, Member
 from agent.subagents.subagent import LentTools, Subagent
 from agent.subagents.subagent_run import Assignment, start
-from agent.tool_result import ToolResult
 from agent.tools.tool import RunInFlight, Tool, ToolContext
 
 __all__ = ["Subagent", "subagents"]

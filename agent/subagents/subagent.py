@@ -9,11 +9,10 @@ from pydantic import JsonValue
 
 from agent.events import Event, EventSink
 from agent.hooks.hook import Hook
-from agent.messages import ToolCall
-from agent.model import Model
+from agent.messages import ToolCall, ToolResult, ToolSpec
+from agent.models.model import Model
 from agent.state import AgentState
 from agent.subagents.family import Member
-from agent.tool_result import ToolResult, ToolSpec
 from agent.tools.tool import ToolContext, ToolExecutor
 from agent.tools.toolbox import no_such_tool
 

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from agent.agent import Agent
+from agent.capabilities.capability import Capability
 from agent.capabilities.flow import ErrorPolicy, FinishReason, ToolCallPresence
-from agent.capability import Capability
 from agent.host import Host
-from agent.loop import Agent
 from agent.messages import Message
-from agent.model import Model
+from agent.models.model import Model
 from agent.state import AgentState
 from agent.subagents.family import MEMBER_NOTE, Member
 from agent.subagents.subagent import LentTools, NestedEvents, Subagent, SubagentBudget

@@ -19,7 +19,7 @@ from typing import Protocol, Self
 
 from pydantic import JsonValue
 
-from agent.continuation import ContinuationOutcome
+from agent.decisions import ContinuationOutcome
 from agent.frozen import Text, frozen_arguments
 from agent.messages import Message, ToolCall, Usage, Value
 from agent.state import AgentState, ModelResponse, ToolExecution

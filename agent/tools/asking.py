@@ -7,12 +7,11 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from agent.decisions import Verdict, VerdictKind
 from agent.frozen import frozen_arguments
-from agent.messages import ToolCall
+from agent.messages import ToolCall, ToolResult
 from agent.state import AgentState, ToolExecution
-from agent.tool_result import ToolResult
 from agent.tools.approval import ApprovalSought, Approver, Denied, Granted, Pending, Suspended
-from agent.verdict import Verdict, VerdictKind
 
 _log = logging.getLogger(__name__)
 _WAITING = "this call waits for an approval and did not run"

@@ -7,12 +7,11 @@ import codecs
 from pydantic import JsonValue
 
 from agent.coalescing import Coalescer
+from agent.decisions import Verdict
 from agent.events import EventSink, emit
 from agent.filesystem import OutputStream
-from agent.messages import ToolCall
+from agent.messages import ToolCall, ToolResult
 from agent.state import ToolExecution
-from agent.tool_result import ToolResult
-from agent.verdict import Verdict
 
 
 def emit_started(events: EventSink, call: ToolCall) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from agent.messages import ToolCall
-from agent.tool_result import ToolSpec
+from agent.messages import ToolCall, ToolSpec
 
 
 def predecessors(specs: Iterable[ToolSpec], calls: Sequence[ToolCall | None]) -> list[list[int]]:

@@ -18,9 +18,9 @@ from types import MappingProxyType
 
 from agent.filesystem import FileSystem, SpilledOutput
 from agent.hooks.hook import Hook, NextToolUse
-from agent.paths import WORKSPACE
+from agent.messages import Evicted, ToolResult
 from agent.state import ToolExecution
-from agent.tool_result import Evicted, ToolResult
+from agent.tools.paths import WORKSPACE
 
 PRIVATE_DIRECTORY = f"{WORKSPACE}/.airlock"
 """What is kept beside the project's own files; searches skip it unless they start inside it."""

@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from agent.paths import WORKSPACE, resolve
+from agent.tools.paths import WORKSPACE, resolve
 
 
 def _path(value: object) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from agent.filesystem import EntriesPage
-from agent.tool_result import ToolResult
+from agent.messages import ToolResult
 from agent.tools.file_arguments import GlobArguments, LsArguments
 
 PAGE_BYTES = 65_536

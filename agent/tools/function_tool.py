@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, create_model
 from pydantic.errors import PydanticUserError
 from pydantic_core import to_json
 
-from agent.tool_result import ToolResult
+from agent.messages import ToolResult
 from agent.tools.tool import Tool, ToolContext
 
 Function = Callable[..., Any]

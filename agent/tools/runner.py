@@ -18,22 +18,21 @@ from types import MappingProxyType
 
 from agent.call_context import CallContext
 from agent.cancellation import Cancellation, to_the_end
+from agent.decisions import Verdict, VerdictKind
 from agent.errors import HookFailed
 from agent.events import EventSink, discard
 from agent.filesystem import OnOutput, OutputStream
 from agent.frozen import frozen_arguments
 from agent.hooks.engine import HookEngine, withheld
-from agent.messages import ToolCall
-from agent.recovery import EarlierCall
+from agent.messages import ToolCall, ToolResult
 from agent.state import AgentState, ToolExecution
-from agent.tool_result import ToolResult
 from agent.tools.approval import Approver, Suspended
 from agent.tools.asking import answered, blocked_result
 from agent.tools.call_events import OutputEvents, emit_finished, emit_started, emit_verdict
 from agent.tools.call_order import predecessors
 from agent.tools.live_output import LiveOutput, output_filters
+from agent.tools.recovery import EarlierCall
 from agent.tools.tool import RunInFlight, ToolContext, ToolExecutor
-from agent.verdict import Verdict, VerdictKind
 
 _WHOLE = frozenset({"exited", "completed", "failed"})
 

@@ -10,8 +10,7 @@ from pydantic import BaseModel
 
 from agent.call_context import CallContext
 from agent.filesystem import OnOutput
-from agent.messages import ToolCall
-from agent.tool_result import ToolResult, ToolSpec
+from agent.messages import ToolCall, ToolResult, ToolSpec
 
 if TYPE_CHECKING:
     from agent.events import EventSink

@@ -14,9 +14,8 @@ from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic_core import ErrorDetails
 
 from agent.errors import InvalidPath
-from agent.messages import ToolCall
-from agent.paths import resolve
-from agent.tool_result import ToolResult, ToolSpec
+from agent.messages import ToolCall, ToolResult, ToolSpec
+from agent.tools.paths import resolve
 from agent.tools.tool import Tool, ToolContext
 
 _log = logging.getLogger(__name__)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 from agent.capabilities.bash import bash
+from agent.capabilities.capability import Capability
 from agent.capabilities.filesystem import filesystem
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
@@ -23,9 +24,8 @@ from agent.capabilities.summarization import summarization
 from agent.capabilities.todos import todos
 from agent.capabilities.tool_registry import tool_registry
 from agent.capabilities.tracing import Recorder, tracing
-from agent.capability import Capability
 from agent.filesystem import FileSystem, Shell
-from agent.model import Model
+from agent.models.model import Model
 from agent.subagents.capability import Subagent, subagents
 from agent.tools.eviction import Eviction, EvictionHook
 from gateway.config.agent_settings import (

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agent.hooks.hook import InferenceRequest
-from agent.model import Model, OnDelta, OnWait
+from agent.models.model import Model, OnDelta, OnWait
 from agent.state import ModelResponse
 from gateway.config.model_settings import CONCURRENT_INFERENCES, ModelSettings
 from gateway.telemetry.observed_model import ObservedModel

@@ -14,8 +14,7 @@ from typing import Any, Literal, get_args
 
 import structlog
 
-from agent.messages import ToolCall
-from agent.tool_result import ToolResult
+from agent.messages import ToolCall, ToolResult
 from agent.tools.intake import bounded
 from gateway.approvals.approver import call_digest
 from gateway.errors import AirlockError, AlreadyResolved, EditRefused, Internal, InvalidArgument, NotFound

@@ -13,10 +13,10 @@ from functools import lru_cache
 import structlog
 import yaml
 
+from agent.decisions import VerdictKind
 from agent.hooks.hook import Hook
 from agent.messages import ToolCall
 from agent.state import AgentState
-from agent.verdict import VerdictKind
 from gateway.approvals.approver import call_digest
 from gateway.errors import AirlockError
 from gateway.policy.document import Rule

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, Field, JsonValue, PrivateAttr, field_valida
 
 from agent.capabilities.structured_output import structured_output
 from agent.errors import InvalidPath
-from agent.paths import resolve
+from agent.tools.paths import resolve
 from gateway.config.command_policy import CommandRules
 from gateway.config.model_settings import MODEL_EXAMPLE, ModelSettings
 from gateway.config.section import Name, Section

@@ -30,7 +30,7 @@ from inspect_ai.util import (
 from pydantic import BaseModel, ConfigDict
 from typing_extensions import override
 
-from agent.paths import WORKSPACE
+from agent.tools.paths import WORKSPACE
 from gateway.client import Client, ProgramResult
 from gateway.errors import (
     AirlockError,

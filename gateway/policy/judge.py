@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from agent.paths import WORKSPACE
+from agent.tools.paths import WORKSPACE
 from gateway.policy.conditions import Call, CompiledRule, Hit, hit
 from gateway.policy.decision import INVALID_ARGUMENTS, Decision, Facts, Layer
 from gateway.policy.document import CONNECT, FILE_TOOLS, PolicyDocument, Rule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent.paths import WORKSPACE
+from agent.tools.paths import WORKSPACE
 from gateway.policy.words import Word
 
 Directories = tuple[str, ...] | None

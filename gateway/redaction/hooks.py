@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agent.call_context import Slot
+from agent.decisions import Verdict
 from agent.filesystem import OutputStream
 from agent.hooks.hook import Hook, NextToolUse, OutputFilter
+from agent.messages import ToolResult
 from agent.state import AgentState, ToolExecution
-from agent.tool_result import ToolResult
-from agent.verdict import Verdict
 from gateway.policy.document import PolicyDocument
 from gateway.redaction.fair_redactor import FairRedactor
 from gateway.redaction.redactor import Redactor

@@ -12,8 +12,8 @@ import structlog
 
 from agent.hooks.engine import withheld
 from agent.hooks.hook import Hook, NextToolUse
+from agent.messages import Evicted, ToolResult
 from agent.state import ToolExecution
-from agent.tool_result import Evicted, ToolResult
 from gateway.policy.document import ResultRule
 from gateway.policy.regexes import compile_regex
 from gateway.redaction.fair_redactor import FairRedactor

@@ -13,8 +13,8 @@ from functools import partial
 
 import structlog
 
+from agent.agent import Agent
 from agent.host import Host
-from agent.loop import Agent
 from agent.messages import Message
 from agent.state import AgentState
 from gateway.agents import agents

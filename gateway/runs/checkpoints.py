@@ -1,7 +1,7 @@
 """What a run goes on from when its gateway is lost: kept on its way by its log, and read again by who takes it over.
 
     between two steps     the thread with all that the last step added, and the state without a step in flight
-    the model answered    the same, and the step with its calls, before any of them begins (agent.recovery)
+    the model answered    the same, and the step with its calls, before any of them begins (agent.tools.recovery)
 
 What the calls of a step came to is in the journal meanwhile (gateway/tool_calls/journal.py), with their results, until
 the step is kept.
@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from agent.messages import ToolCall
-from agent.recovery import EarlierCall
 from agent.state import AgentState
+from agent.tools.recovery import EarlierCall
 from gateway.runs.run_log import RunLog
 from gateway.runs.suspended_run import SuspendedRun
 from gateway.runs.thread_history import ThreadHistoryHook
@@ -70,7 +70,7 @@ class Checkpoints:
         del state
         self._log.keep_last(step, self._journal.hosted.kept())
 
-    # --- agent.recovery.Recovery ---
+    # --- agent.tools.recovery.Recovery ---
 
     async def answered(self, state: AgentState) -> None:
         """Keep the step with the model's answer."""

@@ -6,9 +6,9 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 
+from agent.decisions import VerdictKind
 from agent.filesystem import OnOutput
-from agent.tool_result import Evicted
-from agent.verdict import VerdictKind
+from agent.messages import Evicted
 from gateway.identity.call_credentials import Context
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.tenancy.tenants import Tenant

@@ -7,7 +7,7 @@ import posixpath
 from pydantic import JsonValue
 
 from agent import errors as agent_errors
-from agent.paths import resolve
+from agent.tools.paths import resolve
 from gateway.errors import InvalidPath
 from gateway.v1 import workspace_service_pb2 as pb
 from sandbox.filesystem import Entry, EntryType

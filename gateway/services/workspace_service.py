@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from pydantic import JsonValue
 
-from agent.paths import WORKSPACE
+from agent.tools.paths import WORKSPACE
 from gateway.errors import DeadlineExceeded, InvalidArgument, NotFound, PermissionDenied, TooLarge
 from gateway.identity.call_credentials import Context
 from gateway.services.workspace_messages import entry_message, judged

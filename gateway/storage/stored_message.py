@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from agent.frozen import storable_text
-from agent.messages import Message, ToolCall
-from agent.storable import storable_message
+from agent.messages import Message, ToolCall, storable_message
 
 NOT_READ = "[a message of this thread was stored and cannot be read]"
 _NO_ARGUMENTS = "[arguments that cannot be stored or read]"

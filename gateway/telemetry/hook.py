@@ -20,8 +20,8 @@ from opentelemetry.util.types import AttributeValue
 
 from agent.call_context import Slot
 from agent.hooks.hook import Hook, NextToolUse
+from agent.messages import ToolResult
 from agent.state import AgentState, ToolExecution
-from agent.tool_result import ToolResult
 from gateway.policy import document as policy_tools
 from gateway.telemetry import attributes as a
 from gateway.telemetry.bounded_names import BoundedNames

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from opentelemetry.trace import SpanKind
 
 from agent.hooks.hook import InferenceRequest
-from agent.model import Model, OnDelta
+from agent.models.model import Model, OnDelta
 from agent.state import ModelResponse
 from gateway.telemetry import attributes as a
 from gateway.telemetry.telemetry import Telemetry

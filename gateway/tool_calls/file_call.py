@@ -9,8 +9,7 @@ from collections.abc import Mapping
 
 from pydantic import JsonValue
 
-from agent.messages import ToolCall
-from agent.tool_result import ToolResult
+from agent.messages import ToolCall, ToolResult
 from agent.tools.tool import ToolContext
 from gateway.errors import AirlockError, PermissionDenied
 from gateway.tool_calls.service_executor import ServiceExecutor

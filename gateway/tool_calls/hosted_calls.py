@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from agent.messages import ToolCall
-from agent.recovery import EarlierCall
+from agent.tools.recovery import EarlierCall
 from gateway.storage.run_writes import Claim, LeaseLost
 from gateway.storage.store import Store
 from gateway.support.retry import retried

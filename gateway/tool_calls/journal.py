@@ -23,12 +23,11 @@ from typing import Any
 import structlog
 
 from agent.call_context import Slot
+from agent.decisions import VerdictKind
 from agent.hooks.hook import Hook, NextToolUse
-from agent.messages import ToolCall
+from agent.messages import ToolCall, ToolResult
 from agent.state import AgentState, ToolExecution
-from agent.tool_result import ToolResult
 from agent.tools.runner import digestible
-from agent.verdict import VerdictKind
 from gateway.audit.call_audit import Moves, call_entry, shown_name
 from gateway.errors import Unavailable
 from gateway.policy.decision import DEFAULT_DENY, INVALID_ARGUMENTS, OPAQUE

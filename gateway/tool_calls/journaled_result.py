@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from agent.recovery import INTERRUPTED, EarlierCall
-from agent.tool_result import Evicted, ToolResult
+from agent.decisions import PolicyWord, Verdict, VerdictKind
+from agent.messages import Evicted, ToolResult
 from agent.tools.asking import blocked_result
-from agent.verdict import PolicyWord, Verdict, VerdictKind
+from agent.tools.recovery import INTERRUPTED, EarlierCall
 from gateway.redaction import Redactor
 
 # What is longer is not kept: after a crash the model is told that the call ended and that its result is lost.

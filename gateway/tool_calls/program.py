@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from agent import errors as agent_errors
-from agent.paths import WORKSPACE, resolve
+from agent.tools.paths import WORKSPACE, resolve
 from gateway.errors import InvalidArgument, InvalidPath, TooLarge
 from gateway.v1 import process_service_pb2 as pb
 

@@ -14,8 +14,7 @@ from pydantic import JsonValue
 
 from agent.filesystem import OutputStream
 from agent.hooks.hook import OutputFilter
-from agent.messages import ToolCall
-from agent.tool_result import ToolResult
+from agent.messages import ToolCall, ToolResult
 from agent.tools.live_output import filtered, output_filters
 from agent.tools.tool import ToolContext
 from gateway.errors import AirlockError, DeadlineExceeded, PermissionDenied, from_start

@@ -11,8 +11,8 @@ from typing import Protocol, runtime_checkable
 
 from agent.call_context import Slot
 from agent.hooks.hook import Hook, NextToolUse
+from agent.messages import ToolResult
 from agent.state import AgentState, ToolExecution
-from agent.tool_result import ToolResult
 from gateway.errors import QuotaExceeded
 from gateway.policy.decision import Decision, RuleLimit
 from gateway.policy.document import QuotasSection

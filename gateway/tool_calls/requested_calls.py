@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.filesystem import OnOutput
-from agent.messages import ToolCall
+from agent.messages import ToolCall, ToolResult
 from agent.state import ToolExecution
-from agent.tool_result import ToolResult
 from gateway.errors import Cancelled, NotFound, RequestIdReused
 from gateway.storage.request_store import RequestedCall, RequestStore
 from gateway.tenancy.tenants import Tenant

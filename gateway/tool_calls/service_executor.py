@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agent.messages import ToolCall
-from agent.tool_result import ToolResult, ToolSpec
+from agent.messages import ToolCall, ToolResult, ToolSpec
 from agent.tools.tool import ToolContext
 
 

@@ -17,15 +17,14 @@ from pydantic import JsonValue
 
 from agent.call_context import CallContext
 from agent.cancellation import to_the_end
-from agent.capability import Capability
+from agent.capabilities.capability import Capability
 from agent.events import discard
 from agent.filesystem import OnOutput
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import Hook
-from agent.messages import ToolCall
+from agent.messages import ToolCall, ToolResult, ToolSpec
 from agent.models.argument_text import ArgumentReader
 from agent.state import AgentState, ToolExecution
-from agent.tool_result import ToolResult, ToolSpec
 from agent.tools.runner import ToolRunner
 from agent.tools.tool import ToolExecutor
 from agent.tools.toolbox import Toolbox

@@ -13,10 +13,9 @@ from time import perf_counter
 
 from pydantic import Base64Bytes, BaseModel, ConfigDict
 
-from agent.messages import ToolCall
+from agent.decisions import Verdict
+from agent.messages import Evicted, ToolCall, ToolResult
 from agent.state import ToolExecution
-from agent.tool_result import Evicted, ToolResult
-from agent.verdict import Verdict
 from gateway.errors import InProgress
 from sandbox.process import ProgramResult
 

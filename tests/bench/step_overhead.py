@@ -20,18 +20,17 @@ from pathlib import Path
 from pydantic import BaseModel
 from rich.table import Table
 
+from agent.agent import Agent
+from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
-from agent.capability import Capability
 from agent.events import Event, EventSink
 from agent.hooks.engine import POINTS
 from agent.hooks.hook import Hook, InferenceRequest, NextInference, NextToolUse
 from agent.host import Host
-from agent.loop import Agent
-from agent.messages import Message, ToolCall, Usage
-from agent.model import OnDelta
+from agent.messages import Message, ToolCall, ToolResult, Usage
+from agent.models.model import OnDelta
 from agent.state import AgentState, ModelResponse, ToolExecution
-from agent.tool_result import ToolResult
 from agent.tools.tool import Tool, ToolContext
 from gateway.runs.checkpoints import Checkpoints
 from gateway.runs.run_log import RunLog
@@ -106,7 +105,7 @@ async def _nothing(arguments: _Arguments, context: ToolContext) -> ToolResult:
     return ToolResult(b"done")
 
 
-def agent_with_twelve_hooks(*more: Hook) -> Agent:
+def agent_with_twelve_hooks(*more: Hook, host: Host | None = None) -> Agent:
     """Return the agent whose steps are measured; `more` come on top of the twelve."""
     plenty = 10**9
     bounds = limits(
@@ -116,6 +115,7 @@ def agent_with_twelve_hooks(*more: Hook) -> Agent:
         model=_AnswersAtOnce(),
         capabilities=(flow(), bounds, Capability("tools", tools=(Tool("nothing", "", _Arguments, _nothing),))),
         hooks=(_Everywhere(), _Policy(), *more),
+        host=host,
     )
     if len(agent.hooks.hooks) != _HOOKS + len(more):
         raise RuntimeError(
@@ -179,8 +179,7 @@ async def _kept(directory: Path) -> tuple[list[float], _CountingStore]:
         journal = JournalHook(store, thread, "", run.id)
         checkpoints = Checkpoints(log, journal, "")
         history = checkpoints.history = ThreadHistoryHook(checkpoints, thread, state.with_(messages=()))
-        agent = agent_with_twelve_hooks(history)
-        agent.host = Host(recovery=checkpoints)
+        agent = agent_with_twelve_hooks(history, host=Host(recovery=checkpoints))
         times = await step_times_ms(agent, state, log.emit)
         await log.close()
     finally:

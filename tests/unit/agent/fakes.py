@@ -13,10 +13,9 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from agent.events import Event
 from agent.filesystem import EntryType, OnOutput, OutputStream
 from agent.hooks.hook import Hook, InferenceRequest
-from agent.messages import Message, ToolCall, Usage
-from agent.model import OnDelta
+from agent.messages import Message, ToolCall, ToolResult, Usage
+from agent.models.model import OnDelta
 from agent.state import AgentState, ModelResponse
-from agent.tool_result import ToolResult
 from agent.tools.tool import Tool, ToolContext
 
 

@@ -16,17 +16,16 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from agent.agent import Agent
+from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
-from agent.capability import Capability
 from agent.errors import ModelUnavailable
 from agent.hooks.hook import Hook, InferenceRequest
 from agent.host import Host
-from agent.loop import Agent
-from agent.messages import Message, ToolCall
-from agent.model import OnDelta
+from agent.messages import Message, ToolCall, ToolResult
+from agent.models.model import OnDelta
 from agent.state import AgentState, ModelResponse
-from agent.tool_result import ToolResult
 from agent.tools.tool import ToolContext
 from tests.unit.agent.fakes import Events, says, tool
 

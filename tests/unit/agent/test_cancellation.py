@@ -10,18 +10,19 @@ from typing import Any
 
 import pytest
 
+from agent.agent import Agent
 from agent.cancellation import Cancellation, to_the_end
+from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
-from agent.capability import Capability
 from agent.errors import ModelUnavailable
 from agent.events import Event
 from agent.hooks.engine import POINTS
 from agent.hooks.hook import Hook, InferenceRequest, NextInference, NextToolUse
-from agent.loop import Agent, Run
-from agent.model import OnDelta
+from agent.loop import Run
+from agent.messages import ToolResult
+from agent.models.model import OnDelta
 from agent.state import AgentState, CurrentExecution, ModelResponse, ToolExecution
-from agent.tool_result import ToolResult
 from agent.tools.tool import ToolContext
 from tests.unit.agent.fakes import Events, SaysInTurn, call, says, state, tool
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from agent.agent import Agent
 from agent.capabilities.bash import bash
+from agent.capabilities.capability import Capability
 from agent.capabilities.flow import ErrorPolicy, FinishReason, ToolCallPresence, flow
 from agent.capabilities.limits import (
     CostLimit,
@@ -24,13 +26,11 @@ from agent.capabilities.limits import (
     limits,
 )
 from agent.capabilities.summarization import summarization
-from agent.capability import Capability
-from agent.continuation import ContinuationDecision
+from agent.decisions import ContinuationDecision
 from agent.errors import ModelRefused
 from agent.hooks.engine import HOOK_FAILED
 from agent.hooks.hook import Hook, OnFailure
 from agent.host import Host
-from agent.loop import Agent
 from agent.messages import Message, ToolCall
 from agent.state import AgentState
 from agent.subagents.capability import Subagent, subagents

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from agent.agent import Agent
 from agent.capabilities.bash import bash
+from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
-from agent.capability import Capability
 from agent.errors import ModelRefused, ModelUnavailable
 from agent.hooks.engine import POINTS
 from agent.hooks.hook import Hook
-from agent.loop import Agent
 from agent.messages import Message
 from agent.state import AgentState
 from tests.unit.agent.fakes import Events, FakeShell, SaysInTurn, allowing, call, done, says, state, tool

@@ -14,19 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.agent import Agent
+from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
-from agent.capability import Capability
-from agent.continuation import ContinuationDecision, ContinuationOutcome
+from agent.decisions import ContinuationDecision, ContinuationOutcome, Verdict, VerdictKind
 from agent.errors import ModelUnavailable
 from agent.frozen import storable_text
 from agent.hooks.hook import Hook
-from agent.loop import Agent
-from agent.messages import Message, ToolCall, Usage
+from agent.messages import Message, ToolCall, ToolResult, Usage, storable_message
 from agent.state import AgentState, CurrentExecution, Spent, ToolExecution
-from agent.storable import storable_message
-from agent.tool_result import ToolResult
 from agent.tools.tool import ToolContext
-from agent.verdict import Verdict, VerdictKind
 from tests.unit.agent.fakes import Events, SaysInTurn, call, done, says, state, tool
 
 ROOT = Path(__file__).parents[3]

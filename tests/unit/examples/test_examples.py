@@ -10,8 +10,8 @@ import pytest
 from agent.capabilities.bash import bash
 from agent.capabilities.filesystem import filesystem
 from agent.hooks.engine import HookEngine
+from agent.messages import ToolResult
 from agent.models.scripted_model_server import Call, Fault, ScriptedModelServer, Turn
-from agent.tool_result import ToolResult
 from agent.tools.runner import ToolRunner
 from agent.tools.toolbox import Toolbox
 from examples import local_agent

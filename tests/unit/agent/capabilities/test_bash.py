@@ -7,9 +7,8 @@ import pytest
 from agent.capabilities.bash import CommandPolicy, bash
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import Hook
-from agent.messages import ToolCall
+from agent.messages import ToolCall, ToolResult
 from agent.state import AgentState, ToolExecution
-from agent.tool_result import ToolResult
 from agent.tools.runner import ToolRunner
 from agent.tools.tool import ToolContext
 from agent.tools.toolbox import Toolbox

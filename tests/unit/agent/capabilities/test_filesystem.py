@@ -10,9 +10,8 @@ import pytest
 
 from agent.capabilities.filesystem import PAGE_BYTES, filesystem
 from agent.hooks.engine import HookEngine
-from agent.messages import ToolCall
+from agent.messages import ToolCall, ToolResult
 from agent.state import AgentState
-from agent.tool_result import ToolResult
 from agent.tools.eviction import Eviction
 from agent.tools.runner import ToolRunner
 from agent.tools.tool import ToolContext

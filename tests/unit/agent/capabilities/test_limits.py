@@ -9,16 +9,15 @@ from typing import Any
 import pytest
 from pydantic import JsonValue
 
+from agent.agent import Agent
+from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import TimeLeft, limits
-from agent.capability import Capability
 from agent.errors import ModelUnavailable
 from agent.hooks.hook import Hook
 from agent.host import Host
-from agent.loop import Agent
-from agent.messages import Usage
+from agent.messages import Evicted, ToolResult, Usage
 from agent.state import AgentState, ModelResponse, Spent
-from agent.tool_result import Evicted, ToolResult
 from agent.tools.tool import ToolContext
 from tests.unit.agent.fakes import Events, PolicyThat, SaysInTurn, allowing, call, done, says, state, tool
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from agent.agent import Agent
 from agent.capabilities.filesystem import filesystem
 from agent.capabilities.memory import TEXT, memory
 from agent.errors import InvalidPath
 from agent.hooks.hook import Hook
-from agent.loop import Agent
 from agent.state import AgentState, ModelResponse
 from sandbox.engines.local.local_fs import LocalFS
 from tests.unit.agent.fakes import Events, FakeFiles, SaysInTurn, call, says, state

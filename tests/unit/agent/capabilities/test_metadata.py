@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
+from agent.agent import Agent
 from agent.capabilities.metadata import MAX_DEPTH, MAX_KEYS, MAX_VALUE_BYTES, metadata
 from agent.hooks.hook import Hook, NextToolUse
 from agent.host import Host
-from agent.loop import Agent
-from agent.messages import ToolCall
+from agent.messages import ToolCall, ToolResult
 from agent.state import AgentState, ToolExecution
-from agent.tool_result import ToolResult
 from agent.tools.tool import ToolContext
 from agent.tools.toolbox import Toolbox
 from tests.unit.agent.fakes import Events, SaysInTurn, call, says, state

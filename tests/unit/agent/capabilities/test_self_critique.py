@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from agent.agent import Agent
+from agent.capabilities.capability import Capability
 from agent.capabilities.limits import limits
 from agent.capabilities.self_critique import FAILED, self_critique
 from agent.capabilities.structured_output import structured_output
-from agent.capability import Capability
 from agent.errors import ModelUnavailable
 from agent.hooks.hook import InferenceRequest
-from agent.loop import Agent
 from agent.messages import Message, Usage
-from agent.model import OnDelta
+from agent.models.model import OnDelta
 from agent.state import AgentState, ModelResponse
 from tests.unit.agent.fakes import Events, SaysInTurn, allowing, call, done, says, state, tool
 

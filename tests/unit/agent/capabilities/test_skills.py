@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import pytest
 
+from agent.agent import Agent
+from agent.capabilities.capability import Capability
 from agent.capabilities.filesystem import filesystem
 from agent.capabilities.skills import ACTIVE, BROKEN, CATALOG, skills
-from agent.capability import Capability
 from agent.errors import InvalidPath
 from agent.hooks.hook import Hook
-from agent.loop import Agent
 from agent.messages import ToolCall
 from agent.state import AgentState, ModelResponse
 from sandbox.engines.local.local_fs import LocalFS

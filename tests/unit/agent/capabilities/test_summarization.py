@@ -13,22 +13,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import token_estimate
+from agent.agent import Agent
 from agent.capabilities import summarization as module
+from agent.capabilities.capability import Capability
 from agent.capabilities.filesystem import filesystem
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
 from agent.capabilities.summarization import FAILED, MEASURED, SUMMARY, summarization
 from agent.capabilities.todos import todos
-from agent.capability import Capability
 from agent.errors import ContextLengthExceeded, ModelRefused, ModelUnavailable
 from agent.hooks.hook import Hook, InferenceRequest
 from agent.host import Host
-from agent.loop import Agent
-from agent.messages import Message, Usage
-from agent.model import OnDelta
+from agent.messages import Message, ToolResult, Usage
+from agent.models import token_estimate
+from agent.models.model import OnDelta
 from agent.state import AgentState, ModelResponse
-from agent.tool_result import ToolResult
 from sandbox.engines.local.local_fs import LocalFS
 from tests.unit.agent.fakes import Events, FakeFiles, SaysInTurn, allowing, call, done, says, state, tool
 
@@ -48,9 +47,11 @@ def user(text: str) -> Message:
     return Message(role="user", content=text)
 
 
-def agent_of(model: Any, *capabilities: Capability, hooks: tuple[Hook, ...] = (), steps: int = 50) -> Agent:
+def agent_of(
+    model: Any, *capabilities: Capability, hooks: tuple[Hook, ...] = (), steps: int = 50, first_call: int = 0
+) -> Agent:
     bounds = limits(steps=steps, output_tokens=10**9, tool_calls=10**6, repeated_calls=10**6, execution_time_s=1e9)
-    numbers = itertools.count()
+    numbers = itertools.count(first_call)
     return Agent(
         model=model,
         capabilities=(*capabilities, TOOLS, bounds),
@@ -647,9 +648,8 @@ async def test_a_run_resumed_from_json_at_any_step_goes_on_the_same(first: Any, 
         before = AgentState.model_validate_json(text)
         written = 0 if SUMMARY not in before.metadata else int(summary_in(before)["text"].split()[1]) + 1
         again, rest = SaysInTurn(*turns[step:]), SaysInTurn(*summaries[written:])
-        agent = agent_of(again, small(rest, LocalFS(tmp_path), 1_400))
-        numbers = itertools.count(max(0, step - (first is TOO_LONG)))
-        agent.host = Host(new_call_id=lambda numbers=numbers: f"call_{next(numbers)}")
+        first_call = max(0, step - (first is TOO_LONG))
+        agent = agent_of(again, small(rest, LocalFS(tmp_path), 1_400), first_call=first_call)
         resumed = await agent.run(before)
         assert again.requests == model.requests[step:]
         assert rest.requests == summariser.requests[written:]

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 from pydantic import JsonValue
 
+from agent.agent import Agent
 from agent.capabilities.todos import KEY, MAX_LIST_CHARS, MAX_TODOS, todos
 from agent.hooks.hook import Hook
 from agent.host import Host
-from agent.loop import Agent
-from agent.messages import Message, ToolCall
+from agent.messages import Message, ToolCall, ToolResult
 from agent.state import AgentState
-from agent.tool_result import ToolResult
 from tests.unit.agent.fakes import Events, SaysInTurn, call, says, state
 
 

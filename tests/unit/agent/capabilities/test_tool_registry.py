@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, JsonValue
 
+from agent.agent import Agent
+from agent.capabilities.capability import Capability
 from agent.capabilities.tool_registry import LOADED, tool_registry
-from agent.capability import Capability
 from agent.hooks.hook import Hook
 from agent.host import Host
-from agent.loop import Agent
-from agent.messages import ToolCall
+from agent.messages import ToolCall, ToolResult, ToolSpec
 from agent.state import AgentState, ToolExecution
-from agent.tool_result import ToolResult, ToolSpec
 from agent.tools.runner import ToolRunner
 from agent.tools.tool import Tool, ToolContext
 from agent.tools.toolbox import Toolbox

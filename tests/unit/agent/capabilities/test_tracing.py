@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import pytest
 
+from agent.agent import Agent
+from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
 from agent.capabilities.tracing import Attribute, ListRecorder, RecordedSpan, Recorder, Span, tracing
-from agent.capability import Capability
 from agent.errors import ModelRefused, ModelUnavailable
 from agent.hooks.hook import Hook
-from agent.loop import Agent
+from agent.messages import ToolResult
 from agent.state import AgentState, ToolExecution
-from agent.tool_result import ToolResult
 from tests.unit.agent.fakes import Events, SaysInTurn, allowing, call, done, says, state, tool
 
 

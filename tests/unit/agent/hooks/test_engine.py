@@ -11,15 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.continuation import ContinuationDecision
+from agent.decisions import ContinuationDecision, VerdictKind
 from agent.errors import HookFailed
 from agent.events import discard
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import Hook
-from agent.messages import ToolCall
+from agent.messages import ToolCall, ToolResult
 from agent.state import AgentState, CurrentExecution, ToolExecution
-from agent.tool_result import ToolResult
-from agent.verdict import VerdictKind
 from tests.unit.agent.fakes import Events, PolicyThat, allowing, call, state
 
 

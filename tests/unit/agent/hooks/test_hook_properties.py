@@ -11,22 +11,20 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.agent import Agent
+from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
-from agent.capability import Capability
-from agent.continuation import ContinuationDecision
+from agent.decisions import ContinuationDecision, VerdictKind
 from agent.errors import HookFailed
 from agent.events import discard
 from agent.hooks.engine import POINTS, HookEngine
 from agent.hooks.hook import Hook, NextToolUse
-from agent.loop import Agent
-from agent.messages import ToolCall
+from agent.messages import ToolCall, ToolResult
 from agent.state import AgentState, CurrentExecution, ToolExecution
-from agent.tool_result import ToolResult
 from agent.tools.runner import ToolRunner
 from agent.tools.tool import ToolContext
 from agent.tools.toolbox import Toolbox
-from agent.verdict import VerdictKind
 from tests.unit.agent.fakes import Events, SaysInTurn, call, says, state, tool
 
 VERDICTS = {"proceed": VerdictKind.PROCEED, "ask": VerdictKind.ASK, "block": VerdictKind.BLOCK}

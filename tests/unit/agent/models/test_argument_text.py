@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.messages import Message, ToolCall
+from agent.messages import Message, ToolCall, storable_message
 from agent.models.argument_text import ArgumentReader
 from agent.state import AgentState
-from agent.storable import storable_message
 from agent.tools.intake import ARGUMENTS_LIMIT_CHARS, ARGUMENTS_LIMIT_VALUES, NAME_LIMIT_CHARS
 
 

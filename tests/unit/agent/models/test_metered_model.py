@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
+from agent.agent import Agent
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
 from agent.errors import ModelNonsense, ModelUnavailable
 from agent.hooks.hook import InferenceRequest
-from agent.loop import Agent
 from agent.messages import Message, Usage
-from agent.model import OnDelta
 from agent.models.metered_model import MeteredModel
+from agent.models.model import OnDelta
 from agent.state import ModelResponse
 from tests.unit.agent.fakes import Events, says, state
 

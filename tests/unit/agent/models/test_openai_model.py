@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from agent.agent import Agent
 from agent.capabilities.filesystem import filesystem
 from agent.capabilities.flow import flow
 from agent.errors import ContextLengthExceeded, ModelError, ModelNonsense, ModelRefused, ModelUnavailable
 from agent.hooks.hook import InferenceRequest
-from agent.loop import Agent
 from agent.messages import Message, ToolCall, Usage
 from agent.models.chat_completions import request_body
 from agent.models.openai_model import OpenAIModel, Prices

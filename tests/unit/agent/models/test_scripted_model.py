@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from agent.agent import Agent
 from agent.errors import ContextLengthExceeded, ModelError, ModelNonsense, ModelRefused, ModelUnavailable
 from agent.hooks.hook import InferenceRequest
-from agent.loop import Agent
 from agent.messages import Message
 from agent.models.openai_model import OpenAIModel
 from agent.models.script import Call, Fault, Turn

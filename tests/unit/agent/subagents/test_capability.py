@@ -11,23 +11,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.agent import Agent
+from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
 from agent.capabilities.metadata import metadata
 from agent.capabilities.todos import todos
 from agent.capabilities.tool_registry import tool_registry
-from agent.capability import Capability
 from agent.errors import ModelRefused, ModelUnavailable
 from agent.hooks.hook import Hook, InferenceRequest
 from agent.host import Host
-from agent.loop import Agent
-from agent.messages import Message, ToolCall, Usage
-from agent.model import OnDelta
+from agent.messages import Message, ToolCall, ToolResult, Usage
+from agent.models.model import OnDelta
 from agent.state import AgentState, ModelResponse, Spent
 from agent.subagents.capability import Subagent, subagents
 from agent.subagents.family import Families, Family
 from agent.subagents.subagent import LentTools
-from agent.tool_result import ToolResult
 from agent.tools.runner import ToolRunner
 from agent.tools.tool import ToolContext
 from agent.tools.toolbox import Toolbox

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from pydantic import JsonValue
 
+from agent.agent import Agent
+from agent.capabilities.capability import Capability
 from agent.capabilities.limits import limits
-from agent.capability import Capability
+from agent.decisions import PolicyWord
 from agent.hooks.hook import Hook, NextToolUse
 from agent.host import Host
-from agent.loop import Agent
+from agent.messages import ToolResult
 from agent.state import AgentState, ToolExecution
-from agent.tool_result import ToolResult
 from agent.tools.approval import Approver, Denied, Granted, Pending
 from agent.tools.runner import ToolRunner
 from agent.tools.tool import ToolContext
 from agent.tools.toolbox import Toolbox
-from agent.verdict import PolicyWord
 from tests.unit.agent.fakes import AnyArguments, Events, PolicyThat, SaysInTurn, call, says, state, tool
 
 ANSWERED = "the end"

@@ -18,8 +18,8 @@ from agent.capabilities.filesystem import filesystem
 from agent.filesystem import Entry
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import Hook, NextToolUse
+from agent.messages import Evicted, ToolResult
 from agent.state import ToolExecution
-from agent.tool_result import Evicted, ToolResult
 from agent.tools.eviction import EVICTION_PRIORITY, OUTPUT_DIRECTORY, PAGING_TOOLS, Eviction, EvictionHook
 from agent.tools.runner import ToolRunner
 from agent.tools.tool import ToolContext

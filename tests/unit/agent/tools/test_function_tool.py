@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, Field
 
-from agent.tool_result import ToolResult
+from agent.messages import ToolResult
 from agent.tools.function_tool import as_tool, tool
 from agent.tools.tool import Tool, ToolContext
 from agent.tools.toolbox import Toolbox

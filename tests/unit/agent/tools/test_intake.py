@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.capabilities.todos import todos
-from agent.messages import Message, ToolCall
+from agent.messages import Message, ToolCall, storable_message
 from agent.state import AgentState
-from agent.storable import storable_message
 from agent.tools.intake import (
     ARGUMENTS_LIMIT_CHARS,
     ARGUMENTS_LIMIT_DEPTH,

@@ -10,16 +10,15 @@ from typing import Any
 import pytest
 
 from agent.capabilities.filesystem import filesystem
+from agent.decisions import VerdictKind
 from agent.events import discard
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import Hook, NextToolUse, OnFailure
-from agent.messages import ToolCall
+from agent.messages import ToolCall, ToolResult
 from agent.state import AgentState, ToolExecution
-from agent.tool_result import ToolResult
 from agent.tools.runner import ToolRunner
 from agent.tools.tool import Tool, ToolContext
 from agent.tools.toolbox import Toolbox
-from agent.verdict import VerdictKind
 from tests.unit.agent.fakes import Events, FakeFiles, PolicyThat, allowing, call, done, state, tool
 
 

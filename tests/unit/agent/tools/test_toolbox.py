@@ -8,9 +8,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from agent.capabilities.todos import todos
-from agent.messages import ToolCall
+from agent.messages import ToolCall, ToolResult
 from agent.subagents.subagent import LentTools
-from agent.tool_result import ToolResult
 from agent.tools.tool import Tool, ToolContext
 from agent.tools.toolbox import Toolbox
 from tests.unit.agent.fakes import AnyArguments, call, done, tool

@@ -10,13 +10,13 @@ from typing import Any, cast, get_args
 import pytest
 from pydantic import JsonValue
 
+from agent.agent import Agent
+from agent.capabilities.capability import Capability
 from agent.capabilities.limits import ForcedContinuationsCap
-from agent.capability import Capability
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import Hook
-from agent.loop import Agent
 from agent.messages import Message, Usage
-from agent.model import Model
+from agent.models.model import Model
 from agent.state import AgentState, ToolExecution
 from agent.tools.eviction import EvictionHook
 from gateway.agents.agents import Workspace, build, check, seven_tools

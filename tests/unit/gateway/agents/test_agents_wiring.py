@@ -8,16 +8,16 @@ from typing import Any, TypeVar
 
 import pytest
 
+from agent.agent import Agent
+from agent.capabilities.capability import Capability
 from agent.capabilities.flow import ErrorPolicy, FinishReason
 from agent.capabilities.structured_output import StructuredOutput
 from agent.capabilities.summarization import Summarizer
 from agent.capabilities.tracing import ListRecorder, Recorder
-from agent.capability import Capability
 from agent.errors import ModelUnavailable
 from agent.hooks.hook import Hook, InferenceRequest
-from agent.loop import Agent
 from agent.messages import Message, ToolCall, Usage
-from agent.model import Model, OnDelta
+from agent.models.model import Model, OnDelta
 from agent.state import AgentState, ModelResponse
 from gateway.agents.agents import build
 from gateway.config.agent_settings import AgentSettings, CapabilitiesSettings

@@ -10,7 +10,7 @@ import pytest
 
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message
-from agent.model import OnDelta, QueuedModel
+from agent.models.model import OnDelta, QueuedModel
 from agent.models.openai_model import OpenAIModel
 from agent.state import ModelResponse
 from gateway.agents.models import Models

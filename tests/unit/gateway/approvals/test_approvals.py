@@ -11,8 +11,7 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from agent.messages import ToolCall
-from agent.tool_result import ToolResult, ToolSpec
+from agent.messages import ToolCall, ToolResult, ToolSpec
 from agent.tools.tool import ToolContext
 from gateway.approvals.approvals import Approvals
 from gateway.approvals.approver import call_digest

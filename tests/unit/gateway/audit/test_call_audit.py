@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from agent.messages import ToolCall
-from agent.tool_result import ToolResult
+from agent.messages import ToolCall, ToolResult
 from agent.tools.tool import ToolContext
 from gateway.audit_chain.record import AuditRecord
 from gateway.config.model_settings import ModelSettings

@@ -12,7 +12,7 @@ from sqlalchemy import select, update
 from agent.events import Event
 from agent.hooks.hook import InferenceRequest
 from agent.messages import ToolCall
-from agent.model import OnDelta
+from agent.models.model import OnDelta
 from agent.state import ModelResponse
 from gateway.config.agent_settings import AgentSettings
 from gateway.policy.document import PolicyDocument, Rule

@@ -13,7 +13,7 @@ from sqlalchemy import select, update
 
 from agent.events import Event
 from agent.hooks.hook import InferenceRequest
-from agent.model import OnDelta
+from agent.models.model import OnDelta
 from agent.state import ModelResponse
 from gateway.errors import ThreadBusy
 from gateway.runs.lease import Lease

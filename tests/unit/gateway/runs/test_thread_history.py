@@ -9,9 +9,9 @@ from pydantic import JsonValue
 from sqlalchemy import select
 from structlog.testing import capture_logs
 
-from agent.capability import Capability
+from agent.agent import Agent
+from agent.capabilities.capability import Capability
 from agent.hooks.hook import Hook
-from agent.loop import Agent
 from agent.messages import Message
 from agent.state import AgentState
 from gateway.errors import Unavailable

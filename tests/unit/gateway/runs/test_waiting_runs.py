@@ -15,7 +15,7 @@ from sqlalchemy import select
 
 from agent.hooks.hook import InferenceRequest
 from agent.messages import ToolCall
-from agent.model import OnDelta
+from agent.models.model import OnDelta
 from agent.state import ModelResponse
 from gateway.agents.models import Models
 from gateway.approvals.approvals import Approvals

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 
-from agent.capability import Capability
+from agent.agent import Agent
+from agent.capabilities.capability import Capability
 from agent.errors import ModelUnavailable
 from agent.hooks.hook import Hook
-from agent.loop import Agent
-from agent.messages import Message, ToolCall, Usage
+from agent.messages import Message, ToolCall, ToolResult, Usage
 from agent.state import AgentState
-from agent.tool_result import ToolResult
 from agent.tools.tool import ToolContext
 from gateway.policy import STARTER_POLICY, load_policy
 from gateway.redaction.hooks import redactor_of

@@ -10,18 +10,17 @@ import pytest
 from google.rpc import error_details_pb2
 from sqlalchemy import func, select, update
 
+from agent.agent import Agent
 from agent.call_context import CallContext
+from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
-from agent.capability import Capability
 from agent.errors import ModelUnavailable
 from agent.hooks.hook import InferenceRequest
-from agent.loop import Agent
-from agent.messages import Message, ToolCall, Usage
-from agent.model import Model, OnDelta
+from agent.messages import Message, ToolCall, ToolResult, Usage
+from agent.models.model import Model, OnDelta
 from agent.state import AgentState, ModelResponse, ToolExecution
 from agent.subagents.capability import Subagent, subagents
-from agent.tool_result import ToolResult
 from agent.tools.runner import ToolRunner
 from agent.tools.toolbox import Toolbox
 from gateway.errors import QuotaExceeded, Unavailable

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agent import token_estimate
-from agent.messages import Message
-from agent.token_estimate import InputEstimate, message_tokens, prompt_tokens
-from agent.tool_result import ToolSpec
+from agent.messages import Message, ToolSpec
+from agent.models import token_estimate
+from agent.models.token_estimate import InputEstimate, message_tokens, prompt_tokens
 from tests.unit.agent.fakes import call
 
 

@@ -14,8 +14,7 @@ from typing import Self
 
 from pydantic import Field, JsonValue, ValidationError
 
-from agent.messages import Message, Value
-from agent.tool_result import ToolSpec
+from agent.messages import Message, ToolSpec, Value
 
 CHARS_PER_TOKEN = 4
 

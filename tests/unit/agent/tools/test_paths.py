@@ -3,7 +3,7 @@
 import pytest
 
 from agent.errors import InvalidPath
-from agent.paths import resolve
+from agent.tools.paths import resolve
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import JsonValue
 
-from agent.json_schema import checked, errors_of
+from agent.capabilities.json_schema import checked, errors_of
 
 # Doubles its work with each character of a text that does not match; a minute would be long over before it ends.
 _BACKTRACKS: dict[str, JsonValue] = {"type": "string", "pattern": "^(a|a)*$"}

@@ -15,10 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent.messages import ToolCall
+from agent.decisions import Verdict
+from agent.messages import ToolCall, ToolResult
 from agent.state import AgentState
-from agent.tool_result import ToolResult
-from agent.verdict import Verdict
 
 INTERRUPTED = "interrupted"
 """The outcome of a call that was under way when its process was lost."""
