@@ -40,7 +40,7 @@ class WantedPath:
 
 
 def _paths(text: str, cwd: Directories) -> list[str | None]:
-    """Return where a word may lead, None for what cannot be told; nothing when not even the directories are known."""
+    """Return the paths that a word may name, None for an unknown one; nothing when the directories are unknown."""
     if text.startswith("/"):
         directories: tuple[str, ...] = ("/",)
     elif cwd is None or not text or text.startswith("-"):

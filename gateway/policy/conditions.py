@@ -1,9 +1,9 @@
 """What a rule is about, beyond its tools: matched for sure, or maybe.
 
-A part of a call is not always known whole: a word is expanded by the shell, a search meets files that nobody named. So
-a condition has two answers. A rule that loosens (allow) counts where it matches for sure, one that tightens (deny, ask)
-also where it might; an `unless` is the other way round. An ask rule that only might match asks about what other rules
-allow, and allows nothing itself.
+A part of a call is not always known whole: the shell expands a word, a search meets files that the call does not name.
+So a condition has two answers. A rule that loosens (allow) counts where it matches for sure, one that tightens (deny,
+ask) also where it might; an `unless` is the other way round. An ask rule that only might match asks about what other
+rules allow, and allows nothing itself.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Call:
     def _variables(self, part: Part) -> dict[str, object]:
         facts = self.facts
         as_another_tool = part.of_command and part.tool != "execute"
-        # Of all that lies below a directory no one path can be told, and an expression that looks at it cannot hold.
+        # Below a directory no single path can be determined, and an expression that looks at it cannot be true.
         path = None if part.below or part.kind == "below" else part.path
         variables: dict[str, object] = {
             "tool": part.tool,
@@ -279,7 +279,7 @@ def hit(rule: CompiledRule, named: Held, part: Part, call: Call) -> Hit | None:
 
 
 def counts(effect: Effect, held: Held) -> bool:
-    """Return whether what held is enough for a rule: an allow has to be sure."""
+    """Return whether what matched is enough for a rule: an allow has to be sure."""
     return held.surely if effect == "allow" else held.maybe
 
 

@@ -1,4 +1,4 @@
-"""What the policy says of one call, and what it was told about it."""
+"""What the policy says of one call, and the facts that it was given."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Every model is frozen and refuses unknown fields. Types are strict: `no` is not text and "5" is not a number. What these
 types cannot say (line numbers, duplicate ids, examples that are untrue) is checked in loading.py.
+
+Over 400 lines: the whole schema in one place, which docs/reference is generated from.
 """
 
 from __future__ import annotations
@@ -90,7 +92,7 @@ def _checked_zone(zone: str) -> str:
 
 
 def _whole_tool_sets(tools: Any) -> Any:
-    """Write out `read` and `write`, so that nobody forgets that grep reads too."""
+    """Write out `read` and `write`, because grep reads too and is easily forgotten."""
     if not isinstance(tools, list | tuple):
         return tools
     named: Iterable[Any] = (
@@ -176,14 +178,14 @@ class SandboxSection(Section):
         ge=1,
         le=604_800,
         allow_inf_nan=False,
-        description="A sandbox that nobody used for so long is stopped; unset means as the configuration says.",
+        description="A sandbox that is idle for so long is stopped; unset means as the configuration says.",
     )
     snapshots: Literal["asked", "run", "step"] = Field(
         "asked",
         description="When files are kept: when asked for; also after each run that called tools, or each such step.",
     )
     snapshots_kept: int = Field(
-        default=32, ge=1, le=1000, description="How many of those that nobody asked for are kept of a thread."
+        default=32, ge=1, le=1000, description="How many automatic snapshots of a thread are kept."
     )
 
     @property
@@ -195,8 +197,8 @@ class SandboxSection(Section):
 class LimitsSection(Section):
     """What a run and its subagents may use together. `timeout_s` is the longest one execute may take.
 
-    Seconds are wall time. `cost_usd` is by the model's prices, and unset means that money is not limited. An approval
-    that nobody gives within `approval_s` is a refusal; waiting for it does not count as `run_s`.
+    Seconds are wall time. `cost_usd` is by the model's prices, and unset means that money is not limited. A call
+    that is not approved within `approval_s` is refused; the wait does not count as `run_s`.
     """
 
     timeout_s: float = Field(default=300.0, gt=0, le=86_400, allow_inf_nan=False)

@@ -14,7 +14,7 @@ class FileUse:
 
     `path` is absolute and normalised. With `glob`, a path glob as rules have them, it is whatever that matches and
     `path` is None. With `below` it is a directory and the command may touch anything in it, itself too (`cp -r src`,
-    `git add .`). Neither of both: which file it is cannot be told from the line. `possible`: it is this file only if
+    `git add .`). Neither of both: the line does not determine which file it is. `possible`: it is this file only if
     another one turns out to be a directory, so rules may forbid it and none has to allow it.
     """
 
@@ -27,7 +27,7 @@ class FileUse:
 
 @dataclass(frozen=True)
 class HostUse:
-    """A host that a command connects to. None: which one cannot be told from the line."""
+    """A host that a command connects to. None: which one cannot be determined from the line."""
 
     host: str | None
     port: int | None = None
@@ -35,9 +35,9 @@ class HostUse:
 
 @dataclass(frozen=True)
 class Effects:
-    """All that is known of one simple command. `opaque` says why it cannot be told what it does, None when it can.
+    """All that is known of one simple command. `opaque` says why its effects are unknown, None if they are known.
 
-    A program that nobody has described here has no effects: what it may do is the business of the argv rules.
+    A program that is not described here has no effects: what it may do is the business of the argv rules.
     """
 
     files: tuple[FileUse, ...] = ()

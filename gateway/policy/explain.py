@@ -32,7 +32,7 @@ class Near:
 
 @dataclass(frozen=True)
 class _Failure:
-    """`closeness` orders them: how much of the condition held."""
+    """`closeness` orders them: how much of the condition matched."""
 
     condition: str
     why: str
@@ -99,7 +99,7 @@ def _failure(rule: Rule, name: str, part: Part, call: Call) -> _Failure:
 def _path_failure(globs: tuple[str, ...], part: Part) -> _Failure:
     path = part.path or part.glob
     if path is None:
-        return _Failure("paths", "which file it is cannot be told", 1)
+        return _Failure("paths", "which file it is cannot be determined", 1)
     shared = {glob: _shared(glob.split("/")[1:], path.split("/")[1:]) for glob in globs}
     closest = max(globs, key=lambda glob: shared[glob])
     others = f" (nor do {len(globs) - 1} others)" if len(globs) > 1 else ""
@@ -114,7 +114,7 @@ def _shared(first: list[str], second: list[str]) -> int:
 
 def _host_failure(hosts: tuple[str, ...], part: Part) -> _Failure:
     if part.host is None:
-        return _Failure("hosts", "which host it is cannot be told", 1)
+        return _Failure("hosts", "which host it is cannot be determined", 1)
 
     def shared(pattern: str) -> int:
         return _shared(pattern.partition(":")[0].split(".")[::-1], (part.host or "").split(".")[::-1])

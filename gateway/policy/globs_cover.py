@@ -1,7 +1,7 @@
 """Whether one path glob holds all that another does, or has a path in common with it, by their texts.
 
 What is compared is the shape: `**` holds any parts, `*` any characters of one part. Two globs that mean the same and
-are written very differently may be called different; nothing that one does not hold is ever called held, and globs
+are written very differently may be called different; the answer never includes what a glob does not cover, and globs
 are said to have nothing in common only when that is sure.
 """
 

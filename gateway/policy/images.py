@@ -118,7 +118,7 @@ class ImageRule:
     written_in: str = "policy's sandbox section"
 
     def refusal(self, image: str) -> str | None:
-        """Return why an image may not be used and how to mend that; None for one that may."""
+        """Return why an image may not be used and how to fix that; None for one that may."""
         try:
             name = read_image(image)
         except ValueError as error:

@@ -30,10 +30,10 @@ Kind = Literal["tool", "path", "below", "command", "host", "line"]
 class Part:
     """What is judged at once, by the rules of `tool`. `shown` is for people.
 
-    tool: a tool that has nothing but its name. path: a file, or what `glob` matches; both are None where it cannot be
-    told, and with `below` everything in that directory too. below: what a search of `path` may meet, which is only
+    tool: a tool that has nothing but its name. path: a file, or what `glob` matches; both are None where it is
+    unknown, and with `below` everything in that directory too. below: what a search of `path` may meet, which is only
     ever restricted. command: `words` run in one of the directories `cwd`; a `wrapper` runs another part in its place
-    and is only restricted. host: `host` (canonical, None where it cannot be told) and `port`. line: a whole command
+    and is only restricted. host: `host` (canonical, None where it is unknown) and `port`. line: a whole command
     line that is opaque. `size_bytes` is what is written, None where it is not known. `of_command`: a command line does
     this, not a tool.
     """
@@ -67,7 +67,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a call. `invalid` says why it cannot be judged, `opaque` why its command line cannot be told."""
+    """The parts of a call. `invalid` says why it cannot be judged, `opaque` why its command line cannot be read."""
 
     parts: tuple[Part, ...] = ()
     invalid: str | None = None
@@ -215,7 +215,7 @@ def _effect_parts(program: Program) -> Iterator[Part]:
 
 def _file_part(name: str, use: FileUse) -> Part:
     path = use.path if use.path is not None and path_problem(use.path) is None else None
-    target = path or (_as_written(use.glob) if use.glob is not None else "a file that cannot be told")
+    target = path or (_as_written(use.glob) if use.glob is not None else "a file that cannot be determined")
     return Part(
         "path",
         shown(f"{name}: {use.access} {'below ' if use.below else ''}{target}"),
@@ -238,6 +238,6 @@ def _host_part(name: str, use: HostUse) -> Part:
         host = canonical_host(use.host) if use.host is not None else None
     except ValueError:
         host = None
-    target = host if host is not None else "a host that cannot be told"
+    target = host if host is not None else "a host that cannot be determined"
     port = f":{use.port}" if use.port is not None else ""
     return Part("host", shown(f"{name}: connect to {target}{port}"), CONNECT, host=host, port=use.port, of_command=True)

@@ -26,7 +26,7 @@ class ToldCall:
 
     @property
     def facts(self) -> Facts:
-        """Return what the policy is told besides."""
+        """Return the other facts that the policy is given."""
         return Facts(at=self.at)
 
 
@@ -94,7 +94,7 @@ def _test_problem(test: PolicyTest, policy: Policy) -> str:
 
 
 def _all_rules(document: PolicyDocument) -> Iterator[tuple[Rule, Path]]:
-    """Yield all rules with their places, those of groups that nobody uses too."""
+    """Yield all rules with their places, unused groups included."""
     for place, rule in enumerate(document.rules):
         yield rule, ("rules", place)
     for name, group in document.groups.items():

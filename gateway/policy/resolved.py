@@ -57,7 +57,7 @@ def _flat(document: PolicyDocument) -> dict[str, Any]:
 
 
 def _written(document: PolicyDocument | None) -> dict[str, Any]:
-    """Return what a file says itself; defaults are nobody's word."""
+    """Return what a file itself sets, without the defaults."""
     if document is None:
         return {}
     return {

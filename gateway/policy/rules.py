@@ -90,7 +90,7 @@ class ToolRules:
 
     @cached_property
     def looking(self) -> tuple[CompiledRule, ...]:
-        """The general rules that tighten by an expression: it was told the path of a search, not what that meets."""
+        """The general rules that tighten by an expression: it sees the path of a search, not what the search meets."""
         return tuple(rule for rule in self.general if rule.effect != "allow" and rule.more and rule.more.when)
 
     def _by_path(self, part: Part) -> Found:

@@ -19,7 +19,7 @@ class Judged:
     """A part and the rules that hit it.
 
     `granted` is the rule of a grant that answers what is asked about it. `narrowed`: whether a rule in force (False),
-    or in shadow (True), tightens for some files or hosts, where it cannot be told which one is meant.
+    or in shadow (True), tightens for some files or hosts, where it cannot be determined which one is meant.
     """
 
     part: Part
@@ -78,7 +78,7 @@ class Ruling:
         for judged in self.judged:
             outcome.take(judged, judged.counting(shadow=shadow))
         opaque = self._opaque(shadow=shadow)
-        # A command that nothing allows stays denied, also where a file that another one opens cannot be told.
+        # A command that nothing allows stays denied, also where a file that another one opens cannot be determined.
         if opaque is not None and (self.opaque is not None or not outcome.unmatched):
             return self._conclude_opaque(shown(opaque), outcome, shadow=shadow)
         if outcome.denying:
@@ -102,7 +102,7 @@ class Ruling:
                 continue
             passes = any(hit.surely and hit.effect != "deny" for hit in judged.counting(shadow=shadow))
             if not passes or False in judged.narrowed or (shadow and True in judged.narrowed):
-                return f"it cannot be told which one is meant: {judged.part.shown}"
+                return f"it cannot be determined which one is meant: {judged.part.shown}"
         return None
 
     def _conclude_opaque(self, opaque: str, outcome: _Outcome, *, shadow: bool) -> Verdict:

@@ -8,7 +8,7 @@ from agent.tools.paths import WORKSPACE
 from gateway.policy.words import Word
 
 Directories = tuple[str, ...] | None
-"""The directories, absolute and normalised, in which something may run. None: it cannot be told from the line."""
+"""The directories, absolute and normalised, in which something may run. None: it cannot be determined from the line."""
 
 START: Directories = (WORKSPACE,)
 

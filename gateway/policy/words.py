@@ -235,7 +235,7 @@ def _check_plain(source: str, position: int, start: int) -> None:
     if character in "~#" and before.isascii() and before.isalnum():
         return
     if character == "~":
-        raise Opaque("~ may stand for the home directory of somebody")
+        raise Opaque("~ may stand for the home directory of another user")
     if character in "{}":
         raise Opaque("{ } outside quotes may expand")
     if not character.isascii():

@@ -1,4 +1,4 @@
-"""Redaction that holds nobody up: what may take long is done in pieces, each in a turn of its tenant.
+"""Redaction that delays no other tenant: long work is done in pieces, each in a turn of its tenant.
 
 Where there is no secret, looking costs some nanoseconds a byte, and is done at once. What takes time is taking secrets
 out, about a microsecond a byte where they are dense.

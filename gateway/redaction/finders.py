@@ -27,7 +27,7 @@ _LONG_MATCHES_LIMIT = 1000
 
 
 class RedactionFailed(Exception):
-    """It cannot be told what to take out; nothing must be shown."""
+    """What to take out cannot be determined, so nothing may be shown."""
 
 
 @dataclass(eq=False, slots=True)
@@ -167,7 +167,7 @@ class OwnFinder:
     """Finds what a policy's own pattern matches, within a line, ^ and $ being the line's.
 
     Of a match that is longer than the longest there is, as the policy says, so much is tried. While a line has not
-    ended, its last bytes are held back: no more than a match may have.
+    ended, its last bytes are kept back: no more than a match may have.
     """
 
     def __init__(self, own: RedactedPattern, order: int) -> None:

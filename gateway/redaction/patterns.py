@@ -42,8 +42,8 @@ class SecretFormat:
 
     A secret is the longest run after the lead-in, if `check`, of `within_bytes` at most, matches at its start. With
     `before` it is what `check` matches, if this byte follows. A run ends where `stop` begins. `pending` is what
-    `check` may look like before all of it is there, by default a run. `longest_bytes` is the longest secret: whoever
-    shows the end of one must have looked so far back.
+    `check` may look like before all of it is there, by default a run. `longest_bytes` is the longest secret: code
+    that shows the end of a text must look that far back.
     """
 
     id: str

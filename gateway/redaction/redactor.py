@@ -112,7 +112,7 @@ class Redactor:
 class RedactingStream:
     """Takes a stream in pieces and gives it back redacted: the same bytes as Redactor.redact, whatever the pieces.
 
-    What may be the start of a secret is held back until more is known, a few KiB at most.
+    What may be the start of a secret is kept back until more is known, a few KiB at most.
     """
 
     def __init__(self, finders_: list[Finder], *, secrets_limit: int | None = None) -> None:

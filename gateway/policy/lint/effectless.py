@@ -56,7 +56,7 @@ def _dead(linted: Linted, placed: ScopedRule, over: list[ScopedRule]) -> Finding
     effects = {rule.rule.effect for rule in over}
     what = {
         "allow": "never allows anything" if effects == {"deny"} else "never allows anything by itself",
-        "ask": "nobody is ever asked",
+        "ask": "no approver is ever asked",
         "deny": "never denies anything",
     }[placed.rule.effect]
     return linted.finding(

@@ -25,7 +25,7 @@ _ANY_FILE_OR_HOST = tuple(
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to look at. `rule` is "" for a section; `line` counts from 1; `mend` says what could be done."""
+    """One thing to look at. `rule` is "" for a section; `line` counts from 1; `mend` is the suggested fix."""
 
     check: str
     severity: Severity

@@ -1,4 +1,4 @@
-"""Allow rules for execute that reach an interpreter or a shell: whoever may start one may run anything.
+"""Allow rules for execute that reach an interpreter or a shell: a program that may start one may run anything.
 
 Commands are tried out against the policy, so what a deny rule takes away again is not found.
 """

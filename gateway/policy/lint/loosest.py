@@ -1,6 +1,6 @@
 """A policy as it is when it allows most: what it says at the right time, in the right circumstances.
 
-The checks try calls out. Whether a call passes must not depend on the hour at which somebody runs them.
+The checks try calls out. Whether a call passes must not depend on the hour at which they run.
 """
 
 from __future__ import annotations

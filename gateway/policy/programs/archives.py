@@ -114,7 +114,7 @@ def _zip(call: Call) -> None:
         " --freshen --update --symlinks --no-dir-entries --no-extra",
         runs=True,  # -T -TT, --unzip-command
     )
-    # -x and -i take lists of patterns; they are not told from files here, and files they would be.
+    # -x and -i take lists of patterns; they cannot be distinguished from files here, and would count as files.
     if not parsed.operands:
         return
     archive, *members = parsed.operands

@@ -45,7 +45,7 @@ class Call:
         return Effects(tuple(self._files), tuple(self._hosts), self._opaque)
 
     def refuse(self, reason: str) -> None:
-        """Say why it cannot be told what the call does. The first reason counts."""
+        """Say why it cannot be determined what the call does. The first reason counts."""
         self._opaque = self._opaque or reason
 
     def file(self, word: Word, role: str, *, dash: bool = True, possible: bool = False) -> None:

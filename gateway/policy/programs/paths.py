@@ -24,7 +24,7 @@ def is_no_file(path: str) -> bool:
 
 
 def absolute(text: str, directories: Directories) -> tuple[str | None, ...]:
-    """Return the absolute normalised paths that a literal path may mean. None: it cannot be told."""
+    """Return the absolute normalised paths that a literal path may mean. None: it cannot be determined."""
     if not text or "\0" in text or ".." in text.split("/"):
         return (None,)
     if text.startswith("/"):
@@ -35,7 +35,7 @@ def absolute(text: str, directories: Directories) -> tuple[str | None, ...]:
 
 
 class Place(NamedTuple):
-    """What a word may name: a path, or what a glob matches, or with neither what cannot be told.
+    """What a word may name: a path, or what a glob matches, or with neither what cannot be determined.
 
     `below`: it is everything below the path.
     """

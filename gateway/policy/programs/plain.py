@@ -1,4 +1,4 @@
-"""Programs that are told by a table: options with a role each, and operands that all have the same one."""
+"""Programs described by a table: options with a role each, and operands that all have the same one."""
 
 from __future__ import annotations
 

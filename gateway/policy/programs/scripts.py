@@ -124,7 +124,7 @@ def _sed_text(script: str, position: int) -> int:
     """Return where the text of a, i or c ends, which goes on over a line end behind an odd number of backslashes."""
     while script[position : position + 1] in (" ", "\t"):
         position += 1
-    # Of `a\text` the first backslash is dropped or not, and so is not told from one that hides a line end.
+    # Of `a\text` the first backslash is dropped or not, so it cannot be distinguished from one that hides a line end.
     if script.startswith("\\", position) and not script.startswith("\\\n", position) and "\n" in script[position:]:
         raise Opaque("its text begins with a backslash")
     while True:

@@ -16,7 +16,7 @@ _SCP_LIKE = re.compile(r"(?:([A-Za-z0-9._-]+)@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]
 
 
 def url_host(text: str, *, git: bool = False, scheme: str | None = None) -> tuple[str | None, int | None] | None:
-    """Return host and port; (None, None) when they cannot be told for sure, and None for what names no host.
+    """Return host and port; (None, None) when they cannot be determined for sure, and None for what names no host.
 
     `git` reads `user@host:path` too. `scheme` is the one that is meant where none is written.
     """

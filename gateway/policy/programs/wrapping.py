@@ -1,4 +1,4 @@
-"""Programs that run other programs: what they run, or why that cannot be told."""
+"""Programs that run other programs: what they run, or why that cannot be determined."""
 
 from __future__ import annotations
 

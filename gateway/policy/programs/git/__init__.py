@@ -1,7 +1,7 @@
 """git: which files of the work tree a subcommand reads and writes, and which hosts it speaks to.
 
-The repository itself (.git) is not named in the line and is no effect. Where the top of the work tree is cannot be
-told either, so what concerns all of it concerns the whole file system that the command runs in: /workspace, /tmp.
+The repository itself (.git) is not named in the line and is no effect. The top of the work tree cannot be
+determined either, so what concerns all of it concerns the whole file system that the command runs in: /workspace, /tmp.
 Settings, hooks and aliases of a repository can run programs; that too is nothing a line says, so aliases are opaque,
 and so is a line that changes other settings than a few harmless ones.
 """

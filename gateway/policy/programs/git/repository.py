@@ -13,7 +13,7 @@ from gateway.policy.words import Word
 _SUFFIX = r"(?:~\d*|\^\d*|@\{(?:-?\d+|u|upstream|push)\}|\^\{(?:commit|tree)?\})"
 _NAME = re.compile(rf"\^?(?:@|[A-Za-z0-9_./][A-Za-z0-9_./+-]*)?{_SUFFIX}*")
 # Also what git describe prints. It may be the hash of any object, so of a directory or a file too, whose place in the
-# work tree cannot be told; only what a parent is taken of is surely a commit.
+# work tree cannot be determined; only what a parent is taken of is surely a commit.
 _HASH = re.compile(r"(?:.*-g)?[0-9a-fA-F]{4,}(?!~|\^\d|\^\^|\^$)(?:[\^@].*)?", re.DOTALL)
 _INDEX = re.compile(r":(?:[0-3]:)?([A-Za-z0-9_.][^\0]*)", re.DOTALL)
 
