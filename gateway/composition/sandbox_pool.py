@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Collection
 from itertools import islice
 
-import structlog
-
 from gateway.composition.foundation import Foundation
 from gateway.errors import AirlockError
-from gateway.support.background import in_background
+from gateway.support.periodic import Periodic
 from gateway.telemetry import attributes as a
 from gateway.tenancy.tenants import Tenants
 from sandbox.engines.pooled_engine import PooledEngine
 from sandbox.engines.pooled_sandbox import SpareKind
-
-log = structlog.get_logger(__name__)
 
 # So many tenants are asked what their policies say; the others count by what they ask for.
 _TENANTS = 64
@@ -36,7 +31,8 @@ async def making_spares(pool: PooledEngine, on: Foundation) -> AsyncIterator[Non
         read("airlock.sandbox.pool", lambda: [(n, {a.POOL_STATE: state}) for state, n in pool.spares.items()])
         read("airlock.sandbox.pool.claims", lambda: [(n, {a.POOL_CLAIM: how}) for how, n in pool.claims.items()])
     pool.begin()
-    async with in_background(_look_forever(most), "what the pool always has"):
+    looks = Periodic(most.look, _LOOK_S, "what the pool always has was not looked at")
+    async with looks.running("what the pool always has", at_once=False):
         yield
 
 
@@ -66,12 +62,3 @@ class MostAsked:
         if most is not None:
             self._pool.keep(most, self._number)
         self._kind = most
-
-
-async def _look_forever(most: MostAsked) -> None:
-    while True:
-        await asyncio.sleep(_LOOK_S)
-        try:
-            await most.look()
-        except Exception:  # the next look may go well
-            log.exception("what the pool always has was not looked at")

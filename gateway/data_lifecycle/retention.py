@@ -1,10 +1,9 @@
-"""Retention: every gateway looks now and then for what is older than the configuration keeps, and removes it."""
+"""Retention: every gateway periodically removes what is older than the configured retention times."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 
 import structlog
 
@@ -12,7 +11,7 @@ from gateway.config.retention_settings import RetentionSettings
 from gateway.data_lifecycle.trusted_time import TrustedTime
 from gateway.errors import Unavailable
 from gateway.storage.retention_store import RetentionStore
-from gateway.support.background import in_background
+from gateway.support.periodic import Periodic
 
 log = structlog.get_logger(__name__)
 _LOOK_S = 600.0
@@ -21,7 +20,7 @@ _DAY_US = 24 * _HOUR_US
 
 
 class Retention:
-    """What is kept for how long. Several gateways may look at once: each takes what the others left."""
+    """Applies the retention times. Several gateways may prune at once; the result is the same."""
 
     def __init__(self, store: RetentionStore, settings: RetentionSettings, time: TrustedTime) -> None:
         self._store = store
@@ -29,7 +28,7 @@ class Retention:
         self._time = time
 
     async def prune(self) -> Mapping[str, int]:
-        """Remove what is too old; return how many rows of each kind. Nothing goes by a clock that jumped ahead."""
+        """Remove what is too old; return how many rows of each kind. Does nothing while the clock is not trusted."""
         kept, now = self._settings, await self._time.now_us()
         if now is None:
             log.warning(
@@ -57,21 +56,11 @@ class Retention:
             log.info("what is too old was removed", **removed)
         return removed
 
-    @contextlib.asynccontextmanager
-    async def following(self, look_s: float = _LOOK_S) -> AsyncIterator[None]:
-        """Prune again and again until the block ends, for the first time after a while."""
-        async with in_background(self._prune_forever(look_s), "retention"):
-            yield
-
-    async def _prune_forever(self, look_s: float) -> None:
-        while True:
-            await asyncio.sleep(look_s)
-            try:
-                await self.prune()
-            except Unavailable as error:
-                log.warning("nothing is removed for now", error=str(error))
-            except Exception:  # the next look may go well, and must come
-                log.exception("retention failed")
+    def following(self, look_s: float = _LOOK_S) -> AbstractAsyncContextManager[None]:
+        """Prune every `look_s` seconds until the block ends; the first round waits one interval."""
+        return Periodic(self.prune, look_s, "retention failed; the next round tries again", (Unavailable,)).running(
+            "retention", at_once=False
+        )
 
 
 def _before(now: int, length: float, unit_us: int) -> int:

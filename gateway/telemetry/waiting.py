@@ -1,27 +1,23 @@
-"""What waits, as the database knows it: read now and then, for a scrape must not wait for a query."""
+"""How many runs and approvals wait, read from the database periodically: a metrics scrape must not wait for a query."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from functools import partial
 
-import structlog
-
 from gateway.errors import AirlockError
 from gateway.storage.database import Database
 from gateway.storage.waiting_store import count_waiting
-from gateway.support.background import in_background
+from gateway.support.periodic import Periodic
 from gateway.telemetry.telemetry import Telemetry
 
 _EVERY_S = 5.0
-log = structlog.get_logger(__name__)
 
 
 @contextlib.asynccontextmanager
 async def counted(telemetry: Telemetry, database: Database, *, every_s: float = _EVERY_S) -> AsyncIterator[None]:
-    """Keep the gauges of what waits until the block ends, and time the database's writer."""
+    """Keep the gauges of waiting runs and approvals, and time the database's writer, until the block ends."""
     if telemetry.settings.metrics_listen is None:
         yield
         return
@@ -33,16 +29,10 @@ async def counted(telemetry: Telemetry, database: Database, *, every_s: float = 
         telemetry.instruments.add("airlock.database.write.duration", taken_s)
         telemetry.instruments.add("airlock.database.write.group_size", writes)
 
+    async def count() -> None:
+        waiting = await count_waiting(database)
+        found.update({"airlock.run.waiting": waiting.runs, "airlock.approval.waiting": waiting.approvals})
+
     database.listen(wrote)
-    async with in_background(_count(database, found, every_s), "count of what waits"):
+    async with Periodic(count, every_s, "what waits is not counted", (AirlockError,)).running("count of what waits"):
         yield
-
-
-async def _count(database: Database, found: dict[str, int], every_s: float) -> None:
-    while True:
-        try:
-            waiting = await count_waiting(database)
-            found.update({"airlock.run.waiting": waiting.runs, "airlock.approval.waiting": waiting.approvals})
-        except AirlockError as error:
-            log.warning("what waits is not counted", error=str(error))
-        await asyncio.sleep(every_s)
