@@ -10,6 +10,7 @@ from gateway.composition.foundation import Foundation
 from gateway.composition.sandboxes import Sandboxes
 from gateway.composition.snapshot_wiring import make_snapshots
 from gateway.runs.lease import Lease
+from gateway.runs.run_parts import RunParts
 from gateway.runs.runs import Runs
 from gateway.runs.waiting_runs import WaitingRuns
 from gateway.serving.edge import ADMISSION
@@ -67,15 +68,17 @@ def begin_work(stack: AsyncExitStack, on: Foundation, sandboxes: Sandboxes, leas
     waiting = WaitingRuns(unhosted, asked, on.tenants, takes_over=True)
     snapshots = make_snapshots(on, sandboxes)
     runs = Runs(
-        on.store,
-        tool_calls,
-        waiting=waiting,
-        quotas=quotas,
-        telemetry=on.telemetry,
-        on_stop=on.config.runs.on_stop,
-        end_calls=sandboxes.engine.end_calls,
-        lease_over=lease.over,
-        keep_files=snapshots.keep_step,
+        RunParts(
+            on.store,
+            tool_calls,
+            waiting,
+            quotas,
+            on.config.runs.on_stop,
+            telemetry=on.telemetry,
+            end_calls=sandboxes.engine.end_calls,
+            lease_over=lease.over,
+            keep_files=snapshots.keep_step,
+        )
     )
     lease.lost = runs.abandon_all
     requests = RequestStore(on.database)

@@ -1,14 +1,13 @@
-"""One run from its state to its end: the agent is built, goes on from what is stored, and its way is kept.
+"""One run from its stored state to its end: builds the agent, continues it, and stores its progress.
 
-A gateway that is lost is dead as a rule, and with its connections the daemon has ended what its calls had started. One
-that is only stopped, or cut off from the database, still has calls in the thread's sandbox: the run goes on in another
-sandbox then, with the same files, and what the old one's calls would have done later is not done.
+A lost gateway has usually died, and the daemon has ended its calls with its connections. A gateway that was only
+stopped, or cut off from the database, may still have calls in the thread's sandbox: the run then continues in a new
+sandbox with the same files, and the old calls have no further effect.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from functools import partial
 
 import structlog
@@ -26,56 +25,37 @@ from gateway.redaction.events import redacted_events
 from gateway.runs.checkpoints import Checkpoints
 from gateway.runs.event_deduplication import EventDeduplication
 from gateway.runs.live_run import LiveRun
-from gateway.runs.saved_steps import KeepFiles, SavedSteps
+from gateway.runs.run_parts import RunParts
+from gateway.runs.saved_steps import SavedSteps
 from gateway.runs.suspended_run import SuspendedRun
 from gateway.runs.thread_history import Steps, ThreadHistoryHook
 from gateway.runs.trace_log import TraceLog
-from gateway.runs.waiting_runs import WaitingRuns
 from gateway.storage.entities import Thread
-from gateway.storage.store import Store
 from gateway.support.retry import retried
 from gateway.telemetry.run_span import hosted
-from gateway.telemetry.telemetry import Telemetry
 from gateway.tenancy.tenants import Tenant
-from gateway.tool_calls.tool_calls import ToolCalls, ToolPath
+from gateway.tool_calls.tool_calls import ToolPath
 from sandbox.errors import SandboxError
 
 log = structlog.get_logger(__name__)
-EndCalls = Callable[[str, str], Awaitable[bool]]
-"""Ends all that is under way in the sandbox of a tenant's thread; returns whether anything was."""
 
 
 class Interrupted(Exception):
-    """A run cannot go on after its gateway was lost."""
+    """A run of a lost gateway that cannot continue."""
 
 
 class AgentRuns:
-    """Runs the agents of live runs; `models` are the tenants' by their names, and grow by those that are asked for."""
+    """Runs the agents of live runs."""
 
-    def __init__(
-        self,
-        store: Store,
-        tool_calls: ToolCalls,
-        waiting: WaitingRuns,
-        telemetry: Telemetry,
-        models: dict[str, Models],
-        end_calls: EndCalls | None = None,
-        lease_over: Callable[[], bool] = lambda: False,
-        keep_files: KeepFiles | None = None,
-    ) -> None:
-        self._keep_files = keep_files
-        self._store = store
-        self._tool_calls = tool_calls
-        self._waiting = waiting
-        self._telemetry = telemetry
-        self._models = models
-        self._end_calls = end_calls
-        self._lease_over = lease_over
+    def __init__(self, parts: RunParts) -> None:
+        self._parts = parts
+        self._store = parts.store
+        self._models = dict(parts.models)
 
     def models_of(self, tenant: Tenant) -> Models:
         """Return a tenant's models."""
         if tenant.name not in self._models:
-            self._models[tenant.name] = Models(tenant.concurrent_inferences, self._telemetry)
+            self._models[tenant.name] = Models(tenant.concurrent_inferences, self._parts.telemetry)
         return self._models[tenant.name]
 
     async def close(self) -> None:
@@ -83,56 +63,51 @@ class AgentRuns:
         await asyncio.gather(*(models.close() for models in self._models.values()))
 
     async def run(self, live: LiveRun, tenant: Tenant, stored: str | None) -> None:
-        """Run to the end, or until it is suspended. `stored` is what it goes on from, where it came here."""
+        """Run until the end or until the run suspends. `stored` is the checkpoint of a run that was taken over."""
         run = live.run
-        act_for(run.started_by)  # also where this gateway took it over, and nobody calls
-        if live.because:
-            await self._recall(live, stored)
         suspended = SuspendedRun.model_validate_json(stored) if stored is not None else None
-        tenant = await self._judging(live, tenant, suspended)
+        act_for(run.started_by)  # also for a run that was taken over, outside any call
+        if live.because:
+            await self._recall(live, suspended)
+        tenant = await self._with_policy(live, tenant, suspended)
         if run.agent not in tenant.agents:
             raise NotFound(f"the agent {run.agent!r} of this run is not configured any more")
-        tool_path = self._tool_calls.tool_path(tenant, live.thread, run.id, run.agent)
+        tool_path = self._parts.tool_calls.tool_path(tenant, live.thread, run.id, run.agent)
         state = suspended.state if suspended is not None else AgentState(run_id=run.id, thread=live.thread.name)
         read = partial(self._as_stored, live.thread, state.with_(agent=run.agent))
-        # A run that goes on has been taken: what cannot be read now must not be its end.
+        # A run that was taken over must not end because of a failed read.
         kept = await (read() if suspended is None else retried(read, run_id=run.id, what="its thread"))
-        checkpoints = Checkpoints(
-            live.log,
-            tool_path.journal,
-            policy_reference(tenant, run.policy_mode),
-            tool_path.approver.not_begun,
-            suspended,
-        )
+        policy = policy_reference(tenant, run.policy_mode)
+        checkpoints = Checkpoints(live.log, tool_path.journal, policy, tool_path.approver.not_begun, suspended)
         history = checkpoints.history = ThreadHistoryHook(
             self._steps(checkpoints, live, tenant, taken_up=suspended is not None), live.thread, kept
         )
         agent = self._agent(live, tenant, tenant.agents[run.agent], tool_path, checkpoints)
         live.journal = tool_path.journal
         read_only = [spec.name for spec in agent.executor.specs() if spec.read_only]
-        live.journal.hosted.host(live.log.claim, read_only, self._lease_over)
+        live.journal.hosted.host(live.log.claim, read_only, self._parts.lease_over)
         begin = kept if kept.started else kept.say(Message(role="user", content=run.task))
         structlog.contextvars.bind_contextvars(tenant=run.tenant, run_id=run.id, thread=run.thread)
-        with hosted(self._telemetry, begin, tenant=run.tenant, agent=run.agent, model=agent.model.name) as seen:
-            end = await agent.run(begin, seen.hearing(redacted_events(tool_path.redactor, live.tell)))
+        with hosted(self._parts.telemetry, begin, tenant=run.tenant, agent=run.agent, model=agent.model.name) as seen:
+            end = await agent.run(begin, seen.hearing(redacted_events(tool_path.redactor, live.emit)))
         if end.pending is not None and live.suspending is not None:
             live.suspended = True
             live.log.suspend(live.suspending, checkpoints.stored(end, 1), history.added(end))
             log.info("run waits", run_id=run.id, tenant=run.tenant, thread=run.thread)
 
     def _steps(self, checkpoints: Checkpoints, live: LiveRun, tenant: Tenant, *, taken_up: bool) -> Steps:
-        """Return where the steps of a run are kept, with their files where there is somebody to keep them."""
-        if self._keep_files is None:
+        """Return where the run's steps are kept, with their files if snapshots are configured."""
+        keep_files = self._parts.keep_files
+        if keep_files is None:
             return checkpoints
-        return SavedSteps(checkpoints, self._keep_files, tenant, live.run.id, live.tell, taken_up=taken_up)
+        return SavedSteps(checkpoints, keep_files, tenant, live.run.id, live.emit, taken_up=taken_up)
 
-    async def _recall(self, live: LiveRun, stored: str | None) -> None:
-        """Find what an earlier gateway told of a run, and settle its calls that were under way, if none goes on."""
+    async def _recall(self, live: LiveRun, checkpoint: SuspendedRun | None) -> None:
+        """Find the events that an earlier gateway logged, and settle its open calls unless one of them continues."""
         run_id, claim = live.run.id, live.log.claim
-        checkpoint = SuspendedRun.model_validate_json(stored) if stored is not None else None
         since = checkpoint.sequence if checkpoint is not None else 0
-        told = partial(self._store.told_since, run_id, since)
-        live.told = EventDeduplication(await retried(told, run_id=run_id, what="its events"))
+        logged = partial(self._store.logged_since, run_id, since)
+        live.logged = EventDeduplication(await retried(logged, run_id=run_id, what="its events"))
         if live.because == "approval":
             return
         if live.because == "gateway_lost":
@@ -143,24 +118,24 @@ class AgentRuns:
         if live.cancelled:
             raise asyncio.CancelledError
         if checkpoint is None:
-            raise Interrupted  # it was started by a version that kept nothing to go on from
+            raise Interrupted  # started by a version without checkpoints
 
     async def _end_calls_of_lost(self, live: LiveRun) -> None:
-        """End what a gateway that is lost, and may only be stopped, has under way of a run."""
-        run = live.run
+        """End the calls of a run whose lost gateway may only be stopped."""
+        run, end_calls = live.run, self._parts.end_calls
         under_way = partial(self._store.calls_under_way, run.id)
-        if self._end_calls is None or not await retried(under_way, run_id=run.id, what="its calls under way"):
+        if end_calls is None or not await retried(under_way, run_id=run.id, what="its calls under way"):
             return
         try:
-            if await self._end_calls(run.tenant, run.thread):
+            if await end_calls(run.tenant, run.thread):
                 log.warning("a lost gateway still had calls under way: their sandbox was replaced", run_id=run.id)
         except SandboxError as error:
-            log.warning("what a lost gateway has under way is not ended", run_id=run.id, error=str(error))
+            log.warning("the calls of a lost gateway are not ended", run_id=run.id, error=str(error))
 
-    async def _judging(self, live: LiveRun, tenant: Tenant, suspended: SuspendedRun | None) -> Tenant:
-        """Return the tenant with the policy that judges a run."""
+    async def _with_policy(self, live: LiveRun, tenant: Tenant, suspended: SuspendedRun | None) -> Tenant:
+        """Return the tenant with the policy that applies to the run."""
         if suspended is not None and suspended.policy:
-            pinned = partial(self._waiting.tenant, tenant.name, suspended.policy)
+            pinned = partial(self._parts.waiting.tenant, tenant.name, suspended.policy)
             return await retried(pinned, run_id=live.run.id, what="its policy")
         return tenant.pinned() if live.run.policy_mode == "pin" else tenant
 
@@ -184,5 +159,5 @@ class AgentRuns:
 
 
 def policy_reference(tenant: Tenant, policy_mode: str) -> str:
-    """Return what names the policy that a run is pinned to."""
+    """Return the reference of the policy that a run is pinned to; "" for a run that follows."""
     return tenant.policy_reference if policy_mode == "pin" else ""

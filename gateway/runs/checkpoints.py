@@ -1,10 +1,9 @@
-"""What a run goes on from when its gateway is lost: kept on its way by its log, and read again by who takes it over.
+"""The state that a run continues from when its gateway is lost: written with the run's log, read by the next gateway.
 
     between two steps     the thread with all that the last step added, and the state without a step in flight
     the model answered    the same, and the step with its calls, before any of them begins (agent.tools.recovery)
 
-What the calls of a step came to is in the journal meanwhile (gateway/tool_calls/journal.py), with their results, until
-the step is kept.
+The results of a step's calls are in the journal (gateway/tool_calls/journal.py) until the step is stored.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ class Checkpoints:
         not_begun: Callable[[Collection[str]], None] = lambda _: None,
         taken_up: SuspendedRun | None = None,
     ) -> None:
-        """`policy` names what the run is pinned to; `not_begun` is told which calls of a step did not begin.
+        """`policy` is what the run is pinned to, `taken_up` the checkpoint that it was taken over at.
 
-        `taken_up` is what the run goes on from here, where it came from elsewhere.
+        `not_begun` is called with the ids of a step's calls that did not begin.
         """
         self._taken_up = taken_up
         self._log = log
@@ -44,20 +43,20 @@ class Checkpoints:
         self.history: ThreadHistoryHook
 
     def stored(self, state: AgentState, more: int = 0) -> str:
-        """Return the text that is stored of a state, with as many events as there are, and so many more."""
+        """Return the text of a state to store, with the number of the last event, plus `more`."""
         return SuspendedRun.of(state, self._policy, self._sequence(state, more)).model_dump_json()
 
     def _sequence(self, state: AgentState, more: int) -> int:
         was = self._taken_up
         if was is not None and (state.steps, state.pending) == (was.state.steps, None) and was.state.pending is None:
-            # The very place it was taken up at: of what follows, an earlier gateway may have told some already.
+            # The state that it was taken over at: an earlier gateway may have logged some of what follows.
             return was.sequence
         return self._log.sequence + more
 
     # --- gateway.runs.thread_history.Steps ---
 
     async def keep(self, step: KeptStep, state: AgentState) -> None:
-        """Keep a step and its state; between two steps the results of the last one's calls are not needed any more."""
+        """Store a step and its state; between two steps, the results of the last step's calls are no longer needed."""
         forget = self._journal.hosted.kept() if state.pending is None else ()
         try:
             await self._log.checkpoint(self.stored(state), step, forget)
@@ -66,18 +65,18 @@ class Checkpoints:
             raise
 
     async def keep_last(self, step: KeptStep, state: AgentState) -> None:
-        """Keep the last step with the run's end."""
+        """Store the last step with the run's end."""
         del state
         self._log.keep_last(step, self._journal.hosted.kept())
 
     # --- agent.tools.recovery.Recovery ---
 
     async def answered(self, state: AgentState) -> None:
-        """Keep the step with the model's answer."""
+        """Store the step with the model's answer."""
         await self.history.keep(state)
 
     async def earlier(self, calls: Sequence[ToolCall]) -> Mapping[str, EarlierCall]:
-        """Return what the journal has of the calls of a step that goes on."""
+        """Return the journal's entries of the calls of a step that continues."""
         found = await self._journal.hosted.earlier(calls)
         self._not_begun([call.id for call in calls if call.id not in found])
         return found

@@ -1,4 +1,4 @@
-"""How runs end other than by their agent's word."""
+"""How runs end other than by their agent."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def finished(status: str, rule: str, reason: str) -> Event:
 
 
 def cancelled() -> Event:
-    """Return the last event of a run whose end somebody asked for."""
+    """Return the last event of a cancelled run."""
     return finished("cancelled", "cancelled", "the run was cancelled")

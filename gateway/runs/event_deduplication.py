@@ -1,4 +1,4 @@
-"""What the log of a run tells already, so that a gateway that takes the run over does not tell it a second time."""
+"""Which events a run's log already has, so that a gateway that takes the run over does not log them again."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _BY = {"step_started": "step", "step_finished": "step", "run_started": ""}
 
 
 class EventDeduplication:
-    """The events of one run's steps and calls, past the state that it goes on from."""
+    """The events of one run's steps and calls after the state that it continues from."""
 
     def __init__(self, stored: Sequence[LoggedEvent] = ()) -> None:
-        self._told = {self._key(event.type, json.loads(event.payload)) for event in stored} - {None}
+        self._logged = {self._key(event.type, json.loads(event.payload)) for event in stored} - {None}
 
     def has(self, event: Event) -> bool:
-        """Return whether this event was told; one of a subagent never was, for it is another one now."""
-        return bool(self._told) and self._key(event.type, event.payload) in self._told
+        """Return whether the log has this event; never for a subagent, which starts anew."""
+        return bool(self._logged) and self._key(event.type, event.payload) in self._logged
 
     def _key(self, type_: str, payload: object) -> tuple[str, object] | None:
         if type_ not in ONCE or not isinstance(payload, dict) or "within" in payload:

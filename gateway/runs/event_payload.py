@@ -1,8 +1,8 @@
-"""The text that an event's payload is stored as.
+"""The JSON text that an event's payload is stored as.
 
-Whatever a model, a tool or an endpoint wrote, it is strict JSON that any store takes, and short enough to be sent to
-whoever watches. A number that is not finite becomes null and half of a surrogate pair U+FFFD. What is too long is cut
-and says so. An entry that is no JSON at all, or too long also when it is cut, is named under "not_stored" instead.
+The text is strict JSON that any database stores, short enough to send to watchers. A number that is not finite becomes
+null, half of a surrogate pair U+FFFD. Values that are too long are cut, with a note. An entry that is not JSON, or too
+long even when cut, is listed under "not_stored" instead.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pydantic import JsonValue
 from agent.frozen import storable_text
 
 PAYLOAD_LIMIT_CHARS = 1_000_000
-"""At most 4,000,000 bytes of UTF-8, which any client takes: gRPC's usual limit of a message is 4 MiB."""
+"""At most 4,000,000 bytes of UTF-8: below gRPC's default message limit of 4 MiB."""
 
-# What a payload that is too long has its parts cut to: the first of these that makes it fit.
+# The limits for the parts of a payload that is too long: the first that makes it fit applies.
 _PART_LIMITS_CHARS = (400_000, 16_384, 1_024)
 _LEAST_PART_CHARS = 4_096
 _MEMBERS_LIMIT = 1000
@@ -64,7 +64,7 @@ def _storable_entries(payload: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
 
 
 def _cut(value: JsonValue, limit_chars: int, depth: int = 1) -> JsonValue:
-    """Return a value whose texts are no longer than that; of what has too many members, a word stands in for all."""
+    """Return a value whose texts fit the limit; a collection with too many members becomes a note."""
     if isinstance(value, str) and len(value) > limit_chars:
         return f"{value[:limit_chars]}... [cut: {len(value)} characters]"
     if not isinstance(value, dict | list) or len(_json(value)) <= limit_chars:

@@ -1,9 +1,8 @@
-"""Hosting: which runs are under way here, from the moment that a thread is taken to the run's last event stored."""
+"""Hosting: the runs under way in this process, from reserving the thread to storing the last event."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Literal
 
 import structlog
 
@@ -13,66 +12,60 @@ from gateway.runs import endings
 from gateway.runs.agent_run import AgentRuns, Interrupted
 from gateway.runs.live_run import LiveRun
 from gateway.runs.run_log import RunLog
-from gateway.runs.waiting_runs import WaitingRuns
+from gateway.runs.run_parts import RunParts
 from gateway.storage.entities import Run, Thread
 from gateway.storage.interrupted_calls import INTERRUPTED_REASON
 from gateway.storage.run_writes import Claim
-from gateway.storage.store import Store
 from gateway.storage.waiting_store import ClaimedRun, WaitingRun
-from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant
 
 LIVE_LIMIT = 32
-"""Runs at once of one tenant; one run at a time in a thread, for both would write the same history."""
-OnStop = Literal["hand_over", "cancel"]
+"""Concurrent runs of one tenant. A thread has one run at a time: two would write the same history."""
 log = structlog.get_logger(__name__)
 
 
 class Hosting:
-    """The live runs of this process by their ids, and its busy threads by theirs."""
+    """The live runs of this process by run id, and its busy threads by thread id."""
 
-    def __init__(
-        self, store: Store, agent_runs: AgentRuns, waiting: WaitingRuns, quotas: Quotas, on_stop: OnStop
-    ) -> None:
-        """`on_stop` says what becomes of live runs when this is closed: they end, or other gateways go on with them."""
+    def __init__(self, parts: RunParts, agent_runs: AgentRuns) -> None:
         self.live: dict[str, LiveRun] = {}
         self.busy: dict[str, Thread] = {}
         self.closing = asyncio.Event()
-        self._store = store
+        self._store = parts.store
         self._agent_runs = agent_runs
-        self._waiting = waiting
-        self._quotas = quotas
-        self._on_stop = on_stop
+        self._waiting = parts.waiting
+        self._quotas = parts.quotas
+        self._on_stop = parts.on_stop
 
     def full(self, tenant: str) -> bool:
-        """Return whether as many runs of a tenant are under way here as may be."""
+        """Return whether a tenant has as many runs under way here as it may."""
         return sum(thread.tenant == tenant for thread in self.busy.values()) >= LIVE_LIMIT
 
     async def hold_quotas(self, tenant: Tenant, run_id: str) -> None:
-        """Count a run that is to be hosted; QuotaExceeded where the tenant has as many as it may."""
+        """Count a run that is to be hosted; QuotaExceeded if the tenant has as many as it may."""
         await self._quotas.hold_run(tenant.name, run_id, tenant.policy.document.quotas)
 
     async def release_quotas(self, run_id: str) -> None:
-        """Count it no longer."""
+        """Stop counting a run."""
         await self._quotas.release_run(run_id)
 
     def start(self, run: Run, thread: Thread, tenant: Tenant) -> None:
-        """Host a new run, in a thread that is busy with it."""
+        """Host a new run in a thread that is reserved for it."""
         self._host(self._live_run(run, thread, Claim(run.id)), tenant)
 
     def go_on(self, run: Run, ready: WaitingRun, claimed: ClaimedRun, tenant: Tenant) -> None:
-        """Host a run that was taken from where it waited, or from another gateway."""
+        """Host a run that waited or was taken over from another gateway."""
         work = self._live_run(run, ready.thread, claimed.claim, claimed.last_sequence)
         work.because, work.cancelled = ready.because, ready.cancelled
         self._host(work, tenant, claimed.checkpoint)
 
     def abandon_all(self) -> None:
-        """End all that is hosted here without a word: others may have it."""
+        """End every run hosted here without writing anything: other gateways may have them."""
         for work in list(self.live.values()):
             work.abandon()
 
     async def close(self) -> None:
-        """Cancel every live run, or hand it over, and wait until what is to be stored is."""
+        """Cancel or hand over every live run, and wait until everything is stored."""
         live = list(self.live.values())
         for work in live:
             if self._on_stop == "hand_over" and not work.cancelled:
@@ -98,19 +91,19 @@ class Hosting:
             work.task.cancel()
 
     async def _end(self, work: LiveRun, task: asyncio.Task[None]) -> None:
-        """Wait for a run and settle it. Nobody cancels this task, so a run's last event is always stored."""
+        """Wait for a run and settle it. This task is never cancelled, so a run's last event is always stored."""
         await asyncio.wait({task})
         try:
             task.result()
         except asyncio.CancelledError:
-            work.tell(endings.cancelled())
+            work.emit(endings.cancelled())
         except Interrupted:
-            work.tell(endings.finished("failed", "interrupted", INTERRUPTED_REASON))
+            work.emit(endings.finished("failed", "interrupted", INTERRUPTED_REASON))
         except (AgentError, AirlockError) as error:
-            work.tell(endings.finished("failed", "error", str(error)))
+            work.emit(endings.finished("failed", "error", str(error)))
         except Exception as error:
             log.exception("run failed", run_id=work.run.id)
-            work.tell(endings.finished("failed", "fault", f"a fault of the gateway: {type(error).__name__}"))
+            work.emit(endings.finished("failed", "fault", f"a fault of the gateway: {type(error).__name__}"))
         try:
             await work.log.close()
             if not work.abandoned:
@@ -123,15 +116,15 @@ class Hosting:
             self.busy.pop(work.thread.id, None)
 
     async def _hand_over(self, work: LiveRun) -> None:
-        """Let others take a run, now that nothing of it happens here any more."""
+        """Release a run to other gateways, now that nothing of it happens here."""
         try:
             await self._store.hand_over(work.log.claim)
             log.info("run is handed over", run_id=work.run.id, tenant=work.run.tenant, thread=work.run.thread)
         except AirlockError as error:
-            log.warning("a run is found when the lease is over", run_id=work.run.id, error=str(error))
+            log.warning("a run is not handed over until the lease expires", run_id=work.run.id, error=str(error))
 
     async def _settle_approvals(self, work: LiveRun) -> None:
-        """Take back what a run that is over has asked; end one that was cancelled just as it began to wait."""
+        """Cancel the open approvals of a finished run; end a run that was cancelled just as it began to wait."""
         try:
             if not work.suspended:
                 await self._waiting.approvals.cancel_open(work.run.id)

@@ -1,7 +1,7 @@
-"""The lease of this process: while it is renewed, nobody takes over what is hosted here.
+"""The lease of this process: while it is valid, no other gateway takes over the runs hosted here.
 
-A process that cannot renew it in time, because the database is away or because it was stopped, ends its runs without a
-word: another may have them. It takes a new lease as soon as it can.
+A process that cannot renew it in time, because the database is unreachable or the process was stopped, ends its runs
+without writing anything: another gateway may have them. It takes a new lease as soon as it can.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from gateway.support.background import in_background
 
 _RENEWALS = 5
 _US_PER_S = 1_000_000
-# A database may be away for hours.
-_TOLD_AGAIN_S = 30.0
+# A database may be unreachable for hours.
+_LOG_AGAIN_S = 30.0
 log = structlog.get_logger(__name__)
 
 
 class Lease:
-    """The lease of the process `id`; `lost` is called when it is over."""
+    """The lease of the process `id`; `lost` is called when it has expired."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Lease:
         address: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`engine` and `channels` say where its sandboxes are, `address` where it answers."""
+        """`engine` and `channels` are where the process has its sandboxes, `address` where it listens."""
         self.id = id_
         self.lost: Callable[[], None] = lambda: None
         self._store = store
@@ -50,7 +50,7 @@ class Lease:
 
     @contextlib.asynccontextmanager
     async def held(self, predecessors: Sequence[str] = ()) -> AsyncIterator[None]:
-        """Hold the lease until the block ends. Those of `predecessors`, whose place is ours, are over now."""
+        """Hold the lease until the block ends. Leases of `predecessors`, which this process replaces, end now."""
         await self._store.end(predecessors)
         await self.renew()
         await self._store.reap(all_=True)
@@ -62,16 +62,16 @@ class Lease:
                 await self._store.end((self.id,))
 
     async def renew(self) -> None:
-        """Take the lease for its whole length from now."""
+        """Extend the lease to its full length from now."""
         asked_s = self._clock()
         await self._store.take(self.id, round(self._lease_s * _US_PER_S), started_us=self._started_us, **self._whose)
         self._renewed_s = asked_s
 
     def over(self) -> bool:
-        """Return whether it was not renewed in time. What was hosted here has then ended: another may have it by now.
+        """Return whether the lease expired before it was renewed; the runs hosted here have then ended.
 
-        Whoever finds that out is the first to know: a renewal that comes right after must not let it go on, for a call
-        that was refused meanwhile would be told as one that failed.
+        The first caller that finds out ends them: a renewal that comes right after must not hide it, or a call that was
+        refused meanwhile would be reported as failed.
         """
         if self._clock() - self._renewed_s <= self._lease_s:
             return False
@@ -81,19 +81,19 @@ class Lease:
         return True
 
     async def _keep(self) -> None:
-        told_s = -_TOLD_AGAIN_S
+        logged_s = -_LOG_AGAIN_S
         while True:
             await asyncio.sleep(self._lease_s / _RENEWALS)
-            # Before it is renewed: who was stopped for long has lost it meanwhile, whatever comes now.
+            # Checked before the renewal: a process that was stopped for long has lost its lease in any case.
             self.over()
             try:
                 async with asyncio.timeout(self._lease_s / 2):
                     await self.renew()
                     await self._store.reap()
             except (AirlockError, TimeoutError) as error:
-                if self._clock() - told_s >= _TOLD_AGAIN_S:
+                if self._clock() - logged_s >= _LOG_AGAIN_S:
                     log.warning("the lease is not renewed", error=str(error) or type(error).__name__)
-                    told_s = self._clock()
-            except Exception:  # the next try may go well, and must come
+                    logged_s = self._clock()
+            except Exception:
                 log.exception("the lease is not renewed")
             self.over()

@@ -1,4 +1,4 @@
-"""LiveRun: a run that is hosted here, and what it tells of itself."""
+"""LiveRun: a run hosted here, and the events that it emits."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ log = structlog.get_logger(__name__)
 
 @dataclass
 class LiveRun:
-    """A run; `because` says why it came here, and is empty for one that was started here.
+    """A run. `because` says why it was taken over; "" for one that was started here.
 
-    `abandoned` is one that is another gateway's, or is to become it: nothing more is written of it here. `handed_over`
-    is one that others may take as soon as nothing of it happens here.
+    Nothing more is written here of an `abandoned` run, which belongs or will belong to another gateway. A `handed_over`
+    run may be taken by others as soon as nothing of it happens here.
     """
 
     run: Run
@@ -30,7 +30,7 @@ class LiveRun:
     log: RunLog
     cancelled: bool = False
     because: str = ""
-    told: EventDeduplication = field(default_factory=EventDeduplication)
+    logged: EventDeduplication = field(default_factory=EventDeduplication)
     abandoned: bool = False
     handed_over: bool = False
     journal: JournalHook | None = None
@@ -40,41 +40,42 @@ class LiveRun:
     ended: asyncio.Task[None] | None = field(default=None, repr=False)
 
     def cancel(self) -> None:
-        """Stop it, for somebody asked for its end."""
+        """Stop the run on request."""
         if self.task is not None and not self.cancelled:
             self.cancelled = True
             self.task.cancel()
 
     def abandon(self) -> None:
-        """End it here, and leave all that is written of it as it is."""
+        """End the run here and leave its stored state as it is."""
         if self.task is None or (self.log.complete and not self.log.abandoned):
-            return  # its end is being written, if it is ours still
+            return  # its end is being written, if the run is still ours
         self.abandoned = True
         self.log.abandon()
         if self.journal is not None:
             self.journal.hosted.abandon()
         self.task.cancel()
 
-    def tell(self, event: Event) -> None:
-        """Take an event of it; one that nobody asked to cancel was cancelled by the gateway's end."""
-        if self.abandoned or self.told.has(event):
+    def emit(self, event: Event) -> None:
+        """Log an event. A run that ends as cancelled without a request was cancelled by the gateway's stop."""
+        if self.abandoned or self.logged.has(event):
             if event.type != "run_started" or self.abandoned:
                 return
-            # It has begun once already, and not come to its first step.
+            # It was started before, and did not come to its first step.
             event = Event("run_resumed", {"step": 0, "agent": self.run.agent, "thread": self.run.thread})
         if event.type == "run_resumed":
             event = Event(event.type, {**event.payload, "because": self.because})
         elif event.type == "hook_failed":
-            # Not the error's text, which may hold what a tenant wrote: the event has it.
-            told = {name: event.payload.get(name) for name in ("hook", "point", "on_failure", "timeout_s")}
-            log.warning("hook failed", **self._whose(), **told, error=str(event.payload.get("error")).partition(":")[0])
+            # Not the error's text, which may contain tenant data: the event has it.
+            facts = {name: event.payload.get(name) for name in ("hook", "point", "on_failure", "timeout_s")}
+            kind = str(event.payload.get("error")).partition(":")[0]
+            log.warning("hook failed", **self._whose(), **facts, error=kind)
         elif event.type == "run_finished":
             if event.payload.get("status") == "cancelled" and not self.cancelled:
                 event = Event(event.type, {**event.payload, "stop": GATEWAY_STOPPED})
-            told = {name: event.payload.get(name) for name in ("status", "stop", "spent")}
-            log.info("run finished", **self._whose(), **told)
+            facts = {name: event.payload.get(name) for name in ("status", "stop", "spent")}
+            log.info("run finished", **self._whose(), **facts)
         elif event.type == "run_suspended":
-            self.suspending = event  # stored with the run's state, when that is known
+            self.suspending = event  # stored together with the run's state
             return
         self.log.emit(event)
 

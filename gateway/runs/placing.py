@@ -1,7 +1,7 @@
-"""Placing: a run that is asked for on a gateway of one engine, while its thread's files are on another.
+"""Placing a run that was requested on a gateway of one engine while its thread's files are on another engine.
 
-It is recorded here and hosted there: a gateway of that engine finds it among those that nobody hosts
-(gateway/runs/waiting_runs.py). Watching and cancelling it work on any gateway.
+The run is recorded here and hosted there: a gateway of that engine finds it among the unhosted runs
+(gateway/runs/waiting_runs.py). Any gateway can watch and cancel it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gateway.tenancy.tenants import Tenant
 
 
 class Placing:
-    """Finds out whether a run may be recorded for the gateways of another engine."""
+    """Checks whether a run may be recorded for the gateways of another engine."""
 
     def __init__(self, store: Store, hosting: Hosting, waiting: WaitingRuns) -> None:
         self._store = store
@@ -23,7 +23,7 @@ class Placing:
         self._waiting = waiting
 
     async def thread(self, tenant: Tenant, name: str, elsewhere: OtherEngine) -> Thread:
-        """Return a thread whose files are elsewhere; raises OtherEngine where no gateway of that engine serves."""
+        """Return a thread whose files are elsewhere; OtherEngine if no gateway of that engine is serving."""
         if self._hosting.closing.is_set():
             raise Unavailable("the gateway is stopping; ask again when it is back")
         engine = elsewhere.details["engine"]

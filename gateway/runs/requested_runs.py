@@ -1,18 +1,16 @@
-"""Starting a run once, however often it is asked for with the same request id.
+"""Starts a run once, however often it is requested with the same request id.
 
-The unique constraint on runs.request_id is what holds between gateways; on one of them, whoever comes while the first
-is being stored waits for it.
+Between gateways, the unique constraint on runs.request_id ensures that; within one gateway, later requests wait for the
+first.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 from dataclasses import dataclass
 
 from gateway.errors import AirlockError, InProgress, RequestIdReused
-from gateway.runs.runs import PolicyMode, Runs
+from gateway.runs.runs import RunRequest, Runs
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.entities import Run
 from gateway.storage.request_store import RequestStore
@@ -21,7 +19,7 @@ from gateway.tenancy.tenants import Tenant
 
 @dataclass(frozen=True)
 class _Starting:
-    digest: str
+    asked: RunRequest
     task: asyncio.Task[Run]
 
 
@@ -33,58 +31,56 @@ class RequestedRuns:
         self._store = store
         self._starting: dict[tuple[str, str], _Starting] = {}
 
-    async def start(
-        self, tenant: Tenant, task: str, thread: str, agent: str, policy_mode: PolicyMode, request_id: str
-    ) -> Run:
-        """Start a run, or return the one that the same request started. Raises RequestIdReused, and as Runs.start."""
-        if not request_id:
-            return await self._runs.start(tenant, task, thread, agent, policy_mode)
-        told = json.dumps([task, thread, agent or "default", policy_mode])
-        digest = hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
-        key = (tenant.name, request_id)
+    async def start(self, tenant: Tenant, asked: RunRequest) -> Run:
+        """Start a run, or return the one that the same request started.
+
+        Raises RequestIdReused, and what Runs.start raises.
+        """
+        if not asked.id:
+            return await self._runs.start(tenant, asked)
+        key = (tenant.name, asked.id)
         if key not in self._starting:
-            stored = await self._stored(tenant, request_id, digest)
+            stored = await self._stored(tenant, asked)
             if stored is not None:
                 return stored
-        # Nothing is awaited from here to the task: of two that come at once the second finds the first's.
+        # Nothing is awaited from here to the task: of two concurrent requests, the second finds the first's task.
         known = self._starting.get(key)
         if known is None:
-            work = self._started(tenant, task, thread, agent, policy_mode, request_id, digest)
-            known = _Starting(digest, asyncio.create_task(work, name=f"start of a run {request_id}"))
+            known = _Starting(
+                asked, asyncio.create_task(self._started(tenant, asked), name=f"start of a run {asked.id}")
+            )
             self._starting[key] = known
             known.task.add_done_callback(lambda done: self._over(key, done))
-        if known.digest != digest:
-            raise _reused(request_id)
+        if known.asked != asked:
+            raise _reused(asked)
         return await asyncio.shield(known.task)
 
     def _over(self, key: tuple[str, str], task: asyncio.Task[Run]) -> None:
         self._starting.pop(key, None)
         if not task.cancelled():
-            task.exception()  # where nobody waits any more, nobody is told
+            task.exception()  # retrieved, or asyncio logs it when no caller waits any more
 
-    async def _started(
-        self, tenant: Tenant, task: str, thread: str, agent: str, mode: PolicyMode, request_id: str, digest: str
-    ) -> Run:
+    async def _started(self, tenant: Tenant, asked: RunRequest) -> Run:
         try:
-            return await self._runs.start(tenant, task, thread, agent, mode, request=(request_id, digest))
+            return await self._runs.start(tenant, asked)
         except (AirlockError, ConstraintViolated) as error:
-            # Another gateway was first: its run is what keeps this one from starting.
-            stored = await self._stored(tenant, request_id, digest)
+            # Another gateway may have been first: then its run is what prevents this one.
+            stored = await self._stored(tenant, asked)
             if stored is not None:
                 return stored
             if isinstance(error, ConstraintViolated):
-                raise InProgress(f"the request {request_id!r} is under way: make it again in a moment") from error
+                raise InProgress(f"the request {asked.id!r} is under way: make it again in a moment") from error
             raise
 
-    async def _stored(self, tenant: Tenant, request_id: str, digest: str) -> Run | None:
-        found = await self._store.run_of(tenant.name, request_id)
+    async def _stored(self, tenant: Tenant, asked: RunRequest) -> Run | None:
+        found = await self._store.run_of(tenant.name, asked.id)
         if found is None:
             return None
-        run_id, stored_digest = found
-        if stored_digest != digest:
-            raise _reused(request_id)
+        run_id, digest = found
+        if digest != asked.digest:
+            raise _reused(asked)
         return await self._runs.get(tenant, run_id)
 
 
-def _reused(request_id: str) -> RequestIdReused:
-    return RequestIdReused(f"request_id: {request_id!r} was given to another run; take a new one for each run")
+def _reused(asked: RunRequest) -> RequestIdReused:
+    return RequestIdReused(f"request_id: {asked.id!r} was given to another run; take a new one for each run")

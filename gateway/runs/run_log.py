@@ -1,8 +1,8 @@
-"""The log of a live run and its one writer: takes events without blocking, numbers them, stores them in order.
+"""The log of a live run: takes events without blocking, numbers them, and stores them in order from one task.
 
-With the events it stores what the run goes on from when this process is lost (gateway/runs/checkpoints.py), in one
-transaction. An answer of the model is held back until the state that has it is stored with it: what was shown is then
-what is kept. A watcher reads the database, never this buffer, so that one that is slow or gone costs the run nothing.
+Each transaction also stores the state that the run continues from if this process is lost
+(gateway/runs/checkpoints.py). An answer of the model is withheld until that state is stored with it, so that watchers
+see only what is kept. Watchers read the database, never this buffer: a slow one costs the run nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gateway.support.clock import NowUs, now_us
 _PENDING_LIMIT = 1000
 _FIRST_RETRY_S = 0.05
 _LAST_RETRY_S = 2.0
-# What stands in for an event that cannot be stored.
+# The replacement for an event that cannot be stored.
 _UNSTORABLE: dict[str, JsonValue] = {"problem": "this event could not be stored; the gateway's log says why"}
 _UNSTORABLE_STOP: dict[str, JsonValue] = {
     "hook": "gateway",
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class _Checkpoint:
-    """What is stored besides events; `done` is None for what belongs to the last event."""
+    """What is stored with events; `done` is None if it belongs to the last event."""
 
     state: str | None
     step: KeptStep | None
@@ -48,7 +48,7 @@ class _Checkpoint:
 
 
 class RunLog:
-    """Call `emit` as the run's event sink; `wait` returns when more is stored than `sequence`."""
+    """Use `emit` as the run's event sink; `wait` returns when an event after `sequence` is stored."""
 
     def __init__(
         self,
@@ -59,15 +59,15 @@ class RunLog:
         last_sequence: int = 0,
         lost: Callable[[], None] = lambda: None,
     ) -> None:
-        """Go on after `last_sequence`, where a run came from elsewhere. `lost` is called when it is elsewhere again."""
+        """Continue after `last_sequence` if the run was taken over. `lost` is called when another gateway has it."""
         self.claim = Claim(claim) if isinstance(claim, str) else claim
         self._run_id = self.claim.run_id
         self._store = store
         self._clock = clock
         self._lost = lost
         self._pending: list[tuple[Event, LoggedEvent]] = []
-        # From where on what is pending is held back.
-        self._held_from: int | None = None
+        # The index of the first pending event that is withheld.
+        self._withheld_from: int | None = None
         self._sequence = last_sequence
         self._stored = last_sequence
         self._checkpoint: _Checkpoint | None = None
@@ -97,53 +97,53 @@ class RunLog:
         """Take an event."""
         if self._done:
             return
-        # Neighbouring pieces that are not stored yet become one event: a slow database makes fewer, larger ones.
+        # Adjacent pieces that are not stored yet become one event: a slow database gets fewer, larger ones.
         both = merged(self._pending[-1][0], event) if self._pending else None
         if both is not None:
             self._pending[-1] = (both, replace(self._pending[-1][1], payload=payload_json(both.payload)))
             return
         if event.type in PIECES and len(self._pending) >= _PENDING_LIMIT:
-            return  # their whole text comes again in model_finished and tool_call_finished
-        if event.type == "model_finished" and "within" not in event.payload and self._held_from is None:
-            self._held_from = len(self._pending)
+            return  # model_finished and tool_call_finished repeat their whole text
+        if event.type == "model_finished" and "within" not in event.payload and self._withheld_from is None:
+            self._withheld_from = len(self._pending)
         logged = LoggedEvent(self._sequence + 1, event.type, self._clock(), payload_json(event.payload))
         self._sequence += 1
         self._pending.append((event, logged))
         if event.type == "run_finished":
-            self._done, self._held_from = True, None
+            self._done, self._withheld_from = True, None
         self._wake.set()
 
     async def checkpoint(self, state: str | None, step: KeptStep | None = None, forget: Collection[str] = ()) -> None:
-        """Return when all events so far, this state and this step are stored. Raises what is wrong with the step.
+        """Return when all events so far, this state and this step are stored. Raises if the step cannot be stored.
 
-        A caller that gives up takes nothing back: the next checkpoint tells all of it again.
+        If the caller gives up, the next checkpoint includes everything again.
         """
         if self._done:
             return
         before = self._checkpoint
         done = asyncio.get_running_loop().create_future()
         self._checkpoint = _Checkpoint(state, step, {*(before.forget if before else ()), *forget}, done)
-        self._held_from = None
+        self._withheld_from = None
         self._wake.set()
         await done
 
     def keep_last(self, step: KeptStep, forget: Collection[str] = ()) -> None:
-        """Take what the run's last step added: it is stored with the last event."""
+        """Take what the run's last step added; it is stored with the last event."""
         if not self._done:
             self._checkpoint = _Checkpoint(None, step, forget)
 
     def suspend(self, event: Event, state: str, step: KeptStep | None = None) -> None:
-        """Take the last event for now: with it the run's state is stored, and from then on it waits."""
+        """Take the last event for now, to be stored with the run's state; the run then waits."""
         if self._done:
             return
-        self._suspended, self._held_from = True, None
+        self._suspended, self._withheld_from = True, None
         self._checkpoint = _Checkpoint(state, step)
         self.emit(event)
         self._done = True
 
     def abandon(self) -> None:
-        """Store nothing more: the run goes on elsewhere."""
-        self._done, self._abandoned, self._held_from = True, True, None
+        """Store nothing more: the run continues elsewhere."""
+        self._done, self._abandoned, self._withheld_from = True, True, None
         self._pending.clear()
         if self._checkpoint is not None and self._checkpoint.done is not None:
             self._checkpoint.done.cancel()
@@ -151,7 +151,7 @@ class RunLog:
         self._wake.set()
 
     async def wait(self, sequence: int) -> None:
-        """Return once an event after `sequence` is stored, or the log is complete."""
+        """Return when an event after `sequence` is stored, or the log is complete."""
         while self._stored <= sequence and not self._flusher.done():
             changed = self._changed
             waiter = asyncio.create_task(changed.wait())
@@ -159,9 +159,9 @@ class RunLog:
             waiter.cancel()
 
     async def close(self) -> None:
-        """Store what is left; call it after run_finished was emitted, or `suspend` or `abandon` was called."""
+        """Store the rest. Call it after run_finished was emitted, or after `suspend` or `abandon`."""
         self._done = True
-        self._held_from = None
+        self._withheld_from = None
         self._wake.set()
         await asyncio.shield(self._flusher)
 
@@ -169,11 +169,11 @@ class RunLog:
         while not (self._done and not self._pending):
             await self._wake.wait()
             self._wake.clear()
-            free = len(self._pending) if self._held_from is None else self._held_from
+            free = len(self._pending) if self._withheld_from is None else self._withheld_from
             batch, self._pending = self._pending[:free], self._pending[free:]
-            self._held_from = None if self._held_from is None else 0
+            self._withheld_from = None if self._withheld_from is None else 0
             checkpoint = None
-            # What belongs to the last event waits for it.
+            # A checkpoint without `done` is stored with the last event.
             if self._checkpoint is not None and (self._checkpoint.done is not None or self._done):
                 checkpoint, self._checkpoint = self._checkpoint, None
             if not batch and checkpoint is None:
@@ -192,13 +192,13 @@ class RunLog:
                 self._changed = asyncio.Event()
 
     async def _store_all(self, batch: Sequence[LoggedEvent], checkpoint: _Checkpoint | None) -> None:
-        """Store a batch; in place of an event that cannot be stored at all, one that says so, for a run has its end."""
+        """Store a batch; replace an event that cannot be stored by one that says so, since a run must have its end."""
         try:
             await self._keep_storing(batch, checkpoint)
         except LeaseLost:
             raise
         except Exception as error:
-            # No traceback: it might show what tenants wrote.
+            # No traceback: it might contain tenant data.
             problem = f"{type(error).__name__}: {error}".splitlines()[0]
             log.error("events cannot be stored", run_id=self._run_id, events=len(batch), error=problem)  # noqa: TRY400
             if checkpoint is not None:
@@ -206,14 +206,14 @@ class RunLog:
             elif len(batch) > 1:
                 for logged in batch:
                     await self._store_all([logged], None)
-            elif batch and (stand_in := _stand_in(batch[0])) != batch[0]:
-                await self._store_all([stand_in], None)
+            elif batch and (replacement := _replacement(batch[0])) != batch[0]:
+                await self._store_all([replacement], None)
         else:
             if checkpoint is not None and checkpoint.done is not None and not checkpoint.done.done():
                 checkpoint.done.set_result(None)
 
     async def _store_apart(self, batch: Sequence[LoggedEvent], checkpoint: _Checkpoint, error: Exception) -> None:
-        """Store a batch and then a checkpoint, where both together cannot be stored."""
+        """Store a batch and then a checkpoint that could not be stored together."""
         if batch and checkpoint.done is not None:
             await self._store_all(batch, None)
             await self._store_all((), checkpoint)
@@ -221,15 +221,15 @@ class RunLog:
             if not checkpoint.done.done():
                 checkpoint.done.set_exception(error)
         elif self._suspended:
-            # Without its state the run could not go on: the state stays, what the step added may be what is wrong.
+            # Without its state the run could not continue: the step may be what cannot be stored, so it is dropped.
             await self._store_all(batch, None if checkpoint.step is None else replace(checkpoint, step=None))
         else:
             await self._store_all(batch, None)
 
     async def _keep_storing(self, batch: Sequence[LoggedEvent], checkpoint: _Checkpoint | None) -> None:
-        """Store a batch, again and again while the database refuses: a full disk must not cost a run its end."""
+        """Store a batch, with retries while the database refuses writes: a full disk must not cost a run its end."""
         last = batch[-1] if batch else None
-        # As it is stored, for the run's row is to say the same.
+        # The payload as it is stored, so that the run's row agrees with it.
         ends = last is not None and last.type == "run_finished"
         write = RunWrite(
             events=batch,
@@ -250,7 +250,7 @@ class RunLog:
         raise LeaseLost(self._run_id)
 
 
-def _stand_in(logged: LoggedEvent) -> LoggedEvent:
+def _replacement(logged: LoggedEvent) -> LoggedEvent:
     """Return a small event of the same type and number."""
     finished: dict[str, JsonValue] = {"status": "failed", "stop": _UNSTORABLE_STOP, "answer": ""}
     payload = finished if logged.type == "run_finished" else _UNSTORABLE

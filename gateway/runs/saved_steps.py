@@ -1,8 +1,8 @@
-"""SavedSteps: Steps around Steps, by which the files of a thread are kept after a step, or after a run.
+"""SavedSteps: a decorator around Steps that takes a snapshot of the thread's files after a step or a run.
 
-Where the policy asks for it (`sandbox.snapshots`) a step that called tools is followed by a snapshot, once the step
-itself is kept, and before the next one begins. One that cannot be taken costs the run nothing: it is told once, and the
-thread cannot be forked at that step. The time that it takes is the run's.
+If the policy asks for it (`sandbox.snapshots`), a step that called tools is followed by a snapshot, after the step is
+stored and before the next one begins. A snapshot that fails does not fail the run: it is reported once, and the thread
+cannot be forked at that step. The time that it takes counts as the run's.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from gateway.tenancy.tenants import Tenant
 from sandbox.errors import SandboxError, said_outside
 
 KeepFiles = Callable[[Tenant, str, int, KeptStep, str], Awaitable[Snapshot]]
-"""Keeps the files of a tenant's thread after a step of a run: its id, the step's number, what it adds, STEP or RUN."""
+"""Takes a snapshot after a step of a run: tenant, run id, the step's number, what it adds, STEP or RUN."""
 
-# A workspace of 2 GiB takes a minute where nothing of it is known.
+# The first snapshot of a 2 GiB workspace takes a minute.
 _LIMIT_S = 120.0
 log = structlog.get_logger(__name__)
 
@@ -35,17 +35,17 @@ class SavedSteps:
     def __init__(
         self, steps: Steps, keep_files: KeepFiles, tenant: Tenant, run_id: str, events: EventSink, *, taken_up: bool
     ) -> None:
-        """`taken_up` says that the run came from elsewhere: what its earlier steps did is not known."""
+        """`taken_up`: the run was taken over, so what its earlier steps did is not known."""
         self._steps = steps
         self._keep_files = keep_files
         self._tenant = tenant
         self._run_id = run_id
         self._events = events
         self._changed = taken_up
-        self._told = False
+        self._reported = False
 
     async def keep(self, step: KeptStep, state: AgentState) -> None:
-        """Keep a step, and its files."""
+        """Store a step, then its files."""
         await self._steps.keep(step, state)
         if state.pending is None and _calls_tools(step):
             self._changed = True
@@ -53,7 +53,7 @@ class SavedSteps:
                 await self._save(step, state.steps, STEP)
 
     async def keep_last(self, step: KeptStep, state: AgentState) -> None:
-        """Keep the files of the last step, then have it kept with the run's end: the next run must find both."""
+        """Take the last step's snapshot, then store the step with the run's end: the next run must find both."""
         calls_tools = _calls_tools(step)
         self._changed = self._changed or calls_tools
         when = self._when()
@@ -69,19 +69,19 @@ class SavedSteps:
             async with asyncio.timeout(_LIMIT_S):
                 kept = await self._keep_files(self._tenant, self._run_id, number, step, kind)
         except (AirlockError, SandboxError) as error:
-            self._tell(number, said_outside(error))
+            self._report(number, said_outside(error))
         except TimeoutError:
-            self._tell(number, f"it took more than {_LIMIT_S:g} s")
+            self._report(number, f"it took more than {_LIMIT_S:g} s")
         except Exception as error:
             log.exception("the files of a step are not kept", run_id=self._run_id)
-            self._tell(number, f"a fault of the gateway: {type(error).__name__}")
+            self._report(number, f"a fault of the gateway: {type(error).__name__}")
         else:
             self._events(Event("workspace_saved", {"step": number, "snapshot_id": kept.id, "files": kept.files}))
 
-    def _tell(self, number: int, reason: str) -> None:
+    def _report(self, number: int, reason: str) -> None:
         log.warning("the files of a step are not kept", run_id=self._run_id, step=number, error=reason)
-        if not self._told:
-            self._told = True
+        if not self._reported:
+            self._reported = True
             self._events(Event("workspace_not_saved", {"step": number, "reason": reason}))
 
 

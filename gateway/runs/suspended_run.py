@@ -1,4 +1,4 @@
-"""What is stored of a run that may have to go on without this process: all that its thread lacks."""
+"""The stored state of a run that may have to continue in another process: everything that its thread lacks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from agent.state import AgentState
 
 
 class SuspendedRun(BaseModel):
-    """`policy` names the texts of the policy that the run is pinned to; it is empty where the run follows.
+    """`policy` is the reference of the policy that the run is pinned to; "" for a run that follows.
 
-    `sequence` is the number of the last event that belongs to the state: what was told after it is not told again.
+    `sequence` is the number of the last event that belongs to the state: the events after it are not logged again.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -23,5 +23,5 @@ class SuspendedRun(BaseModel):
 
     @classmethod
     def of(cls, state: AgentState, policy: str, sequence: int = 0) -> Self:
-        """Return what to store: messages and metadata have been kept with the thread, and may be long."""
+        """Return what to store: messages and metadata are stored with the thread, and may be long."""
         return cls(state=state.cleared().with_(messages=(), metadata={}), policy=policy, sequence=sequence)

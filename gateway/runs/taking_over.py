@@ -1,7 +1,7 @@
-"""Going on with runs that nobody hosts: what waited and was answered, and what a gateway that is lost has left.
+"""Continues unhosted runs: those whose approvals are answered, and those that a lost gateway left.
 
-One gateway takes a run: whoever changes its epoch first. What the gateway that is lost may still have under way of it
-is ended by the run itself, before it goes on (gateway/runs/agent_run.py).
+Exactly one gateway takes a run: the first to change its epoch. The run itself ends the calls that the lost gateway may
+still have, before it continues (gateway/runs/agent_run.py).
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class TakingOver:
         self._agent_runs = agent_runs
 
     async def take(self, ready: WaitingRun, waiting: WaitingRuns) -> None:
-        """Go on with a run, unless another gateway does."""
+        """Continue a run, unless another gateway does."""
         thread, hosting = ready.thread, self._hosting
         if hosting.closing.is_set() or thread.id in hosting.busy:
             return
         if ready.because == "placed" and hosting.full(thread.tenant):
-            return  # a new one, which waits for its turn
+            return  # a new run, which waits until there is capacity
         hosting.busy[thread.id] = thread
         try:
             tenant = await waiting.tenant(thread.tenant)
             await hosting.hold_quotas(tenant, ready.id)
-            # Read before it is claimed: once it is, nothing may fail before it is hosted.
+            # Read before the claim: once it is claimed, nothing may fail before it is hosted.
             run = await self._store.run(thread.tenant, ready.id)
             claimed = await waiting.store.claim(ready) if run is not None else None
             if run is None or claimed is None:
@@ -48,7 +48,7 @@ class TakingOver:
                 return
         except QuotaExceeded:
             hosting.busy.pop(thread.id, None)
-            return  # it waits for its turn as well
+            return  # it waits until there is quota
         except BaseException:
             hosting.busy.pop(thread.id, None)
             await hosting.release_quotas(ready.id)

@@ -1,12 +1,11 @@
-"""Keeps what lasts as long as the thread: its messages and its metadata.
+"""Stores what lasts as long as the thread: its messages and its metadata.
 
-Each step writes what it added and changed, in one transaction with the state that the run goes on from when this
-process is lost, so a step's cost does not grow with the thread. Not mandatory, for mandatory hooks are inherited by
-subagents, and what they say is not said in the thread; the gateway adds it to every run, and no agent's settings reach
-it.
+Each step writes what it added and changed, in one transaction with the run's checkpoint, so a step's cost does not grow
+with the thread. The hook is not mandatory, because subagents inherit mandatory hooks and their messages do not belong
+to the thread. The gateway adds it to every run; no agent's settings can remove it.
 
-A value that does not fit (its key, its size, one too many, all of them together) is not kept and logged, and the run
-goes on with it: the value that was kept last stays. A tool that wrote too much must not cost the run its work.
+A metadata value over a limit (key, size, number, total) is logged and not stored: the last stored value stays, and the
+run continues. A tool that wrote too much must not cost the run its work.
 """
 
 from __future__ import annotations
@@ -28,40 +27,40 @@ from gateway.storage.thread_store import entry_bytes
 
 KEY_LIMIT_CHARS = 512
 VALUE_LIMIT_CHARS = 65_536
-"""Of a value as JSON in ASCII, so these are bytes too."""
+"""Of a value as JSON in ASCII, so characters are bytes."""
 KEYS_LIMIT = 1024
 METADATA_LIMIT_BYTES = 1024 * 1024
-"""Of a thread's metadata in all, keys and values: whoever asks for the thread gets all of it."""
+"""Of all metadata of a thread, keys and values: GetThread returns all of it."""
 THREAD_LIMIT_CHARS = 32 * 1024 * 1024
-"""Of what was said in a thread: a run reads all of it, into this process and for the model."""
+"""Of a thread's messages: a run reads all of them, into this process and for the model."""
 
 _OUTERMOST_PRIORITY = 1_000_000
-# A database that is away is waited for: no step begins before the one before it is kept.
-_PATIENCE_S = 86_400.0
+# A step waits for the database as long as it takes: none begins before the previous one is stored.
+_TIMEOUT_S = 86_400.0
 log = structlog.get_logger(__name__)
 
 
 class Steps(Protocol):
-    """Where steps are kept; see gateway.runs.checkpoints.Checkpoints."""
+    """Stores steps; see gateway.runs.checkpoints.Checkpoints."""
 
     async def keep(self, step: KeptStep, state: AgentState) -> None:
-        """Keep a step, and the state that the run goes on from."""
+        """Store a step, and the state that the run continues from."""
         ...
 
     async def keep_last(self, step: KeptStep, state: AgentState) -> None:
-        """Keep what the last step added together with the run's end."""
+        """Store what the last step added, together with the run's end."""
         ...
 
 
 class ThreadHistoryHook(Hook):
-    """Keeps the thread of one run; the state of another run, or of a subagent, is none of its."""
+    """Stores the thread of one run; ignores the states of other runs and of subagents."""
 
     name = "history"
     priority = _OUTERMOST_PRIORITY
-    timeout_s = _PATIENCE_S
+    timeout_s = _TIMEOUT_S
 
     def __init__(self, steps: Steps, thread: Thread, kept: AgentState) -> None:
-        """Take the run's state as the thread was kept: without the task, which is new, or as it was suspended."""
+        """Take the run's state as the thread is stored: without the new task, or as it was suspended."""
         self._steps = steps
         self._thread = thread
         self._run_id = kept.run_id
@@ -70,11 +69,11 @@ class ThreadHistoryHook(Hook):
         self._messages = kept.messages
         self._metadata: Mapping[str, JsonValue] = kept.metadata
         self._keys = frozenset(kept.metadata)
-        # Of each key that is kept with its value; measured once there is something new.
+        # The bytes of each stored key with its value; measured when something changes.
         self._bytes: dict[str, int] | None = None
 
     async def before_step(self, state: AgentState) -> AgentState:
-        """Keep what the last step added; the first step keeps the task. A thread that is too long goes no further."""
+        """Store what the last step added; the first step stores the task. A thread that is too long stops the run."""
         state = await self.keep(state)
         if self._chars <= THREAD_LIMIT_CHARS or not self._is_ours(state):
             return state
@@ -82,18 +81,18 @@ class ThreadHistoryHook(Hook):
         return state.forbid_continuation(self.name, "max_thread_chars", reason)
 
     async def execution_end(self, state: AgentState) -> AgentState:
-        """Have what the last step added kept with the run's end."""
+        """Store what the last step added with the run's end."""
         if self._is_ours(state):
             await self._steps.keep_last(self.added(state), state)
         return state
 
     async def keep(self, state: AgentState) -> AgentState:
-        """Keep what is new."""
+        """Store what is new."""
         if not self._is_ours(state):
             return state
         step = self.added(state)
         await self._steps.keep(step, state)
-        # Not before: what a failed write did not keep, the next one does.
+        # Only now: what a failed write did not store, the next one does.
         self._position += len(step.said)
         self._chars += CHARS_PER_TOKEN * messages_tokens(step.said)
         self._messages, self._metadata = state.messages, state.metadata
@@ -113,7 +112,7 @@ class ThreadHistoryHook(Hook):
         return state.run_id == self._run_id and not state.depth
 
     def _said(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-        """Return the messages that were not there before. What was kept stays, also when a hook rewrote the past."""
+        """Return the new messages. Stored messages stay, even if a hook rewrote the past."""
         before = self._messages
         if not before or (len(messages) >= len(before) and messages[len(before) - 1] is before[-1]):
             return messages[len(before) :]
@@ -121,11 +120,11 @@ class ThreadHistoryHook(Hook):
         return tuple(message for message in messages if id(message) not in known)
 
     def _changes(self, metadata: Mapping[str, JsonValue]) -> tuple[dict[str, str], frozenset[str]]:
-        """Return the JSON texts of what is new or other than before, and the kept keys that are gone."""
+        """Return the JSON texts of new and changed values, and the stored keys that are gone."""
         if metadata is self._metadata:
             return {}, frozenset()
         removed = self._keys - metadata.keys()
-        room = KEYS_LIMIT - len(self._keys) + len(removed)
+        left = KEYS_LIMIT - len(self._keys) + len(removed)
         kept = self._kept_bytes()
         in_all = sum(kept.values()) - sum(kept.get(key, 0) for key in removed)
         changed: dict[str, str] = {}
@@ -134,8 +133,8 @@ class ThreadHistoryHook(Hook):
                 continue
             text, problem = _as_json(key, value)
             if key not in self._keys and not problem:
-                problem = "" if room else f"{KEYS_LIMIT} keys are kept of a thread"
-                room -= not problem
+                problem = "" if left else f"{KEYS_LIMIT} keys are kept of a thread"
+                left -= not problem
             more = entry_bytes(key, text) - kept.get(key, 0)
             if not problem and more > 0 and in_all + more > METADATA_LIMIT_BYTES:
                 problem = f"{METADATA_LIMIT_BYTES} bytes of metadata are kept of a thread"
@@ -157,7 +156,7 @@ class ThreadHistoryHook(Hook):
 
 
 def _as_json(key: str, value: JsonValue) -> tuple[str, str]:
-    """Return the text that is kept, and what keeps it from being kept."""
+    """Return the text to store, and the reason if it cannot be stored."""
     if len(key) > KEY_LIMIT_CHARS or "\0" in key:
         return "", f"a key has {KEY_LIMIT_CHARS} characters at most, and no NUL"
     text = json.dumps(value)

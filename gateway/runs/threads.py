@@ -1,4 +1,4 @@
-"""Threads as their tenant sees them: listed, read, given metadata, deleted. What a run keeps is thread_history.py's."""
+"""Threads as their tenant sees them: list, read, set metadata, delete. A run's writes are in thread_history.py."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from gateway.tenancy.tenants import Tenant
 
 
 class ThreadErasure(Protocol):
-    """Removes a thread for good; returns the rows that went, by table."""
+    """Deletes a thread; returns the number of deleted rows by table."""
 
     def thread(self, tenant: str, name: str, actor: str) -> Awaitable[Mapping[str, int]]: ...
 
 
 @dataclass(frozen=True)
 class WholeThread:
-    """A thread with its metadata, JSON texts by their keys, and the number of its messages."""
+    """A thread with its metadata (JSON texts by key) and the number of its messages."""
 
     row: ThreadRow
     metadata: Mapping[str, str]
@@ -38,7 +38,7 @@ class WholeThread:
 
 @dataclass(frozen=True)
 class Said:
-    """One message of a thread. One that cannot be read says so in its content."""
+    """One message of a thread. A message that cannot be read says so in its content."""
 
     position: int
     run_id: str
@@ -56,7 +56,7 @@ class Threads:
         forget: Callable[[Tenant, str], None],
         quotas: Quotas,
     ) -> None:
-        """`forget` is told of each thread that was deleted."""
+        """`forget` is called with each deleted thread."""
         self._quotas = quotas
         self._forget = forget
         self._store = store
@@ -64,14 +64,14 @@ class Threads:
         self._erasure = erasure
 
     async def page(self, tenant: Tenant, *, prefix: str, size: int, token: str) -> tuple[Sequence[ThreadRow], str]:
-        """Return threads, the newest first, and the token of the next page, empty at the end."""
+        """Return threads, newest first, and the token of the next page, "" at the end."""
         query = ("threads", prefix)
         size = page_size(size)
         found = await self._listed.page(tenant.name, prefix=prefix, before=place_of(token, *query), limit=size + 1)
         return paged(found, size, lambda row: (row.created_us, row.id), *query)
 
     async def get(self, tenant: Tenant, name: str) -> WholeThread:
-        """Return a thread; NotFound also when it is another tenant's. It is not made."""
+        """Return a thread; NotFound also for another tenant's. A missing thread is not created."""
         row = await self._row(tenant, name)
         metadata = await self._listed.metadata(row.id, limit_bytes=METADATA_LIMIT_BYTES)
         if metadata is None:
@@ -82,7 +82,7 @@ class Threads:
         return WholeThread(row, metadata, await self._listed.message_count(row.id))
 
     async def messages(self, tenant: Tenant, name: str, *, size: int, token: str) -> tuple[Sequence[Said], str]:
-        """Return what was said, the oldest first, and the token of the next page, empty at the end."""
+        """Return messages, oldest first, and the token of the next page, "" at the end."""
         row = await self._row(tenant, name)
         query = ("messages", row.id)
         size = page_size(size)
@@ -94,9 +94,9 @@ class Threads:
     async def set_metadata(
         self, tenant: Tenant, name: str, changed: Mapping[str, str], removed: Sequence[str]
     ) -> WholeThread:
-        """Set entries, JSON texts by their keys, and remove others; a thread that is not there is made.
+        """Set entries (JSON texts by key) and remove others; a missing thread is created.
 
-        What is returned has the entries that were set, and no others.
+        The returned thread has only the entries that were set.
         """
         if sum(entry_bytes(key, value) for key, value in changed.items()) > METADATA_LIMIT_BYTES:
             raise InvalidArgument(f"set: {METADATA_LIMIT_BYTES:,} bytes of metadata are kept of a thread; set less")
@@ -124,7 +124,7 @@ class Threads:
         return WholeThread(await self._row(tenant, name), changed, 0)
 
     async def delete(self, tenant: Tenant, name: str) -> Mapping[str, int]:
-        """Remove a thread with all that is kept of it; return the rows that went, by table."""
+        """Delete a thread with everything stored of it; return the number of deleted rows by table."""
         row = await self._row(tenant, name)
         if row.run_id is not None:
             raise _busy(name, row.run_id)
@@ -141,7 +141,7 @@ class Threads:
 
 
 class _NoJsonError(ValueError):
-    """What Python's json takes, and JSON does not have."""
+    """A value that Python's json module accepts and JSON does not have."""
 
 
 def _position(one: MessageRow) -> tuple[int, str]:
@@ -164,7 +164,7 @@ def _check_entry(key: str, value: str) -> None:
         raise InvalidArgument(f"set: the value of {key[:64]!r} is not JSON: {error}") from None
     except NotStorable as error:
         raise InvalidArgument(f"set: the value of {key[:64]!r}: {error}") from None
-    except ValueError:  # Python's limit of an integer, whose message is for who programs in it
+    except ValueError:  # Python's limit on the digits of an integer
         raise InvalidArgument(f"set: the value of {key[:64]!r} has a number with too many digits") from None
     if len(value) > VALUE_LIMIT_CHARS:
         raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""Spans as log lines: counts and times at info; at debug also the beginnings of what was said, secrets and all."""
+"""Spans as log lines: counts and times at info; at debug also the content, which may contain secrets."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import structlog
 
 from agent.capabilities.tracing import Attribute, RecordedSpan
 
-# What a model, a tool or a program wrote; of an error only that there was one is said at info.
+# Content of a model, a tool or a program; at info, an error is only reported as having happened.
 _SAID = frozenset({"content", "arguments", "output", "error"})
 
 
 class TraceLog:
-    """A Recorder that logs each span when it ends; `facts` say whose it is."""
+    """A Recorder that logs each span when it ends; `facts` identify the run."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, **facts: str) -> None:
         self._clock = clock

@@ -1,6 +1,6 @@
-"""Runs that nobody hosts: finding those that may go on, on whichever gateway is there.
+"""Finds unhosted runs that can continue, on any gateway.
 
-That is those whose approvals are answered and those whose gateway is lost, or has handed them over when it stopped.
+Those are the runs whose approvals are answered, and the runs whose gateway is lost or handed them over when it stopped.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from gateway.storage.waiting_store import WaitingRun, WaitingStore
 from gateway.tenancy.tenants import Tenant
 
 _POLL_S = 0.5
-# The workspace of a run is where it was hosted: another gateway takes it only when that one does not.
+# A run's sandbox is at the gateway that hosted it: another one takes the run only if that one does not.
 _OTHERS_AFTER_S = 3.0
-# How soon an approval whose time is over is in the audit, where nobody asks for it before.
+# How soon an expired approval is in the audit when no caller asks for it before.
 _EXPIRE_EVERY_S = 10.0
 log = structlog.get_logger(__name__)
 
 
 class TenantSource(Protocol):
-    """Knows the tenants; see gateway.tenancy.tenants.Tenants."""
+    """Returns tenants; see gateway.tenancy.tenants.Tenants."""
 
     async def named(self, name: str) -> Tenant: ...
     async def at(self, name: str, reference: str) -> Tenant: ...
 
 
 class WaitingRuns:
-    """Looks for runs that may go on, and hands them to who hosts runs."""
+    """Looks for runs that can continue, and passes them to the host."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class WaitingRuns:
         clock: Callable[[], float] = time.monotonic,
         takes_over: bool = False,
     ) -> None:
-        """With `takes_over`, which needs a lease of this process, also look for runs whose gateway is lost."""
+        """With `takes_over`, which needs a lease of this process, also look for runs of lost gateways."""
         self.store = store
         self.approvals = approvals
         self._tenants = tenants
@@ -59,14 +59,14 @@ class WaitingRuns:
         self._soon = asyncio.Event()
         self._seen_s: Mapping[str, float] = {}
         self._expired_s = float("-inf")
-        self._told: frozenset[str] = frozenset()
+        self._reported: frozenset[str] = frozenset()
 
     async def tenant(self, name: str, policy: str = "") -> Tenant:
-        """Return a tenant, with the policy of that reference when one is given."""
+        """Return a tenant, with the policy of the given reference if there is one."""
         return await (self._tenants.at(name, policy) if policy else self._tenants.named(name))
 
     async def end(self, run_id: str) -> bool:
-        """End a run while it waits, and what it asked, for somebody wants its end; return whether it waited."""
+        """Cancel a run while it waits, and its approvals; return whether it was waiting."""
         if not await self.store.end(run_id, endings.cancelled()):
             return False
         await self.approvals.cancel_open(run_id)
@@ -74,11 +74,11 @@ class WaitingRuns:
         return True
 
     def look(self) -> None:
-        """Look at once: something was answered."""
+        """Look at once: an approval was answered."""
         self._soon.set()
 
     async def follow(self, resume: Callable[[WaitingRun, WaitingRuns], Awaitable[None]]) -> None:
-        """Look again and again, until cancelled."""
+        """Look repeatedly, until cancelled."""
         while True:
             self._soon.clear()
             try:
@@ -86,14 +86,14 @@ class WaitingRuns:
                 await self._expire()
             except AirlockError as error:
                 log.warning("waiting runs are not looked at", error=str(error))
-            except Exception:  # the next look may go well, and must come
+            except Exception:
                 log.exception("waiting runs are not looked at")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._poll_s):
                     await self._soon.wait()
 
     async def _expire(self) -> None:
-        """Mark what nobody answered in time, also where nobody looks at it."""
+        """Mark expired approvals, even when no caller looks at them."""
         now_s = self._clock()
         if now_s - self._expired_s >= _EXPIRE_EVERY_S:
             await self.approvals.expire()
@@ -103,10 +103,10 @@ class WaitingRuns:
         now_s = self._clock()
         found = [*await self.store.ready(), *(await self.store.abandoned() if self._takes_over else ())]
         self._seen_s = {run.id: self._seen_s.get(run.id, now_s) for run in found}
-        self._told &= self._seen_s.keys()
+        self._reported &= self._seen_s.keys()
         for run in found:
             if run.cancelled and run.because == "approval":
-                await self.end(run.id)  # nothing of it is under way, so whichever gateway sees it first ends it
+                await self.end(run.id)  # it has no calls, so the first gateway to see it can end it
                 continue
             mine = run.gateway is None or run.gateway == self.store.gateway
             if not mine and now_s - self._seen_s[run.id] < self._others_after_s:
@@ -114,8 +114,8 @@ class WaitingRuns:
             try:
                 await resume(run, self)
             except Unauthenticated:
-                continue  # of a tenant that is not configured here
-            except AirlockError as error:  # a quota, say: it is tried again, and told once
-                if run.id not in self._told:
+                continue  # the tenant is not configured here
+            except AirlockError as error:  # such as a quota: it is retried, and logged once
+                if run.id not in self._reported:
                     log.warning("a run does not go on yet", run_id=run.id, because=run.because, error=str(error))
-                self._told |= {run.id}
+                self._reported |= {run.id}

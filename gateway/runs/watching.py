@@ -1,4 +1,4 @@
-"""Following a run's events, wherever it is hosted: they are read from the database, never from a live buffer."""
+"""Watching a run's events, wherever it is hosted: they are read from the database, never from a live buffer."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gateway.storage.tables import RUNS_UNDER_WAY
 from gateway.tenancy.tenants import Tenant
 
 _EVENTS_PAGE = 200
-# How soon those who watch a run that waits, or that another gateway hosts, see what it does.
+# How soon watchers see the events of a run that waits or that another gateway hosts.
 _POLL_S = 0.3
 
 
 async def stored_run(store: Store, tenant: Tenant, run_id: str) -> Run:
-    """Return a run; NotFound also when it is another tenant's."""
+    """Return a run; NotFound also for another tenant's run."""
     run = await store.run(tenant.name, run_id)
     if run is None:
         raise NotFound(f"no run {run_id[:64]!r}: `airlock runs list` shows those there are")
@@ -29,13 +29,13 @@ async def stored_run(store: Store, tenant: Tenant, run_id: str) -> Run:
 async def watched(
     store: Store, hosting: Hosting, tenant: Tenant, run_id: str, from_sequence: int
 ) -> AsyncIterator[LoggedEvent]:
-    """Yield a run's events from a sequence number on, until the run has finished."""
+    """Yield a run's events from a sequence number until the run has finished."""
     if from_sequence < 0:
         raise InvalidArgument("from_sequence: 0 or more")
     run = await stored_run(store, tenant, run_id)
     sequence = max(1, from_sequence)
     while True:
-        # Looked up before the events are read: what is stored after that is announced.
+        # Looked up before the events are read: the log announces what is stored after that.
         live = hosting.live.get(run_id)
         page = await store.events_of(run_id, sequence, _EVENTS_PAGE)
         for event in page:
@@ -48,9 +48,9 @@ async def watched(
         if live is not None:
             await live.log.wait(sequence - 1)
             if live.log.abandoned and not hosting.closing.is_set():
-                await _pause(hosting.closing)  # until nothing of it is here any more, or others have it
+                await _pause(hosting.closing)  # until the run has ended here, or others have it
             continue
-        # It waits for an approval, or another gateway has it; or its last event came in between.
+        # The run waits for an approval, another gateway has it, or its last event was just stored.
         if run.status not in RUNS_UNDER_WAY:
             return
         if hosting.closing.is_set():

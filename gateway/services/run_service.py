@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 from gateway.errors import InvalidArgument
 from gateway.identity.call_credentials import Context
-from gateway.runs import runs as hosted
 from gateway.runs.requested_runs import RequestedRuns
+from gateway.runs.runs import PolicyMode, RunRequest, Runs
 from gateway.services.timestamps import timestamp
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.storage.entities import Run
@@ -26,7 +26,7 @@ _STATUS = {
     "waiting": pb.RUN_STATUS_WAITING,
 }
 _STATUS_NAMES = {number: name for name, number in _STATUS.items()}
-_MODES: dict[int, hosted.PolicyMode] = {
+_MODES: dict[int, PolicyMode] = {
     pb.POLICY_MODE_UNSPECIFIED: "pin",
     pb.POLICY_MODE_PIN: "pin",
     pb.POLICY_MODE_FOLLOW: "follow",
@@ -41,7 +41,7 @@ class RunService(grpc_pb.RunServiceServicer):
 
     def __init__(
         self,
-        runs: hosted.Runs,
+        runs: Runs,
         authenticate: Authenticator,
         *,
         requested: RequestedRuns,
@@ -61,8 +61,8 @@ class RunService(grpc_pb.RunServiceServicer):
         mode = _MODES.get(request.policy_mode)
         if mode is None:
             raise InvalidArgument("policy_mode: PIN or FOLLOW; not set means PIN")
-        asked = (tenant, request.task, request.thread, request.agent, mode)
-        return pb.StartRunResponse(run=_run(await self._requested.start(*asked, request.request_id)))
+        asked = RunRequest(request.task, request.thread, request.agent or "default", mode, request.request_id)
+        return pb.StartRunResponse(run=_run(await self._requested.start(tenant, asked)))
 
     @streaming
     async def WatchRun(  # noqa: N802

@@ -1,4 +1,4 @@
-"""What the audit is told of a run's beginning and end, in the transaction of that."""
+"""The audit entries of a run's start and end, written in the same transaction."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ from sqlalchemy import Connection, select
 
 from gateway.credentials.caller import actor
 from gateway.storage.audit_store import AuditEntry
+from gateway.storage.entities import Run
 from gateway.storage.tables import runs, threads
 
 
-def run_started(
-    run_id: str, *, tenant: str, thread: str, agent: str, policy_version: str, policy_mode: str
-) -> AuditEntry:
-    """Return the entry of a run that begins; the actor is who calls now."""
+def run_started(run: Run) -> AuditEntry:
+    """Return the entry of a run that starts; the actor is the current caller."""
     return AuditEntry(
-        tenant,
+        run.tenant,
         "run_started",
         actor(),
-        thread=thread,
-        run_id=run_id,
-        policy_version=policy_version,
-        details={"agent": agent, "policy_mode": policy_mode},
+        thread=run.thread,
+        run_id=run.id,
+        policy_version=run.policy_version,
+        details={"agent": run.agent, "policy_mode": run.policy_mode},
     )
 
 
@@ -29,27 +28,15 @@ def run_changed(
 ) -> tuple[AuditEntry, ...]:
     """Return the entry of a run as it is in this transaction: run_finished, run_cancelled, run_taken_over.
 
-    Nothing where there is no such run any more.
+    Empty if the run no longer exists.
     """
-    columns = runs.c
-    query = (
-        select(
-            columns.tenant,
-            columns.policy_version,
-            columns.status,
-            columns.stop_hook,
-            columns.stop_rule,
-            columns.started_us,
-            columns.finished_us,
-            threads.c.name.label("thread"),
-        )
-        .join(threads, columns.thread_id == threads.c.id)
-        .where(columns.id == run_id)
-    )
-    found = connection.execute(query).first()
+    columns = ("tenant", "policy_version", "status", "stop_hook", "stop_rule", "started_us", "finished_us")
+    query = select(threads.c.name.label("thread"), *(runs.c[name] for name in columns))
+    found = connection.execute(query.join(threads, runs.c.thread_id == threads.c.id).where(runs.c.id == run_id)).first()
     if found is None:
         return ()
-    stop = {"stop_hook": found.stop_hook, "stop_rule": found.stop_rule} if found.finished_us is not None else {}
+    over = found.finished_us is not None
+    stop = {"stop_hook": found.stop_hook, "stop_rule": found.stop_rule} if over else {}
     return (
         AuditEntry(
             found.tenant,
@@ -59,7 +46,7 @@ def run_changed(
             run_id=run_id,
             policy_version=found.policy_version,
             outcome=found.status,
-            duration_us=max(0, found.finished_us - found.started_us) if found.finished_us is not None else 0,
+            duration_us=max(0, found.finished_us - found.started_us) if over else 0,
             details={**stop, **(details or {})},
         ),
     )

@@ -32,8 +32,16 @@ class Periodic:
     @contextlib.asynccontextmanager
     async def running(self, name: str, *, at_once: bool = True) -> AsyncIterator[None]:
         """Repeat the work in a task of that name until the block ends; `at_once` starts with a round."""
-        async with in_background(self._repeat(at_once=at_once), name):
+        async with in_background(self.repeat(at_once=at_once), name):
             yield
+
+    async def repeat(self, *, at_once: bool = True) -> None:
+        """Repeat the work until cancelled."""
+        if not at_once:
+            await asyncio.sleep(self.every_s)
+        while True:
+            await self.once()
+            await asyncio.sleep(self.every_s)
 
     async def once(self) -> None:
         """Run one round."""
@@ -43,10 +51,3 @@ class Periodic:
             log.log(self.level, self.failed, error=str(error)[:_ERROR_CHARS] or type(error).__name__)
         except Exception:
             log.exception(self.failed)
-
-    async def _repeat(self, *, at_once: bool) -> None:
-        if not at_once:
-            await asyncio.sleep(self.every_s)
-        while True:
-            await self.once()
-            await asyncio.sleep(self.every_s)

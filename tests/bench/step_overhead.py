@@ -36,6 +36,7 @@ from gateway.runs.checkpoints import Checkpoints
 from gateway.runs.run_log import RunLog
 from gateway.runs.thread_history import ThreadHistoryHook
 from gateway.storage.database import Database
+from gateway.storage.run_queries import NewRun
 from gateway.storage.run_writes import Claim, RunWrite
 from gateway.storage.store import Store
 from gateway.tool_calls.journal import JournalHook
@@ -173,7 +174,7 @@ async def _kept(directory: Path) -> tuple[list[float], _CountingStore]:
     try:
         store = _CountingStore(database)
         thread = await store.thread("bench", "bench")
-        run = await store.add_run(thread, agent="default", task="go on", policy_version="")
+        run = await store.add_run(thread, NewRun(agent="default", task="go on", policy_version=""))
         state = new_state().with_(run_id=run.id)
         log = RunLog(run.id, store)
         journal = JournalHook(store, thread, "", run.id)

@@ -13,6 +13,7 @@ from sqlalchemy import select
 from gateway.config.config import Config
 from gateway.credentials.caller import CALLER, Caller
 from gateway.storage.database import Database
+from gateway.storage.run_queries import NewRun
 from gateway.storage.store import Store
 from gateway.storage.tables import runs
 from tests.unit.gateway.cli.test_key import _airlock, _key, made
@@ -27,7 +28,7 @@ async def _with_runs(config: str, shown: str, count: int) -> None:
         store = Store(database)
         for number in range(count):
             thread = await store.thread("default", f"t{number}")
-            await store.add_run(thread, agent="default", task="x", policy_version="p")
+            await store.add_run(thread, NewRun(agent="default", task="x", policy_version="p"))
     finally:
         await database.close()
 

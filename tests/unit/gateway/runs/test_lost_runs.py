@@ -18,6 +18,7 @@ from gateway.config.agent_settings import AgentSettings
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.judge import Policy
 from gateway.storage.entities import LoggedEvent, Run
+from gateway.storage.run_queries import NewRun
 from gateway.storage.run_writes import Claim, LeaseLost, RunWrite
 from gateway.storage.store import Store
 from gateway.storage.tables import audit_records
@@ -180,7 +181,7 @@ async def test_no_call_begins_once_the_lease_is_over(world: Held, gateway: Make)
 
 async def test_what_is_written_twice_of_a_run_is_there_once(world: Held) -> None:
     store = Store(world.database)
-    run = await store.add_run(await store.thread("acme", "t"), agent="default", task="x", policy_version="p")
+    run = await store.add_run(await store.thread("acme", "t"), NewRun(agent="default", task="x", policy_version="p"))
     claim, started = Claim(run.id), LoggedEvent(1, "run_started", 1, "{}")
     stop = {"hook": "h", "rule": "r", "reason": "x"}
     finished = Event("run_finished", {"status": "completed", "stop": stop, "answer": ""})

@@ -15,7 +15,8 @@ from gateway.policy.document import PolicyDocument, QuotasSection
 from gateway.policy.judge import Policy
 from gateway.runs.hosting import LIVE_LIMIT
 from gateway.runs.requested_runs import RequestedRuns
-from gateway.runs.runs import Runs
+from gateway.runs.run_parts import RunParts
+from gateway.runs.runs import RunRequest, Runs
 from gateway.runs.waiting_runs import WaitingRuns
 from gateway.storage.engine_store import EngineStore
 from gateway.storage.entities import Run
@@ -51,7 +52,14 @@ class OnEngine(Gateway):
         for one in self.before:
             await one.stop_following()
         self.runs = Runs(
-            self.store, self.tool_calls, waiting=self.waiting, quotas=self.quotas, on_stop="cancel", models=self.models
+            RunParts(
+                self.store,
+                self.tool_calls,
+                waiting=self.waiting,
+                quotas=self.quotas,
+                on_stop="cancel",
+                models=self.models,
+            )
         )
         await self.leases.take(self.name, LONG_US, engine=self.engine)
 
@@ -94,7 +102,7 @@ async def test_a_run_is_hosted_on_the_engine_of_its_files_whichever_gateway_is_a
 async def test_a_request_that_is_repeated_anywhere_starts_one_run(world: Held, pair: tuple[OnEngine, OnEngine]) -> None:
     acme = await world.named("acme")
     asked = [RequestedRuns(one.runs, RequestStore(world.database)) for one in pair]
-    started = await asyncio.gather(*(asked[n % 2].start(acme, "go", "t", "", "pin", "r") for n in range(6)))
+    started = await asyncio.gather(*(asked[n % 2].start(acme, RunRequest("go", "t", id="r")) for n in range(6)))
     (run_id,) = {run.id for run in started}
     assert run_id
     await pair[0].events(started[0])
@@ -152,17 +160,17 @@ async def test_what_waits_for_another_engine_counts_and_is_bounded(
     for name in names:
         await first.engines.claim(await first.store.thread("acme", name))
     for name in names[:2]:
-        await second.runs.start(acme, "go", name, "")
+        await second.runs.start(acme, RunRequest("go", name))
     quotas = QuotasSection(runs_at_once=2)
     limited = Policy(PolicyDocument(version=1, rules=a_policy("allow").document.rules, quotas=quotas))
     world.put_in_force("v2", limited)
     with pytest.raises(QuotaExceeded):
-        await second.runs.start(await world.named("acme"), "go", names[2], "")
+        await second.runs.start(await world.named("acme"), RunRequest("go", names[2]))
     world.put_in_force("v1", a_policy("allow"))
     for name in names[2:-1]:
-        await second.runs.start(acme, "go", name, "")
+        await second.runs.start(acme, RunRequest("go", name))
     with pytest.raises(Overloaded, match=f"{LIVE_LIMIT} runs of this tenant wait"):
-        await second.runs.start(acme, "go", names[-1], "")
+        await second.runs.start(acme, RunRequest("go", names[-1]))
     world.script = [says("Done.") for _ in names]
     later = OnEngine(world, "gw_3", "E1")
     await later.serve()

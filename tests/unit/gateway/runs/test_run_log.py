@@ -12,6 +12,7 @@ from agent.events import Event
 from gateway.runs.run_log import RunLog
 from gateway.storage.database import Database
 from gateway.storage.entities import Run
+from gateway.storage.run_queries import NewRun
 from gateway.storage.run_writes import Claim, RunWrite
 from gateway.storage.store import Store
 
@@ -43,7 +44,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 
 async def _run(store: Store) -> Run:
-    return await store.add_run(await store.thread("t", "n"), agent="a", task="x", policy_version="p")
+    return await store.add_run(await store.thread("t", "n"), NewRun(agent="a", task="x", policy_version="p"))
 
 
 async def _logged(store: Store, *emitted: Event) -> tuple[list[tuple[int, str]], list[dict[str, object]], Run | None]:

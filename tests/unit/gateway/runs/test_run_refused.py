@@ -8,6 +8,7 @@ import pytest
 
 from gateway.config.model_settings import ModelSettings
 from gateway.errors import InvalidArgument, Misconfigured
+from gateway.runs.runs import RunRequest
 from gateway.storage.database import Database
 from gateway.storage.thread_store import ThreadStore
 from tests.unit.gateway.runs.test_waiting_runs import Host, World
@@ -32,9 +33,9 @@ async def test_a_run_that_is_refused_for_want_of_a_model_or_an_agent_makes_no_th
     acme = await world.named("acme")
     try:
         with pytest.raises(Misconfigured, match="no key for the model"):
-            await host.runs.start(acme, "write a haiku", "poems", "")
+            await host.runs.start(acme, RunRequest("write a haiku", "poems"))
         with pytest.raises(InvalidArgument, match="agent: 'nobody' is not one of"):
-            await host.runs.start(acme, "write a haiku", "poems", "nobody")
+            await host.runs.start(acme, RunRequest("write a haiku", "poems", "nobody"))
         assert await ThreadStore(world.database).page("acme", prefix="", before=None, limit=10) == []
     finally:
         await host.runs.close()

@@ -18,11 +18,13 @@ from agent.state import ModelResponse
 from gateway.errors import ThreadBusy
 from gateway.runs.lease import Lease
 from gateway.runs.run_log import RunLog
+from gateway.runs.run_parts import RunParts
 from gateway.runs.runs import Runs
 from gateway.runs.waiting_runs import WaitingRuns
 from gateway.storage.database import Database
 from gateway.storage.entities import LoggedEvent, Run
 from gateway.storage.lease_store import LeaseStore
+from gateway.storage.run_queries import NewRun
 from gateway.storage.run_writes import Claim, KeptStep, LeaseLost, RunWrite
 from gateway.storage.store import Store
 from gateway.storage.tables import runs as runs_table
@@ -71,12 +73,14 @@ class Gateway(Host):
         store = self.waiting.store
         self.waiting = WaitingRuns(store, self.asked, world, poll_s=0.01, others_after_s=0.05, takes_over=True)
         self.runs = Runs(
-            self.store,
-            self.tool_calls,
-            waiting=self.waiting,
-            quotas=self.quotas,
-            models=self.models,
-            **{"on_stop": "cancel", **settings},
+            RunParts(
+                self.store,
+                self.tool_calls,
+                waiting=self.waiting,
+                quotas=self.quotas,
+                models=self.models,
+                **{"on_stop": "cancel", **settings},
+            )
         )
 
     async def serve(self) -> None:
@@ -280,7 +284,7 @@ async def test_a_call_that_finds_the_lease_over_is_none_that_failed_though_the_l
 async def test_a_write_of_another_epoch_changes_nothing(world: Held) -> None:
     store = Store(world.database)
     thread = await store.thread("acme", "t")
-    run = await store.add_run(thread, agent="default", task="x", policy_version="p")
+    run = await store.add_run(thread, NewRun(agent="default", task="x", policy_version="p"))
     await world.database.write((update(runs_table).values(epoch=1), None))
     logged = LoggedEvent(1, "run_started", 1, "{}")
     old = Claim(run.id, 0)
@@ -330,7 +334,7 @@ async def test_one_run_at_a_time_in_a_thread_over_all_gateways(world: Held, gate
 
 async def test_an_answer_is_shown_when_it_is_kept(world: Held) -> None:
     store = Store(world.database)
-    run = await store.add_run(await store.thread("acme", "t"), agent="default", task="x", policy_version="p")
+    run = await store.add_run(await store.thread("acme", "t"), NewRun(agent="default", task="x", policy_version="p"))
     log = RunLog(run.id, store)
     log.emit(Event("step_started", {"step": 1}))
     log.emit(Event("model_finished", {"step": 1}))

@@ -24,6 +24,7 @@ from gateway.runs.threads import Threads
 from gateway.services.run_service import RunService
 from gateway.services.thread_service import ThreadService
 from gateway.storage.database import Database
+from gateway.storage.run_queries import NewRun
 from gateway.storage.store import Store
 from gateway.storage.stored_message import stored_text
 from gateway.storage.tables import messages, runs, thread_metadata
@@ -83,7 +84,7 @@ async def ids(found: AsyncIterator[Any]) -> list[str]:
 
 async def a_run(served: Served, thread: str, **given: Any) -> str:
     known = await served.store.thread("acme", thread)
-    run = await served.store.add_run(known, **{"agent": "default", "task": "x", "policy_version": "v", **given})
+    run = await served.store.add_run(known, NewRun(**{"agent": "default", "task": "x", "policy_version": "v", **given}))
     return run.id
 
 
@@ -215,7 +216,7 @@ async def test_runs_are_listed_by_status_thread_agent_and_time(served: Served) -
     first = await a_run(served, "a", task="x" * 5000)
     second = await a_run(served, "b", agent="helper")
     await served.store.add_run(
-        await served.store.thread("other", "a"), agent="default", task="theirs", policy_version="v"
+        await served.store.thread("other", "a"), NewRun(agent="default", task="theirs", policy_version="v")
     )
     await ended(served, first)
     third = await a_run(served, "a")

@@ -25,7 +25,8 @@ from gateway.errors import ThreadBusy, Unavailable
 from gateway.policy.document import LimitsSection, PolicyDocument, Rule
 from gateway.policy.judge import Policy
 from gateway.policy_versions.policies import InForce
-from gateway.runs.runs import Runs
+from gateway.runs.run_parts import RunParts
+from gateway.runs.runs import RunRequest, Runs
 from gateway.runs.waiting_runs import WaitingRuns
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.database import Database
@@ -109,12 +110,14 @@ class Host:
         self.models = {"acme": cast(Models, world)}
         self.quotas = made_quotas(world.database, name)
         self.runs = Runs(
-            self.store, tool_calls, waiting=self.waiting, quotas=self.quotas, on_stop="cancel", models=self.models
+            RunParts(
+                self.store, tool_calls, waiting=self.waiting, quotas=self.quotas, on_stop="cancel", models=self.models
+            )
         )
         self.approvals = Approvals(self.asked, resolved=lambda _: self.waiting.look(), poll_s=0.01)
 
     async def start(self, **settings: Any) -> Run:
-        return await self.runs.start(await self.world.named("acme"), "write it", "t", "", **settings)
+        return await self.runs.start(await self.world.named("acme"), RunRequest("write it", "t", **settings))
 
     async def status(self, run: Run, *wanted: str) -> Run:
         async with asyncio.timeout(20):

@@ -18,6 +18,7 @@ from gateway.policy.judge import Policy
 from gateway.storage.call_journal import is_of_deletion
 from gateway.storage.database import ConstraintViolated, Database
 from gateway.storage.erasure_store import ErasureStore
+from gateway.storage.run_queries import NewRun
 from gateway.storage.store import Store
 from gateway.storage.tables import audit_records, metadata, threads, tool_calls
 from gateway.storage.tenant_rows import belongs_to_tenant
@@ -188,13 +189,13 @@ async def test_a_run_does_not_begin_where_files_go(
 
     async def start() -> None:
         with pytest.raises(ConstraintViolated) as caught:
-            await store.add_run(thread, agent="a", task="x", policy_version="p")
+            await store.add_run(thread, NewRun(agent="a", task="x", policy_version="p"))
         assert is_of_deletion(caught.value)
 
     files.meanwhile = [start]
     await erasure.thread("t", "a", "key")
     with pytest.raises(ConstraintViolated) as caught:
-        await store.add_run(thread, agent="a", task="x", policy_version="p")
+        await store.add_run(thread, NewRun(agent="a", task="x", policy_version="p"))
     assert is_of_deletion(caught.value)
 
 

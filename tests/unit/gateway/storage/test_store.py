@@ -23,6 +23,7 @@ from gateway.storage import thread_queries
 from gateway.storage.database import ConstraintViolated, Database
 from gateway.storage.entities import LoggedEvent, Thread
 from gateway.storage.lease_store import LeaseStore
+from gateway.storage.run_queries import NewRun
 from gateway.storage.run_writes import Claim, RunWrite
 from gateway.storage.store import Store
 from gateway.storage.tables import api_keys, messages, thread_metadata, threads
@@ -100,7 +101,7 @@ async def test_messages_and_metadata_of_a_step_are_kept_together_or_not_at_all(s
 
 
 async def test_a_run_log_numbers_without_gaps_and_joins_neighbouring_deltas(store: Store) -> None:
-    run = await store.add_run(await store.thread("t", "n"), agent="a", task="x", policy_version="p")
+    run = await store.add_run(await store.thread("t", "n"), NewRun(agent="a", task="x", policy_version="p"))
     log = RunLog(run.id, store)
     log.emit(Event("run_started", {}))
     for piece in "hello":
@@ -122,7 +123,7 @@ async def test_a_run_log_numbers_without_gaps_and_joins_neighbouring_deltas(stor
 async def test_events_are_stored_in_order_after_the_database_refused_them(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = await store.add_run(await store.thread("t", "n"), agent="a", task="x", policy_version="p")
+    run = await store.add_run(await store.thread("t", "n"), NewRun(agent="a", task="x", policy_version="p"))
     real, refusals = store.write_run, [Unavailable("full"), Unavailable("still full")]
 
     async def write_run(*arguments: object) -> None:
@@ -186,7 +187,7 @@ async def test_a_database_damaged_while_open_is_unavailable_to_readers(tmp_path:
 
 async def test_services_calls_of_a_process_without_a_lease_are_interrupted(store: Store, database: Database) -> None:
     thread = await store.thread("t", "n")
-    run = await store.add_run(thread, agent="a", task="x", policy_version="p")
+    run = await store.add_run(thread, NewRun(agent="a", task="x", policy_version="p"))
     call = {
         "id": "call_1",
         "tenant": "t",
@@ -241,7 +242,7 @@ async def test_nul_is_replaced_in_whatever_is_stored(database: Database) -> None
 
 
 async def test_whatever_was_said_a_run_gets_its_end_and_its_events_are_strict_json(store: Store) -> None:
-    run = await store.add_run(await store.thread("t", "n"), agent="a", task="x", policy_version="p")
+    run = await store.add_run(await store.thread("t", "n"), NewRun(agent="a", task="x", policy_version="p"))
     log = RunLog(run.id, store)
     log.emit(Event("model_finished", {"text": "half \ud800", "n": [float("nan"), float("inf")], "said": "NaN"}))
     log.emit(Event("tool_call_finished", {"call_id": "c1", "content": "x" * 10_000_000}))
@@ -264,7 +265,7 @@ async def test_whatever_was_said_a_run_gets_its_end_and_its_events_are_strict_js
 
 
 async def test_a_page_of_large_events_is_short_and_never_empty(store: Store) -> None:
-    run = await store.add_run(await store.thread("t", "n"), agent="a", task="x", policy_version="p")
+    run = await store.add_run(await store.thread("t", "n"), NewRun(agent="a", task="x", policy_version="p"))
     large = [LoggedEvent(n, "model_delta", 1, json.dumps({"text": "x" * 3_000_000})) for n in (1, 2, 3)]
     await store.write_run(Claim(run.id), RunWrite(events=large))
     assert [event.sequence for event in await store.events_of(run.id, 1, 9)] == [1]
@@ -274,7 +275,7 @@ async def test_a_page_of_large_events_is_short_and_never_empty(store: Store) -> 
 
 async def test_one_damaged_message_does_not_cost_the_thread(store: Store, database: Database) -> None:
     thread = await store.thread("t", "n")
-    run = await store.add_run(thread, agent="a", task="x", policy_version="p")
+    run = await store.add_run(thread, NewRun(agent="a", task="x", policy_version="p"))
     await store.keep_step(thread, run.id, 0, (Message(role="user", content="hi"),), changed={}, removed=())
     row = {"thread_id": thread.id, "position": 1, "run_id": run.id, "message": "nonsense"}
     await database.write((insert(messages), row))

@@ -31,6 +31,7 @@ from gateway.storage.database import Database
 from gateway.storage.entities import Thread
 from gateway.storage.erasure_store import ErasureStore
 from gateway.storage.quota_store import QuotaStore
+from gateway.storage.run_queries import NewRun
 from gateway.storage.store import Store
 from gateway.storage.tables import counters, holds, tool_calls
 from gateway.tenancy.quotas import Quotas, QuotaUsage
@@ -269,7 +270,7 @@ async def test_a_run_more_than_the_quota_is_refused_until_one_ends(quotas: Quota
 async def test_runs_that_began_before_there_was_a_quota_count(quotas: Quotas, database: Database) -> None:
     store = Store(database)
     thread = await store.thread("t", "th")
-    run = await store.add_run(thread, agent="a", task="x", policy_version="p")
+    run = await store.add_run(thread, NewRun(agent="a", task="x", policy_version="p"))
     await _refused(quotas.hold_run("t", "r2", QuotasSection(runs_at_once=1)))
     await quotas.hold_run("t", run.id, QuotasSection(runs_at_once=1))  # not twice
 
