@@ -1,1 +1,1 @@
-"""Who calls: credentials, and what they are for."""
+"""Authentication: API keys, tokens and client certificates, and what each may do."""

@@ -1,7 +1,7 @@
-"""Who calls, by the credential of the call, never by the request: an API key, a signed token, or a certificate.
+"""Authenticates a call by its credential, never by its request: an API key, a signed token or a client certificate.
 
-`authorization: Bearer ...` goes before the certificate of the connection. gateway/serving/edge.py compares the scopes
-with what an RPC needs.
+`authorization: Bearer ...` takes precedence over the connection's certificate. gateway/serving/edge.py checks the
+scopes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,18 @@ _KEY_LIMIT_CHARS = 256
 _TOKEN_LIMIT_CHARS = 8192
 # A token is three parts between two dots.
 _DOTS = 2
-OfSecret = Callable[[str], Awaitable[Principal]]
+Authenticate = Callable[[str], Awaitable[Principal]]
 
 
 class Authentication:
-    """Picks the authenticator for a call."""
+    """Selects the authenticator for a call."""
 
     def __init__(
-        self, keys: OfSecret, tokens: OfSecret | None, certificates: CertificateAuthenticator, denials: Denials
+        self,
+        keys: Authenticate,
+        tokens: Authenticate | None,
+        certificates: CertificateAuthenticator,
+        denials: Denials,
     ) -> None:
         self._keys = keys
         self._tokens = tokens
@@ -43,34 +47,34 @@ class Authentication:
         self._denials = denials
 
     async def __call__(self, context: Context) -> Principal:
-        """Return who calls; Unauthenticated, noted, when it is nobody."""
+        """Return the caller; raise Unauthenticated, after recording the denial, if there is none."""
         try:
             return await self._principal(context)
         except Unauthenticated as error:
-            self._denials.note(context.peer(), str(error), error.noted)
+            self._denials.record(context.peer(), str(error), error.audit_details)
             raise
 
     async def _principal(self, context: Context) -> Principal:
         secret = _secret_in(context)
         if secret is None:
-            known = await self._certificates(context)
-            if known is None:
+            caller = await self._certificates(context)
+            if caller is None:
                 raise Unauthenticated(
                     "no key: send the metadata `authorization: Bearer KEY` (AIRLOCK_API_KEY for the CLI)"
                 )
-            return known
+            return caller
         is_token = self._tokens is not None and secret.count(".") == _DOTS and not secret.startswith(PREFIX)
         if self._tokens is not None and is_token and len(secret) <= _TOKEN_LIMIT_CHARS:
             return await self._tokens(secret)
         if len(secret) > _KEY_LIMIT_CHARS:
-            raise Unauthenticated("what was sent as a key is longer than any key")
+            raise Unauthenticated("the key is longer than any valid key")
         return await self._keys(secret)
 
 
 def authentication(
     settings: IdentitySettings, path_of: Callable[[Path], Path], database: Database, tenants: Tenants
 ) -> Authentication:
-    """Return what a configuration asks for; `path_of` says where a file is that it names."""
+    """Return the authentication that a configuration asks for; `path_of` resolves the paths in it."""
     issuers = [Issuer(one, KeySet(one.issuer, _fetch(one, path_of))) for one in settings.jwt]
     return Authentication(
         KeyAuthenticator(KeyStore(database), tenants),
@@ -89,7 +93,7 @@ def _fetch(issuer: JwtSettings, path_of: Callable[[Path], Path]) -> Fetch:
 
 
 def _secret_in(context: Context) -> str | None:
-    """Return what the call was sent with, None where it was sent with nothing; Unauthenticated for another scheme."""
+    """Return the bearer secret of a call, None if it has none; Unauthenticated for another scheme."""
     for name, value in context.invocation_metadata() or ():
         if name == "authorization" and isinstance(value, str):
             scheme, _, secret = value.partition(" ")

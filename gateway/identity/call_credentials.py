@@ -1,7 +1,7 @@
-"""What a call presented of its caller, copied while it is under way.
+"""A copy of the credentials that a call came with.
 
-Whoever asks for the credential again does so beside the call, which may have ended by then; and grpc's context of a
-call that has ended points at memory that is no longer its own.
+A guard checks the credential again while the call is in progress. The call may end meanwhile, and the grpc context of
+an ended call points to freed memory.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, Self
 import grpc.aio
 
 Context = grpc.aio.ServicerContext[Any, Any]
-"""What grpc knows of a call under way; `CallCredentials` stands in for it where an authenticator asks."""
+"""The grpc context of a call; authenticators also accept `CallCredentials` in its place."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallCredentials:
-    """Answers what an authenticator asks of a context: metadata, peer and, where there is no key, certificate."""
+    """The part of a context that authenticators read: metadata, peer and, without a key, the certificate."""
 
     metadata: tuple[tuple[str, str | bytes], ...]
     address: str
@@ -26,7 +26,7 @@ class CallCredentials:
 
     @classmethod
     def by(cls, context: Any) -> Self:
-        """Copy what a call presents."""
+        """Copy the credentials of a call."""
         metadata = tuple((name, value) for name, value in context.invocation_metadata() or ())
         with_key = any(name == "authorization" for name, _ in metadata)
         return cls(metadata, context.peer(), {} if with_key else dict(context.auth_context()))
@@ -40,5 +40,5 @@ class CallCredentials:
         return self.address
 
     def auth_context(self) -> Mapping[str, Iterable[bytes]]:
-        """Return what TLS says of the peer."""
+        """Return the TLS properties of the peer."""
         return self.certificate

@@ -1,6 +1,6 @@
-"""Ends calls that answer once, and take their time, when their caller is nobody any more; stream_guard.py for streams.
+"""Ends calls and streams whose credential is revoked or expires while they are in progress.
 
-One look in a while at all calls that are under way, so that a short one costs an entry and nothing else.
+One task per process checks all calls at an interval, so a short call costs one dictionary entry.
 """
 
 from __future__ import annotations
@@ -14,91 +14,111 @@ from typing import Any, Self
 from gateway.errors import AirlockError, Unauthenticated
 from gateway.identity.call_credentials import CallCredentials
 
-# With what an authenticator remembers (key_authenticator.py) this makes less than the second that is promised.
+# Together with the authenticators' cache (key_authenticator.py) this is less than the promised second.
 _EVERY_S = 0.4
 Authenticate = Callable[[Any], Awaitable[object]]
 
 
 class CallGuard:
-    """Looks at the calls of a process; `call` is one of them."""
+    """Checks the calls of a process."""
 
     def __init__(self, every_s: float = _EVERY_S) -> None:
         self._every_s = every_s
         self._calls: dict[GuardedCall, None] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
-    def call(self, authenticate: Authenticate, presented: CallCredentials) -> GuardedCall:
-        """Return what is to be entered around a call, in its task; it raises Unauthenticated there."""
-        return GuardedCall(self, authenticate, presented)
+    def call(self, authenticate: Authenticate, credentials: CallCredentials) -> GuardedCall:
+        """Return a context manager to enter around a call, in its task; it raises Unauthenticated there."""
+        return GuardedCall(self, authenticate, credentials)
 
-    def begun(self, call: GuardedCall) -> None:
-        """Look at a call from now on, until it is `over`."""
+    def add(self, call: GuardedCall) -> None:
+        """Check a call at every interval until it is removed."""
         self._calls[call] = None
-        # One that was left by an event loop that has ended looks at nothing any more.
-        if self._looking is None or self._looking.done():
-            # It serves all tenants, so it takes nothing from the caller that happened to be first.
-            self._looking = asyncio.get_running_loop().create_task(
-                self._look(), name="are the callers still known", context=contextvars.Context()
+        if self._watching is None or self._watching.done():
+            # The task serves all tenants, so it does not inherit the context of the first caller.
+            self._watching = asyncio.get_running_loop().create_task(
+                self._watch(), name="call guard", context=contextvars.Context()
             )
 
-    def over(self, call: GuardedCall) -> None:
-        """Look at a call no more."""
+    def remove(self, call: GuardedCall) -> None:
+        """Stop checking a call."""
         self._calls.pop(call, None)
 
-    async def _look(self) -> None:
+    async def _watch(self) -> None:
         seen: set[GuardedCall] = set()
         while self._calls:
             await asyncio.sleep(self._every_s)
             for call in [one for one in self._calls if one in seen]:
-                error = await call.denial()
-                if error is not None and call in self._calls:
-                    self.over(call)
-                    call.end(error)
+                call.check()
             seen = set(self._calls)
 
 
 class GuardedCall:
-    """One call. Its credential is asked for again after one look at least."""
+    """One call or stream. Its credential is first checked again after at least one interval.
 
-    __slots__ = ("_authenticate", "_error", "_guard", "_presented", "_task")
+    A stream whose message is in grpc's hands fails when the message is sent; if the peer does not read it, at the next
+    check.
+    """
 
-    def __init__(self, guard: CallGuard, authenticate: Authenticate, presented: CallCredentials) -> None:
+    __slots__ = ("_authenticate", "_checking", "_credentials", "_error", "_guard", "_sending", "_task")
+
+    def __init__(self, guard: CallGuard, authenticate: Authenticate, credentials: CallCredentials) -> None:
         self._guard = guard
         self._authenticate = authenticate
-        self._presented = presented
-        self._error: AirlockError | None = None
+        self._credentials = credentials
+        self._error: Unauthenticated | None = None
+        self._sending = False
         self._task: asyncio.Task[Any] | None = None
+        self._checking: asyncio.Task[None] | None = None
 
     def __enter__(self) -> Self:
-        """Begin to be looked at."""
+        """Start checking."""
         self._task = asyncio.current_task()
-        self._guard.begun(self)
+        self._guard.add(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End it; Unauthenticated in place of the cancellation, and of an answer that came in spite of it."""
-        self._guard.over(self)
+        """Stop checking; raise Unauthenticated in place of the cancellation, or of an answer that came despite it."""
+        self._guard.remove(self)
+        if self._checking is not None:
+            self._checking.cancel()
         if self._error is None or self._task is None:
             return
-        # Where the peer went away too, it is gone, and nothing is left to tell it.
-        left = self._task.uncancel()
-        if left == 0 and (error is None or isinstance(error, asyncio.CancelledError)):
+        # If the peer disconnected too, the cancellation stands.
+        cancelled = isinstance(error, asyncio.CancelledError)
+        if self._task.uncancel() == 0 and (cancelled or error is None):
             raise self._error from None
 
-    async def denial(self) -> Unauthenticated | None:
-        """Ask for its credential again; return what it is told where that is none any more."""
-        try:
-            await self._authenticate(self._presented)
-        except Unauthenticated as error:
-            return error
-        except AirlockError:
-            pass  # the database does not answer: what was admitted goes on until somebody says otherwise
-        return None
+    def send(self) -> None:
+        """Record that grpc is sending a message of the stream."""
+        self._sending = True
 
-    def end(self, error: AirlockError) -> None:
-        """Have the call end with an error."""
-        if self._task is not None:
+    def sent(self) -> None:
+        """Record that the message was sent; raises Unauthenticated if the credential is no longer valid."""
+        self._sending = False
+        if self._error is not None:
+            raise self._error
+
+    def check(self) -> None:
+        """Check the credential in a task; cancel a stream that is still sending after a failed check."""
+        if self._error is not None:
+            self._cancel()
+        elif self._checking is None or self._checking.done():
+            self._checking = asyncio.get_running_loop().create_task(self._check(), name="call guard: check")
+
+    async def _check(self) -> None:
+        try:
+            await self._authenticate(self._credentials)
+        except Unauthenticated as error:
             self._error = error
+            if not self._sending:
+                self._cancel()
+        except AirlockError:
+            pass  # the database does not answer: an admitted call goes on
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._guard.remove(self)
             self._task.cancel()

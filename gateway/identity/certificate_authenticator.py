@@ -1,7 +1,7 @@
-"""Clients' certificates: who calls is whom the configuration has for a name (SAN) in it.
+"""Authenticates client certificates: the configuration maps a subject alternative name (SAN) to a tenant.
 
-The listener has verified the chain and the possession of the key (gateway/identity/tls.py). A connection lives longer
-than a handshake, so that the time in the certificate is looked at with each call.
+The listener has verified the chain and the possession of the key (gateway/identity/tls.py). Connections outlive
+handshakes, so each call checks the certificate's validity period again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CACHE_LIMIT = 1000
 
 @dataclass(frozen=True)
 class _Known:
-    """What a certificate says. Times are seconds since 1970, UTC."""
+    """A parsed certificate. Times are seconds since 1970, UTC."""
 
     not_before_s: float
     not_after_s: float
@@ -34,13 +34,10 @@ class _Known:
 
 
 class CertificateAuthenticator:
-    """Takes the certificate of the peer."""
+    """Authenticates the peer's certificate."""
 
     def __init__(
-        self,
-        settings: Sequence[CertificateSettings],
-        tenants: Tenants,
-        clock: Callable[[], float] = time.time,
+        self, settings: Sequence[CertificateSettings], tenants: Tenants, clock: Callable[[], float] = time.time
     ) -> None:
         self._settings = {one.san: one for one in settings}
         self._tenants = tenants
@@ -48,7 +45,7 @@ class CertificateAuthenticator:
         self._cache: dict[bytes, _Known] = {}
 
     async def __call__(self, context: Context) -> Principal | None:
-        """Return who calls, None where the peer has no certificate; Unauthenticated for one that is nobody's."""
+        """Return the caller, None if the peer has no certificate; Unauthenticated if no tenant matches it."""
         if not self._settings:
             return None
         found = list(context.auth_context().get("x509_pem_cert") or ())
@@ -63,8 +60,8 @@ class CertificateAuthenticator:
         if not known.not_before_s <= self._clock() <= known.not_after_s:
             raise Unauthenticated("the client's certificate has expired, or is not valid yet")
         if len({(one.tenant, one.scopes) for one in known.matches}) != 1:
-            said = "more than one tenant" if known.matches else "no tenant"
-            raise Unauthenticated(f"the names in the client's certificate stand for {said}: identity.certificates")
+            problem = "more than one tenant" if known.matches else "no tenant"
+            raise Unauthenticated(f"the names in the client's certificate match {problem}: see identity.certificates")
         one = known.matches[0]
         caller = Caller(known.id, shown_of("certificate", one.san))
         return Principal(await self._tenants.named(one.tenant), caller, one.scopes)
@@ -84,7 +81,7 @@ class CertificateAuthenticator:
 
 
 def _names(certificate: x509.Certificate) -> list[str]:
-    """Return the URIs and DNS names of a certificate, never its common name. One kind cannot stand for the other."""
+    """Return the URIs and DNS names of a certificate, never its common name. Neither kind can pass for the other."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:

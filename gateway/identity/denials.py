@@ -1,4 +1,4 @@
-"""Calls that no credential opened: told in the log and in the operators' audit, so many a minute and no more."""
+"""Records denied calls in the log and the operators' audit, at a limited rate."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from gateway.storage.audit_store import OPERATORS, AuditEntry, AuditStore
 
 log = structlog.get_logger(__name__)
 _WINDOW_S = 60.0
-# Who guesses keys fills neither the log nor the audit, and one peer does not hide another.
-_TOLD = 30
-_TOLD_OF_A_PEER = 3
-_SAID_CHARS = 300
+# A caller that guesses keys must neither fill the log and the audit nor hide the denials of another peer.
+_RECORDED = 30
+_RECORDED_PER_PEER = 3
+_TEXT_CHARS = 300
 
 
 class Denials:
-    """Notes them without holding up the answer."""
+    """Records denials without delaying the answer."""
 
     def __init__(self, audit: AuditStore, clock: Callable[[], float] = time.monotonic) -> None:
         self._audit = audit
         self._clock = clock
-        self._began = clock()
-        self._told: Counter[str] = Counter()
-        self._untold = 0
+        self._window_start = clock()
+        self._recorded: Counter[str] = Counter()
+        self._omitted = 0
         self._writing: set[asyncio.Task[None]] = set()
 
-    def note(self, peer: str, said: str, noted: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Take note of a call from a peer, as grpc names it, of what it was told, and of what operators are told.
+    def record(self, peer: str, why: str, details: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Record a denied call: the peer as grpc names it, the caller's error, and details for operators alone.
 
-        A key that is known, but over, is counted by itself: guesses from the same address do not hide it.
+        A revoked or expired key is counted by its id, so guesses from the same address do not hide it.
         """
         now = self._clock()
-        if now - self._began >= _WINDOW_S:
-            self._began = now
-            self._told.clear()
-        whose = noted.get("key_id") or peer.rpartition(":")[0]  # a peer has as many ports as it likes
-        if self._told.total() >= _TOLD or self._told[whose] >= _TOLD_OF_A_PEER:
-            self._untold += 1
+        if now - self._window_start >= _WINDOW_S:
+            self._window_start = now
+            self._recorded.clear()
+        source = details.get("key_id") or peer.rpartition(":")[0]  # without the port
+        if self._recorded.total() >= _RECORDED or self._recorded[source] >= _RECORDED_PER_PEER:
+            self._omitted += 1
             return
-        self._told[whose] += 1
-        untold, self._untold = self._untold, 0
-        log.warning("denied", peer=peer, why=said[:_SAID_CHARS], untold_before=untold, **noted)
+        self._recorded[source] += 1
+        omitted, self._omitted = self._omitted, 0
+        log.warning("denied", peer=peer, why=why[:_TEXT_CHARS], untold_before=omitted, **details)
         entry = AuditEntry(
             tenant=OPERATORS,
             kind="denied",
             actor="nobody",
-            details={"peer": peer[:_SAID_CHARS], "why": said[:_SAID_CHARS], "untold_before": untold, **noted},
+            details={"peer": peer[:_TEXT_CHARS], "why": why[:_TEXT_CHARS], "untold_before": omitted, **details},
         )
         task = asyncio.create_task(self._write(entry), name="audit of a denied call")
         self._writing.add(task)

@@ -1,4 +1,4 @@
-"""API keys: who calls is whom the key was made for."""
+"""Authenticates API keys."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gateway.identity.principal import Principal
 from gateway.storage.key_store import KEY_EXPIRED, KEY_REVOKED, KeyStore, StoredKey
 from gateway.tenancy.tenants import Tenants
 
-# Until then a key is not looked up again. With the looks at streams (stream_guard.py) less than the second in which a
-# revoked key stops to work.
+# How long a key is not looked up again: together with the call guard's interval (call_guard.py) less than the second
+# in which a revoked key stops working.
 _CACHE_S = 0.5
 _CACHE_LIMIT = 10_000
 
 
 class KeyAuthenticator:
-    """Takes the secret of a key."""
+    """Authenticates the secret of a key."""
 
     def __init__(self, keys: KeyStore, tenants: Tenants, clock: Callable[[], float] = time.monotonic) -> None:
         self._keys = keys
@@ -28,10 +28,10 @@ class KeyAuthenticator:
         self._cache: dict[str, tuple[float, StoredKey]] = {}
 
     async def __call__(self, secret: str) -> Principal:
-        """Return who calls; Unauthenticated for a key that is not known, revoked or expired.
+        """Return the caller; Unauthenticated for a key that is unknown, revoked or expired.
 
-        An expired key is KeyExpired: only its holder can send it. A revoked one may be a thief's and gets the same
-        answer as one that is not known. What is `noted` for the operators says which it was.
+        An expired key raises KeyExpired, since only its holder can send it. A revoked one may be stolen and gets the
+        same answer as an unknown one; `audit_details` tell operators which it was.
         """
         digest = digest_of(secret)
         cached = self._cache.get(digest)
@@ -39,12 +39,12 @@ class KeyAuthenticator:
             key = await self._keys.find(digest)
             if key is None:
                 self._cache.pop(digest, None)
-                noted = await self._noted(digest)
-                if noted.get("key_state") == KEY_EXPIRED:
-                    raise KeyExpired("this key has expired: ask an operator for a new one", noted=noted)
+                details = await self._audit_details(digest)
+                if details.get("key_state") == KEY_EXPIRED:
+                    raise KeyExpired("this key has expired: ask an operator for a new one", audit_details=details)
                 raise Unauthenticated(
                     "this key is not known: make one with `airlock key create --tenant NAME --config FILE`",
-                    noted=noted,
+                    audit_details=details,
                 )
             if len(self._cache) >= _CACHE_LIMIT:
                 self._cache.clear()
@@ -53,12 +53,12 @@ class KeyAuthenticator:
         tenant = await self._tenants.named(key.tenant) if key.tenant else None
         return Principal(tenant, Caller(key.id, key.shown), key.scopes)
 
-    async def _noted(self, digest: str) -> dict[str, str]:
-        """Return what operators are told of a key that does not work."""
+    async def _audit_details(self, digest: str) -> dict[str, str]:
+        """Return what operators may know of a key that does not work."""
         try:
             over = await self._keys.over(digest)
         except AirlockError:
-            return {}  # the key is none, whatever it was
+            return {}  # the key is refused in any case
         if over is None:
             return {"key_state": "unknown"}
         state = KEY_EXPIRED if over.revoked_us is None else KEY_REVOKED

@@ -1,4 +1,4 @@
-"""An issuer's public keys (JWKS, RFC 7517): fetched, kept, and fetched again when a token names another."""
+"""An issuer's public keys (JWKS, RFC 7517): fetched, cached, and fetched again for an unknown key id."""
 
 from __future__ import annotations
 
@@ -23,17 +23,16 @@ log = structlog.get_logger(__name__)
 _LIMIT_BYTES = 256 * 1024
 _KEYS_LIMIT = 100
 _FETCH_S = 5.0
-# Anybody can send a token that names a key which is not there; and a set that does not come must not be asked for with
-# each call.
-_AGAIN_S = 30.0
-# Keys that were withdrawn are gone after this time.
-_OLD_S = 300.0
+# Anyone can send a token with an unknown key id, and a key set that does not load must not be fetched for each call.
+_RETRY_S = 30.0
+# Withdrawn keys are dropped after this time.
+_REFRESH_S = 300.0
 Fetch = Callable[[], bytes]
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """A key, and the one algorithm that it is for, where its issuer says so."""
+    """A key, and the one algorithm that it is for if its issuer names one."""
 
     key: Any
     algorithm: str | None
@@ -43,7 +42,7 @@ Keys = Mapping[str, PublicKey]
 
 
 class KeySet:
-    """The keys of one issuer, by their ids. What does not load leaves the last good set as it is."""
+    """The keys of one issuer by key id. A set that does not load leaves the last good one in place."""
 
     def __init__(self, issuer: str, fetch: Fetch, clock: Callable[[], float] = time.monotonic) -> None:
         self._issuer = issuer
@@ -54,12 +53,12 @@ class KeySet:
         self._fetching: asyncio.Task[None] | None = None
 
     async def key(self, key_id: str) -> PublicKey:
-        """Return a key; Unauthenticated where there is none with that id, Unavailable where no set ever came."""
-        if self._keys is None or (key_id not in self._keys and self._is_older_than(_AGAIN_S)):
-            if self._is_older_than(_AGAIN_S) or self._fetching is not None:
+        """Return a key; Unauthenticated if the id is unknown, Unavailable if no key set was ever loaded."""
+        if self._keys is None or (key_id not in self._keys and self._is_older_than(_RETRY_S)):
+            if self._is_older_than(_RETRY_S) or self._fetching is not None:
                 await asyncio.shield(self._fetched())
-        elif self._is_older_than(_OLD_S):
-            self._fetched()  # nobody waits for that
+        elif self._is_older_than(_REFRESH_S):
+            self._fetched()  # in the background
         if self._keys is None:
             raise Unavailable(f"the public keys of {self._issuer} could not be read; the gateway's log says why")
         found = self._keys.get(key_id)
@@ -74,7 +73,7 @@ class KeySet:
         if self._fetching is None:
             self._tried_at = self._clock()
             self._fetching = asyncio.create_task(
-                self._take(), name="public keys of an issuer", context=contextvars.Context()
+                self._load(), name="public keys of an issuer", context=contextvars.Context()
             )
             self._fetching.add_done_callback(self._forget)
         return self._fetching
@@ -82,7 +81,7 @@ class KeySet:
     def _forget(self, _done: asyncio.Task[None]) -> None:
         self._fetching = None
 
-    async def _take(self) -> None:
+    async def _load(self) -> None:
         try:
             self._keys = read_keys(await asyncio.to_thread(self._fetch))
         except (OSError, HTTPException, ValueError) as error:
@@ -91,7 +90,7 @@ class KeySet:
 
 
 def read_keys(data: bytes) -> Keys:
-    """Return the public signature keys of a JWKS; ValueError when it is none, or has none."""
+    """Return the public signature keys of a JWKS; ValueError if it is malformed or has none."""
     try:
         document = json.loads(data)
     except RecursionError as error:
@@ -101,13 +100,13 @@ def read_keys(data: bytes) -> Keys:
         raise ValueError(f"no JSON object with a list of keys, {_KEYS_LIMIT} at most")
     keys: dict[str, PublicKey] = {}
     for one in listed:
-        # A secret ("oct") never verifies, whatever it is called; nor does a key that is for encryption.
+        # A secret ("oct") never verifies, nor does an encryption key.
         if not isinstance(one, dict) or one.get("kty") not in {"RSA", "EC", "OKP"} or one.get("use", "sig") != "sig":
             continue
         try:
             key = PyJWK(one).key
         except (PyJWKError, InvalidKeyError, ValueError, TypeError, KeyError):
-            continue  # of a kind that came after us
+            continue  # of an unknown kind
         keys[str(one.get("kid", ""))] = PublicKey(key, str(one["alg"]) if "alg" in one else None)
     if not keys:
         raise ValueError("no public key for signatures in it")
@@ -115,7 +114,7 @@ def read_keys(data: bytes) -> Keys:
 
 
 def from_file(path: Path) -> Fetch:
-    """Return what reads a file."""
+    """Return a function that reads a file."""
 
     def fetch() -> bytes:
         with path.open("rb") as file:
@@ -125,20 +124,20 @@ def from_file(path: Path) -> Fetch:
 
 
 def from_url(url: str) -> Fetch:
-    """Return what gets a URL, over verified TLS, without following it elsewhere, in bounded time and size."""
+    """Return a function that gets a URL over verified TLS, without redirects, in bounded time and size."""
 
     def fetch() -> bytes:
         until_s = time.monotonic() + _FETCH_S
         opener = urllib.request.build_opener(_NoRedirect)
-        # settings.py takes https, and http on loopback only.
-        asked = urllib.request.Request(url, headers={"Accept": "application/json"})  # noqa: S310
+        # The configuration accepts https, and http on loopback only (identity_settings.py).
+        request = urllib.request.Request(url, headers={"Accept": "application/json"})  # noqa: S310
         data = bytearray()
-        with opener.open(asked, timeout=_FETCH_S) as answer:
+        with opener.open(request, timeout=_FETCH_S) as answer:
             while piece := answer.read1(65_536):
                 data += piece
                 _bounded(data)
                 if time.monotonic() > until_s:
-                    raise TimeoutError(f"not whole after {_FETCH_S:g} s")
+                    raise TimeoutError(f"incomplete after {_FETCH_S:g} s")
         return bytes(data)
 
     return fetch
@@ -151,7 +150,7 @@ def _bounded(data: bytes | bytearray) -> bytes:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """What a URL of the configuration leads to was not configured."""
+    """Follows no redirect: its target was not configured."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str

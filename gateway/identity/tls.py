@@ -1,4 +1,4 @@
-"""TLS of the listener. Its files are looked at before each handshake: a renewed certificate needs no restart."""
+"""TLS of the listener. The files are checked before each handshake, so a renewed certificate needs no restart."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Resolve = Callable[[Path], Path]
 
 
 def server_credentials(settings: TlsSettings, resolve: Resolve) -> grpc.ServerCredentials:
-    """Return the listener's credentials, or Misconfigured; `resolve` makes the configuration's paths absolute."""
+    """Return the listener's credentials; Misconfigured if its files are unusable. `resolve` makes paths absolute."""
     files = _Files(settings, resolve)
-    # grpc-stubs do not know that None means "as it was".
+    # grpc-stubs do not know that None means "unchanged".
     changed: Callable[[], grpc.ServerCertificateConfiguration] = files.changed  # type: ignore[assignment]
     return grpc.dynamic_ssl_server_credentials(files.first(), changed, settings.requires_certificates)
 
 
 class _Files:
-    """The PEM files. `changed` is called in grpc's threads, before each handshake."""
+    """The PEM files. grpc's threads call `changed` before each handshake."""
 
     def __init__(self, settings: TlsSettings, resolve: Resolve) -> None:
         self._certificate = resolve(settings.certificate)
@@ -37,26 +37,26 @@ class _Files:
         self._stamp: _Stamp = ()
 
     def first(self) -> grpc.ServerCertificateConfiguration:
-        """Return what the files hold now."""
+        """Return the current content of the files."""
         try:
             self._stamp = self._now()
             return self._read()
         except (OSError, ValueError) as error:
-            raise Misconfigured(f"tls: {_said(error)}") from error
+            raise Misconfigured(f"tls: {_describe(error)}") from error
 
     def changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return what the files hold, None where that is what it was. Files that do not fit together change nothing."""
+        """Return the content of the files, None if unchanged. Files that do not fit together change nothing."""
         try:
             stamp = self._now()
             if stamp == self._stamp:
                 return None
             read = self._read()
         except (OSError, ValueError) as error:
-            # Perhaps one file is there and the other one comes yet: the next handshake looks again.
-            log.warning("the last good certificate holds", error=_said(error))
+            # One of the files may still be on its way: the next handshake checks again.
+            log.warning("the last good certificate stays in use", error=_describe(error))
             return None
         self._stamp = stamp
-        log.info("the certificate was read anew", file=str(self._certificate))
+        log.info("the certificate was reloaded", file=str(self._certificate))
         return read
 
     def _now(self) -> _Stamp:
@@ -72,9 +72,9 @@ class _Files:
 
 
 def _check(certificate: bytes, key: bytes, ca: bytes | None) -> None:
-    """Raise where a key is not the certificate's, or a file holds none: grpc itself says so in no handshake."""
+    """Raise if the key does not match the certificate or a file has none: grpc would only fail each handshake."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    with tempfile.NamedTemporaryFile(prefix="airlock-tls-") as both:  # readable to its owner alone
+    with tempfile.NamedTemporaryFile(prefix="airlock-tls-") as both:  # readable by its owner only
         both.write(key + b"\n" + certificate)
         both.flush()
         context.load_cert_chain(both.name, password=_no_password)
@@ -83,10 +83,10 @@ def _check(certificate: bytes, key: bytes, ca: bytes | None) -> None:
 
 
 def _no_password() -> str:
-    raise ValueError("the key is encrypted: give the gateway one that is not, readable to it alone")
+    raise ValueError("the key is encrypted: give the gateway an unencrypted key that only it can read")
 
 
-def _said(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.filename:
         return f"{os.fspath(error.filename)}: {error.strerror}"
     return str(error)

@@ -1,4 +1,4 @@
-"""Signed tokens (JWT, RFC 7519, as OpenID Connect has them): who calls is whom an issuer says, and for how long."""
+"""Authenticates signed tokens (JWT, RFC 7519, as in OpenID Connect) of configured issuers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gateway.identity.principal import Principal
 from gateway.tenancy.tenants import Tenants
 
 _REQUIRED = ("exp", "nbf", "aud", "iss", "sub")
-# A token is verified again after this time, in case its issuer withdrew the key.
+# A token is verified again after this time, in case its issuer has withdrawn the key.
 _CACHE_S = 30.0
 _CACHE_LIMIT = 10_000
 _SUBJECT_LIMIT_CHARS = 256
@@ -28,7 +28,7 @@ _SUBJECT_LIMIT_CHARS = 256
 
 @dataclass(frozen=True)
 class Issuer:
-    """Whose tokens are taken, and the keys that they are signed with."""
+    """A trusted issuer and its signature keys."""
 
     settings: JwtSettings
     keys: KeySet
@@ -36,7 +36,7 @@ class Issuer:
 
 @dataclass(frozen=True)
 class _Verified:
-    """What a token says. `until_s` is seconds since 1970, leeway included; `verified_s` is monotonic time."""
+    """A verified token. `until_s` is seconds since 1970, leeway included; `verified_s` is monotonic time."""
 
     until_s: float
     verified_s: float
@@ -46,7 +46,7 @@ class _Verified:
 
 
 class TokenAuthenticator:
-    """Takes a token."""
+    """Authenticates a token."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class TokenAuthenticator:
         clock: Callable[[], float] = time.time,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` is the time of day, which tokens expire by; `monotonic_s` measures how old a verification is."""
+        """`clock` is the time of day, for expiry; `monotonic_s` measures the age of a verification."""
         self._issuers = {issuer.settings.issuer: issuer for issuer in issuers}
         self._tenants = tenants
         self._clock = clock
@@ -63,7 +63,7 @@ class TokenAuthenticator:
         self._cache: dict[str, _Verified] = {}
 
     async def __call__(self, token: str) -> Principal:
-        """Return who calls; Unauthenticated says which claim is missing or wrong, once the signature is good."""
+        """Return the caller; once the signature is valid, Unauthenticated names the claim that is missing or wrong."""
         digest = digest_of(token)
         found = self._cache.get(digest)
         now_s = self._clock()
@@ -76,7 +76,7 @@ class TokenAuthenticator:
         return Principal(await self._tenants.named(found.tenant), found.caller, found.scopes)
 
     def _shown(self, settings: JwtSettings, subject: str) -> str:
-        """Return what is shown of who calls; two issuers may name two people alike."""
+        """Return the displayed name of a caller; with several issuers it includes the issuer."""
         return shown_of("token", subject if len(self._issuers) == 1 else f"{settings.issuer} {subject}")
 
     async def _verified(self, token: str, now_s: float) -> _Verified:
@@ -84,15 +84,15 @@ class TokenAuthenticator:
             header = jwt.get_unverified_header(token)
             issuer = self._issuers[jwt.decode(token, options={"verify_signature": False})["iss"]]
         except (jwt.PyJWTError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise Unauthenticated("this token is none, or of no issuer that is known here") from error
+            raise Unauthenticated("this is not a token, or its issuer is not known here") from error
         settings = issuer.settings
         if header.get("alg") not in settings.algorithms:
-            raise Unauthenticated(f"tokens of {settings.issuer} are signed with {', '.join(settings.algorithms)} here")
+            raise Unauthenticated(f"tokens of {settings.issuer} must be signed with {', '.join(settings.algorithms)}")
         public = await issuer.keys.key(str(header.get("kid", "")))
         if public.algorithm not in (None, header["alg"]):
-            raise Unauthenticated("the token is signed by another algorithm than its key is for")
+            raise Unauthenticated("the token is signed with another algorithm than its key is for")
         try:
-            # exp and nbf are compared below, with the clock that is injected.
+            # exp and nbf are compared below, with the injected clock.
             claims: Mapping[str, Any] = jwt.decode(
                 token,
                 public.key,
@@ -120,7 +120,7 @@ def _check_text(name: str, value: str) -> None:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise Unauthenticated(f"the token's {name} holds half of a surrogate pair, which is no character") from None
+        raise Unauthenticated(f"the token's {name} contains an unpaired surrogate") from None
 
 
 def _tenant(settings: JwtSettings, claims: Mapping[str, Any], subject: str) -> str:
@@ -128,7 +128,7 @@ def _tenant(settings: JwtSettings, claims: Mapping[str, Any], subject: str) -> s
         for pattern, tenant in settings.tenants.items():
             if fnmatchcase(subject, pattern):
                 return tenant
-        raise Unauthenticated("the token's sub stands for no tenant: identity.jwt.tenants")
+        raise Unauthenticated("no tenant matches the token's sub: see identity.jwt.tenants")
     named = claims.get(settings.named_by)
     if not isinstance(named, str) or not named:
         raise Unauthenticated(f"the token names no tenant in its claim {settings.named_by}")
@@ -137,25 +137,23 @@ def _tenant(settings: JwtSettings, claims: Mapping[str, Any], subject: str) -> s
 
 
 def _scopes(settings: JwtSettings, claims: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the token's scopes that mean something here; issuers put others beside them."""
-    said = claims.get(settings.scopes_claim)
-    if said is None:
+    """Return the token's scopes that are Airlock's; issuers may add others."""
+    claim = claims.get(settings.scopes_claim)
+    if claim is None:
         return settings.scopes
-    words = said.split() if isinstance(said, str) else said if isinstance(said, list) else ()
+    words = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else ()
     scopes = tuple(scope for scope in TENANT_SCOPES if scope in words)
     if APPROVE in scopes and len(scopes) > 1:
-        raise Unauthenticated(
-            f"a token with the scope {APPROVE} may have no other: who makes agents act must not answer"
-        )
+        raise Unauthenticated(f"a token with the scope {APPROVE} may have no other: an agent must not approve itself")
     return scopes
 
 
 def _seconds(claims: Mapping[str, Any], name: str) -> float:
     value = claims[name]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Unauthenticated(f"the token's {name} is no number of seconds")
+        raise Unauthenticated(f"the token's {name} is not a number of seconds")
     try:
         datetime.fromtimestamp(value, UTC)
     except (ValueError, OverflowError, OSError):
-        raise Unauthenticated(f"the token's {name} is no moment") from None
+        raise Unauthenticated(f"the token's {name} is out of range") from None
     return float(value)

@@ -39,7 +39,6 @@ from gateway.errors import (
 from gateway.identity.call_credentials import CallCredentials, Context
 from gateway.identity.call_guard import CallGuard
 from gateway.identity.principal import PRINCIPAL, Principal
-from gateway.identity.stream_guard import StreamGuard
 from gateway.serving.admission import Admission
 from gateway.serving.fair_loop import schedule_for
 from gateway.serving.incoming import Incoming, not_decoded
@@ -54,7 +53,7 @@ _DOMAIN = "airlock"
 ADMISSION = Admission()
 """Of this process, as memory and processors are; gateway/server.py gives it the configured bounds."""
 GUARD = CallGuard()
-"""Of this process, for calls that answer once."""
+"""Of this process."""
 
 
 class Authenticator(Protocol):
@@ -212,9 +211,7 @@ def streaming(
                 tenant, request = await _begin(self, name, held, request, context)
                 whose = _whose(tenant)
                 held.enter_context(ADMISSION.stream(whose))
-                guard = held.enter_context(
-                    StreamGuard(functools.partial(self.authenticate, CallCredentials.by(context)))
-                )
+                guard = held.enter_context(GUARD.call(self.authenticate, CallCredentials.by(context)))
                 if name in getattr(self, "works", ()):
                     held.callback(await _at_work(whose, request, context))
                 async for answer in method(self, tenant, request, context):

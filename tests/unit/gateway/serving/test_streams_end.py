@@ -13,7 +13,6 @@ from gateway.client.wire import raise_error
 from gateway.credentials.keys import make_key
 from gateway.errors import AirlockError, Unauthenticated, Unavailable
 from gateway.identity.call_guard import CallGuard
-from gateway.identity.stream_guard import StreamGuard
 from gateway.serving.fair_loop import schedule_for
 from gateway.storage.key_store import KeyStore
 from gateway.support.current_tenant import CURRENT_TENANT
@@ -126,27 +125,12 @@ async def test_a_stream_ends_when_its_key_expires(tmp_path: Path) -> None:
                 await anext(stream)
 
 
-async def test_a_database_that_does_not_answer_ends_no_stream() -> None:
-    asked = 0
-    again = asyncio.Event()
-
-    async def authenticate() -> None:
-        nonlocal asked
-        asked += 1
-        if asked > 2:
-            again.set()
-        raise Unavailable("locked")
-
-    with StreamGuard(authenticate, every_s=0.001):
-        await again.wait()
-
-
 async def test_what_ends_a_stream_otherwise_is_not_mistaken() -> None:
-    async def authenticate() -> None:
+    async def authenticate(context: object) -> None:
         raise Unauthenticated("revoked")
 
     async def cancelled() -> None:
-        with StreamGuard(authenticate, every_s=60):
+        with CallGuard(every_s=60).call(authenticate, None):
             await asyncio.Event().wait()
 
     task = asyncio.create_task(cancelled())
@@ -157,10 +141,10 @@ async def test_what_ends_a_stream_otherwise_is_not_mistaken() -> None:
 
 
 async def test_a_stream_that_sends_is_told_afterwards_and_one_that_is_not_read_is_cut_off() -> None:
-    async def authenticate() -> None:
+    async def authenticate(context: object) -> None:
         raise Unauthenticated("revoked")
 
-    guard = StreamGuard(authenticate, every_s=0.001)
+    guard = CallGuard(every_s=0.001).call(authenticate, None)
     with pytest.raises(AirlockError, match="revoked"), guard:
         guard.send()
         with pytest.raises(asyncio.CancelledError):
