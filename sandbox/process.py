@@ -2,13 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 
 from sandbox.filesystem import OutputStream
 
 OnProgramOutput = Callable[[OutputStream, bytes], Awaitable[None]]
 """Called with each piece of a program's output, in order; the program waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramSpec:
+    """A program to run to its end: `env` is added to the sandbox's environment, an empty `cwd` is the workspace.
+
+    After `timeout_s`, or past `output_limit_bytes` of output, everything it started is killed.
+    """
+
+    argv: Sequence[bytes]
+    _: KW_ONLY
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str = ""
+    timeout_s: float
+    output_limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """A background process to start under `id`: 1 to 64 of A-Z a-z 0-9 _ -.
+
+    `env` is added to the sandbox's environment, an empty `cwd` is the workspace. `rows` and `columns` apply to a
+    `terminal`. At `timeout_s`, 7 days at most, everything it started is killed; None sets no limit.
+    """
+
+    id: str
+    argv: Sequence[bytes]
+    _: KW_ONLY
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str = ""
+    terminal: bool = False
+    rows: int = 24
+    columns: int = 80
+    stdin: bool = False
+    merge_stderr: bool = False
+    timeout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ Every method raises SandboxError subclasses: FileError for what a kernel refuses
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator
 from typing import Protocol
 
 from sandbox.filesystem import EditResult, EntriesPage, Entry, ExecResult, GrepPage, LinesPage, OnOutput
-from sandbox.process import OnProgramOutput, Process, ProcessList, ProcessPage, ProgramResult
+from sandbox.process import OnProgramOutput, Process, ProcessList, ProcessPage, ProcessSpec, ProgramResult, ProgramSpec
 
 
 class FileSystem(Protocol):
@@ -53,37 +53,16 @@ class Shell(Protocol):
         ...
 
     async def run_program(
-        self,
-        argv: Sequence[bytes],
-        *,
-        env: Mapping[str, str],
-        cwd: str,
-        timeout_s: float,
-        output_limit_bytes: int,
-        stdin: AsyncIterable[bytes] | None,
-        on_output: OnProgramOutput,
+        self, program: ProgramSpec, *, stdin: AsyncIterable[bytes] | None, on_output: OnProgramOutput
     ) -> ProgramResult:
-        """Run a program with streams; an empty `cwd` is the workspace. What the streams raise is raised."""
+        """Run a program with streams. Exceptions of `stdin` and `on_output` propagate."""
         ...
 
 
 class Processes(Protocol):
     """Background processes: each lives until it ends, is removed, or its sandbox goes. See remote_processes.py."""
 
-    async def start(
-        self,
-        process_id: str,
-        argv: Sequence[bytes],
-        *,
-        env: Mapping[str, str],
-        cwd: str,
-        terminal: bool,
-        rows: int = 24,
-        columns: int = 80,
-        stdin: bool,
-        merge_stderr: bool,
-        timeout_s: float | None,
-    ) -> Process: ...
+    async def start(self, spec: ProcessSpec) -> Process: ...
     async def list(self) -> ProcessList: ...
     async def read(
         self, process_id: str, *, stderr: bool = False, offset: int, limit_bytes: int = 256 * 1024, wait_s: float = 0

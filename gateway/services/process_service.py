@@ -32,6 +32,7 @@ from gateway.tool_calls.tool_calls import ToolCalls
 from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc as grpc_pb
 from sandbox.client.process_replies import PROCESSES_LIMIT
+from sandbox.process import ProcessSpec
 
 # Each holds its bytes here until the process reads.
 _WRITES_OF_A_TENANT = 16
@@ -87,15 +88,7 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         """Start a background process."""
         del context
         program = program_of(request.program)
-        if request.id:
-            _known_id(request.id)
-        if request.terminal and request.merge_stderr:
-            raise InvalidArgument("merge_stderr: a terminal has one stream already; leave it out")
-        if request.HasField("size") and not request.terminal:
-            raise InvalidArgument("size: only a terminal has one; set terminal or leave it out")
-        rows, columns = _size(request.size) if request.HasField("size") else (_ROWS, _COLUMNS)
-        if request.timeout_ms > _TIMEOUT_LIMIT_MS:
-            raise InvalidArgument(f"timeout_ms: {_TIMEOUT_LIMIT_MS:,} at most; 0 means none")
+        rows, columns = _check_start(request)
         how_started: dict[str, JsonValue] = {
             "id": request.id,
             "terminal": request.terminal,
@@ -112,22 +105,22 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
             process = await self._requested.process(tenant, request_, sandbox, process_id, program.argv_bytes())
             if process is not None:
                 return pb.StartProcessResponse(process=process_message(process))
+        spec = ProcessSpec(
+            process_id,
+            program.argv_bytes(),
+            env=program.env,
+            cwd=program.cwd,
+            terminal=request.terminal,
+            rows=rows,
+            columns=columns,
+            stdin=request.stdin,
+            merge_stderr=request.merge_stderr,
+            timeout_s=request.timeout_ms / 1000 or None,
+        )
         made: list[ProcessStart] = []
 
         def executor(sandbox: ThreadSandbox) -> ProcessStart:
-            made.append(
-                ProcessStart(
-                    sandbox,
-                    program,
-                    process_id,
-                    terminal=request.terminal,
-                    rows=rows,
-                    columns=columns,
-                    stdin=request.stdin,
-                    merge_stderr=request.merge_stderr,
-                    timeout_s=request.timeout_ms / 1000 or None,
-                )
-            )
+            made.append(ProcessStart(sandbox, program, spec))
             return made[0]
 
         arguments = start_arguments(program, request.id, terminal=request.terminal, stdin=request.stdin)
@@ -287,6 +280,19 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         process = await sandbox.remove_process(process_id)
         await self._tool_calls.record(process_entry(tenant, request.thread, "remove", process_id))
         return pb.RemoveProcessResponse(process=process_message(process))
+
+
+def _check_start(request: pb.StartProcessRequest) -> tuple[int, int]:
+    """Check what goes with the program; return the rows and columns of a terminal."""
+    if request.id:
+        _known_id(request.id)
+    if request.terminal and request.merge_stderr:
+        raise InvalidArgument("merge_stderr: a terminal has one stream already; leave it out")
+    if request.HasField("size") and not request.terminal:
+        raise InvalidArgument("size: only a terminal has one; set terminal or leave it out")
+    if request.timeout_ms > _TIMEOUT_LIMIT_MS:
+        raise InvalidArgument(f"timeout_ms: {_TIMEOUT_LIMIT_MS:,} at most; 0 means none")
+    return _size(request.size) if request.HasField("size") else (_ROWS, _COLUMNS)
 
 
 def _known_id(process_id: str) -> str:

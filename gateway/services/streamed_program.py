@@ -14,12 +14,13 @@ from gateway.errors import AirlockError, DeadlineExceeded, InvalidArgument, TooL
 from gateway.services.process_messages import ended_message, failure, output_message
 from gateway.serving.request_checks import check
 from gateway.tenancy.tenants import Tenant
-from gateway.tool_calls.program import program_of
+from gateway.tool_calls.program import Program, program_of
 from gateway.tool_calls.program_calls import TOOL, ProgramRun, run_arguments
 from gateway.tool_calls.requested_programs import RequestedPrograms, program_request
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from gateway.tool_calls.tool_calls import FinishedToolCall, ToolCalls
 from gateway.v1 import process_service_pb2 as pb
+from sandbox.process import ProgramSpec
 
 STALL_LIMIT_S = 60.0
 _CHUNKS_IN_FLIGHT = 4
@@ -40,15 +41,14 @@ class StreamedPrograms:
     async def run(
         self, tenant: Tenant, request: AsyncIterator[pb.RunProgramRequest]
     ) -> AsyncGenerator[pb.RunProgramResponse, None]:
-        """Run a program to its end; to close it before that ends the program."""
+        """Run a program to its end. Closing the generator earlier ends the program."""
         messages = aiter(request)
         run = await _opening(messages)
         program = program_of(run.program)
-        timeout_s = _timeout_s(tenant, run.timeout_ms)
-        output_limit_bytes = _output_limit_bytes(run.output_limit_bytes)
+        spec = _program_spec(tenant, program, run)
         how: dict[str, JsonValue] = {
-            "timeout_s": timeout_s,
-            "output_limit_bytes": output_limit_bytes,
+            "timeout_s": spec.timeout_s,
+            "output_limit_bytes": spec.output_limit_bytes,
             "stdin": run.stdin,
         }
         request_ = program_request(run.request_id, "RunProgram", run.program.thread, program, how)
@@ -60,21 +60,11 @@ class StreamedPrograms:
         made: list[ProgramRun] = []
 
         def executor(sandbox: ThreadSandbox) -> ProgramRun:
-            stdin = _input(messages) if run.stdin else None
-            made.append(
-                ProgramRun(
-                    sandbox,
-                    program,
-                    pieces,
-                    timeout_s=timeout_s,
-                    output_limit_bytes=output_limit_bytes,
-                    stdin=stdin,
-                )
-            )
+            made.append(ProgramRun(sandbox, program, spec, pieces, _input(messages) if run.stdin else None))
             return made[0]
 
         async def work() -> FinishedToolCall:
-            arguments = run_arguments(program, timeout_s, stdin=run.stdin)
+            arguments = run_arguments(program, spec.timeout_s, stdin=run.stdin)
             try:
                 return await self._tool_calls.call(
                     tenant, run.program.thread, TOOL, arguments, executor=executor, request=request_
@@ -146,6 +136,16 @@ async def _refuse_input(messages: AsyncIterator[pb.RunProgramRequest], pieces: a
     with contextlib.suppress(StopAsyncIteration):
         await anext(messages)
         await pieces.put(InvalidArgument("input came, but `run` did not say that it would: set stdin"))
+
+
+def _program_spec(tenant: Tenant, program: Program, run: pb.RunProgram) -> ProgramSpec:
+    return ProgramSpec(
+        program.argv_bytes(),
+        env=program.env,
+        cwd=program.cwd,
+        timeout_s=_timeout_s(tenant, run.timeout_ms),
+        output_limit_bytes=_output_limit_bytes(run.output_limit_bytes),
+    )
 
 
 def _timeout_s(tenant: Tenant, asked_ms: int) -> float:

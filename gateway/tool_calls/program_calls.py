@@ -23,7 +23,7 @@ from gateway.tool_calls.program import Program
 from gateway.tool_calls.service_executor import ServiceExecutor
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from sandbox.errors import SandboxError, said_outside
-from sandbox.process import Process, ProgramResult
+from sandbox.process import Process, ProcessSpec, ProgramResult, ProgramSpec
 
 TOOL = "execute"
 _STREAMS: tuple[OutputStream, ...] = ("stdout", "stderr")
@@ -84,16 +84,13 @@ class ProgramRun(_ProgramCall):
         self,
         sandbox: ThreadSandbox,
         program: Program,
+        spec: ProgramSpec,
         pieces: asyncio.Queue[tuple[OutputStream, bytes] | AirlockError | None],
-        *,
-        timeout_s: float,
-        output_limit_bytes: int,
         stdin: AsyncIterator[bytes] | None,
     ) -> None:
         super().__init__(sandbox, program)
+        self._spec = spec
         self._pieces = pieces
-        self._timeout_s = timeout_s
-        self._output_limit_bytes = output_limit_bytes
         self._stdin = stdin
         self._deadline_s = 0.0
         self._stdin_error: Exception | None = None
@@ -101,14 +98,10 @@ class ProgramRun(_ProgramCall):
         self.ended: EndedProgram | None = None
 
     async def _start(self, context: ToolContext) -> ToolResult:
-        self._deadline_s = asyncio.get_running_loop().time() + self._timeout_s + _GRACE_S
+        self._deadline_s = asyncio.get_running_loop().time() + self._spec.timeout_s + _GRACE_S
         try:
             result = await self._sandbox.run_program(
-                self._program.argv_bytes(),
-                env=self._program.env,
-                cwd=self._program.cwd,
-                timeout_s=self._timeout_s,
-                output_limit_bytes=self._output_limit_bytes,
+                self._spec,
                 stdin=self._watched(self._stdin) if self._stdin is not None else None,
                 on_output=self._take,
             )
@@ -162,48 +155,19 @@ class ProcessStart(_ProgramCall):
 
     audit_kind = "process"
 
-    def __init__(
-        self,
-        sandbox: ThreadSandbox,
-        program: Program,
-        process_id: str,
-        *,
-        terminal: bool,
-        rows: int,
-        columns: int,
-        stdin: bool,
-        merge_stderr: bool,
-        timeout_s: float | None,
-    ) -> None:
+    def __init__(self, sandbox: ThreadSandbox, program: Program, spec: ProcessSpec) -> None:
         super().__init__(sandbox, program)
-        self._process_id = process_id
-        self._terminal = terminal
-        self._rows = rows
-        self._columns = columns
-        self._stdin = stdin
-        self._merge_stderr = merge_stderr
-        self._timeout_s = timeout_s
+        self._spec = spec
         self.process: Process | None = None
-        self.audited: Mapping[str, JsonValue] = {"process_id": process_id}
+        self.audited: Mapping[str, JsonValue] = {"process_id": spec.id}
 
     async def _start(self, context: ToolContext) -> ToolResult:
         del context
         try:
-            self.process = await self._sandbox.start_process(
-                self._process_id,
-                self._program.argv_bytes(),
-                env=self._program.env,
-                cwd=self._program.cwd,
-                terminal=self._terminal,
-                rows=self._rows,
-                columns=self._columns,
-                stdin=self._stdin,
-                merge_stderr=self._merge_stderr,
-                timeout_s=self._timeout_s,
-            )
+            self.process = await self._sandbox.start_process(self._spec)
         except SandboxError as error:
             raise from_start(error) from error
-        return ToolResult(content=f"started in the background as process {self._process_id}".encode())
+        return ToolResult(content=f"started in the background as process {self._spec.id}".encode())
 
 
 def run_arguments(program: Program, timeout_s: float, *, stdin: bool) -> Mapping[str, JsonValue]:

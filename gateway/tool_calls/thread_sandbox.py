@@ -7,16 +7,24 @@ Looking after processes is no use of that kind: where no sandbox lives, there ar
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
-from agent.filesystem import OnOutput, OutputStream
+from agent.filesystem import OnOutput
 from sandbox.client.process_replies import PROCESSES_LIMIT
 from sandbox.errors import Conflict, Exhausted, NotFound, SandboxError
 from sandbox.filesystem import EditResult, EntriesPage, Entry, ExecResult, GrepPage, LinesPage
 from sandbox.keeper.keeper import Keeper
-from sandbox.process import Process, ProcessList, ProcessPage, ProgramResult
+from sandbox.process import (
+    OnProgramOutput,
+    Process,
+    ProcessList,
+    ProcessPage,
+    ProcessSpec,
+    ProgramResult,
+    ProgramSpec,
+)
 from sandbox.sandbox import Sandbox, SandboxSpec
 
 Claim = Callable[[], Awaitable[None]]
@@ -165,70 +173,30 @@ class ThreadSandbox:
             return ExecResult(outcome="failed_to_start", message=error.outside)
 
     async def run_program(
-        self,
-        argv: Sequence[bytes],
-        *,
-        env: Mapping[str, str],
-        cwd: str,
-        timeout_s: float,
-        output_limit_bytes: int,
-        stdin: AsyncIterable[bytes] | None,
-        on_output: Callable[[OutputStream, bytes], Awaitable[None]],
+        self, program: ProgramSpec, *, stdin: AsyncIterable[bytes] | None, on_output: OnProgramOutput
     ) -> ProgramResult:
         """Run a program with streams; a sandbox that cannot be had is an outcome, as it is for a command line."""
         borrowed = False
         try:
             async with self._borrow() as sandbox:
                 borrowed = True
-                return await sandbox.shell.run_program(
-                    argv,
-                    env=env,
-                    cwd=cwd,
-                    timeout_s=timeout_s,
-                    output_limit_bytes=output_limit_bytes,
-                    stdin=stdin,
-                    on_output=on_output,
-                )
+                return await sandbox.shell.run_program(program, stdin=stdin, on_output=on_output)
         except SandboxError as error:
             # Once borrowed, what is raised comes from the caller's own stdin or on_output.
             if borrowed:
                 raise
             return ProgramResult("failed_to_start", message=error.outside)
 
-    async def start_process(
-        self,
-        process_id: str,
-        argv: Sequence[bytes],
-        *,
-        env: Mapping[str, str],
-        cwd: str,
-        terminal: bool,
-        rows: int = 24,
-        columns: int = 80,
-        stdin: bool,
-        merge_stderr: bool,
-        timeout_s: float | None,
-    ) -> Process:
+    async def start_process(self, spec: ProcessSpec) -> Process:
         """Start a background process; Conflict where its id is in use, Exhausted where no more may run."""
         async with self._borrow() as sandbox:
             try:
-                return await sandbox.processes.start(
-                    process_id,
-                    argv,
-                    env=env,
-                    cwd=cwd,
-                    terminal=terminal,
-                    rows=rows,
-                    columns=columns,
-                    stdin=stdin,
-                    merge_stderr=merge_stderr,
-                    timeout_s=timeout_s,
-                )
+                return await sandbox.processes.start(spec)
             except Conflict as error:
                 # The daemon calls both a conflict; whoever asked has to free another thing for each.
                 found = (await sandbox.processes.list()).processes
                 running = sum(process.running for process in found)
-                if running < PROCESSES_LIMIT or any(process.id == process_id for process in found):
+                if running < PROCESSES_LIMIT or any(process.id == spec.id for process in found):
                     raise
                 raise Exhausted(str(error)) from error
 

@@ -11,7 +11,7 @@ and DaemonLost when the daemon does not behave.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from signal import SIGKILL
 from typing import NoReturn, TypeVar
 
@@ -20,7 +20,7 @@ from sandbox.client.channel import Channel
 from sandbox.client.program import checked_argv, checked_directory, checked_environment, checked_request
 from sandbox.errors import DaemonLost, InvalidArgument
 from sandbox.filesystem import PROCESSES_DIRECTORY
-from sandbox.process import Process, ProcessList, ProcessPage
+from sandbox.process import Process, ProcessList, ProcessPage, ProcessSpec
 from sandbox.v1 import channel_pb2 as pb
 
 DEFAULT_FILE_LIMIT_BYTES = 256 * 1024 * 1024
@@ -55,36 +55,20 @@ class RemoteProcesses:
         self._file_limit_bytes = file_limit_bytes
         self._answer_timeout_s = answer_timeout_s
 
-    async def start(
-        self,
-        process_id: str,
-        argv: Sequence[bytes],
-        *,
-        env: Mapping[str, str],
-        cwd: str,
-        terminal: bool,
-        rows: int = 24,
-        columns: int = 80,
-        stdin: bool,
-        merge_stderr: bool,
-        timeout_s: float | None,
-    ) -> Process:
-        """Start a program under a name: 1 to 64 of A-Z a-z 0-9 _ -. An empty `cwd` is /workspace.
-
-        At `timeout_s`, 7 days at most, everything it started is killed; None sets no limit. A call that is cancelled or
-        lost may have started it; list() tells.
-        """
+    async def start(self, spec: ProcessSpec) -> Process:
+        """Start a program. A call that is cancelled or lost may have started it; list() tells."""
+        timeout_s = spec.timeout_s
         if timeout_s is not None and not 0 < timeout_s <= TIMEOUT_LIMIT_S:
             raise InvalidArgument(f"timeout_s {timeout_s!r}: more than 0 and {TIMEOUT_LIMIT_S:.0f} at most, or none")
         asked = pb.ProcessStartRequest(
-            id=_checked_id(process_id),
-            argv=checked_argv(argv),
-            env=checked_environment(self._env, env),
-            cwd=checked_directory(cwd),
-            terminal=terminal,
-            size=_checked_size(rows, columns) if terminal else None,
-            stdin=stdin,
-            merge_stderr=merge_stderr,
+            id=_checked_id(spec.id),
+            argv=checked_argv(spec.argv),
+            env=checked_environment(self._env, spec.env),
+            cwd=checked_directory(spec.cwd),
+            terminal=spec.terminal,
+            size=_checked_size(spec.rows, spec.columns) if spec.terminal else None,
+            stdin=spec.stdin,
+            merge_stderr=spec.merge_stderr,
             output_directory=PROCESSES_DIRECTORY,
             file_limit_bytes=self._file_limit_bytes,
             timeout_ms=math.ceil(timeout_s * 1000) if timeout_s is not None else 0,

@@ -9,7 +9,7 @@ import errno
 import math
 import re
 import time
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 
 from sandbox.client import endings, replies
 from sandbox.client.channel import Channel
@@ -18,7 +18,7 @@ from sandbox.client.program_stream import CallersFault, ProgramStream
 from sandbox.daemon.programs.characters import BYTES_PER_CHARACTER, count_characters, prefix_length
 from sandbox.errors import DaemonLost, SandboxError
 from sandbox.filesystem import OUTPUT_DIRECTORY, ExecResult, OnOutput, OutputPiece, OutputStream, SpilledOutput
-from sandbox.process import OnProgramOutput, ProgramResult
+from sandbox.process import OnProgramOutput, ProgramResult, ProgramSpec
 from sandbox.v1 import channel_pb2 as pb
 
 DEFAULT_SPILL_LIMIT_BYTES = 256 * 1024 * 1024
@@ -115,23 +115,15 @@ class RemoteShell:
             return ExecResult("failed_to_start", message=str(error))
 
     async def run_program(
-        self,
-        argv: Sequence[bytes],
-        *,
-        env: Mapping[str, str],
-        cwd: str,
-        timeout_s: float,
-        output_limit_bytes: int,
-        stdin: AsyncIterable[bytes] | None,
-        on_output: OnProgramOutput,
+        self, program: ProgramSpec, *, stdin: AsyncIterable[bytes] | None, on_output: OnProgramOutput
     ) -> ProgramResult:
-        """Run a program with streams; an empty `cwd` is /workspace. Cancelling the await kills everything it started.
+        """Run a program with streams; cancelling the await kills everything it started.
 
-        `stdin` is read as fast as the program takes it, and `on_output` gets pieces of 1 MiB at most; while it is
-        awaited the program is held back. Past `output_limit_bytes` the program is killed: outcome output_limit. What
-        `stdin` or `on_output` raise ends the call and is raised. A program that cannot be asked for is one that failed
-        to start, and `message` says why.
+        `stdin` is read as fast as the program takes it. `on_output` gets pieces of 1 MiB at most, and the program waits
+        while it is awaited. An exception of either ends the call and propagates. Past its output limit the program is
+        killed: outcome output_limit. A program that cannot be requested has failed to start, and `message` says why.
         """
+        timeout_s, output_limit_bytes = program.timeout_s, program.output_limit_bytes
         if not 0 < timeout_s <= _TIMEOUT_LIMIT_S:
             raise ValueError(f"timeout_s {timeout_s!r}: more than 0 and {_TIMEOUT_LIMIT_S:.0f} at most")
         if not 0 < output_limit_bytes <= _OUTPUT_LIMIT_BYTES:
@@ -140,9 +132,9 @@ class RemoteShell:
             )
         try:
             request = pb.ExecRequest(
-                argv=checked_argv(argv),
-                env=checked_environment(self._env, env),
-                cwd=checked_directory(cwd),
+                argv=checked_argv(program.argv),
+                env=checked_environment(self._env, program.env),
+                cwd=checked_directory(program.cwd),
                 timeout_ms=math.ceil(timeout_s * 1000),
                 stdin=stdin is not None,
                 stream=True,

@@ -30,6 +30,7 @@ from rich.table import Table
 from sandbox.client.channel import SOCKET_NAME, Channel
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.filesystem import OutputStream
+from sandbox.process import ProgramSpec
 from sandbox.sandbox import Sandbox, SandboxLimits, SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
 from tests.bench.side_by_side import PeakMemory, Sample, medians_s
@@ -159,7 +160,7 @@ async def _gibibyte(bench: Bench) -> Table:
 
         with PeakMemory() as memory:
             result = await bench.sandbox.shell.run_program(
-                argv, env={}, cwd="", timeout_s=60, output_limit_bytes=_GIB, stdin=None, on_output=take
+                ProgramSpec(argv, timeout_s=60, output_limit_bytes=_GIB), stdin=None, on_output=take
             )
         assert (result.outcome, result.exit_code, size) == ("exited", 0, _GIB), result
         growth_bytes["streamed"] = max(growth_bytes["streamed"], memory.growth_bytes)

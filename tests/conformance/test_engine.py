@@ -26,6 +26,7 @@ from sandbox.errors import (
     SandboxUnavailable,
 )
 from sandbox.owner import digest, owner_of
+from sandbox.process import ProcessSpec, ProgramSpec
 from sandbox.sandbox import Sandbox
 from tests.conformance.engines import DockerGround, Ground, engine, ground, kind, only
 from tests.integration.sandbox.live_engine import LIMITS, kill, run, spec, text
@@ -40,16 +41,7 @@ _OUTER_S = 60.0
 
 async def start(sandbox: Sandbox, process_id: str, command: str) -> None:
     """Start a background process that has stdin."""
-    await sandbox.processes.start(
-        process_id,
-        [b"/bin/sh", b"-c", command.encode()],
-        env={},
-        cwd="",
-        terminal=False,
-        stdin=True,
-        merge_stderr=False,
-        timeout_s=None,
-    )
+    await sandbox.processes.start(ProcessSpec(process_id, [b"/bin/sh", b"-c", command.encode()], stdin=True))
 
 
 # --- making ---
@@ -211,17 +203,15 @@ async def test_background_processes_are_named_once_signalled_and_removed_with_al
 async def test_a_background_process_may_have_a_terminal_that_changes_its_size(engine: Engine) -> None:
     sandbox = await engine.create(spec("terminal"))
     await sandbox.processes.start(
-        "t1",
-        # A shell may or may not go on with what it reads after the trap: it ends with the line, and not before.
-        [b"/bin/sh", b"-c", b"trap 'stty size </dev/tty' WINCH; stty size; until read line; do :; done"],
-        env={},
-        cwd="",
-        terminal=True,
-        rows=24,
-        columns=80,
-        stdin=True,
-        merge_stderr=False,
-        timeout_s=None,
+        ProcessSpec(
+            "t1",
+            # A shell may or may not go on with what it reads after the trap: it ends with the line, and not before.
+            [b"/bin/sh", b"-c", b"trap 'stty size </dev/tty' WINCH; stty size; until read line; do :; done"],
+            terminal=True,
+            rows=24,
+            columns=80,
+            stdin=True,
+        )
     )
     assert (await sandbox.processes.read("t1", offset=0, wait_s=30)).data == b"24 80\r\n"
     resized = await sandbox.processes.resize("t1", 50, 132)
@@ -252,11 +242,9 @@ async def test_a_program_has_streams_in_both_directions(engine: Engine) -> None:
     taken: list[tuple[str, bytes]] = []
     sandbox = await engine.create(spec("streams"))
     result = await sandbox.shell.run_program(
-        [b"/bin/sh", b"-c", b"tr a-z A-Z; exit 5"],
-        env={},
-        cwd="/workspace",
-        timeout_s=30,
-        output_limit_bytes=1024,
+        ProgramSpec(
+            [b"/bin/sh", b"-c", b"tr a-z A-Z; exit 5"], cwd="/workspace", timeout_s=30, output_limit_bytes=1024
+        ),
         stdin=question(),
         on_output=take,
     )

@@ -21,6 +21,7 @@ from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.client.remote_shell import RemoteShell
 from sandbox.errors import DaemonLost, SandboxError
 from sandbox.filesystem import EntriesPage, GrepPage, LinesPage
+from sandbox.process import ProcessSpec, ProgramSpec
 from sandbox.v1 import channel_pb2 as pb
 from tests.fuzz.messages import Messages, damaged
 
@@ -86,11 +87,7 @@ async def _run_program(channel: Channel) -> object:
         yield b"input"
 
     result = await RemoteShell(channel, grace_s=1).run_program(
-        [b"true"],
-        env={},
-        cwd="/workspace",
-        timeout_s=1,
-        output_limit_bytes=_OUTPUT_LIMIT_BYTES,
+        ProgramSpec([b"true"], cwd="/workspace", timeout_s=1, output_limit_bytes=_OUTPUT_LIMIT_BYTES),
         stdin=stdin(),
         on_output=take,
     )
@@ -99,9 +96,7 @@ async def _run_program(channel: Channel) -> object:
 
 
 async def _start(channel: Channel) -> object:
-    return await RemoteProcesses(channel).start(
-        _PROCESS, [b"true"], env={}, cwd="/workspace", terminal=False, stdin=True, merge_stderr=False, timeout_s=None
-    )
+    return await RemoteProcesses(channel).start(ProcessSpec(_PROCESS, [b"true"], cwd="/workspace", stdin=True))
 
 
 CALLS: Mapping[str, Callable[[Channel], Awaitable[object]]] = {

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from sandbox.engines.docker.docker_engine import DockerEngine
+from sandbox.process import ProcessSpec
 from tests.integration.sandbox.live_engine import RUNTIME_IMAGE, run, spec
 
 # Tells what it does by lines, ends with 7 when it is told to, and is told apart from the command under way.
@@ -22,16 +23,7 @@ async def main(instance: str, channels: Path) -> None:
     """Say what was made; never return."""
     engine = DockerEngine(instance=instance, channel_root=channels, runtime_image=RUNTIME_IMAGE)
     sandbox = await engine.create(spec("left"))
-    process = await sandbox.processes.start(
-        "server",
-        [b"/bin/sh", b"-c", BACKGROUND.encode()],
-        env={},
-        cwd="",
-        terminal=False,
-        stdin=False,
-        merge_stderr=False,
-        timeout_s=None,
-    )
+    process = await sandbox.processes.start(ProcessSpec("server", [b"/bin/sh", b"-c", BACKGROUND.encode()]))
     page = await sandbox.processes.read("server", offset=0, wait_s=10)
     command = asyncio.create_task(run(sandbox.shell, UNDER_WAY, timeout_s=600))
     await run(sandbox.shell, "while [ ! -e /workspace/begun ]; do sleep 0.02; done")

@@ -7,6 +7,7 @@ import errno
 import pytest
 
 from sandbox.engines.docker.docker_engine import DockerEngine
+from sandbox.process import ProgramSpec
 from tests.integration.sandbox.live_engine import run, spec, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -42,7 +43,7 @@ async def test_a_program_starts_in_a_directory_that_is_the_tool_user_s_alone_and
             said.extend(data)
 
         result = await sandbox.shell.run_program(
-            [b"/bin/ls"], env={}, cwd=directory, timeout_s=20, output_limit_bytes=1000, stdin=None, on_output=take
+            ProgramSpec([b"/bin/ls"], cwd=directory, timeout_s=20, output_limit_bytes=1000), stdin=None, on_output=take
         )
         return result.outcome, result.errno, bytes(said)
 

@@ -10,6 +10,7 @@ import pytest
 
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.errors import NotFound, SandboxUnavailable
+from sandbox.process import ProcessSpec
 from sandbox.sandbox import Sandbox
 from tests.docker_state import volumes_of
 from tests.integration.sandbox.live_engine import IMAGE, instance_id, run, spec, text
@@ -97,14 +98,7 @@ async def test_files_commands_and_processes_work_in_an_image(engine: DockerEngin
             )
 
             started = await sandbox.processes.start(
-                "p",
-                [b"/bin/sh", b"-c", b"read line; echo got $line"],
-                env={},
-                cwd="",
-                terminal=False,
-                stdin=True,
-                merge_stderr=False,
-                timeout_s=60,
+                ProcessSpec("p", [b"/bin/sh", b"-c", b"read line; echo got $line"], stdin=True, timeout_s=60)
             )
             assert started.running
             await sandbox.processes.write("p", b"that\n", end=True, wait_s=5)
@@ -116,16 +110,14 @@ async def test_a_terminal_works_where_there_is_nothing_but_busybox(engine: Docke
     with of_kind("busybox") as name:
         async with sandbox_of(engine, name) as sandbox:
             await sandbox.processes.start(
-                "t",
-                [b"/bin/sh", b"-c", b"/bin/tty; /bin/stty size; echo $TERM"],
-                env={},
-                cwd="",
-                terminal=True,
-                rows=30,
-                columns=100,
-                stdin=False,
-                merge_stderr=False,
-                timeout_s=60,
+                ProcessSpec(
+                    "t",
+                    [b"/bin/sh", b"-c", b"/bin/tty; /bin/stty size; echo $TERM"],
+                    terminal=True,
+                    rows=30,
+                    columns=100,
+                    timeout_s=60,
+                )
             )
             await sandbox.processes.wait("t", wait_s=10)
             said = (await sandbox.processes.read("t", offset=0)).data.decode().split()

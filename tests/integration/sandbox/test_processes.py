@@ -15,7 +15,7 @@ from sandbox.client.channel import SOCKET_NAME, Channel
 from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.engines.engine import Engine
 from sandbox.errors import Conflict, InvalidArgument, NotFound
-from sandbox.process import Process, ProgramResult
+from sandbox.process import Process, ProcessSpec, ProgramResult, ProgramSpec
 from sandbox.sandbox import Sandbox
 from tests.integration.sandbox.live_engine import run, spec, text
 
@@ -45,16 +45,10 @@ class Output:
 
 async def program(sandbox: Sandbox, *argv: bytes, **changes: Any) -> tuple[ProgramResult, Output]:
     output = Output()
-    asked: dict[str, Any] = {
-        "env": {},
-        "cwd": "",
-        "timeout_s": PATIENCE_S,
-        "output_limit_bytes": 64 * MIB,
-        "stdin": None,
-        "on_output": output.take,
-        **changes,
-    }
-    return await asyncio.wait_for(sandbox.shell.run_program(argv, **asked), 2 * PATIENCE_S), output
+    stdin, on_output = changes.pop("stdin", None), changes.pop("on_output", output.take)
+    asked = ProgramSpec(argv, **{"timeout_s": PATIENCE_S, "output_limit_bytes": 64 * MIB, **changes})
+    ran = sandbox.shell.run_program(asked, stdin=stdin, on_output=on_output)
+    return await asyncio.wait_for(ran, 2 * PATIENCE_S), output
 
 
 async def pieces(data: bytes, count: int = 1) -> AsyncIterator[bytes]:
@@ -63,16 +57,7 @@ async def pieces(data: bytes, count: int = 1) -> AsyncIterator[bytes]:
 
 
 async def start(processes: RemoteProcesses, process_id: str, *argv: bytes, **changes: Any) -> Process:
-    asked: dict[str, Any] = {
-        "env": {},
-        "cwd": "",
-        "terminal": False,
-        "stdin": False,
-        "merge_stderr": False,
-        "timeout_s": None,
-        **changes,
-    }
-    return await processes.start(process_id, argv, **asked)
+    return await processes.start(ProcessSpec(process_id, argv, **changes))
 
 
 async def followed(processes: RemoteProcesses, process_id: str, *, stderr: bool = False) -> bytes:

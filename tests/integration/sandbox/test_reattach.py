@@ -18,6 +18,7 @@ import pytest_asyncio
 
 from gateway.client import Client
 from sandbox.engines.docker.docker_engine import DockerEngine
+from sandbox.process import ProcessSpec
 from sandbox.sandbox import Sandbox
 from tests.docker_state import containers_of, volumes_of
 from tests.gateway_process import make_home, served
@@ -85,16 +86,7 @@ def killed_gateway(restarts: Restarts) -> Iterator[dict[str, Any]]:
 
 
 async def start(sandbox: Sandbox, process_id: str) -> None:
-    await sandbox.processes.start(
-        process_id,
-        [b"/bin/sleep", b"1000"],
-        env={},
-        cwd="",
-        terminal=False,
-        stdin=False,
-        merge_stderr=False,
-        timeout_s=None,
-    )
+    await sandbox.processes.start(ProcessSpec(process_id, [b"/bin/sleep", b"1000"]))
 
 
 async def test_kill_9_of_the_gateway_loses_no_background_process_and_ends_what_was_under_way(

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.posture import weaknesses
+from sandbox.process import ProcessSpec
 from sandbox.sandbox import Sandbox
 from tests.integration.sandbox.live_engine import LIMITS, RUNTIME_IMAGE, instance_id, removed, run, spec, text
 
@@ -77,8 +77,7 @@ async def gvisor(tmp_path: Path) -> AsyncIterator[DockerEngine]:
 
 
 async def _start(sandbox: Sandbox, name: str, command: bytes) -> None:
-    asked: dict[str, Any] = {"env": {}, "cwd": "", "terminal": False, "merge_stderr": False, "timeout_s": None}
-    await sandbox.processes.start(name, [b"/bin/sh", b"-c", command], stdin=False, **asked)
+    await sandbox.processes.start(ProcessSpec(name, [b"/bin/sh", b"-c", command]))
 
 
 async def test_a_sandbox_of_runsc_does_what_others_do_and_comes_back_after_a_stop(gvisor: DockerEngine) -> None:

@@ -18,6 +18,7 @@ from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.errors import EngineUnavailable
 from sandbox.filesystem import ExecResult
 from sandbox.keeper.sandbox_keeper import GRACE_S, SandboxKeeper
+from sandbox.process import ProcessSpec
 from sandbox.sandbox import Sandbox
 from sandbox.thread_lock import ThreadLock
 from sandbox.transition import Transition
@@ -38,8 +39,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 # A background process, but for what it is called and runs.
-BACKGROUND: dict[str, Any] = dict.fromkeys(("terminal", "stdin", "merge_stderr"), False)
-BACKGROUND |= {"env": {}, "cwd": "", "timeout_s": None}
 
 
 class Processes:
@@ -122,9 +121,7 @@ async def test_a_stopped_sandbox_uses_no_memory_is_not_live_and_is_started_with_
 ) -> None:
     engine = processes.engine()
     sandbox = await engine.create(spec("t"))
-    await sandbox.processes.start(
-        "p", [b"/bin/sleep", b"1000"], env={}, cwd="", terminal=False, stdin=False, merge_stderr=False, timeout_s=None
-    )
+    await sandbox.processes.start(ProcessSpec("p", [b"/bin/sleep", b"1000"]))
     await run(sandbox.shell, "echo kept > /workspace/a; echo lost > /tmp/a")
     assert await engine.stop_idle(sandbox.id)
     assert (processes.running(), processes.stopped) == (0, 1)
@@ -329,7 +326,7 @@ async def test_a_sandbox_past_its_lifetime_is_replaced_once_nobody_uses_it(proce
     now_s = 0.0
     keeper = make_keeper(engine, stopped_timeout_s=3600, clock=lambda: now_s)
     async with keeper.acquire(spec("t")) as first:
-        await first.processes.start("p", [b"/bin/sleep", b"1000"], **BACKGROUND)
+        await first.processes.start(ProcessSpec("p", [b"/bin/sleep", b"1000"]))
         processes.now_s += 100
     async with keeper.acquire(spec("t")) as second:
         assert (second.id != first.id, second.take_ended_processes()) == (True, 1)
@@ -373,7 +370,7 @@ async def test_past_the_lifetime_no_call_begins_whichever_process_has_calls_and_
 async def test_what_ended_is_told_by_the_process_after_the_one_that_started_it_again(processes: Processes) -> None:
     before = processes.engine()
     sandbox = await before.create(spec("t"))
-    await sandbox.processes.start("p", [b"/bin/sleep", b"1000"], **BACKGROUND)
+    await sandbox.processes.start(ProcessSpec("p", [b"/bin/sleep", b"1000"]))
     assert await before.stop_idle(sandbox.id)
     started = await before.create(spec("t"))
     await started.files.write("/workspace/a", b"no command, and so nobody is told")

@@ -13,7 +13,6 @@ import shlex
 import shutil
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
-from typing import Any
 
 import docker
 import pytest
@@ -23,6 +22,7 @@ from sandbox.engines.docker.container_config import workspace_volume
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.errors import NoSpace, PermissionDenied
 from sandbox.filesystem import ExecResult
+from sandbox.process import ProcessSpec
 from sandbox.sandbox import Sandbox, SandboxLimits
 from tests.integration.sandbox.live_engine import run, spec, text
 from tests.security.sandbox.hostile_guest import TOOLS, Guest
@@ -33,7 +33,6 @@ MIB = 1024 * 1024
 LIMITS = SandboxLimits(memory_bytes=256 * MIB, workspace_bytes=64 * MIB, workspace_files=2000, pids=200)
 # What an attack stops at, should nobody stop it.
 MOST_BYTES = 1024 * MIB
-STARTING: dict[str, Any] = dict(env={}, cwd="", terminal=False, stdin=False, merge_stderr=False, timeout_s=None)  # noqa: C408
 SPEC = dataclasses.replace(spec("disk-limit"), limits=LIMITS)
 
 WRITING = f"""
@@ -334,7 +333,7 @@ async def test_what_a_command_left_behind_is_ended_too(sandbox: Sandbox) -> None
 
 async def test_a_background_process_is_told_what_ended_it(sandbox: Sandbox) -> None:
     argv = [b"python3", b"-c", (TOOLS + WRITING + ATTACKS["many files"]).encode()]
-    await sandbox.processes.start("filler", argv, **STARTING)
+    await sandbox.processes.start(ProcessSpec("filler", argv))
     ended = await sandbox.processes.wait("filler", wait_s=50)
     assert (ended.running, ended.outcome) == (False, "disk_limit")
     await sandbox.processes.remove("filler")
@@ -434,7 +433,7 @@ async def test_files_of_outputs_count_when_they_have_lost_their_names(sandbox: S
     said = []
     for number in range(4):
         with contextlib.suppress(NoSpace):
-            await sandbox.processes.start(f"output{number}", [b"sh", b"-c", program.encode()], **STARTING)
+            await sandbox.processes.start(ProcessSpec(f"output{number}", [b"sh", b"-c", program.encode()]))
             said.append(await sandbox.processes.wait(f"output{number}", wait_s=3))
     outcomes = [(await sandbox.processes.wait(f"output{number}", wait_s=1)).outcome for number in range(len(said))]
     for number in range(len(said)):
@@ -492,7 +491,7 @@ async def test_far_past_the_limit_nothing_is_started_until_file_calls_made_room(
     assert told(refused)[0] == "disk_limit", told(refused)
     assert (text(refused), "nothing is started" in refused.message) == ("", True)
     with pytest.raises(NoSpace, match="limit"):
-        await sandbox.processes.start("p", [b"true"], **STARTING)
+        await sandbox.processes.start(ProcessSpec("p", [b"true"]))
     await sandbox.files.remove("/workspace/put-there")
     assert told(await run(sandbox.shell, "echo started")) == ("exited", " started\n")
 
@@ -593,7 +592,7 @@ async def test_nothing_grows_while_the_host_has_less_than_its_reserve(engine: Do
         assert (refused.outcome, "nothing is started" in refused.message) == ("disk_limit", True)
         assert "the host's disk is nearly full" in refused.message
         with pytest.raises(NoSpace, match="reserve"):
-            await sandbox.processes.start("p", [b"true"], **STARTING)
+            await sandbox.processes.start(ProcessSpec("p", [b"true"]))
         for entry in (await sandbox.files.ls("/workspace")).entries:
             if entry.name != "file":
                 await sandbox.files.remove(f"/workspace/{entry.name}")
@@ -610,7 +609,7 @@ async def test_nothing_starts_while_the_host_has_less_than_half_of_its_reserve(e
         refused = await run(sandbox.shell, "echo little > file")
         assert (refused.outcome, "the host's disk is nearly full" in refused.message) == ("disk_limit", True)
         with pytest.raises(NoSpace, match="half of its reserve"):
-            await sandbox.processes.start("p", [b"true"], **STARTING)
+            await sandbox.processes.start(ProcessSpec("p", [b"true"]))
         assert not (await sandbox.files.ls("/workspace")).entries
     finally:
         await engine.remove(sandbox.id)

@@ -16,7 +16,7 @@ from sandbox.client.process_replies import PROCESSES_LIMIT
 from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.client.remote_shell import RemoteShell
 from sandbox.errors import Conflict, DaemonLost, Exhausted, InputNotTaken, NotFound, SandboxError
-from sandbox.process import ProgramResult
+from sandbox.process import ProcessSpec, ProgramResult, ProgramSpec
 from sandbox.sandbox import SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
 from tests.unit.sandbox.fake_daemon import Answer, Peer, always, fake_daemon
@@ -63,16 +63,7 @@ def over(**changes: Any) -> pb.Process:
 
 
 def start(processes: RemoteProcesses, **changes: Any) -> Awaitable[object]:
-    asked: dict[str, Any] = {
-        "env": {},
-        "cwd": "",
-        "terminal": False,
-        "stdin": True,
-        "merge_stderr": False,
-        "timeout_s": None,
-        **changes,
-    }
-    return processes.start("p", [b"cat", b"--"], **asked)
+    return processes.start(ProcessSpec("p", [b"cat", b"--"], **{"stdin": True, **changes}))
 
 
 def wait(processes: RemoteProcesses) -> Awaitable[object]:
@@ -295,17 +286,10 @@ async def nothing(stream: str, data: bytes) -> None:
 
 
 async def program(channel: Channel, **changes: Any) -> ProgramResult:
-    asked: dict[str, Any] = {
-        "env": {},
-        "cwd": "",
-        "timeout_s": 5,
-        "output_limit_bytes": 100,
-        "stdin": None,
-        "on_output": nothing,
-        **changes,
-    }
+    stdin, on_output = changes.pop("stdin", None), changes.pop("on_output", nothing)
+    asked = ProgramSpec([b"cat"], **{"timeout_s": 5, "output_limit_bytes": 100, **changes})
     shell = RemoteShell(channel, grace_s=0.3)
-    return await asyncio.wait_for(shell.run_program([b"cat"], **asked), PATIENCE_S)
+    return await asyncio.wait_for(shell.run_program(asked, stdin=stdin, on_output=on_output), PATIENCE_S)
 
 
 async def lost(directory: Path, answer: Answer, **changes: Any) -> ProgramResult:

@@ -13,7 +13,7 @@ import pytest
 from sandbox.client.channel import Channel
 from sandbox.client.remote_shell import RemoteShell
 from sandbox.errors import DaemonLost, NotFound
-from sandbox.process import ProgramResult
+from sandbox.process import ProgramResult, ProgramSpec
 from sandbox.v1 import channel_pb2 as pb
 from tests.unit.sandbox.fake_daemon import Answer, Peer, always, fake_daemon
 
@@ -27,17 +27,10 @@ async def nothing(stream: str, data: bytes) -> None:
 
 
 async def program(channel: Channel, *argv: bytes, **changes: Any) -> ProgramResult:
-    asked: dict[str, Any] = {
-        "env": {},
-        "cwd": "",
-        "timeout_s": 60,
-        "output_limit_bytes": 100,
-        "stdin": None,
-        "on_output": nothing,
-        **changes,
-    }
+    stdin, on_output = changes.pop("stdin", None), changes.pop("on_output", nothing)
+    asked = ProgramSpec(argv or [b"cat"], **{"timeout_s": 60, "output_limit_bytes": 100, **changes})
     shell = RemoteShell(channel, env={"TOKEN": "t", "A": "old"})
-    return await asyncio.wait_for(shell.run_program(argv or [b"cat"], **asked), PATIENCE_S)
+    return await asyncio.wait_for(shell.run_program(asked, stdin=stdin, on_output=on_output), PATIENCE_S)
 
 
 async def given(peer: Peer) -> list[int]:
@@ -180,7 +173,7 @@ async def test_time_in_which_the_caller_takes_no_output_is_not_the_daemons(tmp_p
     async with fake_daemon(tmp_path, answer) as daemon:
         shell = RemoteShell(daemon.channel, clock=lambda: now_s)
         result = await shell.run_program(
-            [b"yes"], env={}, cwd="", timeout_s=1, output_limit_bytes=9, stdin=None, on_output=slow
+            ProgramSpec([b"yes"], timeout_s=1, output_limit_bytes=9), stdin=None, on_output=slow
         )
     assert result.outcome == "exited"
 

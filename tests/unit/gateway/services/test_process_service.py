@@ -50,7 +50,7 @@ from gateway.v1 import process_service_pb2_grpc
 from sandbox import errors as sandbox_errors
 from sandbox.errors import DaemonLost, SandboxError
 from sandbox.filesystem import ExecResult
-from sandbox.process import Process, ProcessList, ProcessOutput, ProcessPage, ProgramResult
+from sandbox.process import Process, ProcessList, ProcessOutput, ProcessPage, ProcessSpec, ProgramResult, ProgramSpec
 from tests.unit.gateway.made_parts import made_tool_calls
 
 ANY_COMMAND = Rule(id="any", tools=("execute",), effect="allow", reason="a test")
@@ -81,10 +81,10 @@ class FakeSandbox:
     async def nothing(self, given: dict[str, Any]) -> ProgramResult:
         return ProgramResult("exited", exit_code=0)
 
-    async def run_program(self, argv: list[bytes], **given: Any) -> ProgramResult:
-        self.asked.append(("run", argv))
+    async def run_program(self, program: ProgramSpec, **given: Any) -> ProgramResult:
+        self.asked.append(("run", program.argv))
         try:
-            return cast(ProgramResult, await self.work(given))
+            return cast(ProgramResult, await self.work({"program": program, **given}))
         finally:
             self.ended.set()
 
@@ -92,9 +92,9 @@ class FakeSandbox:
         self.asked.append(("execute", given["on_output"]))
         return ExecResult("exited", exit_code=0)
 
-    async def start(self, process_id: str, argv: list[bytes], **given: Any) -> Process:
-        self.asked.append(("start", (process_id, argv, given)))
-        return process(process_id)
+    async def start(self, spec: ProcessSpec) -> Process:
+        self.asked.append(("start", spec))
+        return process(spec.id)
 
     async def wait(self, process_id: str, *, wait_s: float) -> Process:
         self.asked.append(("wait", wait_s))
@@ -232,9 +232,9 @@ async def test_without_a_limit_of_its_own_a_program_has_the_policys(client: Clie
 
     sandbox.work = look
     await client.run_program(["ls"])
-    assert (given["timeout_s"], given["stdin"], given["cwd"]) == (5, None, "/workspace")
+    assert (given["program"].timeout_s, given["stdin"], given["program"].cwd) == (5, None, "/workspace")
     await client.run_program(["ls"], timeout_s=0.25, cwd="/tmp/..")
-    assert (given["timeout_s"], given["cwd"]) == (0.25, "/")
+    assert (given["program"].timeout_s, given["program"].cwd) == (0.25, "/")
 
 
 async def test_output_that_nobody_reads_is_a_few_pieces_and_no_more(
@@ -242,9 +242,7 @@ async def test_output_that_nobody_reads_is_a_few_pieces_and_no_more(
 ) -> None:
     pieces: asyncio.Queue[Any] = asyncio.Queue(2)
     monkeypatch.setattr(program_calls, "_GRACE_S", 0.0)
-    run = program_calls.ProgramRun(
-        cast(Any, None), cast(Any, None), pieces, timeout_s=1, output_limit_bytes=1, stdin=None
-    )
+    run = program_calls.ProgramRun(cast(Any, None), cast(Any, None), cast(Any, None), pieces, stdin=None)
     run._deadline_s = asyncio.get_running_loop().time() + 0.05
     await run._take("stdout", b"1")
     await run._take("stderr", b"2")
@@ -314,23 +312,13 @@ async def test_a_sandbox_that_is_lost_is_an_outcome_of_a_program_and_an_error_of
 
 async def test_a_process_is_started_as_it_was_asked(client: Client, sandbox: FakeSandbox) -> None:
     started = await client.start_process(["sh"], terminal=True, rows=10, columns=20, timeout_s=1.5, env={"A": "b"})
-    _, (process_id, argv, given) = sandbox.asked[0]
-    assert started.id == process_id
-    assert argv == [b"sh"]
-    assert given == {
-        "env": {"A": "b"},
-        "cwd": "/workspace",
-        "terminal": True,
-        "rows": 10,
-        "columns": 20,
-        "stdin": False,
-        "merge_stderr": False,
-        "timeout_s": 1.5,
-    }
+    terminal = {"terminal": True, "rows": 10, "columns": 20}
+    expected = ProcessSpec(started.id, [b"sh"], env={"A": "b"}, cwd="/workspace", timeout_s=1.5, **terminal)
+    assert sandbox.asked[0] == ("start", expected)
     assert (started.argv, started.duration_ms, started.started_at.timestamp()) == (("sleep", "\ufffd"), 2.5, 1.5)
     plain = await client.start_process(["sh"], process_id="mine", merge_stderr=True, stdin=True)
     assert plain.id == "mine"
-    assert sandbox.asked[1][1][2]["timeout_s"] is None
+    assert sandbox.asked[1][1].timeout_s is None
 
 
 async def test_a_wait_answers_before_the_callers_own_deadline(client: Client, sandbox: FakeSandbox) -> None:

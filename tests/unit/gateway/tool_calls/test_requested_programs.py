@@ -40,7 +40,7 @@ from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc
 from sandbox import errors as sandbox_errors
 from sandbox.keeper.sandbox_keeper import SandboxKeeper
-from sandbox.process import ProgramResult
+from sandbox.process import ProcessSpec, ProgramResult
 from tests.unit.gateway.made_parts import made_tool_calls
 from tests.unit.gateway.services.test_process_service import FakeKeeper, FakeSandbox, process
 
@@ -54,11 +54,11 @@ TENANT = Tenant("t", Policy(PolicyDocument(version=1, rules=RULES)), ModelSettin
 class KeepingSandbox(FakeSandbox):
     """A sandbox that keeps the processes it was asked to start."""
 
-    async def start(self, process_id: str, argv: list[bytes], **given: Any) -> Any:
-        if any(one.id == process_id for one in self.kept):
-            raise sandbox_errors.Conflict(f"{process_id} is in use")
-        await super().start(process_id, argv, **given)
-        started = replace(process(process_id), argv=tuple(argv), started_ns=len(self.asked))
+    async def start(self, spec: ProcessSpec) -> Any:
+        if any(one.id == spec.id for one in self.kept):
+            raise sandbox_errors.Conflict(f"{spec.id} is in use")
+        await super().start(spec)
+        started = replace(process(spec.id), argv=tuple(spec.argv), started_ns=len(self.asked))
         self.kept = (*self.kept, started)
         return started
 

@@ -14,20 +14,12 @@ from sandbox.client.channel_sandbox import ChannelSandbox
 from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.errors import DaemonLost, FileError, InputGap, InvalidArgument, InvalidPath, TooLarge
 from sandbox.health import Health
-from sandbox.process import Process, ProcessOutput, ProcessPage
+from sandbox.process import Process, ProcessOutput, ProcessPage, ProcessSpec
 from sandbox.sandbox import SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
 from tests.unit.sandbox.fake_daemon import Peer, always, fake_daemon
 
 Ask = Callable[[RemoteProcesses], Awaitable[object]]
-STARTING: dict[str, Any] = {
-    "env": {},
-    "cwd": "",
-    "terminal": False,
-    "stdin": False,
-    "merge_stderr": False,
-    "timeout_s": None,
-}
 
 
 def running(**changes: Any) -> pb.Process:
@@ -47,7 +39,7 @@ async def test_a_start_says_what_to_run_and_where_output_goes(tmp_path: Path) ->
     async with fake_daemon(tmp_path, always(process=running(argv=[b"a", b"\xff"]))) as daemon:
         processes = RemoteProcesses(daemon.channel, env={"TOKEN": "t", "A": "old"}, file_limit_bytes=1000)
         changes = {"env": {"A": "new"}, "cwd": "/tmp//x/", "stdin": True, "timeout_s": 0.0015}
-        await processes.start("p", [b"a", b"\xff"], **{**STARTING, **changes})
+        await processes.start(ProcessSpec("p", [b"a", b"\xff"], **changes))
         asked = daemon.requests[0].process_start
     assert (asked.id, list(asked.argv), asked.cwd) == ("p", [b"a", b"\xff"], "/tmp/x")
     assert dict(asked.env) == {"TOKEN": "t", "A": "new"}
@@ -61,7 +53,7 @@ async def test_a_terminal_is_asked_for_with_its_size(tmp_path: Path) -> None:
     made.ClearField("stderr")
     async with fake_daemon(tmp_path, always(process=made)) as daemon:
         changes = {"terminal": True, "rows": 1, "columns": 4096}
-        process = await RemoteProcesses(daemon.channel).start("p", [b"a"], **{**STARTING, **changes})
+        process = await RemoteProcesses(daemon.channel).start(ProcessSpec("p", [b"a"], **changes))
         asked = daemon.requests[0].process_start
     assert (asked.size.rows, asked.size.columns, asked.timeout_ms) == (1, 4096, 0)
     assert (process.rows, process.columns, process.stderr) == (1, 4096, None)
@@ -191,15 +183,24 @@ REFUSED: dict[str, tuple[type[FileError], Ask]] = {
     "a path for an id": (InvalidArgument, lambda made: made.remove("../p")),
     "an id with a newline": (InvalidArgument, lambda made: made.remove("p\n")),
     "a long id": (InvalidArgument, lambda made: made.remove("x" * 65)),
-    "no program": (InvalidArgument, lambda made: made.start("p", [], **STARTING)),
-    "a NUL": (InvalidArgument, lambda made: made.start("p", [b"a\0"], **STARTING)),
-    "a long argument": (TooLarge, lambda made: made.start("p", [b"a", b"x" * 131_072], **STARTING)),
-    "many arguments": (TooLarge, lambda made: made.start("p", [b"x" * 131_071] * 9, **STARTING)),
-    "tiny arguments": (TooLarge, lambda made: made.start("p", [b"x"] * 500_000, **STARTING)),
-    "a relative directory": (InvalidPath, lambda made: made.start("p", [b"a"], **{**STARTING, "cwd": "tmp"})),
-    "no time": (InvalidArgument, lambda made: made.start("p", [b"a"], **{**STARTING, "timeout_s": 0})),
-    "eight days": (InvalidArgument, lambda made: made.start("p", [b"a"], **{**STARTING, "timeout_s": 691_200})),
-    "no rows": (InvalidArgument, lambda made: made.start("p", [b"a"], rows=0, **{**STARTING, "terminal": True})),
+    "no program": (InvalidArgument, lambda made: made.start(ProcessSpec("p", []))),
+    "a NUL": (InvalidArgument, lambda made: made.start(ProcessSpec("p", [b"a\0"]))),
+    "a long argument": (TooLarge, lambda made: made.start(ProcessSpec("p", [b"a", b"x" * 131_072]))),
+    "many arguments": (TooLarge, lambda made: made.start(ProcessSpec("p", [b"x" * 131_071] * 9))),
+    "tiny arguments": (TooLarge, lambda made: made.start(ProcessSpec("p", [b"x"] * 500_000))),
+    "a relative directory": (
+        InvalidPath,
+        lambda made: made.start(ProcessSpec("p", [b"a"], cwd="tmp")),
+    ),
+    "no time": (InvalidArgument, lambda made: made.start(ProcessSpec("p", [b"a"], timeout_s=0))),
+    "eight days": (
+        InvalidArgument,
+        lambda made: made.start(ProcessSpec("p", [b"a"], timeout_s=691_200)),
+    ),
+    "no rows": (
+        InvalidArgument,
+        lambda made: made.start(ProcessSpec("p", [b"a"], rows=0, terminal=True)),
+    ),
     "many columns": (InvalidArgument, lambda made: made.resize("p", 24, 4097)),
     "a negative offset": (InvalidArgument, lambda made: made.read("p", offset=-1)),
     "a far offset": (InvalidArgument, lambda made: made.read("p", offset=2**63)),

@@ -19,6 +19,7 @@ from sandbox.engines.local.memory_sandbox import MemorySandbox
 from sandbox.engines.workspace_archive import ArchiveBroken, Kind, WorkspaceEntry
 from sandbox.errors import DaemonLost, NotFound, PermissionDenied, SandboxUnavailable
 from sandbox.filesystem import ExecResult
+from sandbox.process import ProgramSpec
 from sandbox.protocols import Shell
 from sandbox.sandbox import SandboxSpec
 from sandbox.transition import Transition
@@ -212,11 +213,7 @@ async def test_files_outside_of_the_workspace_are_out_of_reach_of_file_calls_and
             await refused
         assert str(tmp_path) not in str(caught.value)
     result = await sandbox.shell.run_program(
-        [b"/bin/true"],
-        env={},
-        cwd="/workspace/none",
-        timeout_s=30,
-        output_limit_bytes=1,
+        ProgramSpec([b"/bin/true"], cwd="/workspace/none", timeout_s=30, output_limit_bytes=1),
         stdin=None,
         on_output=nobody,
     )
