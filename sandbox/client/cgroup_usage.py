@@ -1,6 +1,6 @@
-"""What the control group of a sandbox counts, read by its daemon: a millisecond a file, where an engine takes a second.
+"""Resource usage from the cgroup of a sandbox, read through its daemon: 1 ms a file, while Docker takes 1 s.
 
-No tool code can write there, and the numbers are the daemon's word all the same: within bounds, and about itself only.
+Tool code cannot write there, but the daemon could lie: the numbers are bounded, and concern its own sandbox only.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _LINES, _PAGE_BYTES = 200, 16 * 1024
 
 
 async def read_usage(sandbox: Sandbox) -> Usage | None:
-    """Return what a sandbox uses; None where no control group holds it. Raises SandboxError."""
+    """Return the usage of a sandbox; None if it has no cgroup. Raises SandboxError."""
     posture = sandbox.posture
     if not posture.memory_limit_bytes:
-        return None  # gVisor, or this process' own programs
+        return None  # gVisor, or the in-memory engine
     unified = await _read(sandbox, "cgroup.controllers") is not None
     if unified:
         cpu = counted(_named(await _read(sandbox, "cpu.stat"), "usage_usec"))
@@ -44,7 +44,7 @@ async def read_usage(sandbox: Sandbox) -> Usage | None:
 
 async def _read(sandbox: Sandbox, name: str) -> bytes | None:
     try:
-        # By lines: the kernel says that such a file has no bytes, and a page of lines is read until its end.
+        # By lines, which are read to the end: the kernel reports a size of 0 for such a file.
         page = await sandbox.files.read_lines(f"{_ROOT}/{name}", limit=_LINES, limit_bytes=_PAGE_BYTES)
     except NotFound:
         return None
@@ -56,7 +56,7 @@ async def _number(sandbox: Sandbox, name: str) -> int | None:
 
 
 def _named(data: bytes | None, name: str) -> int | None:
-    """Return the number of a line `name number`."""
+    """Return the number in the line `name number`."""
     for line in (data or b"").splitlines():
         key, _, value = line.partition(b" ")
         if key == name.encode():

@@ -1,8 +1,8 @@
 """The gateway's end of the channel to one sandbox: calls over a small pool of connections.
 
-A call takes an idle connection or makes one, sends its Request, exchanges frames and gives the connection back after
-the final frame. Leaving it earlier, by an exception or by cancellation, closes the connection, and the daemon kills
-what the call started. Any breach of the protocol marks the whole channel lost: the sandbox is not to be trusted again.
+A call takes an idle connection or opens one, sends its Request, exchanges frames and returns the connection after the
+final frame. Leaving it earlier, by an exception or cancellation, closes the connection, and the daemon kills what the
+call started. A protocol violation marks the whole channel lost: the sandbox is never trusted again.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import asyncio
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import NoReturn, TypeVar
 
+from sandbox.client import replies
 from sandbox.client.connection import Connection
 from sandbox.errors import DaemonLost
 from sandbox.v1 import channel_pb2 as pb
@@ -24,9 +26,11 @@ PROTOCOL_VERSION = 1
 _IDLE_CONNECTIONS = 8
 _CONNECT_TIMEOUT_S = 5.0
 _REQUEST_TIMEOUT_S = 10.0
-# A full backlog gives EAGAIN on a Unix socket and nothing to wait on, so connecting is tried again.
+# A Unix socket with a full backlog fails with EAGAIN and nothing signals free space, so connect() is retried.
 _CONNECT_RETRY_S = 0.002
 _STREAM_MEMBERS = frozenset({"started", "output", "chunk"})
+
+_Value = TypeVar("_Value")
 
 
 class Call:
@@ -35,42 +39,25 @@ class Call:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.finished = False
-        # Set when the daemon answered before it took all input: the connection then still has input in it.
+        # Set when the daemon answered before it read all input: the rest of it is still in the connection.
         self.spoiled = False
 
     async def send(self, message: pb.Input, *, timeout_s: float) -> None:
-        """Send an Input frame; raises DaemonLost when the daemon does not take it in time."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self.connection.send(message)
-        except TimeoutError as error:
-            raise DaemonLost(f"the sandbox daemon took no input for {timeout_s:.0f} s") from error
+        """Send an Input frame; raises DaemonLost when the daemon does not read it in time."""
+        await _in_time(self.connection.send(message), timeout_s, "took no input for")
 
     async def send_data(self, data: memoryview, *, timeout_s: float) -> None:
         """Send the bytes of an Input frame, 1 MiB at most, without a copy; raises as send()."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self.connection.send_data(data)
-        except TimeoutError as error:
-            raise DaemonLost(f"the sandbox daemon took no input for {timeout_s:.0f} s") from error
+        await _in_time(self.connection.send_data(data), timeout_s, "took no input for")
 
     async def receive_piece(self, *, timeout_s: float) -> bytes | tuple[str, pb.Reply]:
-        """Return the bytes of a Chunk, or what receive() returns of another Reply; raises as receive()."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                piece = await self.connection.receive_piece()
-        except TimeoutError as error:
-            raise DaemonLost(f"the sandbox daemon did not answer within {timeout_s:.1f} s") from error
+        """Return the bytes of a Chunk, or what receive() returns for any other Reply; raises as receive()."""
+        piece = await _in_time(self.connection.receive_piece(), timeout_s, "did not answer within")
         return piece if isinstance(piece, bytes) else self._noted(piece)
 
     async def receive(self, *, timeout_s: float) -> tuple[str, pb.Reply]:
-        """Return the member's name and the next Reply; raises DaemonLost when none comes in time."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                reply = await self.connection.receive()
-        except TimeoutError as error:
-            raise DaemonLost(f"the sandbox daemon did not answer within {timeout_s:.1f} s") from error
-        return self._noted(reply)
+        """Return the next Reply, after the name of its member; raises DaemonLost when none arrives in time."""
+        return self._noted(await _in_time(self.connection.receive(), timeout_s, "did not answer within"))
 
     def _noted(self, reply: pb.Reply) -> tuple[str, pb.Reply]:
         member = reply.WhichOneof("reply")
@@ -82,7 +69,7 @@ class Call:
 
 
 class Channel:
-    """Calls to the daemon whose socket is in `directory`. Holds one descriptor and up to eight idle connections."""
+    """Calls to the daemon whose socket is in `directory`. Keeps one descriptor and up to eight idle connections."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -92,12 +79,12 @@ class Channel:
         self.lost: DaemonLost | None = None
 
     async def connect(self) -> None:
-        """Make the first connection; raises OSError while the daemon does not listen yet, DaemonLost on a trap."""
+        """Open the first connection; raises OSError while the daemon does not listen yet, DaemonLost on a trap."""
         self._idle.append(await self._open())
 
     @asynccontextmanager
     async def call(self, request: pb.Request) -> AsyncIterator[Call]:
-        """Open a call; raises DaemonLost when the daemon is or becomes unreachable or breaks the protocol."""
+        """Open a call; raises DaemonLost when the daemon is or becomes unreachable or violates the protocol."""
         call = await self._begin(request)
         try:
             yield call
@@ -108,8 +95,8 @@ class Channel:
             self._end(call)
 
     async def ask(self, request: pb.Request, member: str, *, timeout_s: float) -> pb.Reply:
-        """Make a call of one reply and return it: the given final member, or a failure for the caller to raise."""
-        call = await self._begin(request)  # not by call(): most calls come here, and a context manager has its price
+        """Make a call with a single reply and return that: the given final member, or a failure."""
+        call = await self._begin(request)  # not call(): most calls come through here, and a context manager costs
         try:
             got, reply = await call.receive(timeout_s=timeout_s)
             if got not in (member, "failure"):
@@ -121,11 +108,30 @@ class Channel:
             self._end(call)
         return reply
 
+    async def query(
+        self,
+        request: pb.Request,
+        member: str,
+        read: Callable[[pb.Reply], _Value],
+        *,
+        timeout_s: float,
+        fail: Callable[[pb.Failure], NoReturn] = replies.raise_failure,
+    ) -> _Value:
+        """Make a call with a single reply and return what `read` makes of it; `fail` raises the error of a failure."""
+        reply = await self.ask(request, member, timeout_s=timeout_s)
+        try:
+            if reply.HasField("failure"):
+                fail(reply.failure)
+            return read(reply)
+        except DaemonLost as error:
+            self.mark_lost(error)
+            raise
+
     async def hello(self, *, timeout_s: float) -> pb.HelloReply:
-        """Ask who answers; raises DaemonLost when it is not a daemon of this protocol."""
+        """Perform the handshake; raises DaemonLost when the peer is not a daemon of this protocol version."""
         request = pb.Request(hello=pb.HelloRequest(protocol_version=PROTOCOL_VERSION))
         reply = await self.ask(request, "hello", timeout_s=timeout_s)
-        if not reply.HasField("hello") or reply.hello.protocol_version != PROTOCOL_VERSION:
+        if reply.hello.protocol_version != PROTOCOL_VERSION:  # 0 in a failure
             lost = DaemonLost(
                 f"the sandbox daemon does not speak protocol version {PROTOCOL_VERSION}; rebuild the runtime image"
             )
@@ -134,10 +140,11 @@ class Channel:
         return reply.hello
 
     def mark_lost(self, error: DaemonLost) -> None:
-        """Refuse every later call; the first error is kept."""
+        """Refuse every later call with the first error."""
         if self.lost is None:
             self.lost = error
-        self._close_idle()
+        while self._idle:
+            self._idle.pop().close()
 
     def close(self) -> None:
         """Close idle connections; calls in flight end with their own connection."""
@@ -147,10 +154,6 @@ class Channel:
             os.close(self._socket_fd)
             self._socket_fd = None
 
-    def _close_idle(self) -> None:
-        while self._idle:
-            self._idle.pop().close()
-
     async def _begin(self, request: pb.Request) -> Call:
         if self.lost is not None:
             raise DaemonLost(str(self.lost))
@@ -159,7 +162,7 @@ class Channel:
             connection = await self._take()
             rest = connection.send_at_once(request)
             if rest:
-                await self._send_rest(connection, rest)
+                await _in_time(connection.send_rest(rest), _REQUEST_TIMEOUT_S, "took no request for")
             return Call(connection)
         except BaseException as error:
             if connection is not None:
@@ -175,14 +178,6 @@ class Channel:
         else:
             call.connection.close()
 
-    @staticmethod
-    async def _send_rest(connection: Connection, rest: memoryview) -> None:
-        try:
-            async with asyncio.timeout(_REQUEST_TIMEOUT_S):
-                await connection.send_rest(rest)
-        except TimeoutError as error:
-            raise DaemonLost(f"the sandbox daemon took no request for {_REQUEST_TIMEOUT_S:.0f} s") from error
-
     async def _take(self) -> Connection:
         while self._idle:
             connection = self._idle.pop()
@@ -197,7 +192,7 @@ class Channel:
     async def _open(self) -> Connection:
         client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
-            # The descriptor's path is short whatever the directory's is (108 bytes are the limit of a socket address).
+            # A path by descriptor is short however long the directory's is; a socket address has 108 bytes at most.
             address = f"/proc/self/fd/{self._pinned_socket()}"
             deadline = asyncio.get_running_loop().time() + _CONNECT_TIMEOUT_S
             while True:
@@ -213,8 +208,8 @@ class Channel:
             raise
 
     def _pinned_socket(self) -> int:
-        # Opened once and never through a link: a daemon that replaces its socket by a link to another sandbox's
-        # (or to the engine's) must not make the gateway talk to that one.
+        # Opened once and never through a link: a daemon that replaces its socket with a link to another sandbox's
+        # socket, or to the engine's, must not redirect the gateway.
         if self._closed:
             raise DaemonLost("the sandbox was removed")
         if self._socket_fd is None:
@@ -224,3 +219,11 @@ class Channel:
                 raise DaemonLost(f"{SOCKET_NAME} is not a socket")
             self._socket_fd = found
         return self._socket_fd
+
+
+async def _in_time(work: Awaitable[_Value], timeout_s: float, late: str) -> _Value:
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await work
+    except TimeoutError as error:
+        raise DaemonLost(f"the sandbox daemon {late} {timeout_s:.1f} s") from error

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn
 
 from sandbox.client import replies
 from sandbox.client.channel import Channel
@@ -19,10 +21,24 @@ from sandbox.thread_lock import ThreadLock
 from sandbox.v1 import channel_pb2 as pb
 
 _PING_TIMEOUT_S = 1.0
-# Past the second that it is given: only a daemon that lies or hangs is lost, not one on a host that is busy.
+# Longer than a ping: a daemon is lost when it lies or hangs, not when its host is busy.
 _HEALTH_TIMEOUT_S = 5.0
-# So many evicted outputs of the largest size are kept.
+# How many evicted outputs of the largest size are kept.
 _SPILLS = 4
+
+
+@dataclass(frozen=True)
+class EngineRecord:
+    """What its engine records of a sandbox.
+
+    `lock` tells other processes what this one does with the sandbox; the engine closes it. `outdated` says that the
+    sandbox was made from a different spec. `overdue_s` returns how long it is past its lifetime.
+    """
+
+    lock: ThreadLock | None = None
+    outdated: bool = False
+    ended_processes: int = 0
+    overdue_s: Callable[[], float | None] = lambda: None
 
 
 class ChannelSandbox:
@@ -34,27 +50,20 @@ class ChannelSandbox:
         spec: SandboxSpec,
         channel: Channel,
         posture: pb.Posture,
-        *,
-        lock: ThreadLock | None = None,
-        outdated: bool = False,
-        ended_processes: int = 0,
-        overdue_s: Callable[[], float | None] = lambda: None,
+        record: EngineRecord | None = None,
     ) -> None:
-        """`lock`, held, tells other processes what this one does with the sandbox; it goes with this object.
-
-        `overdue_s` tells for how long it is past its lifetime, and `ended_processes` is what the lock noted of them.
-        """
         self.id = sandbox_id
         self.spec = spec
         self.posture = posture
-        self.lock = lock
-        self._outdated = outdated
-        self._overdue_s = overdue_s
-        self._ended_processes = ended_processes
         self.channel = channel
+        record = record or EngineRecord()
+        self.lock = record.lock
+        self._outdated = record.outdated
+        self._overdue_s = record.overdue_s
+        self._ended_processes = record.ended_processes
         self._users = 0
-        # The environment goes with each command and not with the container: pid 1 has no use for a tenant's secrets.
-        # Evicted output leaves at least half of the workspace to the files that the work is about.
+        # The environment travels with each command, not with the container: pid 1 has no use for a tenant's secrets.
+        # Evicted output leaves at least half of the workspace to the tenant's files.
         half_bytes = spec.limits.workspace_bytes // 2
         file_limit_bytes = min(DEFAULT_SPILL_LIMIT_BYTES, half_bytes)
         self.shell = RemoteShell(
@@ -68,21 +77,21 @@ class ChannelSandbox:
 
     @property
     def outdated(self) -> bool:
-        """Whether it is to be replaced once nobody uses it: it was made in another way, or is past its lifetime."""
+        """Whether it is to be replaced once it is unused: its spec differs, or it is past its lifetime."""
         return self._outdated or self.overdue_s is not None
 
     @property
     def overdue_s(self) -> float | None:
-        """For how long it is past its lifetime; None while it is not."""
+        """How long it is past its lifetime; None if it is not."""
         return self._overdue_s()
 
     @property
     def busy(self) -> bool:
-        """Whether calls are under way in it, of any process."""
+        """Whether calls of any process are in progress in it."""
         return self._users > 0 or (self.lock is not None and self.lock.in_use())
 
     def take_ended_processes(self) -> int:
-        """Return how many processes ended with stops that nobody was told of; 0 also while the lock cannot say."""
+        """Return how many processes ended with stops, once; 0 also while the lock is not available."""
         if not self._ended_processes or self.lock is None:
             return 0
         ended = self.lock.take_ended_processes()
@@ -97,7 +106,7 @@ class ChannelSandbox:
         return self.channel.lost is None
 
     def borrow(self) -> bool:
-        """Begin a use; False when another process removed the sandbox, which is not alive then."""
+        """Begin a use; False when another process removed the sandbox, which is then no longer alive."""
         if self._users == 0 and self.lock is not None and not self.lock.begin_use():
             self.channel.mark_lost(DaemonLost("another gateway removed the sandbox"))
             return False
@@ -111,19 +120,18 @@ class ChannelSandbox:
             self.lock.end_use()
 
     async def health(self, *, count_disk: bool = False) -> Health:
-        """Return what the daemon says of itself; raises DaemonLost, also when it says nothing for 5 s."""
+        """Return what the daemon reports; raises DaemonLost, also when it does not answer for 5 s."""
+
+        def fail(failure: pb.Failure) -> NoReturn:
+            raise DaemonLost(f"the sandbox daemon is not well: {replies.plain_text(failure.message)}")
+
         request = pb.Request(health=pb.HealthRequest(count_disk=count_disk))
-        reply = await self.channel.ask(request, "health", timeout_s=_HEALTH_TIMEOUT_S)
-        try:
-            if reply.HasField("failure"):
-                raise DaemonLost(f"the sandbox daemon is not well: {replies.plain_text(reply.failure.message)}")
-            return health_of(reply.health)
-        except DaemonLost as error:
-            self.channel.mark_lost(error)
-            raise
+        return await self.channel.query(
+            request, "health", lambda reply: health_of(reply.health), timeout_s=_HEALTH_TIMEOUT_S, fail=fail
+        )
 
     async def ping(self) -> bool:
-        """Return whether the daemon answers within a second; a slow one is not thereby lost."""
+        """Return whether the daemon answers within a second; a slow one is not lost for that."""
         try:
             async with asyncio.timeout(_PING_TIMEOUT_S):
                 await self.health()
@@ -132,5 +140,5 @@ class ChannelSandbox:
         return True
 
     def close(self) -> None:
-        """Let go of the channel. The lock is its engine's to drop, for removing needs it."""
+        """Close the channel. The engine releases the lock, which removing the sandbox requires."""
         self.channel.close()

@@ -1,4 +1,4 @@
-"""What to say of how a program ended, where the outcome alone does not tell what to do about it."""
+"""Messages about how a program ended, where the outcome alone does not tell what to do about it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _START_FAILURES = {
 
 
 def of_command(ended: Ending, reply: pb.ExecReply) -> str:
-    """Return the message for a command line; whoever shows it puts the outcome before it."""
+    """Return the message for a command line, to be shown after its outcome."""
     said = []
     if ended.outcome == "failed_to_start":
         number = replies.errno(reply.errno)
@@ -84,14 +84,14 @@ def of_program(ended: Ending, reply: pb.ExecReply, asked: pb.ExecRequest) -> str
 
 
 def survivors(reply: pb.ExecReply) -> str:
-    """Return what processes that could not be killed mean."""
+    """Return the message about processes that could not be killed."""
     return f"{reply.survivors} processes could not be killed; the next call gets a new sandbox with the same workspace"
 
 
 def _found(ended: Ending, reply: pb.ExecReply) -> list[str]:
-    """Return what the daemon found besides the outcome."""
+    """Return what the daemon reports besides the outcome."""
     said = []
-    # A shell says so in words of its own, or not at all, and exits 1 or 2 or 254.
+    # A shell reports this in its own words or not at all, and exits with 1, 2 or 254.
     refused = replies.count(reply.pids_refused)
     if refused and ended.outcome in ("exited", "signalled") and ended.exit_code != 0:
         said.append(
@@ -104,7 +104,7 @@ def _found(ended: Ending, reply: pb.ExecReply) -> list[str]:
 
 
 def _of_disk(reply: pb.ExecReply) -> str:
-    """Return whose limit it was; with an errno nothing was started."""
+    """Return the message about the limit that was hit; with an errno nothing was started."""
     if reply.host_disk:
         return _HOST_DISK_REFUSED if reply.errno else _HOST_DISK
     return _FAR_OVER_DISK if reply.errno else _OVER_DISK

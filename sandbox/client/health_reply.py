@@ -1,4 +1,4 @@
-"""A daemon's health reply, checked: the daemon is not believed."""
+"""Validates a daemon's health reply."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from sandbox.errors import DaemonLost
 from sandbox.health import DiskCount, Health
 from sandbox.v1 import channel_pb2 as pb
 
-# Far past the connections that a daemon serves at once.
+# Far above the number of connections that a daemon serves at once.
 _CALLS_LIMIT = 65_536
 
 
 def health_of(reply: pb.HealthReply) -> Health:
-    """Return what a daemon says; raises DaemonLost for figures that none can have."""
+    """Return a daemon's health; raises DaemonLost for impossible numbers."""
     if not 1 <= reply.calls <= _CALLS_LIMIT or reply.processes > PROCESSES_LIMIT or reply.pids > PID_LIMIT:
         raise DaemonLost("the sandbox daemon counts calls or processes that it cannot have")
     return Health(

@@ -1,7 +1,4 @@
-"""From the daemon's replies on background processes to values, as sandbox/client/replies.py does it for files.
-
-Each function takes what was asked beside what came, and raises DaemonLost when no honest daemon could have said it.
-"""
+"""Converts and validates the daemon's replies about background processes, as replies.py does for files."""
 
 from __future__ import annotations
 
@@ -18,12 +15,12 @@ PROCESSES_LIMIT = 64
 PROCESS_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 SIDE_LIMIT = 4096
 _ARGV_BYTES = 4096
-# The largest that Linux can be made to give (PID_MAX_LIMIT).
+# PID_MAX_LIMIT of Linux.
 PID_LIMIT = 2**22
 
 
 def process(reply: pb.Process, process_id: str) -> Process:
-    """Return the process that was asked for."""
+    """Return the requested process."""
     if reply.id != process_id:
         raise DaemonLost(f"the sandbox daemon answered with another process than {process_id!r}")
     ended = None if reply.running else replies.ending(reply.outcome, reply.exit_code, reply.signal)
@@ -60,9 +57,9 @@ def process(reply: pb.Process, process_id: str) -> Process:
 
 
 def started_process(reply: pb.Process, asked: pb.ProcessStartRequest) -> Process:
-    """Return a process that was just started, and as it was asked for."""
+    """Return a process that was just started as requested."""
     made = process(reply, asked.id)
-    # The daemon cuts them, inside one or between two, so what came must be how the arguments begin.
+    # The daemon truncates the arguments anywhere, so the reply has a prefix of them.
     if not b"\0".join(asked.argv).startswith(b"\0".join(made.argv)) or not made.argv:
         raise DaemonLost("the sandbox daemon says that it started another program than it was asked for")
     one_stream = asked.terminal or asked.merge_stderr
@@ -84,12 +81,12 @@ def process_list(reply: pb.ProcessListReply) -> ProcessList:
 
 
 def process_page(reply: pb.ProcessReadReply, *, offset: int, limit_bytes: int) -> ProcessPage:
-    """Return a page of output that is no longer than asked, does not go back, and does not pass the stream's end."""
+    """Return a page of output that is no longer than requested and lies between `offset` and the stream's end."""
     if len(reply.data) > limit_bytes:
         raise DaemonLost("the sandbox daemon sent more output than was asked for")
     size_bytes = replies.count(reply.size_bytes)
     after = reply.offset + len(reply.data)
-    # A page from beyond the end is empty and stays where it was asked for.
+    # A page beyond the end is empty and keeps the requested offset.
     if reply.offset < offset or after > max(size_bytes, 0 if reply.data else offset):
         raise DaemonLost(f"the sandbox daemon sent output from {reply.offset}, where {offset} was asked for")
     if reply.end and after < size_bytes:
@@ -98,7 +95,7 @@ def process_page(reply: pb.ProcessReadReply, *, offset: int, limit_bytes: int) -
 
 
 def raise_write_failure(failure: pb.Failure, *, sent_bytes: int, offset: int | None) -> NoReturn:
-    """Raise what a failed write stands for: InputNotTaken, which tells how much of it was taken, or another error."""
+    """Raise the error of a failed write: InputNotTaken, with the number of bytes written, or another one."""
     if failure.kind == pb.FAILURE_KIND_INPUT_GAP:
         if offset is None or failure.taken_bytes >= offset:
             raise DaemonLost("the sandbox daemon says that input has a gap where it has none")

@@ -1,22 +1,22 @@
-"""What a program in a sandbox is given: arguments, environment and directory that a kernel and a frame can take."""
+"""Validates the arguments, environment and directory of a program against the limits of the kernel and of a frame."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from sandbox.arguments import checked_path
-from sandbox.client.connection import MAX_FRAME_BYTES
+from sandbox.daemon.frames import MAX_FRAME_BYTES
 from sandbox.errors import InvalidArgument, TooLarge
 from sandbox.v1 import channel_pb2 as pb
 
-# All arguments together, each with the NUL that ends it: 1 MiB of text, and room for what is around it.
+# All arguments together, each with its terminating NUL.
 ARGV_LIMIT_BYTES = 1024 * 1024 + 32 * 1024
-# The kernel's limit for one argument or variable, without the NUL that ends it (MAX_ARG_STRLEN).
+# The kernel's limit for one argument or variable, without the terminating NUL (MAX_ARG_STRLEN).
 ARGUMENT_LIMIT_BYTES = 128 * 1024 - 1
 
 
 def checked_argv(argv: Sequence[bytes]) -> list[bytes]:
-    """Return the program and its arguments; raises InvalidArgument, or TooLarge past 1 MiB or a kernel's limit."""
+    """Return the program and its arguments; raises InvalidArgument or TooLarge."""
     if not argv or not argv[0]:
         raise InvalidArgument("argv is a list whose first member is the program to run, and that is not empty")
     total_bytes = 0
@@ -38,7 +38,7 @@ def checked_argv(argv: Sequence[bytes]) -> list[bytes]:
 
 
 def checked_environment(*parts: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of all parts, the later ones over the earlier; raises InvalidArgument or TooLarge."""
+    """Merge variables, later parts over earlier ones; raises InvalidArgument or TooLarge."""
     merged: dict[str, str] = {}
     for part in parts:
         merged.update(part)
@@ -58,12 +58,12 @@ def checked_environment(*parts: Mapping[str, str]) -> dict[str, str]:
 
 
 def checked_directory(cwd: str) -> str:
-    """Return an absolute directory, or nothing for the workspace; raises InvalidPath."""
+    """Return an absolute directory, or "" for the workspace; raises InvalidPath."""
     return checked_path(cwd) if cwd else ""
 
 
 def checked_request(request: pb.Request) -> pb.Request:
-    """Return a request that fits one frame; many tiny arguments or a large environment may be what does not."""
+    """Return the request; TooLarge if it exceeds a frame, as many tiny arguments or a large environment may."""
     if request.ByteSize() > MAX_FRAME_BYTES:
         raise TooLarge(
             f"arguments and environment take {request.ByteSize():,} bytes on their way and {MAX_FRAME_BYTES:,} are the "

@@ -1,14 +1,14 @@
-"""One call of exec with streams: input goes in while output comes out, and neither waits for the other.
+"""The exchange of one exec call with streams: input and output flow at the same time, and neither waits for the other.
 
-Memory is one frame of output and one piece of input, however much flows: while `on_output` is awaited nothing is read,
-the socket fills, and the program is held back.
+Memory is one frame of output and one piece of input: while `on_output` is awaited nothing is read, the socket fills up,
+and the program blocks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 
 from sandbox.client import replies
 from sandbox.client.channel import Call, Channel
@@ -20,15 +20,43 @@ _INPUT_BYTES = 256 * 1024
 
 
 class CallersFault(Exception):
-    """What the caller's own stdin or on_output raised, kept apart from what the sandbox did."""
+    """An exception of the caller's own stdin or on_output, kept apart from those of the sandbox."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
         self.error = error
 
 
+async def receive_exec(
+    call: Call,
+    on_output: Callable[[pb.Output], Awaitable[None]] | None,
+    *,
+    limit_s: float,
+    clock: Callable[[], float],
+) -> pb.ExecReply:
+    """Receive until the final reply, waiting `limit_s` in all: a slow `on_output` does not make the daemon late."""
+    started = False
+    waited_s = 0.0
+    while True:
+        if waited_s >= limit_s:
+            raise DaemonLost(f"the sandbox daemon did not end a program within {limit_s:.1f} s")
+        before_s = clock()
+        member, reply = await call.receive(timeout_s=limit_s - waited_s)
+        waited_s += clock() - before_s
+        if member == "exec":
+            return reply.exec
+        if member == "failure":
+            replies.raise_failure(reply.failure)
+        if member == "started" and not started:
+            started = True
+        elif member == "output" and on_output is not None:
+            await on_output(reply.output)
+        else:
+            raise DaemonLost(f"the sandbox daemon sent {member} out of turn")
+
+
 class ProgramStream:
-    """The streams of one program; `patience_s` bounds the time that the daemon is waited for in all."""
+    """The streams of one program; `limit_s` bounds the time spent waiting for the daemon."""
 
     def __init__(
         self,
@@ -36,13 +64,13 @@ class ProgramStream:
         *,
         stdin: AsyncIterable[bytes] | None,
         on_output: OnProgramOutput,
-        patience_s: float,
+        limit_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._request = request
         self._stdin = stdin
         self._on_output = on_output
-        self._patience_s = patience_s
+        self._limit_s = limit_s
         self._clock = clock
         self.output_bytes = 0
 
@@ -65,37 +93,18 @@ class ProgramStream:
         try:
             await asyncio.wait({feeding, receiving}, return_when=asyncio.FIRST_COMPLETED)
             if feeding.done() and not receiving.done():
-                # Raises what the caller's stdin raised, and the call ends with it.
-                feeding.result()
-            # Once the program is over nobody wants what is left of the input.
+                feeding.result()  # an exception of the caller's stdin ends the call
+            # Once the program has ended the rest of the input is dropped.
             return await receiving
         finally:
-            # Unless it was taken to its end, the connection may still have input in it.
+            # Unless the input was read to its end, the rest of it is still in the connection.
             call.spoiled = not (feeding.done() and not feeding.cancelled() and feeding.exception() is None)
             for task in (feeding, receiving):
                 task.cancel()
             await asyncio.gather(feeding, receiving, return_exceptions=True)
 
     async def _receive(self, call: Call) -> pb.ExecReply:
-        started = False
-        waited_s = 0.0
-        while True:
-            # Only the waiting counts: a caller that takes its time with the output does not make the daemon late.
-            asked_s = self._clock()
-            if waited_s >= self._patience_s:
-                raise DaemonLost(f"the sandbox daemon did not end a program within {self._patience_s:.1f} s")
-            member, reply = await call.receive(timeout_s=self._patience_s - waited_s)
-            waited_s += self._clock() - asked_s
-            if member == "exec":
-                return reply.exec
-            if member == "failure":
-                replies.raise_failure(reply.failure)
-            if member == "started" and not started:
-                started = True
-            elif member == "output":
-                await self._pass_on(reply.output)
-            else:
-                raise DaemonLost(f"the sandbox daemon sent {member} out of turn")
+        return await receive_exec(call, self._pass_on, limit_s=self._limit_s, clock=self._clock)
 
     async def _pass_on(self, output: pb.Output) -> None:
         stream = replies.output_stream(output)
@@ -104,7 +113,7 @@ class ProgramStream:
             raise DaemonLost("the sandbox daemon sent more output than was asked for")
         try:
             await self._on_output(stream, output.data)
-        except Exception as error:  # whatever the caller's own raises, told apart from the daemon's
+        except Exception as error:
             raise CallersFault(error) from error
 
     async def _feed(self, call: Call, stdin: AsyncIterable[bytes]) -> None:
@@ -114,9 +123,9 @@ class ProgramStream:
 
     async def _send(self, call: Call, message: pb.Input) -> None:
         try:
-            await call.send(message, timeout_s=self._patience_s)
+            await call.send(message, timeout_s=self._limit_s)
         except DaemonLost:
-            # The reply, or that there is none, says what happened; until then this is only input that nobody takes.
+            # The reply, or its absence, tells what happened; until then this is only input that is not read.
             await asyncio.Event().wait()
 
 
@@ -126,5 +135,5 @@ async def _pieces(stdin: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
             view = memoryview(block)
             for start in range(0, len(view), _INPUT_BYTES):
                 yield bytes(view[start : start + _INPUT_BYTES])
-    except Exception as error:  # as above
+    except Exception as error:
         raise CallersFault(error) from error

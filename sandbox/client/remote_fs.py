@@ -1,7 +1,7 @@
 """RemoteFS: the files of a sandbox, through its daemon. Satisfies agent.filesystem.FileSystem.
 
-Every method raises FileError subclasses for what the sandbox's kernel refuses and DaemonLost when the daemon does not
-behave. Paths, patterns and answers are checked on this side too; memory is bounded by one frame.
+Methods raise FileError subclasses for what the sandbox's kernel refuses, and DaemonLost when the daemon misbehaves.
+Paths, patterns and answers are validated on this side too; memory is bounded by one frame.
 """
 
 from __future__ import annotations
@@ -26,30 +26,28 @@ from sandbox.errors import DaemonLost, TooLarge
 from sandbox.filesystem import EditResult, EntriesPage, Entry, GrepPage, LinesPage
 from sandbox.v1 import channel_pb2 as pb
 
-GREP_TIMEOUT_LIMIT_S = 120.0
 INLINE_BYTES = 1024 * 1024
 _INPUT_BYTES = 512 * 1024
-_EDIT_TEXT_BYTES = 512 * 1024
 _CHUNK_BYTES = 512 * 1024
 
-# How long the daemon may take for an answer; a slow disk fits in, a caller is not held for ever.
+# Generous for a slow disk, but a caller does not wait forever.
 _ANSWER_TIMEOUT_S = 30.0
 _TREE_TIMEOUT_S = 120.0
-# More than the daemon itself takes for removing, so that its answer comes first.
+# Above the daemon's own limit for removing, so that its answer arrives first.
 _REMOVE_TIMEOUT_S = 660.0
-# A stream must keep this rate in the time the gateway waits for it, so that a drip cannot hold a call open.
+# The least rate of a stream, over the time that the gateway waits for it.
 _STREAM_BYTES_PER_S = 64 * 1024
-# An upload lasts as long as its caller sends; each piece of it is timed by itself.
+# An upload takes as long as its caller sends; each piece has a timeout of its own.
 _UPLOAD_TIMEOUT_S = 24 * 3600.0
 
 _Value = TypeVar("_Value")
 
 
 class RemoteFS:
-    """Files in one sandbox. `file_limit_bytes` bounds one read when the caller names no length.
+    """Files in one sandbox. `file_limit_bytes` bounds a read without a length.
 
-    `refuse_hard_links` has the daemon refuse the content of a file with more than one name, as a policy that tells
-    paths apart needs it.
+    `refuse_hard_links` makes the daemon refuse the content of files with more than one name, which a policy that
+    distinguishes paths requires.
     """
 
     def __init__(
@@ -69,29 +67,27 @@ class RemoteFS:
         """Return a page of a directory, sorted by name; 10,000 entries at most."""
         limit = checked_page(offset, limit)
         request = pb.Request(list=pb.ListRequest(path=checked_path(path), offset=offset, limit=limit))
-        reply = await self._ask(request, "entries", timeout_s=_TREE_TIMEOUT_S)
-        return self._checked(lambda: replies.listed_page(reply.entries, limit=limit))
+        return await self._query(
+            request, "entries", lambda reply: replies.listed_page(reply.entries, limit=limit), timeout_s=_TREE_TIMEOUT_S
+        )
 
     async def stat(self, path: str) -> Entry:
         """Describe one path; a symbolic link at its end is described, not followed."""
         path = checked_path(path)
-        reply = await self._ask(pb.Request(stat=pb.StatRequest(path=path)), "entry")
-        return self._checked(lambda: replies.entry(reply.entry, path))
+        request = pb.Request(stat=pb.StatRequest(path=path))
+        return await self._query(request, "entry", lambda reply: replies.entry(reply.entry, path))
 
     async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        """Yield `length` bytes from `offset`, or all to the end, in pieces of 1 MiB at most."""
+        """Yield `length` bytes from `offset`, or everything to the end, in pieces of 1 MiB at most."""
         checked_range(offset, length)
         path = checked_path(path)
+        wanted_bytes = self._file_limit_bytes if length is None else length
         if length == 0:
-            # 0 means "to the end" in the protocol, so nothing is asked but whether the file can be read.
-            length = 1
-            wanted_bytes = 0
-        else:
-            wanted_bytes = self._file_limit_bytes if length is None else length
-        request = pb.Request(read=pb.ReadRequest(path=path, offset=offset, length=length or 0))
+            length = 1  # 0 means "to the end" in the protocol; ask for a byte to find out whether the file is readable
+        asked = pb.ReadRequest(path=path, offset=offset, length=length or 0)
+        request = pb.Request(read=asked, refuse_hard_links=self._refuse_hard_links)
         got_bytes = 0
         waited_s = 0.0
-        request.refuse_hard_links = self._refuse_hard_links
         async with self._channel.call(request) as call:
             while True:
                 started_s = self._clock()
@@ -114,9 +110,12 @@ class RemoteFS:
     async def read_lines(self, path: str, *, offset: int = 0, limit: int = 2000, limit_bytes: int = 65536) -> LinesPage:
         """Return a page of lines; 1 MiB at most."""
         limit = checked_lines(offset, limit, limit_bytes)
-        call = pb.ReadLinesRequest(path=checked_path(path), offset=offset, limit=limit, limit_bytes=limit_bytes)
-        reply = await self._ask(pb.Request(read_lines=call), "read_lines")
-        return self._checked(lambda: replies.lines_page(reply.read_lines, limit=limit, limit_bytes=limit_bytes))
+        asked = pb.ReadLinesRequest(path=checked_path(path), offset=offset, limit=limit, limit_bytes=limit_bytes)
+        return await self._query(
+            pb.Request(read_lines=asked),
+            "read_lines",
+            lambda reply: replies.lines_page(reply.read_lines, limit=limit, limit_bytes=limit_bytes),
+        )
 
     async def write(self, path: str, data: bytes | AsyncIterable[bytes]) -> Entry:
         """Replace a file atomically; parents are made, an existing mode is kept."""
@@ -124,8 +123,7 @@ class RemoteFS:
         if isinstance(data, bytes):
             if len(data) <= INLINE_BYTES:
                 request = pb.Request(write=pb.WriteRequest(path=path, data=data, inline=True))
-                reply = await self._ask(request, "entry")
-                return self._checked(lambda: replies.entry(reply.entry, path))
+                return await self._query(request, "entry", lambda reply: replies.entry(reply.entry, path))
             data = _pieces(data)
         request = pb.Request(write=pb.WriteRequest(path=path), refuse_hard_links=self._refuse_hard_links)
         async with self._channel.call(request) as call:
@@ -135,67 +133,74 @@ class RemoteFS:
     async def edit(self, path: str, old_text: bytes, new_text: bytes, *, replace_all: bool = False) -> EditResult:
         """Replace the first exact match of `old_text`, or every one; 512 KiB at most for each text."""
         checked_edit(old_text, new_text)
-        call = pb.EditRequest(path=checked_path(path), old_text=old_text, new_text=new_text, replace_all=replace_all)
-        reply = await self._ask(pb.Request(edit=call), "edit")
-        return self._checked(lambda: replies.edit_result(reply.edit))
+        asked = pb.EditRequest(path=checked_path(path), old_text=old_text, new_text=new_text, replace_all=replace_all)
+        return await self._query(pb.Request(edit=asked), "edit", lambda reply: replies.edit_result(reply.edit))
 
     async def glob(self, path: str, pattern: str, *, offset: int = 0, limit: int = 1000) -> EntriesPage:
         """Return a page of paths that match; * and ? stop at /, ** does not. Links are not followed."""
         limit = checked_page(offset, limit)
         path = checked_path(path)
-        call = pb.GlobRequest(path=path, pattern=checked_pattern(pattern), offset=offset, limit=limit)
-        reply = await self._ask(pb.Request(glob=call), "entries", timeout_s=_TREE_TIMEOUT_S)
-        return self._checked(lambda: replies.globbed_page(reply.entries, limit=limit, under=path))
+        asked = pb.GlobRequest(path=path, pattern=checked_pattern(pattern), offset=offset, limit=limit)
+        return await self._query(
+            pb.Request(glob=asked),
+            "entries",
+            lambda reply: replies.globbed_page(reply.entries, limit=limit, under=path),
+            timeout_s=_TREE_TIMEOUT_S,
+        )
 
     async def grep(
         self, path: str, pattern: str, *, include: str = "", offset: int = 0, limit: int = 200, timeout_s: float = 10.0
     ) -> GrepPage:
         """Return a page of lines that match a regular expression; binary files are skipped and counted."""
         limit = checked_page(offset, limit)
-        timeout_ms = checked_timeout_ms(timeout_s)
         path = checked_path(path)
-        call = pb.GrepRequest(
+        asked = pb.GrepRequest(
             path=path,
             pattern=checked_pattern(pattern),
             include=checked_pattern(include) if include else "",
             offset=offset,
             limit=limit,
-            timeout_ms=timeout_ms,
+            timeout_ms=checked_timeout_ms(timeout_s),
         )
-        reply = await self._ask(pb.Request(grep=call), "grep", timeout_s=timeout_s + _ANSWER_TIMEOUT_S)
-        return self._checked(lambda: replies.grep_page(reply.grep, limit=limit, under=path))
+        return await self._query(
+            pb.Request(grep=asked),
+            "grep",
+            lambda reply: replies.grep_page(reply.grep, limit=limit, under=path),
+            timeout_s=timeout_s + _ANSWER_TIMEOUT_S,
+        )
 
     async def mkdir(self, path: str) -> None:
-        """Make a directory and its parents; one that is there is no error."""
-        await self._ask(pb.Request(mkdir=pb.MkdirRequest(path=checked_path(path))), "entry")
+        """Make a directory and its parents; an existing one is no error."""
+        await self._query(pb.Request(mkdir=pb.MkdirRequest(path=checked_path(path))), "entry", _nothing)
 
     async def remove(self, path: str, *, recursive: bool = False) -> None:
-        """Remove a file or directory; a tree of millions of files takes minutes, 10 at most. Cancelling ends it."""
-        call = pb.RemoveRequest(path=checked_path(path), recursive=recursive)
-        await self._ask(pb.Request(remove=call), "entry", timeout_s=_REMOVE_TIMEOUT_S)
+        """Remove a file or directory. Millions of files take minutes, 10 at most; cancelling stops the removal."""
+        asked = pb.RemoveRequest(path=checked_path(path), recursive=recursive)
+        await self._query(pb.Request(remove=asked), "entry", _nothing, timeout_s=_REMOVE_TIMEOUT_S)
 
     async def rename(self, path: str, new_path: str) -> None:
         """Rename within one file system; a file at `new_path` is replaced."""
-        call = pb.RenameRequest(path=checked_path(path), new_path=checked_path(new_path))
-        await self._ask(pb.Request(rename=call), "entry")
+        asked = pb.RenameRequest(path=checked_path(path), new_path=checked_path(new_path))
+        await self._query(pb.Request(rename=asked), "entry", _nothing)
 
-    async def _ask(self, request: pb.Request, member: str, *, timeout_s: float = _ANSWER_TIMEOUT_S) -> pb.Reply:
+    async def _query(
+        self,
+        request: pb.Request,
+        member: str,
+        read: Callable[[pb.Reply], _Value],
+        *,
+        timeout_s: float = _ANSWER_TIMEOUT_S,
+    ) -> _Value:
         request.refuse_hard_links = self._refuse_hard_links
-        reply = await self._channel.ask(request, member, timeout_s=timeout_s)
-        if reply.HasField("failure"):
-            self._checked(lambda: replies.raise_failure(reply.failure))
-        return reply
+        return await self._channel.query(request, member, read, timeout_s=timeout_s)
 
-    def _checked(self, convert: Callable[[], _Value]) -> _Value:
-        try:
-            return convert()
-        except DaemonLost as error:
-            self._channel.mark_lost(error)
-            raise
+
+def _nothing(_reply: pb.Reply) -> None:
+    """Read nothing from a reply that only confirms."""
 
 
 def _read_bytes(member: str, reply: pb.Reply) -> tuple[bytes, bool]:
-    """Return the bytes in an answer to a read, and whether it is the last."""
+    """Return the bytes of an answer to a read, and whether it is the last one."""
     if member == "failure":
         replies.raise_failure(reply.failure)
     if member not in ("chunk", "read"):
@@ -204,7 +209,7 @@ def _read_bytes(member: str, reply: pb.Reply) -> tuple[bytes, bool]:
 
 
 async def _upload(call: Call, data: AsyncIterable[bytes]) -> pb.Reply:
-    """Send the input while listening: the daemon may refuse, for want of space say, before it took everything."""
+    """Send the input while listening: the daemon may refuse before it read everything, for lack of space say."""
 
     async def send() -> None:
         async for block in data:

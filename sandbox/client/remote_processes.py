@@ -1,11 +1,11 @@
 """RemoteProcesses: background processes of a sandbox, through its daemon.
 
-A process belongs to the sandbox and not to the connection: it lives until it ends, is removed or the sandbox goes. What
-is known of it is asked anew each time, so a gateway that was started again knows as much as before.
+A process belongs to the sandbox, not to a connection: it lives until it ends, is removed or the sandbox goes. The
+gateway keeps no state about it, so a restarted gateway knows as much as before.
 
-Every method raises InvalidArgument (or InvalidPath, TooLarge) for what cannot be asked, NotFound for an id that is not
-there, Conflict for one in use or with 64 processes running, Exhausted when the sandbox has no process or memory left,
-and DaemonLost when the daemon does not behave.
+Methods raise InvalidArgument (or InvalidPath, TooLarge) for invalid requests, NotFound for an unknown id, Conflict for
+an id in use or when 64 processes run, Exhausted when the sandbox has no process or memory left, and DaemonLost when the
+daemon misbehaves.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NoReturn, TypeVar
 from sandbox.client import process_replies, replies
 from sandbox.client.channel import Channel
 from sandbox.client.program import checked_argv, checked_directory, checked_environment, checked_request
-from sandbox.errors import DaemonLost, InvalidArgument
+from sandbox.errors import InvalidArgument
 from sandbox.filesystem import PROCESSES_DIRECTORY
 from sandbox.process import Process, ProcessList, ProcessPage, ProcessSpec
 from sandbox.v1 import channel_pb2 as pb
@@ -27,19 +27,19 @@ DEFAULT_FILE_LIMIT_BYTES = 256 * 1024 * 1024
 PAGE_LIMIT_BYTES = 1024 * 1024
 INPUT_LIMIT_BYTES = 1024 * 1024
 WAIT_LIMIT_S = 60.0
-# uint32 milliseconds would hold 49 days; the daemon takes 7.
+# The daemon's limit: 7 days.
 TIMEOUT_LIMIT_S = 7 * 24 * 3600.0
 _OFFSET_LIMIT = 2**63 - 1
-# What the daemon may take past the wait that was asked for: a busy sandbox, a tree to be killed.
+# Beyond the requested wait: the sandbox may be busy, or a process tree has to be killed.
 _ANSWER_TIMEOUT_S = 30.0
 
 _Value = TypeVar("_Value")
 
 
 class RemoteProcesses:
-    """Background processes of one sandbox. `env` is added to every one's environment.
+    """Background processes of one sandbox. `env` is added to the environment of each.
 
-    Output that memory does not hold goes to /workspace/.airlock/processes, `file_limit_bytes` a stream at most.
+    Output beyond the daemon's memory goes to /workspace/.airlock/processes, `file_limit_bytes` a stream at most.
     """
 
     def __init__(
@@ -73,13 +73,17 @@ class RemoteProcesses:
             file_limit_bytes=self._file_limit_bytes,
             timeout_ms=math.ceil(timeout_s * 1000) if timeout_s is not None else 0,
         )
-        reply = await self._ask(checked_request(pb.Request(process_start=asked)), "process")
-        return self._checked(lambda: process_replies.started_process(reply.process, asked))
+        request = checked_request(pb.Request(process_start=asked))
+        return await self._query(
+            request, "process", lambda reply: process_replies.started_process(reply.process, asked)
+        )
 
     async def list(self) -> ProcessList:
         """Return all background processes, the oldest first, and how many strays earlier commands left."""
-        reply = await self._ask(pb.Request(process_list=pb.ProcessListRequest()), "process_list")
-        return self._checked(lambda: process_replies.process_list(reply.process_list))
+        request = pb.Request(process_list=pb.ProcessListRequest())
+        return await self._query(
+            request, "process_list", lambda reply: process_replies.process_list(reply.process_list)
+        )
 
     async def read(
         self,
@@ -92,8 +96,8 @@ class RemoteProcesses:
     ) -> ProcessPage:
         """Return a page of output from a byte offset, 1 MiB at most.
 
-        When there is no byte yet, wait for one for `wait_s`; a wait past 60 s ends after 60 s. To follow a stream, ask
-        on from the page's offset and length until its `end`.
+        If there is no byte yet, wait for one, `wait_s` or 60 s at most. To follow a stream, continue after the page
+        until its `end`.
         """
         if not 0 <= offset <= _OFFSET_LIMIT or not 1 <= limit_bytes <= PAGE_LIMIT_BYTES:
             raise InvalidArgument(f"offset is 0 or more and below 2^63, limit_bytes is 1 to {PAGE_LIMIT_BYTES:,}")
@@ -105,9 +109,11 @@ class RemoteProcesses:
             limit_bytes=limit_bytes,
             wait_ms=wait_ms,
         )
-        reply = await self._ask(pb.Request(process_read=asked), "process_read", wait_ms=wait_ms)
-        return self._checked(
-            lambda: process_replies.process_page(reply.process_read, offset=offset, limit_bytes=limit_bytes)
+        return await self._query(
+            pb.Request(process_read=asked),
+            "process_read",
+            lambda reply: process_replies.process_page(reply.process_read, offset=offset, limit_bytes=limit_bytes),
+            wait_ms=wait_ms,
         )
 
     async def write(
@@ -122,11 +128,12 @@ class RemoteProcesses:
     ) -> Process:
         """Write to stdin, 1 MiB at most; `end` closes it, or sends a terminal its end-of-file character.
 
-        A write may be made again with the same `request_id`, and then goes on from what it had taken; so it does with
-        `offset`, the bytes of stdin that were taken before it, where nobody else writes. InputGap when it is past them.
+        A write may be repeated with the same `request_id`, and continues after what it had written. The same holds for
+        `offset`, the bytes of stdin that were written before it, if there is no other writer. InputGap when `offset` is
+        beyond them.
 
-        Raises InputNotTaken, which has how many bytes were taken, when there is no room for all within `wait_s`, 60 s
-        at most, or stdin is closed. A call that is cancelled may have written a part.
+        Raises InputNotTaken, with the number of bytes written, if the process does not read everything within `wait_s`,
+        60 s at most, or stdin is closed. A cancelled call may have written a part.
         """
         if len(data) > INPUT_LIMIT_BYTES:
             raise InvalidArgument(
@@ -138,23 +145,23 @@ class RemoteProcesses:
         asked = pb.ProcessWriteRequest(
             id=_checked_id(process_id), data=data, end=end, wait_ms=wait_ms, offset=offset, request_id=request_id
         )
-        reply = await self._ask(
+        return await self._query(
             pb.Request(process_write=asked),
             "process",
+            lambda reply: process_replies.process(reply.process, process_id),
             wait_ms=wait_ms,
             fail=lambda failure: process_replies.raise_write_failure(failure, sent_bytes=len(data), offset=offset),
         )
-        return self._checked(lambda: process_replies.process(reply.process, process_id))
 
     async def resize(self, process_id: str, rows: int, columns: int) -> Process:
         """Change the size of a process' terminal."""
         asked = pb.ProcessResizeRequest(id=_checked_id(process_id), size=_checked_size(rows, columns))
-        return await self._ask_of(process_id, pb.Request(process_resize=asked))
+        return await self._query_of(process_id, pb.Request(process_resize=asked))
 
     async def signal(self, process_id: str, number: int, *, tree: bool = False) -> Process | None:
         """Send a signal to a process' group or, with `tree`, to everything it started.
 
-        An empty id with SIGKILL and `tree` kills all strays; None is returned for them.
+        An empty id with SIGKILL and `tree` kills all strays, and None is returned.
         """
         if not 1 <= number <= replies.SIGNAL_LIMIT:
             raise InvalidArgument(f"signal {number}: 1 to {replies.SIGNAL_LIMIT} are signals")
@@ -163,46 +170,41 @@ class RemoteProcesses:
         asked = pb.ProcessSignalRequest(id=process_id and _checked_id(process_id), signal=number, tree=tree)
         request = pb.Request(process_signal=asked)
         if process_id:
-            return await self._ask_of(process_id, request)
-        reply = await self._ask(request, "process")
-        if reply.process.id:
-            self._checked(lambda: process_replies.process(reply.process, ""))
-        return None
+            return await self._query_of(process_id, request)
+
+        def check(reply: pb.Reply) -> None:
+            if reply.process.id:
+                process_replies.process(reply.process, "")
+
+        return await self._query(request, "process", check)
 
     async def wait(self, process_id: str, *, wait_s: float) -> Process:
-        """Wait for the end; after `wait_s`, 60 s at most, return the process as it is, running."""
+        """Wait for the end; return the process as it is after `wait_s`, 60 s at most."""
         wait_ms = _checked_wait(wait_s)
         asked = pb.ProcessWaitRequest(id=_checked_id(process_id), wait_ms=wait_ms)
-        return await self._ask_of(process_id, pb.Request(process_wait=asked), wait_ms=wait_ms)
+        return await self._query_of(process_id, pb.Request(process_wait=asked), wait_ms=wait_ms)
 
     async def remove(self, process_id: str) -> Process:
-        """Kill everything a process started and forget it; return what it was. Its files stay."""
+        """Kill everything a process started and forget it; return its last state. Its files stay."""
         asked = pb.ProcessRemoveRequest(id=_checked_id(process_id))
-        return await self._ask_of(process_id, pb.Request(process_remove=asked))
+        return await self._query_of(process_id, pb.Request(process_remove=asked))
 
-    async def _ask_of(self, process_id: str, request: pb.Request, *, wait_ms: int = 0) -> Process:
-        reply = await self._ask(request, "process", wait_ms=wait_ms)
-        return self._checked(lambda: process_replies.process(reply.process, process_id))
+    async def _query_of(self, process_id: str, request: pb.Request, *, wait_ms: int = 0) -> Process:
+        return await self._query(
+            request, "process", lambda reply: process_replies.process(reply.process, process_id), wait_ms=wait_ms
+        )
 
-    async def _ask(
+    async def _query(
         self,
         request: pb.Request,
         member: str,
+        read: Callable[[pb.Reply], _Value],
         *,
         wait_ms: int = 0,
         fail: Callable[[pb.Failure], NoReturn] = replies.raise_failure,
-    ) -> pb.Reply:
-        reply = await self._channel.ask(request, member, timeout_s=wait_ms / 1000 + self._answer_timeout_s)
-        if reply.HasField("failure"):
-            self._checked(lambda: fail(reply.failure))
-        return reply
-
-    def _checked(self, convert: Callable[[], _Value]) -> _Value:
-        try:
-            return convert()
-        except DaemonLost as error:
-            self._channel.mark_lost(error)
-            raise
+    ) -> _Value:
+        timeout_s = wait_ms / 1000 + self._answer_timeout_s
+        return await self._channel.query(request, member, read, timeout_s=timeout_s, fail=fail)
 
 
 def _checked_id(process_id: str) -> str:
@@ -219,7 +221,7 @@ def _checked_size(rows: int, columns: int) -> pb.WindowSize:
 
 
 def _checked_wait(wait_s: float) -> int:
-    """Return milliseconds, 60,000 at most. A longer wait is cut: whoever waits has to be ready to ask again anyway."""
+    """Return milliseconds, 60,000 at most: the caller has to be ready to ask again anyway."""
     if not wait_s >= 0:  # NaN too
         raise InvalidArgument(f"wait_s {wait_s!r}: 0 or more")
     return math.ceil(min(wait_s, WAIT_LIMIT_S) * 1000)

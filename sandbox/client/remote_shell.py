@@ -1,6 +1,6 @@
 """RemoteShell: runs commands in a sandbox, through its daemon. Satisfies agent.filesystem.Shell.
 
-A lost daemon is an outcome, not an exception: the command may have run, and whoever asked must be told so.
+A lost daemon is an outcome, not an exception: the command may have run, and the caller must learn that.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from sandbox.client import endings, replies
 from sandbox.client.channel import Channel
 from sandbox.client.program import checked_argv, checked_directory, checked_environment, checked_request
-from sandbox.client.program_stream import CallersFault, ProgramStream
+from sandbox.client.program_stream import CallersFault, ProgramStream, receive_exec
 from sandbox.daemon.programs.characters import BYTES_PER_CHARACTER, count_characters, prefix_length
 from sandbox.errors import DaemonLost, SandboxError
 from sandbox.filesystem import OUTPUT_DIRECTORY, ExecResult, OnOutput, OutputPiece, OutputStream, SpilledOutput
@@ -26,19 +26,19 @@ DEFAULT_SPILL_LIMIT_BYTES = 256 * 1024 * 1024
 _COMMAND_LIMIT_BYTES = 128 * 1024 - 1
 _TIMEOUT_LIMIT_S = 24 * 3600.0
 _OUTPUT_LIMIT_BYTES = 1024**4
-# What the daemon may take past the command's own limit: killing the tree, closing and hashing the spilled output.
+# Beyond the command's own limit: the daemon kills the tree, and closes and hashes the spilled output.
 _GRACE_S = 15.0
 _CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-# Past the bytes that the characters may take: pieces are not cut at the limit, and a frame is the largest of them.
+# Beyond the bytes that the characters may take: pieces are not cut at the limit, and one fills a frame at most.
 _SLACK_BYTES = 1024 * 1024
 
 
 class RemoteShell:
     """A shell in one sandbox. `env` is added to every command's environment.
 
-    A spilled output is capped at `spill_limit_bytes`, and all of them together at `spill_quota_bytes`, 0 for no limit:
-    the oldest make room for a new one.
+    `spill_limit_bytes` bounds a spilled output, and `spill_quota_bytes` all of them together by removing the oldest; 0
+    is no limit.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class RemoteShell:
     ) -> ExecResult:
         """Run `/bin/sh -c command` in /workspace; cancelling the await kills everything it started.
 
-        Output past `limit_chars` stays in /workspace/.airlock/output/<call_id>.txt. `on_output` gets output as it
+        Output beyond `limit_chars` stays in /workspace/.airlock/output/<call_id>.txt. `on_output` gets output as it
         arrives, up to the same limit.
         """
         if not _CALL_ID.fullmatch(call_id):
@@ -103,9 +103,9 @@ class RemoteShell:
         )
         output = _Output(limit)
         try:
-            reply = await self._run(request, output, on_output, self._clock() + timeout_s + self._grace_s)
+            reply = await self._run(request, output, on_output, timeout_s + self._grace_s)
             result = _result(reply, output, limit)
-            self._give_up_on_survivors(reply)
+            self._retire_with_survivors(reply)
             return result
         except DaemonLost as error:
             self._channel.mark_lost(error)
@@ -143,13 +143,12 @@ class RemoteShell:
             checked_request(pb.Request(exec=request))
         except SandboxError as error:
             return ProgramResult("failed_to_start", message=str(error))
-        stream = ProgramStream(
-            request, stdin=stdin, on_output=on_output, patience_s=timeout_s + self._grace_s, clock=self._clock
-        )
+        limit_s = timeout_s + self._grace_s
+        stream = ProgramStream(request, stdin=stdin, on_output=on_output, limit_s=limit_s, clock=self._clock)
         try:
             reply = await stream.run(self._channel)
             result = _program_result(reply, request)
-            self._give_up_on_survivors(reply)
+            self._retire_with_survivors(reply)
         except CallersFault as fault:
             raise fault.error from None
         except DaemonLost as error:
@@ -161,33 +160,26 @@ class RemoteShell:
             return ProgramResult(outcome, errno=error.errno, message=str(error))
         return result
 
-    def _give_up_on_survivors(self, reply: pb.ExecReply) -> None:
-        """End the use of a sandbox that has processes which cannot be killed; whoever keeps it makes another."""
+    def _retire_with_survivors(self, reply: pb.ExecReply) -> None:
+        """Mark a sandbox lost that has processes which cannot be killed; its keeper replaces it."""
         if reply.survivors:
             self._channel.mark_lost(DaemonLost(endings.survivors(reply)))
 
     async def _run(
-        self, request: pb.ExecRequest, output: _Output, on_output: OnOutput | None, deadline_s: float
+        self, request: pb.ExecRequest, output: _Output, on_output: OnOutput | None, limit_s: float
     ) -> pb.ExecReply:
-        started = False
+        async def take(piece: pb.Output) -> None:
+            added = output.add(piece)
+            if on_output is not None:
+                on_output(added.stream, added.data)
+
         async with self._channel.call(pb.Request(exec=request)) as call:
-            while True:
-                member, reply = await call.receive(timeout_s=max(deadline_s - self._clock(), 0.001))
-                if member == "exec":
-                    return reply.exec
-                if member == "failure":
-                    replies.raise_failure(reply.failure)
-                if member == "started" and not started:
-                    started = True
-                elif member == "output" and on_output is not None:
-                    piece = output.add(reply.output)
-                    on_output(piece.stream, piece.data)
-                else:
-                    raise DaemonLost(f"the sandbox daemon sent {member} out of turn")
+            wanted = None if on_output is None else take
+            return await receive_exec(call, wanted, limit_s=limit_s, clock=self._clock)
 
 
 class _Output:
-    """Kept output: pieces of one stream that follow each other are joined, and there is an end to what is taken."""
+    """Collected output, within a limit; consecutive pieces of one stream are joined."""
 
     def __init__(self, limit: pb.OutputLimit) -> None:
         self.size_bytes = 0
@@ -216,7 +208,7 @@ class _Output:
         return tuple(OutputPiece(stream, bytes(data)) for stream, data in self._parts)
 
     def head(self, chars: int) -> tuple[OutputPiece, ...]:
-        """Return the first characters; a streamed call has sent up to the limit before it turned out to be too much."""
+        """Return the first characters: a streamed call sends up to the limit before the daemon evicts the output."""
         kept = []
         for piece in self.pieces():
             data = piece.data[: prefix_length(piece.data, chars)]

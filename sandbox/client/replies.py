@@ -1,7 +1,7 @@
-"""From the daemon's replies to values: the one place where what a sandbox says is believed, and how far.
+"""Converts and validates the daemon's replies: the only place that decides how far a sandbox is trusted.
 
-Each function takes what was asked beside what came, returns a frozen value, and raises DaemonLost when the reply is
-not one that an honest daemon could have sent.
+Each function takes the request's bounds and the reply, returns a frozen value, and raises DaemonLost for a reply that
+an honest daemon cannot send.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MESSAGE_CHARS = 4096
 _MATCH_TEXT_BYTES = 1000
 _NAME_BYTES = 255
 _PATH_BYTES = 4095
-# A count or a size past this (8 EiB) is no file's; it also keeps every figure a signed 64-bit one for storage.
+# No file has more bytes (8 EiB), and every number fits a signed 64-bit column.
 _COUNT_LIMIT = 2**63 - 1
 _EXIT_CODE_LIMIT = 255
 _ERRNO_LIMIT = 4095
@@ -79,7 +79,7 @@ class Ending(NamedTuple):
 
 
 def raise_failure(failure: pb.Failure) -> NoReturn:
-    """Raise the error that a Failure stands for, with its errno; its message is cut and without control characters."""
+    """Raise the error of a Failure, with its errno and its message, bounded and without control characters."""
     error = _FAILURES.get(failure.kind)
     if error is None:
         raise DaemonLost(f"the sandbox daemon failed a call for no known reason ({failure.kind})")
@@ -91,12 +91,12 @@ def raise_failure(failure: pb.Failure) -> NoReturn:
 
 
 def failure_message(failure: pb.Failure) -> str:
-    """Return what a Failure says, for people and models; never empty."""
+    """Return the message of a Failure, for people and models; never empty."""
     return plain_text(failure.message) or "the sandbox gave no reason"
 
 
 def plain_text(text: str) -> str:
-    """Return text for people and models: bounded, without control characters but newline and tab."""
+    """Return text for people and models: bounded, without control characters other than newline and tab."""
     return _CONTROL.sub("?", text[:_MESSAGE_CHARS])
 
 
@@ -111,7 +111,7 @@ def globbed_page(reply: pb.EntriesReply, *, limit: int, under: str) -> EntriesPa
 
 
 def entry(reply: pb.Entry, name: str) -> Entry:
-    """Return an entry under the name that the gateway knows it by."""
+    """Return an entry under the gateway's own name for it."""
     kind = _ENTRY_TYPES.get(reply.type)
     if kind is None:
         raise DaemonLost(f"the sandbox daemon sent an entry of no known type ({reply.type})")
@@ -119,7 +119,7 @@ def entry(reply: pb.Entry, name: str) -> Entry:
 
 
 def lines_page(reply: pb.ReadLinesReply, *, limit: int, limit_bytes: int) -> LinesPage:
-    """Return a page of lines; no longer than asked in lines and bytes."""
+    """Return a page of lines, no longer than requested."""
     if len(reply.data) > limit_bytes or reply.lines > limit:
         raise DaemonLost("the sandbox daemon sent more lines than were asked for")
     return LinesPage(
@@ -134,12 +134,12 @@ def lines_page(reply: pb.ReadLinesReply, *, limit: int, limit_bytes: int) -> Lin
 
 
 def edit_result(reply: pb.EditReply) -> EditResult:
-    """Return what an edit did."""
+    """Return the result of an edit."""
     return EditResult(count(reply.replaced), count(reply.left))
 
 
 def grep_page(reply: pb.GrepReply, *, limit: int, under: str) -> GrepPage:
-    """Return a page of matching lines; their text is for reading, so what is not UTF-8 is replaced."""
+    """Return a page of matching lines; bytes that are not UTF-8 are replaced."""
     if len(reply.matches) > limit:
         raise DaemonLost("the sandbox daemon sent more matches than were asked for")
     matches = tuple(
@@ -159,7 +159,7 @@ def grep_page(reply: pb.GrepReply, *, limit: int, under: str) -> GrepPage:
 
 
 def output_stream(output: pb.Output) -> OutputStream:
-    """Return the stream of a piece of output, which has bytes."""
+    """Return the stream of a piece of output, which is not empty."""
     stream = _STREAMS.get(output.stream)
     if stream is None or not output.data:
         raise DaemonLost("the sandbox daemon sent output of no stream or without bytes")
@@ -167,7 +167,7 @@ def output_stream(output: pb.Output) -> OutputStream:
 
 
 def ending(outcome: int, exit_code: int, signal: int) -> Ending:
-    """Return how a program ended; an exit code or a signal that goes with the outcome, and none where none does."""
+    """Return how a program ended; only exited has an exit code, and only signalled a signal."""
     name = _OUTCOMES.get(outcome)
     if name is None:
         raise DaemonLost(f"the sandbox daemon ended a program with no known outcome ({outcome})")
@@ -181,14 +181,14 @@ def ending(outcome: int, exit_code: int, signal: int) -> Ending:
 
 
 def errno(number: int) -> int | None:
-    """Return an errno, None for none."""
+    """Return an errno, None for 0."""
     if number > _ERRNO_LIMIT:
         raise DaemonLost(f"the sandbox daemon sent an errno that no kernel has ({number})")
     return number or None
 
 
 def count(number: int) -> int:
-    """Return a size or count that is one."""
+    """Return a plausible size or count."""
     if number > _COUNT_LIMIT:
         raise DaemonLost(f"the sandbox daemon sent an impossible count ({number})")
     return number

@@ -6,12 +6,12 @@ import asyncio
 import socket
 from typing import Protocol
 
-MAX_FRAME_BYTES = 1024 * 1024 + 64 * 1024
+MAX_FRAME_BYTES = 1024 * 1024 + 64 * 1024  # as in proto/sandbox/v1/channel.proto
 _RECEIVE_BYTES = 64 * 1024
 
 
 class BrokenFrame(Exception):
-    """The peer broke the protocol; the connection cannot be used any more."""
+    """The peer violated the protocol; the connection is unusable."""
 
 
 class Serializable(Protocol):
@@ -21,7 +21,7 @@ class Serializable(Protocol):
 
 
 class FrameSocket:
-    """Reads and writes frames. One reader and one writer at a time; an idle one holds no buffer."""
+    """Reads and writes frames, with one reader and one writer at a time. An idle socket has no buffer."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -29,7 +29,7 @@ class FrameSocket:
         self._rest = b""
 
     async def read(self) -> bytes | None:
-        """Return the next frame, None at the end of the stream. BrokenFrame for one that is too long or cut."""
+        """Return the next frame, None at the end of the stream. BrokenFrame if it is too long or truncated."""
         data = self._rest
         self._rest = b""
         while len(data) < 4:
@@ -57,7 +57,7 @@ class FrameSocket:
         return bytes(frame)
 
     async def receive_into(self, buffer: memoryview) -> int:
-        """Put what has come at the beginning of a buffer and return how much, 0 at the end of the stream."""
+        """Receive into the beginning of a buffer; return the number of bytes, 0 at the end of the stream."""
         if not self._rest:
             return await self._loop.sock_recv_into(self.connection, buffer)
         count = min(len(self._rest), len(buffer))
@@ -66,21 +66,8 @@ class FrameSocket:
         return count
 
     def put_back(self, data: bytes) -> None:
-        """Let the next read begin with bytes that receive_into() gave."""
+        """Return bytes from receive_into() to the front of the stream."""
         self._rest = data + self._rest
-
-    async def send_around(self, head: bytes, data: memoryview) -> None:
-        """Send a frame that is `head`, its length in front, and `data`, without a copy of the data."""
-        head = (len(head) + len(data)).to_bytes(4, "big") + head
-        try:
-            sent = self.connection.sendmsg((head, data))
-        except BlockingIOError:
-            sent = 0
-        if sent < len(head):
-            await self._loop.sock_sendall(self.connection, head[sent:])
-            sent = len(head)
-        if sent < len(head) + len(data):
-            await self._loop.sock_sendall(self.connection, data[sent - len(head) :])
 
     async def send(self, message: Serializable) -> None:
         """Send one message; waits while the peer does not read."""
@@ -88,3 +75,28 @@ class FrameSocket:
         if len(body) > MAX_FRAME_BYTES:
             raise BrokenFrame(f"a reply of {len(body)} bytes; {MAX_FRAME_BYTES} are allowed")
         await self._loop.sock_sendall(self.connection, len(body).to_bytes(4, "big") + body)
+
+
+async def send_around(connection: socket.socket, head: bytes, data: memoryview) -> None:
+    """Send a frame of `head` and `data`, without a copy of the data."""
+    loop = asyncio.get_running_loop()
+    head = (len(head) + len(data)).to_bytes(4, "big") + head
+    try:
+        sent = connection.sendmsg((head, data))
+    except BlockingIOError:
+        sent = 0
+    if sent < len(head):
+        await loop.sock_sendall(connection, head[sent:])
+        sent = len(head)
+    if sent < len(head) + len(data):
+        await loop.sock_sendall(connection, data[sent - len(head) :])
+
+
+def field_head(number: int, size: int) -> bytes:
+    """Return what protobuf puts before a bytes field: its tag, then its size as a varint."""
+    head = bytearray((number << 3 | 2,))
+    while size > 0x7F:
+        head.append(size & 0x7F | 0x80)
+        size >>= 7
+    head.append(size)
+    return bytes(head)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from sandbox.client.connection import MAX_FRAME_BYTES
+from sandbox.daemon.frames import MAX_FRAME_BYTES
 from sandbox.v1 import channel_pb2 as pb
 from tests.fuzz.messages import Messages, damaged
 

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import strategies as st
 
-from sandbox.client.connection import MAX_FRAME_BYTES
+from sandbox.daemon.frames import MAX_FRAME_BYTES
 
 _TEXTS = (
     "",

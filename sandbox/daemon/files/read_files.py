@@ -8,7 +8,7 @@ import os
 import socket
 
 from sandbox.daemon.failures import fault_of, invalid_argument
-from sandbox.daemon.frames import FrameSocket
+from sandbox.daemon.frames import FrameSocket, field_head, send_around
 from sandbox.daemon.paths import Place
 from sandbox.v1 import channel_pb2 as wire
 
@@ -55,7 +55,7 @@ async def _send_chunks(frames: FrameSocket, fd: int, offset: int, wanted: int, p
             raise fault_of(error, path) from None
         if not got:
             return  # the file became shorter
-        await frames.send_around(_chunk_head(got), buffer[:got])
+        await send_around(frames.connection, _chunk_head(got), buffer[:got])
         offset += got
         wanted -= got
         await asyncio.sleep(0)
@@ -63,18 +63,8 @@ async def _send_chunks(frames: FrameSocket, fd: int, offset: int, wanted: int, p
 
 def _chunk_head(size: int) -> bytes:
     """Return what stands before the bytes in Reply(chunk=Chunk(data=...)), as protobuf has it."""
-    inner = _field_head(wire.Chunk.DATA_FIELD_NUMBER, size)
-    return _field_head(wire.Reply.CHUNK_FIELD_NUMBER, len(inner) + size) + inner
-
-
-def _field_head(number: int, size: int) -> bytes:
-    """Return the tag of a field of bytes and their length, seven bits a byte, the lowest first."""
-    head = bytearray((number << 3 | 2,))
-    while size > 0x7F:
-        head.append(size & 0x7F | 0x80)
-        size >>= 7
-    head.append(size)
-    return bytes(head)
+    inner = field_head(wire.Chunk.DATA_FIELD_NUMBER, size)
+    return field_head(wire.Reply.CHUNK_FIELD_NUMBER, len(inner) + size) + inner
 
 
 def _read_at(fd: int, length: int, offset: int, path: str) -> bytes:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from sandbox.client.channel import Channel
-from sandbox.client.channel_sandbox import ChannelSandbox
+from sandbox.client.channel_sandbox import ChannelSandbox, EngineRecord
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.docker_ground import Image
@@ -38,16 +38,9 @@ class DockerStarting(DockerListing):
         outdated: bool = False,
     ) -> ChannelSandbox:
         """Return a sandbox that came up or was found, as its note has it."""
-        return ChannelSandbox(
-            note.sandbox,
-            spec,
-            channel,
-            posture,
-            lock=lock,
-            outdated=outdated,
-            ended_processes=note.ended_processes,
-            overdue_s=partial(self._overdue_s, note),
-        )
+        overdue_s = partial(self._overdue_s, note)
+        record = EngineRecord(lock, outdated, note.ended_processes, overdue_s)
+        return ChannelSandbox(note.sandbox, spec, channel, posture, record)
 
     async def _started(
         self,

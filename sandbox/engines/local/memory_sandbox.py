@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox.client.channel_sandbox import ChannelSandbox
+from sandbox.client.channel_sandbox import ChannelSandbox, EngineRecord
 from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.engines.local.local_process import LocalProcess
 from sandbox.engines.local.local_workspace import remove_directory
@@ -108,14 +108,8 @@ class MemorySandbox(ChannelSandbox):
     ) -> None:
         # The kernel was asked for nothing, so it says nothing but whose rights programs have: this process' own.
         posture = pb.Posture(tool_uid=os.geteuid(), daemon_uid=os.geteuid(), kernel=os.uname().release)
-        super().__init__(
-            place.id,
-            spec,
-            place.channel,
-            posture,
-            outdated=not made_alike(place.spec, spec),
-            overdue_s=overdue_s,
-        )
+        record = EngineRecord(outdated=not made_alike(place.spec, spec), overdue_s=overdue_s)
+        super().__init__(place.id, spec, place.channel, posture, record)
         self._place = place
         self._used = used
 

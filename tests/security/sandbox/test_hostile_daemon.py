@@ -14,9 +14,9 @@ import pytest
 
 from sandbox.client import remote_fs
 from sandbox.client.channel import SOCKET_NAME, Channel
-from sandbox.client.connection import MAX_FRAME_BYTES
 from sandbox.client.remote_fs import RemoteFS
 from sandbox.client.remote_shell import RemoteShell
+from sandbox.daemon.frames import MAX_FRAME_BYTES
 from sandbox.errors import DaemonLost, FileError, TooLarge
 from sandbox.filesystem import ExecResult, OnOutput
 from sandbox.v1 import channel_pb2 as pb

@@ -13,10 +13,10 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandbox.client.connection import MAX_FRAME_BYTES, Connection
+from sandbox.client.connection import Connection
 from sandbox.daemon.files import read_files
 from sandbox.daemon.files.thread_work import work_in_thread
-from sandbox.daemon.frames import BrokenFrame, FrameSocket
+from sandbox.daemon.frames import MAX_FRAME_BYTES, BrokenFrame, FrameSocket, send_around
 from sandbox.daemon.input_stream import DATA_LIMIT_BYTES, InputStream
 from sandbox.errors import DaemonLost
 from sandbox.v1 import channel_pb2 as pb
@@ -117,7 +117,7 @@ async def test_a_chunk_packed_by_hand_is_the_one_that_protobuf_packs(
     data = os.urandom(size)
     packed = pb.Reply(chunk=pb.Chunk(data=data)).SerializeToString()
     assert read_files._chunk_head(size) + data == packed
-    sending = asyncio.create_task(daemon.send_around(read_files._chunk_head(size), memoryview(data)))
+    sending = asyncio.create_task(send_around(daemon.connection, read_files._chunk_head(size), memoryview(data)))
     assert await gateway.receive_piece() == data
     await sending
     sending = asyncio.create_task(daemon.send(pb.Reply(read=pb.ReadReply(size_bytes=7))))
