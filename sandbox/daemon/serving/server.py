@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import select
 import socket
 import struct
 import sys
@@ -17,14 +16,11 @@ import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from google.protobuf.message import DecodeError
-
 from sandbox.daemon.build import BUILD
-from sandbox.daemon.failures import Fault, fault_of, invalid_argument
-from sandbox.daemon.files import edit_files, read_files, search, tree_files, write_files
+from sandbox.daemon.files.calls import PROTOCOL_VERSION, answer_file_call
 from sandbox.daemon.files.replacement import remove_unfinished
 from sandbox.daemon.files.workspace_mode import let_owner_in
-from sandbox.daemon.frames import BrokenFrame, FrameSocket
+from sandbox.daemon.frames import FrameSocket
 from sandbox.daemon.input_stream import InputStream
 from sandbox.daemon.limits.cgroup import Cgroup
 from sandbox.daemon.limits.disk_reading import DiskReading, mounted_use
@@ -34,6 +30,7 @@ from sandbox.daemon.limits.kernel_use import KernelUse
 from sandbox.daemon.paths import real
 from sandbox.daemon.programs.exec import Executor
 from sandbox.daemon.programs.exec_request import tool_environment
+from sandbox.daemon.serving.calls import CONNECTION_ERRORS, Hangups, reply_of
 from sandbox.daemon.serving.health import Health
 from sandbox.daemon.serving.posture import read_posture
 from sandbox.daemon.settings import Settings
@@ -43,7 +40,6 @@ from sandbox.v1 import channel_pb2 as wire
 if TYPE_CHECKING:
     from sandbox.daemon.programs.processes import Processes
 
-PROTOCOL_VERSION = 1
 # Connections, and on them calls on files and of programs; the next ones wait. The others cost next to nothing and never
 # wait for calls to end: the way to learn how the daemon is, and to mend it, stays open.
 CONNECTIONS_LIMIT = 512
@@ -115,8 +111,8 @@ class Server:
                 frames = FrameSocket(connection)
                 while (frame := await frames.read()) is not None:
                     await self._serve_call(wire.Request.FromString(frame), frames)
-            except (BrokenFrame, DecodeError, ConnectionError):
-                pass  # closing is the answer; other connections are not touched
+            except CONNECTION_ERRORS:
+                pass  # closing is the answer; other connections are not affected
             except asyncio.CancelledError:
                 pass  # the caller hung up
             except Exception:
@@ -141,27 +137,7 @@ class Server:
         takes_input = (call == "exec" and request.exec.stdin) or (call == "write" and not request.write.inline)
         self._health.calls += 1
         try:
-            if call == "health":
-                running = self._processes.running() if self._processes else 0
-                disk = await self._count_disk() if request.health.count_disk else ()
-                reply: wire.Reply | None = self._health.reply(running, *disk)
-            elif call is not None and call.startswith("process_"):
-                let_owner_in(self._workspace)
-                reply = await self._background().answer(call, request)
-            else:
-                async with self._call_slots:
-                    let_owner_in(self._workspace)
-                    reply = await self._answer(call, request, frames, given)
-        except Fault as fault:
-            reply = wire.Reply(failure=fault.failure())
-        except (BrokenFrame, DecodeError, ConnectionError):
-            raise
-        except OSError as error:
-            reply = wire.Reply(failure=fault_of(error, "the daemon").failure())
-        except Exception as error:
-            traceback.print_exc()
-            message = f"the daemon failed: {type(error).__name__}: {error}; its log has more"
-            reply = wire.Reply(failure=Fault(wire.FAILURE_KIND_INTERNAL, message).failure())
+            reply = await reply_of(self._answer(call, request, frames, given))
         finally:
             self._health.calls -= 1
         if reply is not None:
@@ -172,46 +148,22 @@ class Server:
     async def _answer(
         self, call: str | None, request: wire.Request, frames: FrameSocket, given: InputStream
     ) -> wire.Reply | None:
-        """Return the final frame, None when it has been sent."""
-        one_name = request.refuse_hard_links
-        match call:
-            case "exec":
-                await self._executor.execute(request.exec, frames, given)
-            case "read":
-                await read_files.read(request.read, frames, one_name=one_name)
-            case "read_lines":
-                return await read_files.read_lines(request.read_lines, one_name=one_name)
-            case "write":
-                return await write_files.write(
-                    request.write, given, workspace=self._workspace, one_name=one_name, disk=self._disk
-                )
-            case "edit":
-                return await edit_files.edit(
-                    request.edit, workspace=self._workspace, one_name=one_name, disk=self._disk
-                )
-            case "stat":
-                return tree_files.stat_path(request.stat)
-            case "list":
-                return await tree_files.list_directory(request.list)
-            case "mkdir":
-                await self._disk.admit_directory(request.mkdir.path)
-                return tree_files.make_directory(request.mkdir)
-            case "remove":
-                return await tree_files.remove(request.remove)
-            case "rename":
-                return await tree_files.rename(request.rename)
-            case "glob":
-                return await search.glob(request.glob, self._workspace)
-            case "grep":
-                return await search.grep(request.grep, self._workspace, one_name=one_name)
-            case "hello":
+        """Return the final frame, None if it has been sent."""
+        if call == "health":
+            running = self._processes.running() if self._processes else 0
+            disk = await self._count_disk() if request.health.count_disk else ()
+            return self._health.reply(running, *disk)
+        if call is not None and call.startswith("process_"):
+            let_owner_in(self._workspace)
+            return await self._background().answer(call, request)
+        async with self._call_slots:
+            let_owner_in(self._workspace)
+            if call == "hello":
                 return await self._hello()
-            case _:
-                raise invalid_argument(
-                    f"the request names no call that protocol version {PROTOCOL_VERSION} knows; "
-                    "gateway and sandbox runtime must be of one release"
-                )
-        return None
+            if call == "exec":
+                await self._executor.execute(request.exec, frames, given)
+                return None
+            return await answer_file_call(request, frames, given, self._workspace, self._disk)
 
     async def _count_disk(self) -> Sequence[DiskUse | None]:
         """Return what the workspace and /tmp take."""
@@ -237,32 +189,3 @@ class Server:
                 if self._posture is None:
                     self._posture = await read_posture(self._spawner, self._cgroup, self._settings.socket)
         return self._posture
-
-
-class Hangups:
-    """Cancels the task of a connection as soon as its peer hangs up, also while nobody reads from it."""
-
-    def __init__(self) -> None:
-        self._epoll = select.epoll()
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        # A poll set is itself readable when something in it happened.
-        asyncio.get_running_loop().add_reader(self._epoll.fileno(), self._hung_up)
-
-    def watch(self, connection: socket.socket) -> None:
-        """Watch a connection that the current task serves."""
-        task = asyncio.current_task()
-        if task is not None:
-            self._tasks[connection.fileno()] = task
-            self._epoll.register(connection.fileno(), select.EPOLLRDHUP)
-
-    def forget(self, connection: socket.socket) -> None:
-        """Stop watching; call before the connection is closed."""
-        if self._tasks.pop(connection.fileno(), None) is not None:
-            self._epoll.unregister(connection.fileno())
-
-    def _hung_up(self) -> None:
-        for fd, _ in self._epoll.poll(0):
-            task = self._tasks.pop(fd, None)
-            self._epoll.unregister(fd)
-            if task is not None:
-                task.cancel()

@@ -4,7 +4,7 @@
     local_process, local_daemon          a sandbox's daemon as a plain process: starting it, and what it runs
     local_tree                           how that daemon finds what each call started
     local_fs                             files of this machine
-    local_work, local_work_server        what LocalFS has done in another process
+    file_worker, file_worker_process     the process that makes its file calls
     local_workspaces, local_workspace    the files of all threads in a directory, and those of one
 
 It contains nothing, and a gateway that has it listens on loopback alone.
