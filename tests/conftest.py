@@ -1,12 +1,17 @@
 """What all tests share: a failure that hypothesis finds is found again by the next run; PostgreSQL where one asks."""
 
 import os
+import signal
 
 # Before grpc is imported anywhere: its handlers start threads again in a process that the daemon's tests fork.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 # Set by readline in the process that starts pytest-xdist's workers: tables would be as narrow.
 for _name in ("COLUMNS", "LINES"):
     os.environ.pop(_name, None)
+
+# A shell that runs this in the background ignores SIGINT, nohup ignores SIGHUP, and what is started would inherit it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 from hypothesis import settings  # noqa: E402 - after the environment is as grpc and tables need it
 
