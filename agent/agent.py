@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Generic, cast
 
-from pydantic import BaseModel, JsonValue
+from pydantic import JsonValue
 
 from agent.capabilities.capability import Capability
 from agent.capabilities.flow import flow
@@ -15,14 +16,17 @@ from agent.hooks.hook import Hook
 from agent.host import Host
 from agent.loop import Parts, Run
 from agent.models.model import Model
-from agent.state import AgentState
+from agent.state import AgentState, Output
 from agent.tools.function_tool import Function, as_tool
 from agent.tools.tool import Tool
 from agent.tools.toolbox import Toolbox
 
 
-class Agent(Parts):
-    """A model, its hooks and its tools. It stores nothing of a run, so any number of runs may share it."""
+class Agent(Parts, Generic[Output]):
+    """A model, its hooks and its tools. It stores nothing of a run, so any number of runs may share it.
+
+    Agent(output=Report) is an Agent[Report], and its final state an AgentState[Report].
+    """
 
     def __init__(
         self,
@@ -32,7 +36,7 @@ class Agent(Parts):
         capabilities: Sequence[Capability] = (),
         hooks: Sequence[Hook] = (),
         system_prompt: str = "",
-        output: type[BaseModel] | Mapping[str, JsonValue] | None = None,
+        output: type[Output] | Mapping[str, JsonValue] | None = None,
         name: str = "default",
         host: Host | None = None,
     ) -> None:
@@ -55,7 +59,7 @@ class Agent(Parts):
             # jsonschema is slow to import, and few agents need it.
             from agent.capabilities.structured_output import structured_output  # noqa: PLC0415
 
-            capabilities = (*capabilities, structured_output(output))
+            capabilities = (*capabilities, structured_output(cast(Any, output)))
         capabilities = (*capabilities, *(one for one in (flow(), limits()) if one.name not in named))
         registered = [*(hook for capability in capabilities for hook in capability.hooks), *hooks]
         super().__init__(
@@ -67,7 +71,7 @@ class Agent(Parts):
             host=host,
         )
 
-    async def run(self, state: AgentState, events: EventSink = discard) -> AgentState:
+    async def run(self, state: AgentState, events: EventSink = discard) -> AgentState[Output]:
         """Run until something stops the run; return the state with `stop` set. The last event is run_finished.
 
         A run that waits for an approval returns the state with `pending` set instead, after the event run_suspended and

@@ -19,22 +19,22 @@ import asyncio
 import contextlib
 from collections import deque
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self
 
 from agent.agent import Agent
 from agent.cancellation import Cancellation
 from agent.coalescing import PIECES, merged
 from agent.events import Event
 from agent.loop import Run
-from agent.state import AgentState
+from agent.state import AgentState, Output
 
 _WAITING_LIMIT = 1000
 
 
-class RunStream:
+class RunStream(Generic[Output]):
     """A run that goes on by itself; one reader at a time iterates its events, each event once."""
 
-    def __init__(self, agent: Agent, state: AgentState) -> None:
+    def __init__(self, agent: Agent[Output], state: AgentState) -> None:
         self._run = Run(agent, state, self._take)
         self._waiting: deque[Event] = deque()
         self._changed = asyncio.Event()
@@ -79,7 +79,7 @@ class RunStream:
         if not self._cancelled:
             self._cancel()
 
-    async def state(self) -> AgentState:
+    async def state(self) -> AgentState[Output]:
         """Wait for the end of the run and return its state; `stop` says what stopped it, also a cancellation."""
         await asyncio.shield(self._started())
         return self._run.state
@@ -111,6 +111,6 @@ class RunStream:
         self._changed.set()
 
 
-def stream(agent: Agent, state: AgentState) -> RunStream:
+def stream(agent: Agent[Output], state: AgentState) -> RunStream[Output]:
     """Return a run that starts with `async with`."""
     return RunStream(agent, state)
