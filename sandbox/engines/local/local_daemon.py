@@ -1,11 +1,11 @@
 """`python -m sandbox.engines.local.local_daemon ROOT SOCKET_FD`: the daemon as a plain process of this machine.
 
-It is the daemon that containers run, with init, tool spawner and server. What it does without is what a container is
-for: another user for tool code, its filter and its priority. ROOT has the directories that calls know as /workspace and
-/tmp. The guard, the first process, stands for the end of a container: when the daemon ends, or whoever has the other
-end of stdin is gone, it kills everything that was started here.
+It is the daemon that containers run, with init, tool spawner and server, but without the isolation: no separate user,
+system call filter or priority for tool code. ROOT contains the directories that file calls know as /workspace and /tmp.
+The first process, the guard, takes the place of the container: when the daemon ends or stdin is closed, it kills
+everything that was started here.
 
-Beside sandbox.daemon, as that, it imports only the standard library.
+Besides sandbox.daemon it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sandbox.daemon import lazy_module
 from sandbox.daemon.settings import Settings
 
 _WORKSPACE = "/workspace"
-_NO_USER = -1  # what setresuid() takes for no change
+_NO_USER = -1  # "no change" for setresuid()
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_LIMIT_S = 5.0
@@ -30,7 +30,7 @@ _KILL_PAUSE_S = 0.002
 
 def main(root: str, descriptor: int) -> int:
     """Serve the directories of a root on a listening socket; return the exit status."""
-    os.environ.pop("PYTHONPATH", None)  # what this process was found by is not for programs
+    os.environ.pop("PYTHONPATH", None)  # programs must not inherit it
     lazy_module.install()
     from sandbox.daemon import paths
     from sandbox.daemon.__main__ import run
@@ -47,7 +47,7 @@ def main(root: str, descriptor: int) -> int:
     if pid:
         listener.close()
         return _guard(pid)
-    call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # without its guard nothing would end it
+    call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # only the guard would end it
     paths.serve_below(root)
     call_tree.find_with(find_by_descent)
     return run(listener, Settings("", _WORKSPACE, _NO_USER, _NO_USER, _NO_USER))
@@ -58,7 +58,7 @@ def _guard(daemon: int) -> int:
         signal.signal(number, _end)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans are reaped by the kernel
     poller = select.poll()
-    poller.register(0, 0)  # only the other end's end
+    poller.register(0, 0)  # hang-up only
     poller.register(os.pidfd_open(daemon), select.POLLIN)
     poller.poll()
     _kill_all()
@@ -79,7 +79,7 @@ def _kill_all() -> None:
             try:
                 os.kill(pid, signal.SIGKILL)
             except OSError:
-                pass  # it has ended, or became another user's
+                pass  # it has ended, or changed its user
         time.sleep(_KILL_PAUSE_S)
 
 

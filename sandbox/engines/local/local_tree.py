@@ -1,9 +1,8 @@
-"""Finds what a sandbox has started on a machine where its user may give no process a group.
+"""Finds the processes of a sandbox by descent, where the daemon cannot give them a supplementary group.
 
-All of it is below the sandbox's first process (local_daemon.py), which leads a session and takes in orphans. What is in
-that session is the daemon itself. Tool processes have sessions of their own, and a variable in their environment says
-of which call they are. One that cleared it is of its parent's call, and of STRAYS once it is an orphan. Nothing else of
-the machine is looked at twice, so nothing else is ever signalled.
+All of them descend from the sandbox's first process (local_daemon.py), a session leader and subreaper. Its session is
+the daemon. Tool processes have their own sessions, and an environment variable names their call. A process that cleared
+it belongs to its parent's call, and to STRAYS once it is an orphan. Other processes are never signalled.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def descendants(top: int) -> list[int]:
 
 
 def _below(top: int) -> Iterator[tuple[int, int]]:
-    """Yield what is below a process, with its call; 0 for the daemon, and for what it starts until that has begun."""
+    """Yield the descendants of a process, with their calls; 0 for the daemon and what has not started yet."""
     children: dict[bytes, list[int]] = {}
     for pid in list_pids():
         status = read_status(pid)
@@ -55,7 +54,7 @@ def _session(pid: int) -> int:
 
 
 def _marked(pid: int, top: int) -> int:
-    """Return the call that a process' environment names, 0 for none; also for one that this user may not look into."""
+    """Return the call that a process' environment names, 0 for none or if the environment is not readable."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             environment = file.read()

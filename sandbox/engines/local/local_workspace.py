@@ -1,4 +1,4 @@
-"""A directory of this machine as the contents of a workspace, and contents as a directory. See workspace_archive.py."""
+"""Reads a directory of this machine as workspace contents, and writes contents to one. See workspace_archive.py."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _KINDS: dict[int, Kind] = {stat.S_IFDIR: "directory", stat.S_IFREG: "file", stat
 
 
 def read_directory(root: Path, *, going: Callable[[], bool] = lambda: True) -> Contents:
-    """Yield what is in a directory; ArchiveBroken for what changes meanwhile, or once `going` says no."""
+    """Yield the contents of a directory; ArchiveBroken if a file changes meanwhile, or once `going` is false."""
     names: dict[tuple[int, int], str] = {}
-    waiting = [""]
+    pending = [""]
     try:
-        while waiting:
+        while pending:
             if not going():
                 raise ArchiveBroken("nobody waits for these files any more")
-            path = waiting.pop()
+            path = pending.pop()
             try:
                 state = (root / path).lstat()
             except OSError as error:
@@ -35,16 +35,16 @@ def read_directory(root: Path, *, going: Callable[[], bool] = lambda: True) -> C
             entry = _entry(root, path, state, names)
             if entry.kind == "directory":
                 found = sorted((one.name for one in (root / path).iterdir()), reverse=True)  # popped from the end
-                waiting.extend(f"{path}/{name}" if path else name for name in found)
+                pending.extend(f"{path}/{name}" if path else name for name in found)
             yield entry, _content(root / path, entry)
     except OSError as error:
         raise ArchiveBroken(f"the files cannot be read to the end: {error.strerror}") from error
 
 
 def fill_directory(root: Path, contents: Contents, *, going: Callable[[], bool] = lambda: True) -> None:
-    """Put contents into an empty directory; ArchiveBroken for what would leave it, or once `going` says no.
+    """Write contents to an empty directory; ArchiveBroken for an entry outside it, or once `going` is false.
 
-    No link is ever followed, whichever entries come in whichever order.
+    Links are never followed, whatever the order of entries.
     """
     root = root.resolve(strict=True)
     modes: list[tuple[Path, int]] = []
@@ -64,20 +64,20 @@ def fill_directory(root: Path, contents: Contents, *, going: Callable[[], bool] 
                 place.hardlink_to(_within(root, entry.target))
             case _:
                 raise ArchiveBroken(f"{entry.path[:200]!r} is nothing that a workspace may have ({entry.kind})")
-    # Last and from below: one that may not be written could not have been filled.
+    # Last and from below: a read-only directory could not have been filled.
     for place, mode in reversed(modes):
         place.chmod(mode & PERMISSIONS)
 
 
 def remove_directory(path: Path) -> None:
-    """Remove a directory with all that is in it, however deep; what cannot be removed stays."""
+    """Remove a directory of any depth; what cannot be removed stays."""
     with suppress(OSError):
         above = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             tree_files.remove_directory(above, path.name)
         finally:
             os.close(above)
-    if path.exists():  # something that this user may not remove, and all that was to come after it
+    if path.exists():  # something could not be removed, and removal stopped there
         with suppress(RecursionError):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -125,7 +125,7 @@ def _write(place: Path, entry: WorkspaceEntry, content: Iterator[bytes]) -> None
 
 
 def _within(root: Path, path: str) -> Path:
-    """Return a place below the root, its directory made; ArchiveBroken where a link or ".." is on the way."""
+    """Return a path below the root, with its directory created; ArchiveBroken for links and ".." on the way."""
     place = root / path if path else root
     parent = place.parent if path else root
     try:

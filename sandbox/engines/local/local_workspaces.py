@@ -1,9 +1,9 @@
-"""LocalWorkspaces: the files of many threads, a directory for each in one root of this machine.
+"""LocalWorkspaces: the files of many threads, one directory each below a root on this machine.
 
-root/id                                     what tells this root from others; locked by the process that has the root
-root/workspaces/TENANT/THREAD/workspace     by digests, as owner_of() has them
-root/workspaces/TENANT/THREAD/tmp           of its sandbox, and gone with that
-root/tmp                                    sockets, and what is half made or half deleted; emptied by the next start
+root/id                                     the id of the root; locked by the process that uses the root
+root/workspaces/TENANT/THREAD/workspace     named by the digests of owner_of()
+root/workspaces/TENANT/THREAD/tmp           removed with the sandbox
+root/tmp                                    sockets, and incomplete or deleted files; emptied at the next start
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from typing import TypeVar
 from sandbox.engines.local.local_workspace import fill_directory, read_directory, remove_directory
 from sandbox.engines.workspace_archive import Contents
 from sandbox.errors import SandboxBusy, SandboxUnavailable
-from sandbox.owner import Owner
+from sandbox.owner import Owner, digest
 
 _Value = TypeVar("_Value")
 
-# For so long the daemons of a process that was killed may end what they run.
-_LOCK_LIMIT_S = 10.0
+# How long the daemons of a killed process may take to end what they run.
+_LOCK_TIMEOUT_S = 10.0
 _LOCK_PAUSE_S = 0.01
 
 
 class LocalWorkspaces:
-    """The workspaces of one root, which one process at a time has."""
+    """The workspaces of one root, which one process uses at a time."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._carried: set[Owner] = set()
+        self._exclusive: set[Owner] = set()
         self.lock = -1
 
     def id(self) -> str:
-        """Make the root, this user's alone, where there is none; return its id. Raises SandboxUnavailable."""
+        """Return the id of the root, which is created private to this user if missing; raises SandboxUnavailable."""
         named = self._root / "id"
         try:
             self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -52,7 +52,7 @@ class LocalWorkspaces:
             raise self._unusable(error) from error
 
     async def prepare(self) -> None:
-        """Lock the root and remove what is half done in it; SandboxUnavailable. Preparing again changes nothing."""
+        """Lock the root once and remove what is incomplete in it; raises SandboxUnavailable."""
         if self.lock >= 0:
             return
         self.id()
@@ -71,11 +71,11 @@ class LocalWorkspaces:
         )
 
     async def _locked(self) -> int:
-        """Lock the root for this process. Daemons of one that was killed have its lock until they have ended."""
+        """Lock the root. The daemons of a killed process keep its lock until they have ended."""
         lock = os.open(self._root / "id", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            async with asyncio.timeout(_LOCK_LIMIT_S):
-                while not _lock(lock):  # noqa: ASYNC110 - nothing tells of a lock that is free
+            async with asyncio.timeout(_LOCK_TIMEOUT_S):
+                while not _lock(lock):  # noqa: ASYNC110 - flock() has no notification
                     await asyncio.sleep(_LOCK_PAUSE_S)
         except BaseException as error:
             os.close(lock)
@@ -85,46 +85,47 @@ class LocalWorkspaces:
         return lock
 
     def close(self) -> None:
-        """Leave the root to others. Closing again is no error."""
+        """Unlock the root. Closing again is no error."""
         if self.lock >= 0:
             os.close(self.lock)
             self.lock = -1
 
-    def make(self, mine: Owner, sandbox_id: str) -> tuple[Path, Path]:
-        """Return a thread's directory, with its files and no temporary ones, and one for the socket of its sandbox."""
-        made = self._path(mine), self._root / "tmp" / sandbox_id
+    def make(self, owner: Owner, sandbox_id: str) -> tuple[Path, Path]:
+        """Return an owner's directory, with its files and no temporary ones, and one for its sandbox's socket."""
+        home, channel = self._path(owner), self._root / "tmp" / sandbox_id
         try:
-            for directory in (made[0] / "workspace", made[0] / "tmp", made[1]):
+            for directory in (home / "workspace", home / "tmp", channel):
                 directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise SandboxUnavailable(f"no directory for a sandbox in {self._root}: {error.strerror}") from error
-        return made[0].resolve(), made[1].resolve()
+        return home.resolve(), channel.resolve()
 
-    def owners(self) -> list[Owner]:
-        """Return whose files there are."""
-        return sorted((path.parent.name, path.name) for path in self._root.glob("workspaces/*/*"))
+    def owners(self, tenant: str | None = None) -> list[Owner]:
+        """Return the owners that have files, of one tenant or of all."""
+        of = "*" if tenant is None else digest(tenant)
+        return sorted((path.parent.name, path.name) for path in self._root.glob(f"workspaces/{of}/*"))
 
-    async def delete(self, mine: Owner) -> bool:
-        """Delete a thread's files; out of the way at once, so that what is made meanwhile begins with none."""
+    async def delete(self, owner: Owner) -> bool:
+        """Delete an owner's files. They are moved away first, so a sandbox made meanwhile starts with none."""
         try:
-            grave = self._bury(mine)
+            trash = self._trash(owner)
         except OSError as error:
             raise SandboxUnavailable(f"the files of a thread cannot be removed: {error.strerror}") from error
-        if grave is not None:
-            await asyncio.to_thread(remove_directory, grave)
-        return grave is not None
+        if trash is not None:
+            await asyncio.to_thread(remove_directory, trash)
+        return trash is not None
 
-    async def save(self, mine: Owner, take: Callable[[Contents], _Value]) -> _Value | None:
-        """Return what `take`, in a thread, makes of somebody's files; None where there are none."""
-        directory = self._path(mine) / "workspace"
+    async def save(self, owner: Owner, take: Callable[[Contents], _Value]) -> _Value | None:
+        """Return what `take`, run in a thread, makes of an owner's files; None if there are none."""
+        directory = self._path(owner) / "workspace"
         if not directory.exists():
             return None
         return await _in_thread(lambda going: take(read_directory(directory, going=going)))
 
-    async def replace(self, mine: Owner, give: Callable[[], Contents]) -> None:
-        """Put what `give` yields in the place of somebody's files; what goes wrong leaves the old ones as they were."""
+    async def replace(self, owner: Owner, give: Callable[[], Contents]) -> None:
+        """Replace an owner's files with what `give` yields; on failure the old files stay as they were."""
         fresh = self._root / "tmp" / f"new-{secrets.token_hex(8)}"
-        place = self._path(mine)
+        place = self._path(owner)
 
         def fill(going: Callable[[], bool]) -> None:
             (fresh / "workspace").mkdir(mode=0o700, parents=True)
@@ -136,16 +137,16 @@ class LocalWorkspaces:
         done = [fresh]
         try:
             await _in_thread(fill)
-            # Nobody can come between, nor give up: the old files or the new ones, never none.
-            grave = self._bury(mine)
+            # Awaits nothing: there are always the old files or the new ones.
+            trash = self._trash(owner)
             try:
                 fresh.rename(place)
             except OSError:
-                if grave is not None:
-                    grave.rename(place)
+                if trash is not None:
+                    trash.rename(place)
                 raise
-            if grave is not None:
-                done.append(grave)
+            if trash is not None:
+                done.append(trash)
         except OSError as error:
             raise SandboxUnavailable(f"the files of this thread could not be written: {error.strerror}") from error
         finally:
@@ -153,31 +154,31 @@ class LocalWorkspaces:
                 await asyncio.to_thread(remove_directory, directory)
 
     @contextmanager
-    def alone(self, mine: Owner) -> Iterator[None]:
-        """Be the only one who saves or replaces somebody's files; SandboxBusy when another does."""
-        if mine in self._carried:
+    def alone(self, owner: Owner) -> Iterator[None]:
+        """Save or replace an owner's files exclusively; SandboxBusy if another operation is in progress."""
+        if owner in self._exclusive:
             raise SandboxBusy("the files of this thread are being saved or replaced; wait until that is over")
-        self._carried.add(mine)
+        self._exclusive.add(owner)
         try:
             yield
         finally:
-            self._carried.discard(mine)
+            self._exclusive.discard(owner)
 
-    def _bury(self, mine: Owner) -> Path | None:
-        """Move a thread's files out of the way, and return where to; None where there are none."""
-        grave = self._root / "tmp" / f"deleted-{secrets.token_hex(8)}"
+    def _trash(self, owner: Owner) -> Path | None:
+        """Move an owner's files to the trash and return their new path; None if there are none."""
+        trash = self._root / "tmp" / f"deleted-{secrets.token_hex(8)}"
         try:
-            self._path(mine).rename(grave)
+            self._path(owner).rename(trash)
         except FileNotFoundError:
             return None
-        return grave
+        return trash
 
-    def _path(self, mine: Owner) -> Path:
-        return self._root / "workspaces" / mine[0] / mine[1]
+    def _path(self, owner: Owner) -> Path:
+        return self._root / "workspaces" / owner[0] / owner[1]
 
 
 def _lock(descriptor: int) -> bool:
-    """Lock a file unless somebody else has locked it; return whether it is locked now."""
+    """Try to lock a file; return whether it is locked now."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -186,7 +187,7 @@ def _lock(descriptor: int) -> bool:
 
 
 async def _in_thread(work: Callable[[Callable[[], bool]], _Value]) -> _Value:
-    """Return what work does in a thread; a caller that gives up waits until the thread has, too."""
+    """Run work in a thread. Cancelling makes `going` false and waits for the thread."""
     stopped = threading.Event()
     task = asyncio.ensure_future(asyncio.to_thread(work, lambda: not stopped.is_set()))
     try:
@@ -195,5 +196,5 @@ async def _in_thread(work: Callable[[Callable[[], bool]], _Value]) -> _Value:
         stopped.set()
         await asyncio.wait({task})
         if not task.cancelled():
-            task.exception()  # nobody else asks for it
+            task.exception()  # retrieved, so that asyncio does not log it
         raise

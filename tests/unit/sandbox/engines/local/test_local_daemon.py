@@ -130,7 +130,7 @@ async def test_a_root_is_one_process_s_at_a_time(
     engine: MemoryEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await engine.prepare()
-    monkeypatch.setattr("sandbox.engines.local.local_workspaces._LOCK_LIMIT_S", 0.01)
+    monkeypatch.setattr("sandbox.engines.local.local_workspaces._LOCK_TIMEOUT_S", 0.01)
     other = MemoryEngine(root=tmp_path)
     with pytest.raises(SandboxUnavailable, match="another process"):
         await other.prepare()
