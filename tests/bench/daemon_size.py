@@ -78,8 +78,8 @@ def _user(pid: int) -> int:
 def _daemon(container: str) -> dict[str, Memory]:
     """Return the memory of a container's processes; while no tool runs, all of them are the daemon's."""
     init = int(docker.from_env().api.inspect_container(container)["State"]["Pid"])
-    # The nursery stays root as init does; the server became another user.
-    names = {child: "nursery" if _user(child) == 0 else "server" for child in _children(init)}
+    # The tool spawner stays root as init does; the server became another user.
+    names = {child: "tool spawner" if _user(child) == 0 else "server" for child in _children(init)}
     return {"init": _memory(init), **{name: _memory(pid) for pid, name in names.items()}}
 
 
@@ -112,7 +112,7 @@ async def _memory_table() -> Table:
     table = Table(
         "MiB",
         "init",
-        "nursery",
+        "tool spawner",
         "server",
         "USS",
         "goal",
@@ -125,7 +125,7 @@ async def _memory_table() -> Table:
 
     def row(name: str, container: str, goal: str = "") -> None:
         daemon = _daemon(container)
-        each = [daemon[process].uss if process in daemon else 0 for process in ("init", "nursery", "server")]
+        each = [daemon[process].uss if process in daemon else 0 for process in ("init", "tool spawner", "server")]
         sums = [
             sum(getattr(one, field) for one in daemon.values()) for field in ("uss", "clean", "pss", "pss_anonymous")
         ]

@@ -34,7 +34,7 @@ _STALLS_S = 4.0
 _PROGRESS_S = 120.0
 # How many calls of each thread are served between two deaths, so that there is something to lose.
 _SERVED = 3
-# The init, the server and the nursery: a container with more has a call, or what one left in the background.
+# The init, the server and the tool spawner: a container with more processes has a call, or its leftovers.
 _DAEMON_PROCESSES = 3
 _AT_MOST = 3
 _Thing = TypeVar("_Thing")

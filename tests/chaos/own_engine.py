@@ -145,7 +145,7 @@ class OwnEngine:
         return {name: sorted(pids, key=_inner_pid) for name, pids in found.items()}
 
     def daemons(self) -> list[int]:
-        """Return the processes of Airlock's daemon in all containers: of each the init, the server and the nursery."""
+        """Return the processes of Airlock's daemon in all containers: init, server and tool spawner of each."""
         return [pid for pids in self.containers().values() for pid in pids if _DAEMON in _read(f"/proc/{pid}/cmdline")]
 
     def processes(self) -> list[int]:

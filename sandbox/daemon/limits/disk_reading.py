@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from sandbox.daemon.limits.disk_use import DiskUse, count_held, count_tree
+from sandbox.daemon.limits.disk_use import DiskUse, count_tree, count_unlinked
 
 # Between two counts passes so many times what the last one took.
 _PAUSE = 9
@@ -64,7 +64,7 @@ class DiskReading:
         use = DiskUse()
         try:
             if self._held:
-                await through(count_held(top, use))
+                await through(count_unlinked(top, use))
             await through(count_tree(top, use))
         except OSError:
             return None

@@ -157,7 +157,7 @@ def _give_right(fd: int, state: os.stat_result) -> int:
     return mode
 
 
-def count_held(top: str, use: DiskUse) -> Iterator[None]:
+def count_unlinked(top: str, use: DiskUse) -> Iterator[None]:
     """Count what tool processes and this one hold of a directory's disk that has no name any more; yields as well.
 
     This one: what it sends and takes, and outputs whose files tool code has removed.
@@ -180,7 +180,7 @@ def count_held(top: str, use: DiskUse) -> Iterator[None]:
         yield
 
 
-def is_held_here(wanted: os.stat_result) -> bool:
+def is_open_here(wanted: os.stat_result) -> bool:
     """Return whether this process has a file open."""
     return any(os.path.samestat(state, wanted) for _, state in _own_descriptors())
 

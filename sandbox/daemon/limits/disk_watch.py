@@ -31,7 +31,7 @@ from contextlib import asynccontextmanager, suppress
 from sandbox.daemon.failures import Fault
 from sandbox.daemon.limits.disk_ledger import DiskLedger, Free
 from sandbox.daemon.limits.disk_reading import through
-from sandbox.daemon.limits.disk_use import BLOCK_BYTES, DiskUse, count_held, count_tree, is_held_here
+from sandbox.daemon.limits.disk_use import BLOCK_BYTES, DiskUse, count_tree, count_unlinked, is_open_here
 from sandbox.daemon.limits.kernel_use import KernelUse
 from sandbox.daemon.paths import components, join
 from sandbox.daemon.settings import Settings
@@ -135,7 +135,7 @@ class DiskWatch:
             old is not None
             and old.st_nlink == 1
             and old.st_blocks * BLOCK_BYTES >= size_bytes
-            and not is_held_here(old)
+            and not is_open_here(old)
             and not self._ledger.is_spent(self._disk())
         )
 
@@ -235,7 +235,7 @@ class DiskWatch:
                     ended = True
                     await self._end_everything()
             finally:
-                gone_on = await self._spawner.release()
+                gone_on = await self._spawner.resume()
         # What ran while it was counted may have moved what it has to where that was counted already.
         if gone_on and not ended:
             await self._end_everything()
@@ -254,7 +254,7 @@ class DiskWatch:
     async def _holds(self) -> bool:
         """Stop everything of the tool user; return whether it is."""
         try:
-            await self._spawner.hold_everything()
+            await self._spawner.pause_everything()
         except OSError:
             return False
         return True
@@ -271,7 +271,7 @@ class DiskWatch:
             try:
                 await self._count(running=not await self._holds())
             finally:
-                gone_on = await self._spawner.release()
+                gone_on = await self._spawner.resume()
         if gone_on:
             await self._end_everything()
 
@@ -310,12 +310,12 @@ class DiskWatch:
 
     async def _counted_held(self) -> DiskUse:
         held = DiskUse()
-        await through(count_held(self._top, held))
+        await through(count_unlinked(self._top, held))
         if held.hiding:
             # On its way to its program a process lets nobody look into it either.
             await asyncio.sleep(_SECOND_LOOK_S)
             first, held = held.hiding, DiskUse()
-            await through(count_held(self._top, held))
+            await through(count_unlinked(self._top, held))
             held.hiding &= first
         return held
 

@@ -112,7 +112,7 @@ class Executor:
             _ending_the_call(sending)
         io.past_limit.add_done_callback(lambda _: process.wake())
         if not process.ended.done() and not io.past_limit.done():
-            await process.hear(program.timeout_s)
+            await process.changed(program.timeout_s)
         if not process.ended.done() and not io.past_limit.done():
             reply.outcome = wire.OUTCOME_TIMED_OUT
             reply.survivors = await self._spawner.kill(process)

@@ -10,8 +10,8 @@ from sandbox.daemon.frames import FrameSocket
 from sandbox.v1 import channel_pb2 as wire
 
 # A program is held back above the first and goes on below the second; a last reading may come on top.
-HOLD_ABOVE_BYTES = 256 * 1024
-RELEASE_BELOW_BYTES = 128 * 1024
+PAUSE_ABOVE_BYTES = 256 * 1024
+RESUME_BELOW_BYTES = 128 * 1024
 # Memory of a piece besides its bytes, so that a program which writes single bytes is held back in time too.
 _PIECE_COST_BYTES = 160
 _JOIN_BELOW_BYTES = 64 * 1024
@@ -53,7 +53,7 @@ class OutputSender:
             self._unsent.append((stream, data))
             self._unsent_bytes += _cost_bytes(data)
         self._more.set()
-        if self._unsent_bytes > HOLD_ABOVE_BYTES and not self._held:
+        if self._unsent_bytes > PAUSE_ABOVE_BYTES and not self._held:
             self._held = True
             self._hold()
 
@@ -76,7 +76,7 @@ class OutputSender:
                 stream, data = self._unsent.popleft()
                 await self._frames.send(wire.Reply(output={"stream": stream, "data": bytes(data)}))
                 self._unsent_bytes -= _cost_bytes(data)
-                if self._held and self._unsent_bytes < RELEASE_BELOW_BYTES:
+                if self._held and self._unsent_bytes < RESUME_BELOW_BYTES:
                     self._held = False
                     self._release()
             if self._over:

@@ -1,11 +1,11 @@
-"""Pid 1, the tool spawner and what they keep: process trees, identities, the filter of tool code.
+"""Pid 1, the tool spawner and their parts: process trees, identities, the system call filter of tool code.
 
-    init, call_tree                    pid 1: has tool processes started, reaps everything, finds and kills call trees
-    call_hold                          what calls started held still, while it is counted what they wrote
-    tool_spawner, launch               where tool processes are born, and how each becomes the tool user
-    oom_priority, tool_filter, tool_probe    what a tool process is worth to the kernel, and what it says of itself
-    control_wire, spawner              orders and notices between server, init and tool spawner; the server's end
-    identity, libc                     becoming the server's user; calls of the C library that Python has no name for
+    init, call_tree                          pid 1: orders tool processes, reaps, finds and kills call trees
+    call_pause                               pauses everything that calls started, while their files are counted
+    tool_spawner, launch                     the parent of tool processes, and how each becomes the tool user
+    oom_priority, tool_filter, tool_probe    the kernel's treatment of tool processes, and a self-test of it
+    control_wire, spawner                    messages between server, init and tool spawner; the server's end
+    identity, libc                           becoming the server's user; C library calls that Python lacks
 
 Imports no other package of the daemon; start at init.py.
 """

@@ -1,8 +1,8 @@
-"""Finding, counting and signalling everything a call started.
+"""Finds, counts and signals everything a call started.
 
-A tool process cannot drop a supplementary group: setgroups needs a capability it does not have. So neither setsid nor a
-double fork nor ignoring SIGTERM takes a process out of its call; /proc tells who carries the call's group. Where the
-daemon cannot give groups (engines/local) another way to find processes takes the place of this one.
+A tool process cannot drop a supplementary group: setgroups requires a capability it does not have. So neither setsid
+nor a double fork nor ignoring SIGTERM removes a process from its call; /proc shows which processes have the call's
+group. Where the daemon cannot assign groups (engines/local), find_with() installs another way to find processes.
 """
 
 import os
@@ -16,20 +16,20 @@ KILL_LIMIT_S = 2.0
 
 
 def kill_call_tree(call: int, reap: Callable[[], None], limit_s: float = KILL_LIMIT_S) -> int:
-    """SIGKILL everything the call started until nothing is left; return how many processes are after `limit_s`."""
+    """SIGKILL everything the call started until nothing is left; return how many processes remain after `limit_s`."""
     return _kill_all(lambda theirs: theirs == call, reap, limit_s)
 
 
 def kill_strays(kept_calls: frozenset[int], reap: Callable[[], None], limit_s: float = KILL_LIMIT_S) -> int:
-    """SIGKILL what calls started but for `kept_calls`; return how many processes are left after `limit_s`.
+    """SIGKILL what all calls except `kept_calls` started; return how many processes remain after `limit_s`.
 
-    Needs neither a process nor a descriptor more than reading /proc does, for it is the way out when there are none.
+    Requires no process or descriptor beyond reading /proc, so it works when those are exhausted.
     """
     return _kill_all(lambda call: call not in kept_calls, reap, limit_s)
 
 
 def signal_call_tree(call: int, number: int) -> int:
-    """Send a signal once to everything the call started; return to how many processes it went."""
+    """Send a signal once to everything the call started; return the number of processes."""
     return _signal_once(lambda theirs: theirs == call, number)
 
 
@@ -40,18 +40,18 @@ def _kill_all(is_member: Callable[[int], bool], reap: Callable[[], None], limit_
         try:
             alive = _signal_once(is_member, signal.SIGKILL)
         except OSError:
-            alive = 1  # no memory to list /proc with; it may come back
+            alive = 1  # no memory to list /proc; there may be some later
         reap()
         if not alive or time.monotonic() > deadline:
             return alive
-        # Killed processes need a moment to die. New ones can only come from those that were not killed yet, so going on
-        # until a whole scan finds nobody ends fork races.
+        # Killed processes need a moment to die. Only processes that were not killed yet can fork, so repeating until a
+        # whole scan finds none wins fork races.
         time.sleep(pause_s)
         pause_s = min(pause_s * 2, 0.01)
 
 
 def _signal_once(is_member: Callable[[int], bool], number: int) -> int:
-    """Signal everything of the calls that are members; return how many are not dead yet."""
+    """Signal the processes of all matching calls; return how many are not dead yet."""
     own_pid = os.getpid()
     alive = 0
     for pid, call in _find():
@@ -66,12 +66,12 @@ def _signal_once(is_member: Callable[[int], bool], number: int) -> int:
 
 
 def list_pids() -> Iterator[int]:
-    """Return the ids of the processes that are seen here."""
+    """Return the ids of all visible processes."""
     return map(int, filter(str.isdecimal, os.listdir("/proc")))
 
 
 def find_by_group() -> Iterator[tuple[int, int]]:
-    """Yield the living processes that calls started, each with its call."""
+    """Yield the live processes that calls started, each with its call."""
     for pid in list_pids():
         status = read_status(pid)
         if status is not None and not is_dead(status) and (call := call_of(status)):
@@ -82,13 +82,13 @@ _find = find_by_group
 
 
 def find_with(find: Callable[[], Iterator[tuple[int, int]]]) -> None:
-    """Have processes found in another way than by their groups, in this process and those that it forks."""
+    """Replace find_by_group() in this process and the processes it forks."""
     global _find  # noqa: PLW0603 - of the process, set once
     _find = find
 
 
 def count_living(calls: dict[int, int]) -> Iterator[None]:
-    """Count the living processes of each call into `calls`; yields now and then, for others to have their turn."""
+    """Count the live processes of each call into `calls`; yields regularly, so the caller can run other tasks."""
     for index, (_, call) in enumerate(_find(), 1):
         calls[call] = calls.get(call, 0) + 1
         if index % 64 == 0:
@@ -110,7 +110,7 @@ def read_status(pid: int) -> bytes | None:
 
 
 def call_of(status: bytes) -> int:
-    """Return the call that the text of /proc/PID/status puts a process in, 0 for none."""
+    """Return the call of a process, given /proc/PID/status; 0 for none."""
     for group in status.partition(b"\nGroups:")[2].partition(b"\n")[0].split():
         if call := call_of_gid(int(group)):
             return call
@@ -118,7 +118,7 @@ def call_of(status: bytes) -> int:
 
 
 def is_dead(status: bytes) -> bool:
-    """Return whether nothing runs any more: a zombie whose main thread left other threads behind still does."""
+    """Return whether no thread runs: a zombie whose main thread ended may have others."""
     if b"\nState:\tZ" not in status and b"\nState:\tX" not in status:
         return False
     threads = status.partition(b"\nThreads:\t")[2].partition(b"\n")[0]

@@ -1,40 +1,40 @@
-"""What init and the server say to each other over a SOCK_SEQPACKET pair.
+"""Messages between init and the server, over a SOCK_SEQPACKET pair.
 
-Server to init: (kind, call, value) and, with it, descriptors or numbers.
-    SPAWN       stdout, stderr and perhaps stdin
+Server to init: (kind, call, value), followed by descriptors or numbers.
+    SPAWN       stdout, stderr and optionally stdin
     SPAWN_TTY   a terminal that becomes the program's controlling one
-    PROBE       the writing end of a pipe
-    KILL        end everything the call started
+    PROBE       the write end of a pipe
+    KILL        kill everything the call started
     SIGNAL      send signal `value` to the process group of the call's first process
     SIGNAL_TREE send signal `value` once to everything the call started
-    KILL_STRAYS end what calls started, but for the calls whose numbers follow
-    HOLD        stop everything that calls started and that is not stopped
-    RELEASE     have what HOLD stopped go on
-Init to server: (kind, call, value, pid). STARTED or FAILED answers the first three. DONE answers the others, in their
-order: its value is how many processes are left or were signalled, or a negative errno. EXITED comes unasked.
+    KILL_STRAYS kill what calls started, except the calls whose numbers follow
+    PAUSE       stop everything that calls started and that runs
+    RESUME      resume what PAUSE stopped
+Init to server: (kind, call, value, pid). STARTED or FAILED answers the first three. DONE answers the others, in order;
+its value is the number of processes that remain or were signalled, or a negative errno. EXITED is unsolicited.
 
-The program of SPAWN and SPAWN_TTY follows in the order, or, past PROGRAM_LIMIT_BYTES, is in a memory file that is the
-first descriptor. It is NUL-separated, which is safe because neither arguments nor environment can hold NUL:
-cwd, number of arguments, the arguments, the environment as NAME=value.
+The program of SPAWN and SPAWN_TTY follows the order or, beyond PROGRAM_LIMIT_BYTES, is in a memory file that is the
+first descriptor. Its fields are separated by NUL, which arguments and environment cannot contain: cwd, number of
+arguments, the arguments, the environment as NAME=value.
 """
 
 import struct
 
-SPAWN, KILL, PROBE, SPAWN_TTY, SIGNAL, SIGNAL_TREE, KILL_STRAYS, HOLD, RELEASE = 1, 2, 3, 4, 5, 6, 7, 8, 9
+SPAWN, KILL, PROBE, SPAWN_TTY, SIGNAL, SIGNAL_TREE, KILL_STRAYS, PAUSE, RESUME = 1, 2, 3, 4, 5, 6, 7, 8, 9
 STARTED, FAILED, EXITED, DONE = 11, 12, 13, 14
 
 ORDER = struct.Struct("!BIB")
 NOTICE = struct.Struct("!BIiI")
 _NUMBER = struct.Struct("!I")
 
-# Calls that live at the same time: one for each connection, the background processes, and some to spare.
+# Concurrent calls: one for each connection, the background processes, and a margin.
 LIVE_CALLS_LIMIT = 4096
 ORDER_LIMIT_BYTES = ORDER.size + LIVE_CALLS_LIMIT * _NUMBER.size
 
-# Of a program that follows in its order: a queue of orders must have room for many.
+# A program that follows its order: the queue must have room for many orders.
 PROGRAM_LIMIT_BYTES = 4096
 
-# A call's processes carry one supplementary group that no other call has: this base plus the call's number.
+# Each call has a supplementary group of its own: this base plus the call's number.
 CALL_GID_BASE = 1 << 30
 CALL_NUMBERS = 1 << 30
 
@@ -45,12 +45,12 @@ def call_gid(call: int) -> int:
 
 
 def call_of_gid(gid: int) -> int:
-    """Return the call that a group id marks, 0 for one that marks none."""
+    """Return the call of a supplementary group, 0 for any other group."""
     return gid - CALL_GID_BASE if CALL_GID_BASE < gid < CALL_GID_BASE + CALL_NUMBERS else 0
 
 
 def encode_calls(calls: list[int]) -> bytes:
-    """Return the numbers that follow KILL_STRAYS. ValueError when there are too many for one order."""
+    """Return the numbers that follow KILL_STRAYS; ValueError if they exceed one order."""
     if len(calls) > LIVE_CALLS_LIMIT:
         raise ValueError(f"{len(calls)} calls are live; {LIVE_CALLS_LIMIT} fit one order")
     return b"".join(map(_NUMBER.pack, calls))
@@ -62,7 +62,7 @@ def decode_calls(data: bytes) -> frozenset[int]:
 
 
 def encode_program(argv: list[bytes], env: list[bytes], cwd: bytes) -> bytes:
-    """Return the bytes of a program; no member may hold NUL."""
+    """Encode a program, whose fields must not contain NUL."""
     return b"\0".join([cwd, b"%d" % len(argv), *argv, *env])
 
 

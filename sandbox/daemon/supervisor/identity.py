@@ -1,4 +1,4 @@
-"""As whom the server runs: in no way tool code's equal, yet with no more rights on files than tool code has."""
+"""The identity of the server: isolated from tool code, with tool code's rights on files and no others."""
 
 import os
 import struct
@@ -10,27 +10,27 @@ from sandbox.daemon.supervisor.libc import libc
 _PR_SET_KEEPCAPS = 8
 _SETUID_MASK = 1 << 7
 _CAPABILITY_HEADER = struct.pack("=Ii", 0x20080522, 0)  # version 3 of the interface; this thread
-_NOBODY = -1  # setfsuid() changes nothing for it, and tells whose files these are now
+_NO_CHANGE = -1  # setfsuid() changes nothing, and returns the current user
 
 _Call = Callable[..., int]
 
 
-# The group of the bundle's directory (Dockerfile): init and the server enter it, tool code does not. All sandboxes
-# share its volume, so tool code could lock its files for other tenants, and watch their daemons open them.
+# The group of the bundle's directory (Dockerfile), which init and the server can enter and tool code cannot. All
+# sandboxes share its volume, so tool code could lock its files for other tenants, and watch their daemons open them.
 BUNDLE_GID = 599_999_999
 
 
 class NotSafe(OSError):
-    """The kernel did not make of this process what it must be; str() says what is missing."""
+    """The kernel did not apply a required restriction to this process; str() names it."""
 
 
 def become_server(settings: Settings) -> None:
-    """Become the server's user for good: tool code's rights on files, and nothing else of its or of root's.
+    """Become the server's user for good, with tool code's rights on files only; raises NotSafe.
 
-    Real, effective and saved user are the daemon's. The kernel compares those with the caller's, so tool code may not
-    signal, trace, limit, pin or slow down this process. Files are judged by a fourth one, the file system user, which
-    is tool code's. The change also makes the process not dumpable, so tool code may not read its /proc entries.
-    Children that are forked inherit all of it. Raises NotSafe.
+    Real, effective and saved user are the daemon's. The kernel compares those with the caller's, so tool code cannot
+    signal, trace, limit, pin or slow down this process. File access is checked against a fourth one, the file system
+    user, which is tool code's. The change also makes the process not dumpable, so tool code cannot read its /proc
+    entries. Forked children inherit all of this.
     """
     os.umask(0o022)
     os.setgroups([BUNDLE_GID])
@@ -39,13 +39,13 @@ def become_server(settings: Settings) -> None:
     if call is not None and _files_as(call, settings.tool_uid):
         _become(call, settings.tool_uid, settings.daemon_uid)
     else:
-        # gVisor knows no such user. There the effective one judges files, and also who may slow this process down.
+        # gVisor has no file system user. It checks the effective user, also for who may slow this process down.
         os.setresuid(settings.daemon_uid, settings.tool_uid, settings.daemon_uid)
     _refuse_capabilities()
 
 
 def _become(call: _Call, tool_uid: int, daemon_uid: int) -> None:
-    # Leaving root takes every capability away, and another's file system user needs one of them at that moment.
+    # Leaving root drops every capability, and setting the file system user requires one of them.
     call("prctl", _PR_SET_KEEPCAPS, 1, 0, 0, 0)
     os.setresuid(daemon_uid, daemon_uid, daemon_uid)
     _set_capabilities(call, _SETUID_MASK)
@@ -57,9 +57,9 @@ def _become(call: _Call, tool_uid: int, daemon_uid: int) -> None:
 
 
 def _files_as(call: _Call, uid: int) -> bool:
-    """Have files judged as another user's; return whether they are. setfsuid() itself reports no failure."""
+    """Set the file system user; return whether it took effect, which setfsuid() does not report."""
     call("setfsuid", uid)
-    return call("setfsuid", _NOBODY) == uid
+    return call("setfsuid", _NO_CHANGE) == uid
 
 
 def _set_capabilities(call: _Call, mask: int) -> None:

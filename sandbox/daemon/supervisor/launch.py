@@ -1,7 +1,7 @@
-"""Making one tool process. Runs in the nursery, which is single-threaded.
+"""Starts one tool process. Runs in the tool spawner, which is single-threaded.
 
-The fork, the switch of user and the exec are done in C by what subprocess stands on. subprocess itself would be a
-tenth of the daemon's memory, and would keep books on children that init has reaped.
+The C function behind subprocess does the fork, the change of user and the exec. subprocess itself would be a tenth of
+the daemon's memory, and would track children that init has reaped.
 """
 
 import errno
@@ -18,9 +18,9 @@ TOOL_UMASK = 0o022
 
 
 class ToolIdentity:
-    """As whom tool code runs, and whether it may install seccomp filters of its own.
+    """The user of tool code, and whether it may install seccomp filters.
 
-    A uid of -1 is this process' own user, who cannot give a call's processes a group: call_mark() marks them.
+    A uid of -1 is this process' own user, who cannot give processes a group: call_mark() marks them instead.
     """
 
     __slots__ = ("gid", "own_filters", "uid")
@@ -37,7 +37,7 @@ class ToolIdentity:
 
 
 def call_mark(session: int) -> bytes:
-    """Return what stands before a call's number in the environment of its processes; `session` is the daemon's."""
+    """Return what precedes a call's number in the environment of its processes; `session` is the daemon's."""
     return b"AIRLOCK_CALL=%d/" % session
 
 
@@ -51,22 +51,21 @@ def start(
     *,
     terminal: bool = False,
 ) -> tuple[int, int]:
-    """Begin a program in a new session; return its pid and a descriptor that tells whether it became its program.
+    """Start a program in a new session; return its pid and a descriptor for the outcome of its exec.
 
-    That one ends without a byte once it has, or was killed before; refusal() reads what else it says. Nobody waits for
-    it here: from the change of user to the exec the newborn is tool code's to stop, and an exec waits for a lease.
-    With `terminal`, stdio is one that becomes the session's.
+    The descriptor ends without data once the program was executed or killed before; otherwise error_number() reads it.
+    It must be polled: tool code can stop the child between the change of user and the exec, and an exec waits for file
+    leases. With `terminal`, stdio is a terminal that becomes the session's.
     """
     groups: list[int] | None = [call_gid(call)]
     if not tool.contained:
         groups, env = None, [*env, call_mark(os.getsid(0)) + b"%d" % call]
     stdin, stdout, stderr = stdio
     reading, writing = os.pipe()
-
     directory = os.fsdecode(cwd) if not tool.contained or _is_open_to_all(cwd) else None
 
-    def settle() -> None:
-        """Run by the newborn as the tool user in the new session; the nursery has no threads that could hold a lock."""
+    def prepare() -> None:
+        """Runs in the child as the tool user; the tool spawner has no threads that could hold a lock."""
         if terminal:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         if directory is None:
@@ -77,40 +76,39 @@ def start(
                 os._exit(255)
 
     try:
-        try:
-            pid = fork_exec(
-                argv,
-                _candidates(argv[0], env),
-                True,  # close all descriptors but these
-                (writing,),
-                directory,  # type: ignore[arg-type]  # None: not by fork_exec
-                env,
-                *(stdin, -1, -1, stdout, -1, stderr),  # theirs and ours of each pipe; ours are elsewhere
-                *(reading, writing),
-                True,  # signals that Python ignores are as they are everywhere
-                True,  # in a new session
-                -1,
-                tool.gid,
-                groups,
-                tool.uid,
-                TOOL_UMASK,
-                # It doubles the time of a start, so only where it is needed.
-                settle if terminal or directory is None else None,  # type: ignore[arg-type]
-                False,
-            )
-        finally:
-            os.close(writing)
+        pid = fork_exec(
+            argv,
+            _candidates(argv[0], env),
+            True,  # close all other descriptors
+            (writing,),
+            directory,  # type: ignore[arg-type]  # None: not by fork_exec
+            env,
+            *(stdin, -1, -1, stdout, -1, stderr),  # the child's ends; the parent's are elsewhere
+            *(reading, writing),
+            True,  # restore the signals that Python ignores
+            True,  # new session
+            -1,
+            tool.gid,
+            groups,
+            tool.uid,
+            TOOL_UMASK,
+            # Only where needed: it doubles the time of a start.
+            prepare if terminal or directory is None else None,  # type: ignore[arg-type]
+            False,
+        )
     except BaseException:
         os.close(reading)
         raise
+    finally:
+        os.close(writing)
     return pid, reading
 
 
 def _is_open_to_all(directory: bytes) -> bool:
-    """Return whether fork_exec may enter it for the newborn, which it does before it changes the user.
+    """Return whether fork_exec may enter a directory, which it does before it changes the user.
 
-    Root has no power over other people's directories here, and could not enter one that tool code keeps to itself; and
-    where only root and its groups may, tool code is not to be.
+    Root lacks the capability to enter a directory that tool code keeps private; and tool code must not enter one that
+    is open to root and its groups only.
     """
     try:
         return bool(os.stat(directory).st_mode & stat.S_IXOTH)
@@ -119,16 +117,16 @@ def _is_open_to_all(directory: bytes) -> bool:
 
 
 def _candidates(name: bytes, env: list[bytes]) -> list[bytes]:
-    """Return what to try to execute: the name itself, or in each directory of PATH."""
+    """Return the paths to try: the name itself, or in each directory of PATH."""
     if b"/" in name:
         return [name]
     paths = [item[5:] for item in env if item.startswith(b"PATH=")]
     return [place + b"/" + name if place else name for place in (paths or [os.fsencode(os.defpath)])[-1].split(b":")]
 
 
-def refusal(said: bytes) -> int:
-    """Return the errno in what a newborn says that could not execute: an exception's name, the errno in hex, a text."""
-    _, _, rest = said.partition(b":")
+def error_number(message: bytes) -> int:
+    """Return the errno in the message of a failed exec: an exception's name, the errno in hex, a text."""
+    _, _, rest = message.partition(b":")
     try:
         return int(rest.partition(b":")[0], 16) or errno.EIO
     except ValueError:

@@ -1,12 +1,12 @@
-"""Calls of the C library that Python has no name for. Not ctypes, which costs several times its compiled half."""
+"""C library calls that Python lacks. Uses _ctypes directly: ctypes costs several times as much memory."""
 
 from collections.abc import Callable
 
 
 def libc() -> Callable[..., int] | None:
-    """Return a way to call a function by name with numbers and bytes, None where this Python has none.
+    """Return a function that calls a C function by name, with ints and bytes; None if this Python cannot.
 
-    It returns the function's int; errno is not kept.
+    It returns the C function's int; errno is lost.
     """
     try:
         import _ctypes

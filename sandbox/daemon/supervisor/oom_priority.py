@@ -1,8 +1,8 @@
-"""What a tool process is worth to the kernel: it dies first for memory, and waits while the daemon has work.
+"""OOM and CPU priority of tool processes: they are killed first for memory, and yield the processor to the daemon.
 
-Anybody may lower its own out-of-memory score again by writing /proc/self/oom_score_adj, and the capability that could
-forbid it is one that not every engine has to give. A Landlock domain does: in it no file under /proc can be opened for
-writing. Whoever is born in a domain stays in it, and it changes nothing else.
+A process may lower its own OOM score again through /proc/self/oom_score_adj, and not every engine can withhold the
+capability for that. A Landlock domain prevents it: no file under /proc can be opened for writing. Children inherit the
+domain, which restricts nothing else.
 """
 
 import os
@@ -13,10 +13,10 @@ from collections.abc import Callable
 from sandbox.daemon.supervisor.libc import libc
 from sandbox.daemon.supervisor.tool_filter import filter_tool_code
 
-# Above everything the daemon can reach by its size: the kernel adds thousandths of the memory limit to it.
+# Above any score of the daemon: the kernel adds its size, in thousandths of the memory limit.
 TOOL_OOM_SCORE_ADJ = 800
-# A tenth of the daemon's weight on a processor, with room below for `nice`. Between sandboxes the kernel shares
-# processors out by control group, so it costs tool code nothing but what the daemon needs.
+# A tenth of the daemon's CPU weight, which leaves room for `nice`. Between sandboxes the kernel divides CPU time by
+# cgroup, so this costs tool code only what the daemon needs.
 TOOL_NICE = 10
 
 # The system calls of Landlock have the same numbers on every architecture.
@@ -29,13 +29,12 @@ _REFER_VERSION = 2
 
 
 def lower_oom_priority(*, own_filters: bool) -> bool:
-    """Take tool code's score, priority, domain and filter, for good; return whether the filter is installed.
+    """Set tool code's OOM score, nice value, Landlock domain and filter for good; return whether it is filtered.
 
-    A kernel without Landlock or scores is left as it is, and the posture shows it. Without the filter no tool code may
-    be started.
+    The posture shows whether the kernel lacks Landlock or OOM scores. Without the filter no tool code may start.
     """
     try:
-        # One may always raise one's own.
+        # A process may always raise its own score.
         with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
             file.write(b"%d" % TOOL_OOM_SCORE_ADJ)
     except OSError:
@@ -58,7 +57,7 @@ def _close_proc_to_writers(call: Callable[..., int]) -> None:
         for name in os.listdir("/"):
             if name != "proc":
                 _allow(call, ruleset, f"/{name}")
-        # Refused to who could gain privileges by a program, which no sandbox lets anybody; the posture tells.
+        # Fails unless no_new_privs is set, which it is in every sandbox; the posture shows it.
         call("syscall", _RESTRICT_SELF, ruleset, 0)
     finally:
         os.close(ruleset)
@@ -71,7 +70,7 @@ def _allow(call: Callable[..., int], ruleset: int, path: str) -> None:
         return
     try:
         mode = os.fstat(fd).st_mode
-        if not stat.S_ISLNK(mode):  # what a link leads to has a rule of its own, or must not be written
+        if not stat.S_ISLNK(mode):  # its target has a rule of its own, or must not be written
             allowed = _WRITE_FILE | _REFER if stat.S_ISDIR(mode) else _WRITE_FILE
             call("syscall", _ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", allowed, fd), 0)
     finally:

@@ -1,20 +1,19 @@
-"""A filter of system calls for tool code, on top of the engine's. Tool code inherits it and cannot remove it.
+"""A seccomp filter for tool code, in addition to the engine's. Tool code inherits it and cannot remove it.
 
-Disk: fallocate() takes as much of a disk as there is within a millisecond, and so does one byte in a file that is to
-grow by a gigabyte at a time, an attribute of XFS. What only watches how much a sandbox uses (disk_watch.py) would
-always come too late, so tool code has to write what it wants to have. Nor may it set the other attributes of files:
-among them are the project whose quota a file counts for, and whether what is made in a directory counts for its
-project. io_uring would be a way around. Landlock rules, io_uring and io_setup's requests hold files where the daemon
-cannot find them, so all three are refused as unknown.
+Disk: fallocate() can take all of a disk within a millisecond, and so can one byte in a file with an XFS attribute that
+makes it grow by gigabytes. The disk watch (disk_watch.py) only observes usage and would always be too late, so tool
+code has to write what it allocates. It must not set other file attributes either: they include the project whose quota
+a file counts for, and its inheritance. io_uring would bypass the filter. Landlock rules, io_uring and requests of
+io_setup keep files open where the daemon cannot find them, so all three fail as unknown calls.
 
-Sockets: only Unix and IP ones. No other family has a use without a network, and each is kernel code that tenants would
-share: vsock reaches the hypervisor and is not separated by network namespaces, and unread netlink messages take kernel
-memory that no control group counts. Of IP only TCP, UDP and ping. Buffers keep their default size: SO_SNDBUF and
-SO_RCVBUF succeed without effect, as they do at the kernel's own maximum.
+Sockets: only Unix and IP. Other families are useless without a network, and each is kernel code shared with other
+tenants: vsock reaches the hypervisor and ignores network namespaces, and unread netlink messages take kernel memory
+that no cgroup counts. Of IP only TCP, UDP and ping. Buffers keep their default size: SO_SNDBUF and SO_RCVBUF succeed
+without effect, as they do at the kernel's maximum.
 
 BPF: programs on sockets, packet rings and, unless the policy allows them, seccomp filters of tool code's own. Freeing
-many of them at once has deadlocked kernels. 32-bit x86 programs may not use socketcall(), whose arguments are in
-memory, where no filter can look; they have the separate calls since Linux 4.3.
+many of them at once has deadlocked kernels. 32-bit x86 programs cannot use socketcall(), whose arguments are in memory,
+which a filter cannot read; Linux has had separate calls since 4.3.
 """
 
 import os
@@ -33,22 +32,22 @@ _ARGUMENTS_AT = (16, 24, 32)  # the lower halves, on little-endian machines
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000
 _SUCCEED_WITHOUT_EFFECT = _REFUSE  # errno 0
 
-# Of fallocate's modes those that give back: punch a hole, collapse a range.
-_GIVING_BACK = 0x02 | 0x08
-# The same by ioctl, whatever the size of their argument. Of type X: ALLOCSP, ALLOCSP64, RESVSP, RESVSP64, ZERO_RANGE
-# and FSSETXATTR, which sets attributes; of type f: SETFLAGS, which sets some of these.
+# The modes of fallocate that free space: punch a hole, collapse a range.
+_FREEING = 0x02 | 0x08
+# The ioctls that allocate space, whatever the size of their argument. Of type X: ALLOCSP, ALLOCSP64, RESVSP, RESVSP64,
+# ZERO_RANGE and FSSETXATTR, which sets attributes; of type f: SETFLAGS, which sets some of them.
 _TYPE_AND_NUMBER = 0xFFFF
-_TAKING = (*(0x5800 | number for number in (10, 36, 40, 42, 57, 32)), 0x6602)
+_ALLOCATING = (*(0x5800 | number for number in (10, 36, 40, 42, 57, 32)), 0x6602)
 # Numbers that are the same on all machines: io_uring_setup, file_setattr (as FSSETXATTR, since Linux 6.17),
 # landlock_create_ruleset, landlock_add_rule and landlock_restrict_self.
 _UNKNOWN = (425, 469, 444, 445, 446)
-# Set in the numbers of the x32 programs of x86_64. It is ignored, so x32 calls are judged as the others are.
+# The bit in the call numbers of x32 programs on x86_64 is ignored, so x32 calls are filtered like others.
 _WITHOUT_X32 = 0xFFFFFFFF ^ 0x40000000
 
 AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
 ALLOWED_FAMILIES = frozenset({AF_UNIX, _AF_INET, _AF_INET6})
 _SOCKET_TYPE = 0x0F
-_STREAM_DATAGRAM_RAW = (1, 2, 3)  # the kernel refuses raw ones, and programs know its answer
+_STREAM_DATAGRAM_RAW = (1, 2, 3)  # the kernel refuses raw sockets, with an error that programs know
 _IP_PROTOCOLS = (0, 1, 6, 17, 58)  # the type's own, ICMP, TCP, UDP, ICMPv6
 
 SOL_SOCKET, SOL_PACKET = 1, 263
@@ -61,7 +60,7 @@ PR_SET_SECCOMP = 22
 MODE_FILTER = 2
 _SECCOMP_SET_MODE_FILTER = 1
 
-# Of a machine, each kind of program that it runs: its architecture and the numbers of its calls.
+# For each machine, the architectures of the programs it runs and their call numbers.
 _Numbers = dict[str, tuple[int, ...]]
 _CALLS: dict[str, tuple[tuple[int, _Numbers], ...]] = {
     "x86_64": (
@@ -128,10 +127,10 @@ _Program = list[Instruction]
 
 
 def filter_tool_code(*, own_filters: bool = False) -> bool:
-    """Put this process and all that it starts behind the filter, for good; return whether it is.
+    """Install the filter in this process and its future children, for good; return whether it is installed.
 
-    `own_filters` lets tool code install seccomp filters. The filter cannot be installed on an unknown machine, nor
-    where programs could gain privileges, which no sandbox allows.
+    `own_filters` lets tool code install seccomp filters. The filter requires a known machine and no_new_privs, which
+    every sandbox sets.
     """
     call = libc()
     program = tool_filter(os.uname().machine, own_filters=own_filters)
@@ -143,7 +142,7 @@ def filter_tool_code(*, own_filters: bool = False) -> bool:
 
 
 def tool_filter(machine: str, *, own_filters: bool = False) -> list[Instruction]:
-    """Return the filter's program for a machine, nothing for one that is not known."""
+    """Return the filter's program for a machine, empty for an unknown one."""
     program: _Program = []
     for architecture, numbers in _CALLS.get(machine, ()):
         part = _of_architecture(numbers, own_filters=own_filters)
@@ -158,19 +157,19 @@ def tool_filter(machine: str, *, own_filters: bool = False) -> list[Instruction]
 
 
 def _of_architecture(numbers: _Numbers, *, own_filters: bool) -> _Program:
-    judged = {
+    filtered = {
         "io_setup": _refuse(_ENOSYS),
         "socketcall": _refuse(_ENOSYS),
         "fallocate": [
             _argument(1),
-            (_IF_ANY_BIT, 0, 1, _GIVING_BACK),
+            (_IF_ANY_BIT, 0, 1, _FREEING),
             *_allow(),
             *_refuse(_EOPNOTSUPP),
         ],
         "ioctl": [
             _argument(1),
             (_AND, 0, 0, _TYPE_AND_NUMBER),
-            *_for(_TAKING, _refuse(_EOPNOTSUPP)),
+            *_for(_ALLOCATING, _refuse(_EOPNOTSUPP)),
             *_allow(),
         ],
         "socket": _socket(),
@@ -179,20 +178,20 @@ def _of_architecture(numbers: _Numbers, *, own_filters: bool) -> _Program:
     }
     if not own_filters:
         # EINVAL, as from a kernel without them.
-        judged["prctl"] = [
+        filtered["prctl"] = [
             _argument(0),
             *_for((PR_SET_SECCOMP,), [_argument(1), *_for((MODE_FILTER,), _refuse(_EINVAL))]),
             *_allow(),
         ]
-        judged["seccomp"] = [_argument(0), *_for((_SECCOMP_SET_MODE_FILTER,), _refuse(_EINVAL)), *_allow()]
+        filtered["seccomp"] = [_argument(0), *_for((_SECCOMP_SET_MODE_FILTER,), _refuse(_EINVAL)), *_allow()]
     part = [(_LOAD, 0, 0, _NUMBER_AT), (_AND, 0, 0, _WITHOUT_X32), *_for(_UNKNOWN, _refuse(_ENOSYS))]
-    for name, then in judged.items():
+    for name, then in filtered.items():
         part += _for(numbers.get(name, ()), then)
     return [*part, *_allow()]
 
 
 def _socket() -> _Program:
-    """Judge family, type and protocol."""
+    """Filter by family, type and protocol."""
     ip = [
         _argument(1),
         (_AND, 0, 0, _SOCKET_TYPE),
@@ -205,7 +204,7 @@ def _socket() -> _Program:
 
 
 def _setsockopt() -> _Program:
-    """Judge level and option."""
+    """Filter by level and option."""
     of_sockets = [
         _argument(2),
         *_for(_SIZES_OF_BUFFERS, [(_RETURN, 0, 0, _SUCCEED_WITHOUT_EFFECT)]),
@@ -234,7 +233,7 @@ def _refuse(error: int) -> _Program:
 
 
 def _for(values: tuple[int, ...], then: _Program) -> _Program:
-    """Return what continues with `then` for one of some values, and skips it for any other."""
+    """Return instructions that run `then` if the loaded value is among `values`."""
     if not values:
         return []
     compared = [(_IF_EQUAL, len(values) - 1 - place, 0, value) for place, value in enumerate(values)]
@@ -243,5 +242,5 @@ def _for(values: tuple[int, ...], then: _Program) -> _Program:
 
 
 def _unless(values: tuple[int, ...], then: _Program) -> _Program:
-    """Return what skips `then` for one of some values, and continues with it for any other."""
+    """Return instructions that run `then` unless the loaded value is among `values`."""
     return [*((_IF_EQUAL, len(values) - 1 - place + len(then), 0, value) for place, value in enumerate(values)), *then]

@@ -1,4 +1,4 @@
-"""What a tool process is, said by one that has just become it. Runs in a child of init."""
+"""The self-test of a process that has just become the tool user. Runs in a child of the tool spawner."""
 
 import errno
 import os
@@ -18,32 +18,32 @@ _ALLOW_ALL = struct.pack("=HBBI", 0x06, 0, 0, 0x7FFF0000)
 
 
 def describe_tool(output: int, daemon_socket: bytes, become_tool: Callable[[], None]) -> None:
-    """Write /proc/self/status as the tool user to `output`, and lines of the same form with what is not in there.
+    """Write /proc/self/status as the tool user to `output`, followed by more lines of the same form.
 
-    OomScoreAdjMin is the lowest score it can take, SocketClosed whether it is kept from the daemon's socket.
-    SocketFamilies are those it can make sockets of, SocketPrograms and SeccompFilters whether it can have any. The
-    kernel reports none of these, so all are found by trying. NoNewPrivs is asked for, as gVisor does not list it.
+    OomScoreAdjMin is the lowest OOM score it can set, SocketClosed whether it cannot connect to the daemon's socket,
+    SocketFamilies the families of sockets it can create, SocketPrograms and SeccompFilters whether it can install any.
+    The kernel reports none of these, so they are tried out. NoNewPrivs is included because gVisor does not list it.
     """
     try:
-        # Opened before: a process that changed its user without an exec may not open these files of its own.
+        # Opened first: a process that changed its user without an exec may not open its own files in /proc.
         score = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        score = -1  # a kernel without, or nobody that init starts may write there (oom_priority.py)
+        score = -1  # no such file, or not writable for tool processes (oom_priority.py)
     become_tool()
     lowest = _lowest_score(score) if score >= 0 else _own_score()
     with open("/proc/self/status", "rb") as file:
-        said = file.read() + b"OomScoreAdjMin:\t%d\n" % lowest
+        report = file.read() + b"OomScoreAdjMin:\t%d\n" % lowest
     call = libc()
     if call is not None:
-        said += b"NoNewPrivs:\t%d\n" % call("prctl", _PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
-        said += b"SeccompFilters:\t%d\n" % _takes_filter(call)
-    said += b"SocketFamilies:\t%s\n" % " ".join(map(str, _open_families())).encode()
-    said += b"SocketPrograms:\t%d\n" % _takes_socket_program()
-    os.write(output, said + b"SocketClosed:\t%d\n" % _is_closed(daemon_socket))
+        report += b"NoNewPrivs:\t%d\n" % call("prctl", _PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
+        report += b"SeccompFilters:\t%d\n" % _takes_filter(call)
+    report += b"SocketFamilies:\t%s\n" % " ".join(map(str, _open_families())).encode()
+    report += b"SocketPrograms:\t%d\n" % _takes_socket_program()
+    os.write(output, report + b"SocketClosed:\t%d\n" % _is_closed(daemon_socket))
 
 
 def _is_closed(path: bytes) -> bool:
-    """Return whether this process is not permitted to connect; any other failure says nothing of that."""
+    """Return whether this process is not permitted to connect; other failures do not count."""
     with socket.socket(socket.AF_UNIX) as client:
         client.setblocking(False)
         try:
@@ -71,7 +71,7 @@ def _opens(family: int) -> bool:
 
 
 def _takes_socket_program() -> bool:
-    """Return whether any of the options gets as far as the kernel. None of the values makes a program."""
+    """Return whether any of the options reaches the kernel. None of the values is a valid program."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as tried:
         for option in PROGRAMS_ON_SOCKETS:
             try:
@@ -91,7 +91,7 @@ def _takes_filter(call: Callable[..., int]) -> bool:
 
 
 def _lowest_score(score: int) -> int:
-    """Halve the range between what is refused and what is taken."""
+    """Bisect between refused and accepted scores."""
     refused, taken = LOWEST_OOM_SCORE_ADJ - 1, int(os.pread(score, 16, 0))
     while taken - refused > 1:
         middle = (taken + refused) // 2

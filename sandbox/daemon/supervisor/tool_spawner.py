@@ -1,15 +1,15 @@
-"""Where tool processes are born: a child of init that has the standing of tool code itself.
+"""The tool spawner: a child of init that starts tool processes, with tool code's OOM score, nice value and domain.
 
-A process takes its out-of-memory score, its priority and its Landlock domain from its parent at the fork. Init must
-have none of them: with tool code's score it would be killed in its place, if only for the moment of a fork. So it keeps
-a child that has them, starts programs and tells of their ends. When the kernel kills the nursery for memory, its
-children become init's own, as orphans do, and init makes another at the next start.
+A process inherits its OOM score, nice value and Landlock domain at the fork. Init itself must have none of them: the
+kernel could kill it in place of tool code. When the kernel kills the tool spawner for memory, its children become
+init's, as orphans do, and init forks another one at the next start.
 
-Init to nursery: (kind, call) of control_wire with the program and the descriptors of the order, or (REAP, pid): a
-number stays its process' own until init knows of the end. The spawner to init: (BORN, call, 0, pid), (REFUSED, call,
-errno, 0) or (ENDED, 0, wait status, pid).
+Init to tool spawner: (kind, call) of control_wire with the program and descriptors of the order, or (REAP, pid): a pid
+stays reserved until init knows of the end. Tool spawner to init: (RUNNING, call, 0, pid), (REFUSED, call, errno, 0) or
+(ENDED, 0, wait status, pid).
 
-Neither ever waits for a newborn, which tool code may stop before it becomes its program, nor init for the nursery.
+Neither ever blocks on a pending child, which tool code may stop before it executes its program, nor init on the tool
+spawner.
 """
 
 import errno
@@ -22,7 +22,7 @@ from array import array
 from types import FrameType
 
 from sandbox.daemon.supervisor.control_wire import ORDER_LIMIT_BYTES, PROBE, SPAWN_TTY, call_gid, decode_program
-from sandbox.daemon.supervisor.launch import ToolIdentity, drop_to_tool, refusal, start
+from sandbox.daemon.supervisor.launch import ToolIdentity, drop_to_tool, error_number, start
 from sandbox.daemon.supervisor.oom_priority import lower_oom_priority
 from sandbox.daemon.supervisor.tool_probe import describe_tool
 
@@ -31,37 +31,37 @@ _DESCRIPTOR = struct.Struct("i")
 _REAP = 0
 _WAKES = 4096
 _REQUEST = struct.Struct("ii")  # kind and call, or _REAP and a pid
-BORN, REFUSED, ENDED = 1, 2, 3
+RUNNING, REFUSED, ENDED = 1, 2, 3
 _NEWS = struct.Struct("iiii")
 
 News = tuple[int, int, int, int]
 
 
 class ToolSpawner:
-    """Init's end: has programs started and hears of them."""
+    """Init's end: sends orders and receives news."""
 
     def __init__(self, tool: ToolIdentity) -> None:
         self._tool = tool
         self._line: socket.socket | None = None
-        self._unborn: set[int] = set()  # calls of which nothing was heard yet
+        self._pending: set[int] = set()  # calls without news yet
         self._lost: list[int] = []
         self._unreaped: list[int] = []
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when there is news, -1 when there is no nursery."""
+        """Return the descriptor that becomes readable with news, -1 without a tool spawner."""
         return self._line.fileno() if self._line is not None else -1
 
     def start(self, kind: int, call: int, program: bytes, fds: list[int]) -> None:
-        """Order SPAWN, SPAWN_TTY or PROBE; the news will tell. OSError when the order cannot be given."""
+        """Order SPAWN, SPAWN_TTY or PROBE, which is answered by news; OSError if the order cannot be sent."""
         request = _REQUEST.pack(kind, call) + program
         try:
             _send(self._line or self.open(), request, fds)
         except (BrokenPipeError, ConnectionResetError):
             _send(self.open(), request, fds)  # it was killed since the last order
-        self._unborn.add(call)
+        self._pending.add(call)
 
     def news(self) -> News | None:
-        """Return the next (BORN | REFUSED | ENDED, call, value, pid), None when there is none, without waiting."""
+        """Return the next (RUNNING | REFUSED | ENDED, call, value, pid), or None, without waiting."""
         self._reap()
         if self._line is None:
             return None
@@ -75,20 +75,20 @@ class ToolSpawner:
             self._close()
             return None
         kind, call, value, pid = _NEWS.unpack(data)
-        self._unborn.discard(call)
+        self._pending.discard(call)
         return kind, call, value, pid
 
     def release(self, pid: int) -> None:
-        """Take note that nobody asks for an ended process any more: its number may be another's."""
+        """Let an ended process be reaped, after which the kernel may reuse its pid."""
         self._unreaped.append(pid)
 
     def lost(self) -> list[int]:
-        """Return the calls whose start died with a nursery; what was started of them is not known."""
+        """Return the calls whose start was lost with a tool spawner; they may have started or not."""
         lost, self._lost = self._lost, []
         return lost
 
     def open(self) -> socket.socket:
-        """Make a nursery in place of the one that is no more."""
+        """Fork a tool spawner in place of the last one."""
         self._close()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -99,7 +99,7 @@ class ToolSpawner:
                 raise
             if pid == 0:
                 try:
-                    _become_nursery(theirs, self._tool)
+                    _serve(theirs, self._tool)
                 finally:
                     os._exit(70)
         self._line = ours
@@ -111,7 +111,7 @@ class ToolSpawner:
                 self._line.send(_REQUEST.pack(_REAP, self._unreaped[-1]), socket.MSG_DONTWAIT)
                 self._unreaped.pop()
         except BlockingIOError:
-            pass  # at the next news
+            pass  # with the next news
         except OSError:
             self._close()
 
@@ -119,64 +119,62 @@ class ToolSpawner:
         if self._line is not None:
             self._line.close()
             self._line = None
-        self._lost += self._unborn
-        self._unborn.clear()
-        self._unreaped.clear()  # init's own children now
+        self._lost += self._pending
+        self._pending.clear()
+        self._unreaped.clear()  # they are init's own children now
 
 
 def _send(line: socket.socket, data: bytes, fds: list[int]) -> None:
-    """Send without waiting, which socket.send_fds cannot on Python 3.11; EAGAIN when there is no room."""
+    """Send without waiting, which socket.send_fds cannot on Python 3.11; EAGAIN if the queue is full."""
     line.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))], socket.MSG_DONTWAIT)
 
 
-def _become_nursery(line: socket.socket, tool: ToolIdentity) -> None:
-    """Be the nursery until init closes the line."""
+def _serve(line: socket.socket, tool: ToolIdentity) -> None:
+    """Be the tool spawner until init closes the line."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     os.closerange(3, line.fileno())
     os.closerange(line.fileno() + 1, max(map(int, os.listdir("/proc/self/fd"))) + 1)
     filtered = not tool.contained or lower_oom_priority(own_filters=tool.own_filters)
-    _Nursery(line, tool, filtered=filtered).serve()
+    _Children(line, tool, filtered=filtered).serve()
 
 
-class _Newborn:
-    """A process that has not become its program yet."""
+class _PendingChild:
+    """A process that has not executed its program yet; `message` is what it reports if it cannot."""
 
-    __slots__ = ("call", "pid", "said")
+    __slots__ = ("call", "message", "pid")
 
     def __init__(self, call: int, pid: int) -> None:
         self.call = call
         self.pid = pid
-        self.said = b""
+        self.message = b""
 
 
-class _Nursery:
+class _Children:
+    """The tool spawner's end: starts children and reports them."""
+
     def __init__(self, line: socket.socket, tool: ToolIdentity, *, filtered: bool) -> None:
         self._line = line
         self._tool = tool
         self._filtered = filtered
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._poller = select.poll()
-        self._newborns: dict[int, _Newborn] = {}  # by the descriptor that tells of it
-        self._children: set[int] = set()  # those whose end init has not been told
-        self._refused: set[int] = set()  # those that ended without having been a program
+        self._pending: dict[int, _PendingChild] = {}  # by the descriptor for the outcome of the exec
+        self._running: set[int] = set()  # children whose end was not reported yet
+        self._refused: set[int] = set()  # children that ended without executing a program
 
     def serve(self) -> None:
-        wake_in, wake_out = os.pipe()
-        os.set_blocking(wake_in, False)
-        os.set_blocking(wake_out, False)
-        signal.set_wakeup_fd(wake_out, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, _nothing)
-        self._poller.register(wake_in, select.POLLIN)
+        wakeup = open_wakeup()
+        self._poller.register(wakeup, select.POLLIN)
         self._poller.register(self._line.fileno(), select.POLLIN)
         while True:
             for fd, _ in self._poller.poll():
-                if fd == wake_in:
-                    drain(wake_in)
-                    self._tell_ends()
-                elif fd in self._newborns:
-                    self._hear(fd)
+                if fd == wakeup:
+                    drain(wakeup)
+                    self._report_ends()
+                elif fd in self._pending:
+                    self._read_outcome(fd)
                 elif not self._obey():
                     return
 
@@ -198,19 +196,19 @@ class _Nursery:
     def _start(self, kind: int, call: int, program: bytes, fds: list[int]) -> None:
         try:
             if kind == PROBE:
-                self._born(call, self._probe(call, program, *fds))
-            elif not self._filtered:
-                self._tell(REFUSED, call, errno.EPERM, 0)  # tool code never runs without the filter
-            elif program:
-                self._spawn(call, program, *fds, terminal=kind == SPAWN_TTY)
-            else:
-                file, *stdio = fds
+                self._report_running(call, self._probe(call, program, *fds))
+                return
+            if not self._filtered:
+                self._report(REFUSED, call, errno.EPERM, 0)  # tool code never runs without the filter
+                return
+            if not program:
+                file, *fds = fds
                 program = os.pread(file, os.fstat(file).st_size, 0)
-                self._spawn(call, program, *stdio, terminal=kind == SPAWN_TTY)
+            self._spawn(call, program, *fds, terminal=kind == SPAWN_TTY)
         except OSError as error:
-            self._tell(REFUSED, call, error.errno or errno.EIO, 0)
+            self._report(REFUSED, call, error.errno or errno.EIO, 0)
         except Exception:  # a malformed order must not end anything
-            self._tell(REFUSED, call, errno.EINVAL, 0)
+            self._report(REFUSED, call, errno.EINVAL, 0)
 
     def _spawn(self, call: int, program: bytes, *stdio: int, terminal: bool) -> None:
         argv, env, cwd = decode_program(program)
@@ -220,35 +218,35 @@ class _Nursery:
         else:
             stdout, stderr, *stdin = stdio
             given = (stdin[0] if stdin else self._null, stdout, stderr)
-        pid, telling = start(argv, env, cwd, given, self._tool, call, terminal=terminal)
-        self._newborns[telling] = _Newborn(call, pid)
-        self._poller.register(telling, select.POLLIN)
+        pid, outcome = start(argv, env, cwd, given, self._tool, call, terminal=terminal)
+        self._pending[outcome] = _PendingChild(call, pid)
+        self._poller.register(outcome, select.POLLIN)
 
-    def _hear(self, fd: int) -> None:
-        newborn = self._newborns[fd]
-        said = os.read(fd, 4096)
-        if said:
-            newborn.said += said
+    def _read_outcome(self, fd: int) -> None:
+        child = self._pending[fd]
+        message = os.read(fd, 4096)
+        if message:
+            child.message += message
             return
         self._poller.unregister(fd)
         os.close(fd)
-        del self._newborns[fd]
-        if newborn.said:
-            self._refused.add(newborn.pid)
-            self._tell(REFUSED, newborn.call, refusal(newborn.said), 0)
+        del self._pending[fd]
+        if child.message:
+            self._refused.add(child.pid)
+            self._report(REFUSED, child.call, error_number(child.message), 0)
         else:
-            self._born(newborn.call, newborn.pid)
-        self._tell_ends()  # of which the signal may have come before
+            self._report_running(child.call, child.pid)
+        self._report_ends()  # the signal of its end may have come before
 
-    def _born(self, call: int, pid: int) -> None:
-        self._children.add(pid)
-        self._tell(BORN, call, 0, pid)
+    def _report_running(self, call: int, pid: int) -> None:
+        self._running.add(pid)
+        self._report(RUNNING, call, 0, pid)
 
-    def _tell(self, kind: int, call: int, value: int, pid: int) -> None:
+    def _report(self, kind: int, call: int, value: int, pid: int) -> None:
         self._line.send(_NEWS.pack(kind, call, value, pid))
 
     def _probe(self, call: int, daemon_socket: bytes, output: int) -> int:
-        """Write what the kernel says of a process that became the tool user, in the form of /proc/PID/status."""
+        """Fork a process that becomes the tool user and describes itself in the form of /proc/PID/status."""
         pid = os.fork()
         if pid == 0:
             try:
@@ -257,25 +255,35 @@ class _Nursery:
                 os._exit(0)
         return pid
 
-    def _tell_ends(self) -> None:
+    def _report_ends(self) -> None:
         for pid in tuple(self._refused):
             if os.waitpid(pid, os.WNOHANG)[0]:
                 self._refused.discard(pid)
-        for pid in tuple(self._children):
+        for pid in tuple(self._running):
             ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is not None:
-                self._children.discard(pid)
-                # As waitpid() would have it.
+                self._running.discard(pid)
+                # The status in the form of waitpid().
                 exited = ended.si_code == os.CLD_EXITED
-                self._tell(ENDED, 0, ended.si_status << 8 if exited else ended.si_status, pid)
+                self._report(ENDED, 0, ended.si_status << 8 if exited else ended.si_status, pid)
+
+
+def open_wakeup() -> int:
+    """Return a pipe that becomes readable with every signal, SIGCHLD included."""
+    wake_in, wake_out = os.pipe()
+    os.set_blocking(wake_in, False)
+    os.set_blocking(wake_out, False)
+    signal.set_wakeup_fd(wake_out, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, _nothing)
+    return wake_in
 
 
 def _nothing(_number: int, _frame: FrameType | None) -> None:
-    """Signals must have a handler to wake the poll through the wakeup descriptor."""
+    """Only signals with a handler write to the wakeup descriptor."""
 
 
 def drain(fd: int) -> None:
-    """Empty a pipe that only wakes."""
+    """Empty a wakeup pipe."""
     try:
         while len(os.read(fd, _WAKES)) == _WAKES:
             pass
@@ -284,9 +292,9 @@ def drain(fd: int) -> None:
 
 
 def receive(control: socket.socket) -> tuple[bytes, list[int]]:
-    """Return an order and its descriptors, which are close-on-exec: nothing but its stdio may reach a program.
+    """Return an order and its descriptors, which are close-on-exec: a program gets nothing but its stdio.
 
-    Not socket.recv_fds: it drops the flags on Python 3.11.
+    socket.recv_fds drops the flags on Python 3.11.
     """
     room = socket.CMSG_LEN(MAX_DESCRIPTORS * _DESCRIPTOR.size)
     data, ancillary, _, _ = control.recvmsg(ORDER_LIMIT_BYTES, room, socket.MSG_CMSG_CLOEXEC)

@@ -276,7 +276,7 @@ def test_an_unknown_call_is_refused_with_a_reason(client: Client) -> None:
 
 
 def test_tool_code_that_stops_whatever_it_can_stops_no_other_call(sandbox: Sandbox, client: Client) -> None:
-    # Between the change of user and the exec a newborn can be signalled by tool code.
+    # Between the change of user and the exec a pending child can be signalled by tool code.
     attack = b"""
 import os, signal
 while True:

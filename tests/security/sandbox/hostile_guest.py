@@ -80,7 +80,7 @@ class Guest:
         self._health_s: list[float] = []
 
     def daemon_pids(self) -> tuple[str, str]:
-        """Return the host's process ids of init and server. The nursery is theirs to lose: init makes another."""
+        """Return the host's process ids of init and server. The tool spawner is expendable: init forks another."""
         container = container_name(self._instance, self.sandbox.id)
         listing = subprocess.run(
             ["docker", "top", container, "-eo", "pid,ppid,uid,args"], check=True, capture_output=True, text=True

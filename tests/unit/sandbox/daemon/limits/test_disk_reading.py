@@ -26,7 +26,7 @@ class Counts:
         self.error: OSError | None = None
         self.reading = DiskReading(("/workspace",), asyncio.Lock(), clock=lambda: self.now_s)
         monkeypatch.setattr(disk_reading, "count_tree", self._count)
-        monkeypatch.setattr(disk_reading, "count_held", lambda *_: iter(()))
+        monkeypatch.setattr(disk_reading, "count_unlinked", lambda *_: iter(()))
 
     def _count(self, _: str, use: DiskUse) -> Iterator[None]:
         while not self.going_on.is_set():

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.daemon.limits import disk_use
-from sandbox.daemon.limits.disk_use import DiskUse, count_held, count_tree, is_held_here
+from sandbox.daemon.limits.disk_use import DiskUse, count_tree, count_unlinked, is_open_here
 
 MIB = 1024 * 1024
 really_list = os.listdir
@@ -114,7 +114,7 @@ def apart() -> Iterator[Path]:
 
 def held(top: Path) -> tuple[int, float, set[int]]:
     use = DiskUse()
-    for _ in count_held(str(top), use):
+    for _ in count_unlinked(str(top), use):
         pass
     return use.files, use.size_bytes, use.hiding
 
@@ -194,5 +194,5 @@ def test_what_gvisor_lets_nobody_look_at_hides_nothing_and_elsewhere_it_does(
 def test_a_file_is_held_here_for_as_long_as_it_is_open(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     with (tmp_path / "file").open("rb"):
-        assert is_held_here((tmp_path / "file").stat())
-    assert not is_held_here((tmp_path / "file").stat())
+        assert is_open_here((tmp_path / "file").stat())
+    assert not is_open_here((tmp_path / "file").stat())

@@ -45,13 +45,13 @@ class PlayedSpawner:
         self.host = host
         self.done.append("marked" if call is None else f"marked {call}")
 
-    async def hold_everything(self) -> int:
+    async def pause_everything(self) -> int:
         self.done.append("held")
         if not self.holds:
             raise TimeoutError
         return 1
 
-    async def release(self) -> int:
+    async def resume(self) -> int:
         self.done.append("released")
         return self.gone_on
 
@@ -129,7 +129,7 @@ class Watched:
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no processes of this machine's be looked at: a sandbox sees its own only."""
     monkeypatch.setattr(disk_watch, "count_living", lambda _: iter(()))
-    monkeypatch.setattr(disk_watch, "count_held", lambda *_: iter(()))
+    monkeypatch.setattr(disk_watch, "count_unlinked", lambda *_: iter(()))
 
 
 @pytest.fixture
@@ -332,7 +332,7 @@ async def test_who_hides_something_for_more_than_a_moment_is_ended_once_the_disk
 ) -> None:
     await watched.look()
     left = iter(looks)
-    monkeypatch.setattr(disk_watch, "count_held", lambda _, use: iter([use.hiding.update(next(left))]))
+    monkeypatch.setattr(disk_watch, "count_unlinked", lambda _, use: iter([use.hiding.update(next(left))]))
     watched.free[0] -= shrunk_mib * MIB + 1
     await watched.look()
     assert [what for what in watched.spawner.done if what not in ("held", "released")] == done
@@ -383,7 +383,7 @@ async def test_what_is_hidden_by_who_is_let_be_is_not_taken_to_be_others(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await watched.look()
-    monkeypatch.setattr(disk_watch, "count_held", lambda _, use: iter([use.hiding.add(3)]))
+    monkeypatch.setattr(disk_watch, "count_unlinked", lambda _, use: iter([use.hiding.add(3)]))
     watched.free[0] -= 7 * MIB
     watched.watch._ledger.look((watched.free[0], watched.free[1]))
     with pytest.raises(Fault, match="its limit"):
@@ -394,7 +394,7 @@ async def test_below_half_of_the_reserve_who_holds_what_has_no_name_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = Watched(tmp_path, size_bytes=1000 * MIB, reserve_bytes=1500 * MIB)
-    monkeypatch.setattr(disk_watch, "count_held", lambda _, use: iter([use.holding.add(3)]))
+    monkeypatch.setattr(disk_watch, "count_unlinked", lambda _, use: iter([use.holding.add(3)]))
     await watched.look()
     watched.free[0] = 800 * MIB
     await watched.look()

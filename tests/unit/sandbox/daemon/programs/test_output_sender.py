@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox.daemon.programs.output_sender import HOLD_ABOVE_BYTES, OutputSender
+from sandbox.daemon.programs.output_sender import PAUSE_ABOVE_BYTES, OutputSender
 from sandbox.daemon.programs.pipes import OutputPipe
 from sandbox.daemon.programs.stream_limit import LimitedOutput
 from sandbox.v1 import channel_pb2 as wire
@@ -52,7 +52,7 @@ async def recorder() -> AsyncIterator[Recorder]:
 
 async def test_a_caller_that_does_not_read_holds_the_program_and_one_that_does_lets_it_go(recorder: Recorder) -> None:
     recorder.sender.start(5)
-    recorder.sender.add(OUT, bytes(HOLD_ABOVE_BYTES))
+    recorder.sender.add(OUT, bytes(PAUSE_ABOVE_BYTES))
     recorder.sender.add(ERR, b"e")
     assert recorder.held == [True]
     recorder.frames.allowed.set()
@@ -66,7 +66,7 @@ async def test_pieces_of_one_byte_hold_the_program_long_before_they_take_that_ma
     while not recorder.held:
         recorder.sender.add(OUT if pieces % 2 else ERR, b"x")
         pieces += 1
-    assert pieces < HOLD_ABOVE_BYTES // 100
+    assert pieces < PAUSE_ABOVE_BYTES // 100
 
 
 async def test_pieces_of_one_stream_are_joined(recorder: Recorder) -> None:

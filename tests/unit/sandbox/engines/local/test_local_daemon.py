@@ -64,8 +64,8 @@ async def until_gone(*pids: int) -> None:
 
 async def guard_of(sandbox: Sandbox) -> int:
     """Return the first process of a sandbox, which leads the session of its daemon."""
-    nursery = int(text(await run(sandbox.shell, "echo $PPID")))
-    return os.getsid(nursery)
+    tool_spawner = int(text(await run(sandbox.shell, "echo $PPID")))
+    return os.getsid(tool_spawner)
 
 
 async def test_what_hides_from_its_call_is_a_stray_that_is_counted_and_killed(sandbox: Sandbox) -> None:
