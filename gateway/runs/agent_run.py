@@ -89,7 +89,7 @@ class AgentRuns:
         begin = kept if kept.started else kept.say(Message(role="user", content=run.task))
         structlog.contextvars.bind_contextvars(tenant=run.tenant, run_id=run.id, thread=run.thread)
         with hosted(self._parts.telemetry, begin, tenant=run.tenant, agent=run.agent, model=agent.model.name) as seen:
-            end = await agent.run(begin, seen.hearing(redacted_events(tool_path.redactor, live.emit)))
+            end = await agent.run(begin, seen.observing(redacted_events(tool_path.redactor, live.emit)))
         if end.pending is not None and live.suspending is not None:
             live.suspended = True
             live.log.suspend(live.suspending, checkpoints.stored(end, 1), history.added(end))

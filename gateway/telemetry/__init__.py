@@ -1,10 +1,13 @@
-"""Spans, metrics, and ids on each line of the log. docs/telemetry.md has the tables.
+"""Spans, metrics, and ids on each log line. docs/telemetry.md has the tables.
 
-`attributes.py` and `instruments.py` have every name. `telemetry.py` is what the gateway's parts are given;
-`opening.py` opens it, by `providers.py`, which alone imports OpenTelemetry's SDK. The rest observe a part each:
-`rpc.py` the edge, `admission.py` its queues, `hook.py` tool calls and hooks, `run_span.py` runs, `observed_model.py`
-models, `observed_sandboxes.py` sandboxes, `waiting.py` the database, `log_processors.py` the log. `client_span.py` is
-the Python client's end.
+`attributes.py` and `instruments.py` define every name. `telemetry.py` is what the other packages use; `opening.py`
+opens it with `providers.py`, which alone imports OpenTelemetry's SDK. Each other module observes one part: `rpc.py` the
+edge, `admission.py` its queues, `hook.py` tool calls and hooks, `run_span.py` runs, `observed_model.py` models,
+`observed_sandboxes.py` sandboxes, `waiting.py` the database, `log_processors.py` the log, `client_span.py` the client.
 
-Where telemetry is off nothing of it is in a call's way: no hook, no wrapper, no interceptor.
+With telemetry off, calls pass through none of this: no hook, no wrapper, no interceptor.
 """
+
+# Not opentelemetry-instrumentation-grpc 0.66b2: its aio interceptors record no metrics, use the superseded attribute
+# names, and put the peer's address, error texts and exceptions on spans, which may contain a tenant's data. They accept
+# any configured propagator from callers, and tenant, reason and duration would still need an interceptor of our own.

@@ -1,4 +1,4 @@
-"""The queues in front of the calls, seen: what is under way, what waits, what was refused."""
+"""Metrics of the admission queues."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from gateway.telemetry.telemetry import Telemetry
 
 
 class Admission(Protocol):
-    """The queues; see gateway.serving.admission. The attributes of a snapshot are figures."""
+    """The admission queues (gateway.serving.admission); the attributes of a snapshot are numbers."""
 
     def snapshot(self) -> object: ...
 
 
 def observe_admission(telemetry: Telemetry, admission: Admission) -> None:
-    """Have the gauges and counters of the queues read whenever somebody asks."""
+    """Register the gauges and counters of the queues."""
     for name in ("at_work", "limit", "waiting", "streams", "admitted", "refused", "waited"):
         telemetry.instruments.read(f"airlock.admission.{name}", lambda name=name: getattr(admission.snapshot(), name))  # type: ignore[misc]

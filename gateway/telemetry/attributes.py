@@ -1,11 +1,11 @@
-"""Every attribute of a span or a metric. OpenTelemetry's names where its conventions have one, `airlock.` else."""
+"""Every attribute of a span or a metric: OpenTelemetry's name if its conventions have one, otherwise `airlock.`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-# The conventions keep these beside the stable ones; a test compares each with opentelemetry.semconv.
+# From the conventions' incubating part; a test compares each with opentelemetry.semconv.
 OPERATION: Final = "gen_ai.operation.name"
 PROVIDER: Final = "gen_ai.provider.name"
 AGENT: Final = "gen_ai.agent.name"
@@ -46,7 +46,7 @@ HOOK_NAME: Final = "airlock.hook.name"
 HOOK_POINT: Final = "airlock.hook.point"
 HOOK_DURATION_S: Final = "airlock.hook.duration_s"
 
-# What a name of a span is, and what the span may carry. A test sees that no span carries anything else.
+# The attributes that a span may have, by the template of its name. A test checks that no span has another.
 _CALL = (TENANT, CONVERSATION, RUN_ID)
 SPANS: Mapping[str, tuple[str, ...]] = {
     "{service}/{method}": (RPC_SYSTEM, RPC_METHOD, RPC_STATUS, ERROR_TYPE, TENANT),
@@ -94,4 +94,4 @@ SPANS: Mapping[str, tuple[str, ...]] = {
 }
 HOOK_EVENT: Final = "hook"
 HOOK_ATTRIBUTES = (HOOK_NAME, HOOK_POINT, HOOK_DURATION_S)
-"""A hook that ran is an event of the span it ran in, with its time: twelve points a step make too many spans."""
+"""Each hook that ran is an event of its span: spans would be too many, with twelve hook points a step."""

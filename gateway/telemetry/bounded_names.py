@@ -1,4 +1,4 @@
-"""Labels that somebody else chooses the values of: so many of them, and one name for all others."""
+"""Bounds the number of label values that others choose."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ OTHER = "other"
 
 
 class BoundedNames:
-    """Gives the first names a label each, and the later ones one together: a tenant more costs no memory."""
+    """Maps the first names to themselves and all later ones to `other`, so that more tenants cost no memory."""
 
     def __init__(self, limit: int, known: Iterable[str] = ()) -> None:
-        """Let `limit` names have a label, `known` ones among them, which have theirs whoever comes first."""
+        """Give a label to `limit` names, the `known` ones always among them."""
         self._limit = limit
         self._names = set(sorted(known)[:limit])
 

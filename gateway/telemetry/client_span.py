@@ -1,7 +1,7 @@
-"""The client's end of a trace: its context goes with each RPC, in W3C's headers.
+"""The client's end of a trace: its context travels with each RPC in W3C headers.
 
-The client has no settings of its own: whoever uses it sets OpenTelemetry's tracer provider, as for any other library,
-and without one nothing is recorded or sent.
+The client has no settings of its own: set OpenTelemetry's tracer provider, as for any other library. Without one
+nothing is recorded or sent.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _TRACER = trace.get_tracer("airlock.client")
 
 
 def with_trace(metadata: Metadata) -> Metadata:
-    """Return the metadata of an RPC with the context that it is made in; as it is where there is none."""
+    """Return the metadata of an RPC with the current trace context, unchanged if there is none."""
     if not trace.get_current_span().get_span_context().is_valid:
         return metadata
-    carried: dict[str, str] = {}
-    _PROPAGATOR.inject(carried)
-    return (*metadata, *carried.items())
+    carrier: dict[str, str] = {}
+    _PROPAGATOR.inject(carrier)
+    return (*metadata, *carrier.items())
 
 
 @contextmanager
 def calling(method: Any, metadata: Metadata) -> Iterator[Metadata]:
-    """Have a span for an RPC until the block ends; yields the metadata that it is made with."""
+    """Run the block in a span for an RPC; yields the metadata to send."""
     name = _name(method)
     span = _TRACER.start_span(name, kind=SpanKind.CLIENT, attributes={a.RPC_SYSTEM: "grpc", a.RPC_METHOD: name})
     if not span.get_span_context().is_valid:
@@ -43,6 +43,6 @@ def calling(method: Any, metadata: Metadata) -> Iterator[Metadata]:
 
 
 def _name(method: Any) -> str:
-    """Return the name of what grpc calls a multicallable; it has it, and tells nobody."""
+    """Return the name of a grpc multicallable, which has no public attribute for it."""
     name = getattr(method, "_method", b"")
     return (name.decode() if isinstance(name, bytes) else str(name)).removeprefix("/") or "rpc"

@@ -1,8 +1,7 @@
-"""Tool calls and hooks, seen: a span for each call from before it is judged until its result is final.
+"""Observes tool calls and hooks: a span for each call from before it is judged until its result is final.
 
-The hook is mandatory, so that subagents' calls have their spans too, and it cannot fail: what it does is telling, and
-no call may be lost for it. What it keeps is about calls in flight; of the run it keeps a note, the trace that the run
-belongs to, by which another gateway goes on with it.
+The hook is mandatory, so that subagents' calls have spans too, and it never fails a call. It stores the run's trace
+context as a note of the run, so that another gateway continues the trace.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from gateway.telemetry.bounded_names import BoundedNames
 from gateway.telemetry.telemetry import Telemetry, current, failed
 
 TRACEPARENT = "telemetry.traceparent"
-"""The note of a run that names its span: W3C's traceparent."""
+"""The note of a run with the W3C traceparent of its span."""
 OUTERMOST_PRIORITY = 1_000_001
 _SHOWN_CHARS = 4096
 _NAME_CHARS = 128
@@ -36,12 +35,12 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 log = structlog.get_logger(__name__)
 
 TOOLS = (policy_tools.TOOLS - {policy_tools.CONNECT}) | policy_tools.AGENT_TOOLS
-"""The tools that have a label of their own: all that Airlock has. A model may call anything by any name."""
+"""The tools that have a label of their own; a model may call any name."""
 tool_label = BoundedNames(len(TOOLS), TOOLS)
 
 
 class Redacts(Protocol):
-    """What takes secrets out; see gateway.redaction.Redactor."""
+    """Removes secrets from text; see gateway.redaction.Redactor."""
 
     def text(self, text: str) -> str: ...
 
@@ -56,7 +55,7 @@ _OPEN = Slot[_Open]("span of the call")
 
 
 class TelemetryHook(Hook):
-    """Tells of the tool calls of one thread, or of one run."""
+    """Observes the tool calls of a thread or of a run."""
 
     name = "telemetry"
     priority = OUTERMOST_PRIORITY
@@ -68,27 +67,27 @@ class TelemetryHook(Hook):
         self._telemetry = telemetry
         self._tenant = tenant
         self._redactor = redactor
-        self._whose = {a.TENANT: tenant, a.CONVERSATION: thread} | ({a.RUN_ID: run_id} if run_id else {})
+        self._ids = {a.TENANT: tenant, a.CONVERSATION: thread} | ({a.RUN_ID: run_id} if run_id else {})
 
     async def execution_start(self, state: AgentState) -> AgentState:
-        """Keep with the run which trace it belongs to."""
-        carried: dict[str, str] = {}
-        _PROPAGATOR.inject(carried)
+        """Store the trace of the run with it."""
+        carrier: dict[str, str] = {}
+        _PROPAGATOR.inject(carrier)
         # A subagent's run is part of its parent's.
-        if "traceparent" not in carried or state.depth:
+        if "traceparent" not in carrier or state.depth:
             return state
-        return state.with_note(TRACEPARENT, carried["traceparent"])
+        return state.with_note(TRACEPARENT, carrier["traceparent"])
 
     async def before_tool_use(self, state: AgentState) -> AgentState:
-        """Begin the span of a call."""
+        """Start the span of a call."""
         try:
             self._begin(state.current.tool, state.agent)
-        except Exception:  # telling must not cost the call
-            log.exception("a tool call is not told of")
+        except Exception:  # telemetry must not fail the call
+            log.exception("a tool call is not observed")
         return state
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
-        """Have what the call does be below its span."""
+        """Run the call below its span."""
         opened = tool.context.get(_OPEN)
         if opened is None or opened.span is INVALID_SPAN:
             return await next_(tool)
@@ -96,15 +95,15 @@ class TelemetryHook(Hook):
             return await next_(tool)
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
-        """End the span of a call; this is the last to see its result."""
+        """End the span of a call. This hook is the last to see the result."""
         try:
             self._end(state.current.tool, state.agent)
-        except Exception:  # as above
-            log.exception("a tool call is not told of")
+        except Exception:  # telemetry must not fail the call
+            log.exception("a tool call is not observed")
         return state
 
     def hook_ran(self, point: str, hook: str, state: AgentState, elapsed_s: float) -> None:
-        """Tell how long another hook took, on the span that it ran in."""
+        """Record how long another hook took, on the span that it ran in."""
         if hook == self.name:
             return
         if point == "before_tool_use" and hook == "policy":
@@ -118,7 +117,7 @@ class TelemetryHook(Hook):
             )
 
     def suspended(self, state: AgentState) -> None:
-        """End the spans of the calls of a run that begins to wait: they go on elsewhere."""
+        """End the spans of the calls of a run that starts to wait; they continue elsewhere."""
         for tool in state.current.tool_executions:
             opened = tool.context.pop(_OPEN)
             if opened is not None:
@@ -135,49 +134,49 @@ class TelemetryHook(Hook):
             a.TOOL_NAME: name,
             a.TOOL_TYPE: "function",
             a.TOOL_CALL_ID: call.id,
-            **self._whose,
+            **self._ids,
         }
         opened = _Open(self._telemetry.child(f"execute_tool {label}", attributes), self._telemetry.clock())
         tool.context.set(_OPEN, opened)
         return opened
 
     def _end(self, tool: ToolExecution, agent: str) -> None:
-        # One that was judged by another gateway has no span here yet.
+        # A call that another gateway judged has no span here yet.
         opened = tool.context.get(_OPEN) or self._begin(tool, agent)
         tool.context.pop(_OPEN)
         telemetry, result, verdict = self._telemetry, tool.result, tool.verdict
-        said = verdict.kind.public_name if verdict is not None else ""
+        kind = verdict.kind.public_name if verdict is not None else ""
         outcome = result.outcome if result is not None else ""
         label = tool_label(tool.call.name)
         telemetry.instruments.add(
             "airlock.tool.call.duration",
             telemetry.clock() - opened.started_s,
-            {a.TOOL_NAME: label, a.VERDICT: said, a.OUTCOME: outcome},
+            {a.TOOL_NAME: label, a.VERDICT: kind, a.OUTCOME: outcome},
         )
         tenant = telemetry.tenants(self._tenant)
-        telemetry.instruments.add("airlock.tenant.tool.calls", 1, {a.TENANT: tenant, a.VERDICT: said})
+        telemetry.instruments.add("airlock.tenant.tool.calls", 1, {a.TENANT: tenant, a.VERDICT: kind})
         if not opened.span.is_recording():
             return
-        told: dict[str, AttributeValue] = {a.VERDICT: said, a.OUTCOME: outcome}
+        attributes: dict[str, AttributeValue] = {a.VERDICT: kind, a.OUTCOME: outcome}
         if verdict is not None:
-            told |= {a.RULE: verdict.rule, a.POLICY_VERSION: verdict.policy_version}
+            attributes |= {a.RULE: verdict.rule, a.POLICY_VERSION: verdict.policy_version}
         if tool.approval_id:
-            told[a.APPROVAL_ID] = tool.approval_id
+            attributes[a.APPROVAL_ID] = tool.approval_id
         if result is not None and result.exit_code is not None:
-            told[a.EXIT_CODE] = result.exit_code
-        opened.span.set_attributes({**told, **self._recorded(tool)})
+            attributes[a.EXIT_CODE] = result.exit_code
+        opened.span.set_attributes({**attributes, **self._recorded(tool)})
         if result is None or result.is_error:
             failed(opened.span, outcome or "no_result")
         opened.span.end()
 
     def _recorded(self, tool: ToolExecution) -> Mapping[str, str]:
-        """Return what was said, where the operator wants it on spans: without secrets, and its beginning only."""
+        """Return the arguments and the result if the operator wants them on spans: redacted and cut."""
         recorded, settings = {}, self._telemetry.settings
         if settings.record_arguments:
             text = json.dumps(tool.call.arguments)[: 4 * _SHOWN_CHARS]
             recorded[a.TOOL_ARGUMENTS] = self._redacted(text)[:_SHOWN_CHARS]
         if settings.record_results and tool.result is not None:
-            # The whole of it was redacted by the innermost ring; once more, for hooks further out may have added to it.
+            # The innermost hook redacted all of it; this is for what hooks further out may have added.
             text = tool.result.content[: 4 * _SHOWN_CHARS].decode("utf-8", "replace")
             recorded[a.TOOL_RESULT] = self._redacted(text)[:_SHOWN_CHARS]
         return recorded

@@ -1,4 +1,4 @@
-"""Every metric, in one table: what it is called, counts and is told apart by."""
+"""Defines every metric: name, kind, unit, labels and description."""
 
 from __future__ import annotations
 
@@ -12,39 +12,19 @@ from gateway.telemetry import attributes as a
 
 Labels = Mapping[str, str]
 Read = Callable[[], float | Iterable[tuple[float, Labels]]]
-"""Reads a gauge or a counter: a number, or one for each set of labels. Called in the thread of whoever scrapes."""
+"""Reads a gauge or a counter: a number, or one for each set of labels. Called in the thread of the scrape."""
 
 # From a policy decision to a long run; a call takes a millisecond or two.
-_SECONDS = (
-    0.0001,
-    0.00025,
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1,
-    2.5,
-    5,
-    10,
-    30,
-    120,
-    600,
-)
-# The conventions' own.
+_SECONDS = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120, 600)
+# As the conventions define them.
 _MODEL_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
-_TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
-_GROUP = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_TOKENS = tuple(4**power for power in range(14))
+_GROUP = tuple(2**power for power in range(9))
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric; a histogram's count is also the rate of what it times."""
+    """A metric; the count of a histogram is also the rate of what it times."""
 
     name: str
     kind: Literal["counter", "read_counter", "updown", "gauge", "histogram"]
@@ -54,20 +34,21 @@ class Metric:
     buckets: Sequence[float] = _SECONDS
 
 
+_MODEL_LABELS = (a.OPERATION, a.PROVIDER, a.REQUEST_MODEL)
 METRICS = (
     Metric(
         "rpc.server.call.duration",
         "histogram",
         "s",
         (a.RPC_SYSTEM, a.RPC_METHOD, a.RPC_STATUS, a.ERROR_TYPE),
-        "RPCs: their rate, their errors by status and by reason, and how long they took.",
+        "RPCs by method, status and reason.",
     ),
     Metric(
         "airlock.tenant.rpc.duration",
         "histogram",
         "s",
         (a.TENANT, a.ERROR_TYPE),
-        "RPCs by tenant; tenants past telemetry.tenants_in_metrics are `other`, no tenant is empty.",
+        "RPCs by tenant: `other` past telemetry.tenants_in_metrics, empty without a tenant.",
     ),
     Metric(
         "airlock.tool.call.duration",
@@ -77,129 +58,73 @@ METRICS = (
         "Tool calls, judgement included; a tool that Airlock does not know is `other`.",
     ),
     Metric("airlock.tenant.tool.calls", "counter", "{call}", (a.TENANT, a.VERDICT), "Tool calls by tenant."),
+    Metric("airlock.policy.decision.duration", "histogram", "s", (), "Policy decisions, quotas included."),
     Metric(
-        "airlock.policy.decision.duration",
-        "histogram",
-        "s",
-        (),
-        "How long the policy took over a call, with the quotas that it takes.",
+        "airlock.sandbox.start.duration", "histogram", "s", (a.ERROR_TYPE,), "Sandbox creations, failed ones included."
     ),
-    Metric(
-        "airlock.sandbox.start.duration",
-        "histogram",
-        "s",
-        (a.ERROR_TYPE,),
-        "Sandboxes made; one that could not be made has an error.type.",
-    ),
-    Metric(
-        "airlock.sandbox.acquire.duration",
-        "histogram",
-        "s",
-        (),
-        "How long an operation waited for its thread's sandbox; next to nothing where that lives.",
-    ),
-    Metric("airlock.sandbox.live", "gauge", "{sandbox}", (), "Sandboxes that this process keeps, or is making."),
-    Metric(
-        "airlock.sandbox.pool",
-        "gauge",
-        "{sandbox}",
-        (a.POOL_STATE,),
-        "Sandboxes that this process made before anybody asked: `ready`, or `making`.",
-    ),
+    Metric("airlock.sandbox.acquire.duration", "histogram", "s", (), "Waits of operations for their thread's sandbox."),
+    Metric("airlock.sandbox.live", "gauge", "{sandbox}", (), "Sandboxes that this process has or is creating."),
+    Metric("airlock.sandbox.pool", "gauge", "{sandbox}", (a.POOL_STATE,), "Pooled sandboxes: `ready` or `making`."),
     Metric(
         "airlock.sandbox.pool.claims",
         "read_counter",
         "{claim}",
         (a.POOL_CLAIM,),
-        "New threads that asked the pool: `hit`, `miss` where none was ready, `refused` where one was not fit.",
+        "New threads by what the pool had: `hit`, `miss` (none ready) or `refused` (unfit).",
     ),
     Metric(
         "airlock.sandbox.states",
         "gauge",
         "{sandbox}",
         (a.SANDBOX_STATE,),
-        "Sandboxes that are `creating` or `running` in this process, to be added up over gateways, and `idle_stopped` "
-        "of all gateways of the engine, of which to take the greatest.",
+        "Sandboxes `creating` or `running` in this process (sum over gateways) and `idle_stopped` of the engine (max).",
     ),
     Metric(
         "airlock.sandbox.cpu.time",
         "read_counter",
         "s",
         (),
-        "Processor time of this process' sandboxes; only with telemetry.sandbox_usage_s, as the next two.",
+        "CPU time of this process' sandboxes; this and the next two need telemetry.sandbox_usage_s.",
     ),
-    Metric("airlock.sandbox.memory.usage", "gauge", "By", (), "Memory that this process' sandboxes use together."),
+    Metric("airlock.sandbox.memory.usage", "gauge", "By", (), "Memory of this process' sandboxes."),
     Metric("airlock.sandbox.pids", "gauge", "{process}", (), "Processes and threads in this process' sandboxes."),
     Metric("airlock.run.live", "updown", "{run}", (), "Runs that this process hosts."),
-    Metric(
-        "airlock.run.duration",
-        "histogram",
-        "s",
-        (a.RUN_STATUS,),
-        "Runs by how they ended; one that begins to wait for an approval is `waiting`, and is timed again from there.",
-    ),
-    Metric(
-        "airlock.policy.drift",
-        "gauge",
-        "{policy}",
-        (),
-        "Policy files that are not what is in force and change nothing; the log names them.",
-    ),
-    Metric("airlock.disk.free", "gauge", "By", (a.DISK,), "Free bytes of the disks that the gateway needs room on."),
-    Metric(
-        "airlock.disk.short",
-        "gauge",
-        "{disk}",
-        (a.DISK,),
-        "1 where less than sandbox.disk_reserve_mib is free, else 0; on the engine's disk nothing may grow then.",
-    ),
+    Metric("airlock.run.duration", "histogram", "s", (a.RUN_STATUS,), "Runs by status, timed anew after an approval."),
+    Metric("airlock.policy.drift", "gauge", "{policy}", (), "Policy files that differ from the policy in force."),
+    Metric("airlock.disk.free", "gauge", "By", (a.DISK,), "Free bytes of the disks that the gateway uses."),
+    Metric("airlock.disk.short", "gauge", "{disk}", (a.DISK,), "1 if less than sandbox.disk_reserve_mib is free."),
     Metric("airlock.run.waiting", "gauge", "{run}", (), "Runs in the database that wait for an approval."),
-    Metric(
-        "airlock.approval.waiting", "gauge", "{approval}", (), "Approvals in the database that nobody answered yet."
-    ),
+    Metric("airlock.approval.waiting", "gauge", "{approval}", (), "Pending approvals in the database."),
     Metric(
         "gen_ai.client.operation.duration",
         "histogram",
         "s",
-        (a.OPERATION, a.PROVIDER, a.REQUEST_MODEL, a.ERROR_TYPE),
-        "Inferences, the wait for their turn included.",
+        (*_MODEL_LABELS, a.ERROR_TYPE),
+        "Inferences, their queueing included.",
         _MODEL_SECONDS,
     ),
     Metric(
         "gen_ai.client.token.usage",
         "histogram",
         "{token}",
-        (a.OPERATION, a.PROVIDER, a.REQUEST_MODEL, a.TOKEN_TYPE),
+        (*_MODEL_LABELS, a.TOKEN_TYPE),
         "Tokens of an inference, as the endpoint reports them.",
         _TOKENS,
     ),
-    Metric("airlock.admission.at_work", "gauge", "{call}", (), "Calls that are under way, of all tenants."),
-    Metric(
-        "airlock.admission.limit",
-        "gauge",
-        "{call}",
-        (),
-        "Calls that may begin at once; fewer while work waits for processors.",
-    ),
-    Metric("airlock.admission.waiting", "gauge", "{call}", (), "Calls that wait for a place."),
-    Metric("airlock.admission.streams", "gauge", "{stream}", (), "Streams that are open and only wait."),
-    Metric("airlock.admission.admitted", "read_counter", "{call}", (), "Calls that were given a place."),
-    Metric("airlock.admission.refused", "read_counter", "{call}", (), "Calls that were refused, for all was taken."),
-    Metric("airlock.admission.waited", "read_counter", "{call}", (), "Calls that waited before they had a place."),
-    Metric("airlock.database.write.duration", "histogram", "s", (), "Transactions of the database's writer."),
-    Metric(
-        "airlock.database.write.group_size",
-        "histogram",
-        "{write}",
-        (),
-        "Writes that one transaction took: 1 is no load, and more is what made it cheaper.",
-        _GROUP,
-    ),
+    Metric("airlock.admission.at_work", "gauge", "{call}", (), "Calls in progress, of all tenants."),
+    Metric("airlock.admission.limit", "gauge", "{call}", (), "Calls that may start at once; lower under load."),
+    Metric("airlock.admission.waiting", "gauge", "{call}", (), "Queued calls."),
+    Metric("airlock.admission.streams", "gauge", "{stream}", (), "Open streams that only wait."),
+    Metric("airlock.admission.admitted", "read_counter", "{call}", (), "Admitted calls."),
+    Metric("airlock.admission.refused", "read_counter", "{call}", (), "Calls that admission refused."),
+    Metric("airlock.admission.waited", "read_counter", "{call}", (), "Calls that were queued before admission."),
+    Metric("airlock.database.write.duration", "histogram", "s", (), "Transactions of the database writer."),
+    Metric("airlock.database.write.group_size", "histogram", "{write}", (), "Writes in one transaction.", _GROUP),
 )
 
 
 class Instruments:
-    """The metrics, ready to be counted. A label's value of None is left out."""
+    """The metrics, ready to be recorded. A label with the value None is left out."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
@@ -216,12 +141,12 @@ class Instruments:
                 self._add[metric.name] = meter.create_up_down_counter(metric.name, metric.unit, metric.description).add
 
     def add(self, name: str, amount: float, labels: Mapping[str, str | None] | None = None) -> None:
-        """Count, or record one value of a histogram; KeyError for a metric that is not in the table."""
-        told = {} if labels is None else {key: value for key, value in labels.items() if value is not None}
-        self._add[name](amount, told)
+        """Add to a counter, or record a value of a histogram; KeyError for an unknown metric."""
+        present = {} if labels is None else {key: value for key, value in labels.items() if value is not None}
+        self._add[name](amount, present)
 
     def read(self, name: str, read: Read) -> None:
-        """Have a gauge, or a counter that is kept elsewhere, read whenever somebody asks; it must not block."""
+        """Register the callback of a gauge or an observable counter; it must not block."""
         metric = self._metrics[name]
 
         def observe(_: CallbackOptions) -> Iterable[Observation]:

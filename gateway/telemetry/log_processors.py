@@ -1,7 +1,7 @@
-"""What every line of the log goes through: the trace it belongs to, and exceptions without what a tenant wrote.
+"""Processors of every log line: add the trace ids, and remove what tenants wrote from exceptions.
 
-An exception's text may be a file's name, a command or a statement's parameters. What is kept of one is its class, and
-for each frame file, line and function: enough to mend it. The message is kept of gateway.errors alone: those are ours.
+The text of an exception may be a file name, a command or the parameters of a statement. A line keeps its class and, for
+each frame, file, line and function. It keeps the message of gateway.errors alone.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from gateway.redaction.redactor import WELL_KNOWN_SECRETS
 
 _FRAMES = 32
 _CAUSES = 8
-# No secret is as short as this, what leads to it included.
+# Every secret, with its prefix, is longer.
 _PLAIN_CHARS = 6
 
 
 def add_trace(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Add trace_id and span_id where a span is under way."""
+    """Add trace_id and span_id if there is a current span."""
     context = trace.get_current_span().get_span_context()
     if context.is_valid:
         event["trace_id"] = f"{context.trace_id:032x}"
@@ -36,7 +36,7 @@ def add_trace(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Mu
 
 
 def without_secrets(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Take secrets out of all that a line says: the gate of the log, the last step before a line is written."""
+    """Redact every value; the last step before a line is written."""
     for name, value in event.items():
         if isinstance(value, str):
             if len(value) > _PLAIN_CHARS:
@@ -47,26 +47,26 @@ def without_secrets(_logger: Any, _method: str, event: MutableMapping[str, Any])
 
 
 def _shown_value(value: object) -> object:
-    """Return what is no plain value as JSON without secrets, or as text."""
+    """Return a structured value as JSON without secrets, or as text."""
     try:
         return WELL_KNOWN_SECRETS.json(json.loads(json.dumps(value, default=str)))
     except (TypeError, ValueError, RedactionFailed):
         return WELL_KNOWN_SECRETS.shown(str(value))
 
 
-def told_exception(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Turn exc_info into `exception`: classes, places and our own messages."""
+def render_exception(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Replace exc_info by `exception`: classes, places and our own messages."""
     found = event.pop("exc_info", None)
     if not found:
         return event
     error = found if isinstance(found, BaseException) else found[1] if isinstance(found, tuple) else sys.exc_info()[1]
     if error is not None:
-        event["exception"] = told(error)
+        event["exception"] = rendered(error)
     return event
 
 
-def told(error: BaseException) -> str:
-    """Return an exception and its causes, the last one first, as `where`s and classes."""
+def rendered(error: BaseException) -> str:
+    """Return an exception and its causes, the last one first, as classes and places."""
     parts: list[str] = []
     seen: set[int] = set()
     following: BaseException | None = error
@@ -79,10 +79,10 @@ def told(error: BaseException) -> str:
 
 def _one(error: BaseException) -> str:
     kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
-    said = f"{kind}: {error}" if isinstance(error, AirlockError) else kind
+    text = f"{kind}: {error}" if isinstance(error, AirlockError) else kind
     if isinstance(error, BaseExceptionGroup):
-        said += "".join(f"\n  of {_one(inner)}" for inner in error.exceptions[:_CAUSES])
-    return "\n".join([said, *_frames(error.__traceback__)])
+        text += "".join(f"\n  of {_one(inner)}" for inner in error.exceptions[:_CAUSES])
+    return "\n".join([text, *_frames(error.__traceback__)])
 
 
 def _frames(trace_back: TracebackType | None) -> list[str]:

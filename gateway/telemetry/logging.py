@@ -1,6 +1,6 @@
-"""The log: one line an event on stderr, JSON, or readable when stderr is a terminal. All modules, one format.
+"""Sets up the log: one line per event on stderr, as JSON, or as readable text if stderr is a terminal.
 
-Each line has the tenant, run_id, thread, call_id and trace_id where they are known; none has arguments or results.
+Each line has the tenant, run_id, thread, call_id and trace_id where known, and never arguments or results.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 import structlog
 
 from gateway.support.printable_text import printable
-from gateway.telemetry.log_processors import add_trace, told_exception, without_secrets
+from gateway.telemetry.log_processors import add_trace, render_exception, without_secrets
 
 
-def _tells_of_no_peer_that_went(record: logging.LogRecord) -> bool:
-    """Return whether a line is not grpc's traceback of a message that found its peer gone, which is no fault."""
+def _is_not_a_lost_peer(record: logging.LogRecord) -> bool:
+    """Return False for grpc's traceback of a message whose peer had disconnected, which is no fault."""
     error = record.exc_info[1] if record.exc_info else None
-    # Looked at by its name: the CLI sets up its log without grpc.
+    # Compared by name: the CLI sets up its log without importing grpc.
     kind = type(error)
     if kind.__module__ != "grpc._cython.cygrpc":
         return True
@@ -28,26 +28,26 @@ def _tells_of_no_peer_that_went(record: logging.LogRecord) -> bool:
 
 
 def _printable_values(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Make what a terminal is shown printable: names and errors in it are chosen by tenants and endpoints."""
+    """Make values printable for a terminal; tenants and endpoints choose names and errors."""
     return {name: printable(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
 def set_up_logging() -> None:
-    """Send structlog and the standard library's loggers the same way; AIRLOCK_LOG_LEVEL is the least level shown."""
+    """Configure structlog and the standard library's loggers alike; AIRLOCK_LOG_LEVEL is the lowest level shown."""
     level = logging.getLevelNamesMapping().get(os.environ.get("AIRLOCK_LOG_LEVEL", "info").upper(), logging.INFO)
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         add_trace,
-        told_exception,
+        render_exception,
     ]
     rendering: list[structlog.typing.Processor] = [without_secrets]
     if sys.stderr.isatty():
         rendering += [_printable_values, structlog.dev.ConsoleRenderer()]
     else:
         rendering.append(structlog.processors.JSONRenderer())
-    # Our own lines go to stderr straight away: by way of the standard library each would cost a call twice as much.
+    # Our own lines bypass the standard library, which would double their cost.
     structlog.configure(
         processors=[*shared, *rendering],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -62,8 +62,8 @@ def set_up_logging() -> None:
         )
     )
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    # Each of these tells of every request at info; what counts of it is in our own lines.
-    for told_by in ("asyncio", "grpc._cython.cygrpc"):
-        logging.getLogger(told_by).addFilter(_tells_of_no_peer_that_went)
+    for name in ("asyncio", "grpc._cython.cygrpc"):
+        logging.getLogger(name).addFilter(_is_not_a_lost_peer)
+    # These log every request at info.
     for chatty in ("httpx", "httpx2", "httpcore", "httpcore2", "openai", "docker", "urllib3", "alembic", "asyncio"):
         logging.getLogger(chatty).setLevel(max(level, logging.WARNING))

@@ -1,4 +1,4 @@
-"""A model, seen: a span, a time and its tokens for each inference, whoever asked for it."""
+"""Observes models: a span, a duration and the tokens of each inference."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from agent.state import ModelResponse
 from gateway.telemetry import attributes as a
 from gateway.telemetry.telemetry import Telemetry
 
-# The wire's dialect: what else answers behind it is not known here.
+# The wire's dialect; the actual provider behind the endpoint is unknown.
 _PROVIDER = "openai"
 _FINISH_REASONS = frozenset({"stop", "tool_calls", "length", "content_filter", "function_call", "refusal"})
 
 
 class ObservedModel:
-    """A model around a model."""
+    """A model decorator."""
 
     def __init__(self, model: Model, telemetry: Telemetry, base_url: str | None = None) -> None:
         self._model = model

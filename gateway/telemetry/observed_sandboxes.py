@@ -1,7 +1,6 @@
-"""Sandboxes, seen: a span and a time for each that is made, and for each operation that goes over a sandbox's socket.
+"""Observes sandboxes: a span and a duration for each creation and for each operation over a sandbox's socket.
 
-The daemon's contract has no room for a trace, and tool code has no use for one: what is inside is seen from the
-gateway, as the time between asking and the answer.
+No trace continues inside a sandbox: the gateway measures the time between request and answer.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from sandbox.keeper.keeper import Keeper
 from sandbox.keeper.keeper_decorator import KeeperDecorator
 from sandbox.sandbox import Sandbox, SandboxSpec
 
-_Lent = TypeVar("_Lent", bound=Sandbox | None)
+_Leased = TypeVar("_Leased", bound=Sandbox | None)
 
 
 def observed_engine(engine: Engine, telemetry: Telemetry) -> Engine:
-    """Return an engine whose create() is told of; the engine itself where there is nobody to tell."""
+    """Return an engine whose create() is observed; the engine itself if telemetry is off."""
     return _ObservedEngine(engine, telemetry) if telemetry.on else engine
 
 
 def observed_keeper(keeper: Keeper, telemetry: Telemetry) -> Keeper:
-    """Return a keeper whose loans are told of; the keeper itself where there is nobody to tell."""
+    """Return a keeper whose leases are observed; the keeper itself if telemetry is off."""
     if not telemetry.on:
         return keeper
     telemetry.instruments.read("airlock.sandbox.live", lambda: keeper.live)
@@ -69,20 +68,20 @@ class _ObservedKeeper(KeeperDecorator):
 
     @asynccontextmanager
     async def acquire(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
-        async with self._lent(self.keeper.acquire(spec)) as sandbox:
+        async with self._observed(self.keeper.acquire(spec)) as sandbox:
             yield sandbox
 
     @asynccontextmanager
     async def acquire_existing(self, spec: SandboxSpec) -> AsyncIterator[Sandbox | None]:
-        async with self._lent(self.keeper.acquire_existing(spec)) as sandbox:
+        async with self._observed(self.keeper.acquire_existing(spec)) as sandbox:
             yield sandbox
 
     @asynccontextmanager
-    async def _lent(self, loan: AbstractAsyncContextManager[_Lent]) -> AsyncIterator[_Lent]:
+    async def _observed(self, lease: AbstractAsyncContextManager[_Leased]) -> AsyncIterator[_Leased]:
         telemetry = self._telemetry
         started_s = telemetry.clock()
         with telemetry.within("use_sandbox", {}, SpanKind.CLIENT) as span:
-            async with loan as sandbox:
+            async with lease as sandbox:
                 acquire_s = telemetry.clock() - started_s
                 telemetry.instruments.add("airlock.sandbox.acquire.duration", acquire_s)
                 if sandbox is not None and span.is_recording():

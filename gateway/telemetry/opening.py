@@ -1,4 +1,4 @@
-"""Opens what a gateway tells of itself, or nothing: where telemetry is off its SDK is not loaded."""
+"""Opens telemetry. The SDK is not imported while telemetry is off."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gateway.telemetry.telemetry import Telemetry
 
 @contextlib.asynccontextmanager
 async def opened(settings: TelemetrySettings, *, process: str, worker: int = 0) -> AsyncIterator[Telemetry]:
-    """Tell what is asked for until the block ends; what was told by then is sent.
+    """Export what the settings ask for until the block ends, then flush.
 
-    Each worker is scraped by itself, at a port of its own. Misconfigured where that port is taken.
+    Each worker serves its metrics at a port of its own. Raises Misconfigured if that port is taken.
     """
     if not settings.on:
         yield Telemetry.off()
         return
     from gateway.telemetry import providers  # noqa: PLC0415 - a tenth of what a gateway imports
 
-    async with providers.told(settings, process=process, worker=worker) as telemetry:
+    async with providers.exported(settings, process=process, worker=worker) as telemetry:
         yield telemetry

@@ -1,4 +1,4 @@
-"""Where what is told goes: spans to an OTLP receiver, metrics to whoever scrapes. The one file that knows the SDK."""
+"""Exports spans to an OTLP receiver and metrics to scrapers. The only module that uses the SDK."""
 
 from __future__ import annotations
 
@@ -27,28 +27,23 @@ from gateway.telemetry.redacted_spans import RedactingExporter
 from gateway.telemetry.telemetry import Telemetry
 
 log = structlog.get_logger(__name__)
-# A receiver that is gone must not keep a gateway from stopping.
+# A receiver that does not answer must not keep a gateway from stopping.
 _EXPORT_S = 2
 _NAME = "airlock"
 
 
 @contextlib.asynccontextmanager
-async def told(settings: TelemetrySettings, *, process: str, worker: int) -> AsyncIterator[Telemetry]:
-    """Do what `opened` says, where something is asked for."""
-    resource = Resource.create(
-        {
-            "service.name": "airlock-gateway",
-            "service.version": airlock_version(),
-            "service.instance.id": process,
-        }
-    )
+async def exported(settings: TelemetrySettings, *, process: str, worker: int) -> AsyncIterator[Telemetry]:
+    """Implement `opened` for telemetry that is on."""
+    service = {"service.name": "airlock-gateway", "service.version": airlock_version(), "service.instance.id": process}
+    resource = Resource.create(service)
     with contextlib.ExitStack() as stack:
         tracer = tracer_of(settings, resource, stack)
         meter, address = _meter_of(settings, resource, worker, stack)
         try:
             yield Telemetry(tracer, Instruments(meter), settings, BoundedNames(settings.tenants_in_metrics), address)
         finally:
-            # It waits for the network.
+            # Flushing waits for the network.
             await asyncio.to_thread(stack.pop_all().close)
 
 
@@ -58,15 +53,14 @@ def tracer_of(
     stack: contextlib.ExitStack,
     exporter: Callable[[str], SpanExporter] | None = None,
 ) -> Tracer:
-    """Return a tracer whose spans go to the receiver in groups, beside the calls; `stack` sends what is left."""
+    """Return a tracer whose spans are exported in batches in the background; `stack` flushes the rest."""
     endpoint = settings.otlp_endpoint
     if endpoint is None:
         return NoOpTracer()
-    made = exporter(endpoint) if exporter is not None else _exporter(endpoint)
     provider = TracerProvider(
         sampler=ParentBasedTraceIdRatio(settings.sample_ratio), resource=resource, shutdown_on_exit=False
     )
-    provider.add_span_processor(BatchSpanProcessor(RedactingExporter(made)))
+    provider.add_span_processor(BatchSpanProcessor(RedactingExporter((exporter or _exporter)(endpoint))))
     stack.callback(provider.shutdown)
     return provider.get_tracer(_NAME)
 
@@ -78,12 +72,12 @@ def _exporter(endpoint: str) -> SpanExporter:
 def _meter_of(
     settings: TelemetrySettings, resource: Resource, worker: int, stack: contextlib.ExitStack
 ) -> tuple[Meter, str | None]:
-    """Return a meter, and the HOST:PORT where what it measures is served."""
+    """Return a meter, and the HOST:PORT where its metrics are served."""
     if settings.metrics_listen is None:
         return NoOpMeter(_NAME), None
     registry = CollectorRegistry()
     reader = PrometheusMetricReader(registry=registry, scope_info_enabled=False)
-    # A scrape has no exemplars, and looking for them is most of what a measurement costs.
+    # A scrape has no exemplars, and collecting them is most of the cost of a measurement.
     provider = MeterProvider([reader], resource, exemplar_filter=AlwaysOffExemplarFilter(), shutdown_on_exit=False)
     stack.callback(provider.shutdown)
     host, _, port = settings.metrics_listen.rpartition(":")

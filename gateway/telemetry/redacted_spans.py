@@ -1,4 +1,4 @@
-"""Spans without secrets: the gate of what is exported, whoever set an attribute."""
+"""Redacts spans before export, whichever code set an attribute."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.redaction.redactor import WELL_KNOWN_SECRETS
 
 
 class RedactingExporter(SpanExporter):
-    """Exports spans by another exporter, their names, attributes and events redacted."""
+    """Exports spans through another exporter with names, attributes and events redacted."""
 
     def __init__(self, inner: SpanExporter) -> None:
         self._inner = inner
@@ -22,11 +22,11 @@ class RedactingExporter(SpanExporter):
         return self._inner.export([_redacted(span) for span in spans])
 
     def shutdown(self) -> None:
-        """Shut the inner one down."""
+        """Shut the inner exporter down."""
         self._inner.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Flush the inner one."""
+        """Flush the inner exporter."""
         return self._inner.force_flush(timeout_millis)
 
 

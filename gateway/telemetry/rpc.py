@@ -1,13 +1,14 @@
-"""The edge, seen: a span and a time for each RPC, the trace of whoever calls taken up, and ids on each line of the log.
+"""Observes RPCs: a span and a duration for each, the caller's trace context, and ids on each log line.
 
-The interceptor is in the way of Airlock's own services only, and only where somebody is told. It knows no tenant and no
-error: gateway/serving/edge.py says both, with `admitted` and `refused`.
+The interceptor wraps Airlock's own services, and only if telemetry is on. gateway/serving/edge.py reports the tenant
+and the error of an RPC with `admitted` and `refused`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,7 @@ _GRPC = "grpc"
 
 @dataclass
 class _Call:
-    """What the edge found out about the RPC under way."""
+    """What the edge reports about an RPC."""
 
     span: Span
     tenant: str = ""
@@ -43,7 +44,7 @@ _CALL: ContextVar[_Call | None] = ContextVar("rpc", default=None)
 
 
 def admitted(tenant: str) -> None:
-    """Take down whose call it is: on each line that is logged from now on, and on its span."""
+    """Record the tenant of the call, for its log lines and its span."""
     structlog.contextvars.bind_contextvars(tenant=tenant)
     call = _CALL.get()
     if call is not None:
@@ -52,14 +53,14 @@ def admitted(tenant: str) -> None:
 
 
 def refused(error: AirlockError) -> None:
-    """Take down how the call ends, where it ends with an error."""
+    """Record the error that the call ends with."""
     call = _CALL.get()
     if call is not None:
         call.code, call.reason = error.code.name, error.reason
 
 
 class RpcInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs alone
-    """Puts a span and a time around each RPC; a handler is wrapped once."""
+    """Observes each RPC; a handler is wrapped once."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
@@ -70,7 +71,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """Return the handler of a method, wrapped; None where there is no such method."""
+        """Return the wrapped handler of a method; None if there is no such method."""
         method: str = handler_call_details.method
         if method in self._wrapped:
             return self._wrapped[method]
@@ -81,32 +82,19 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         return wrapped
 
     def _around(self, method: str, handler: Any) -> Any:
-        asked, given = (
-            "stream" if many else "unary" for many in (handler.request_streaming, handler.response_streaming)
+        kind = "_".join(
+            "stream" if streams else "unary" for streams in (handler.request_streaming, handler.response_streaming)
         )
-        kind = f"{asked}_{given}"
         inner = getattr(handler, kind)
 
         async def answer(request: Any, rpc: Any) -> Any:
-            watched = _Watched(self._telemetry, method, rpc)
-            try:
+            with self._observed(method, rpc):
                 return await inner(request, rpc)
-            except BaseException as error:
-                watched.failed(error)
-                raise
-            finally:
-                watched.end()
 
         async def answers(request: Any, rpc: Any) -> AsyncIterator[Any]:
-            watched = _Watched(self._telemetry, method, rpc)
-            try:
+            with self._observed(method, rpc):
                 async for message in inner(request, rpc):
                     yield message
-            except BaseException as error:
-                watched.failed(error)
-                raise
-            finally:
-                watched.end()
 
         make = getattr(grpc, f"{kind}_rpc_method_handler")
         return make(
@@ -115,42 +103,37 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
             response_serializer=handler.response_serializer,
         )
 
-
-class _Watched:
-    """One RPC from its first message to its end. Its task is its own, so that what is set here goes with it."""
-
-    def __init__(self, telemetry: Telemetry, method: str, rpc: Any) -> None:
-        self._telemetry = telemetry
-        self._method = method
-        self._started_s = telemetry.clock()
-        carried: Mapping[str, str] = {
+    @contextlib.contextmanager
+    def _observed(self, method: str, rpc: Any) -> Iterator[None]:
+        """Observe one RPC. It is served in a task of its own, so its context need not be restored."""
+        telemetry, started_s = self._telemetry, self._telemetry.clock()
+        carrier: Mapping[str, str] = {
             key: value for key, value in rpc.invocation_metadata() or () if key in _CARRIED and isinstance(value, str)
         }
-        span = telemetry.tracer.start_span(
-            method,
-            context=_PROPAGATOR.extract(carried) if carried else None,
-            kind=SpanKind.SERVER,
-            attributes={a.RPC_SYSTEM: _GRPC, a.RPC_METHOD: method},
-        )
+        attributes = {a.RPC_SYSTEM: _GRPC, a.RPC_METHOD: method}
+        parent = _PROPAGATOR.extract(carrier) if carrier else None
+        span = telemetry.tracer.start_span(method, context=parent, kind=SpanKind.SERVER, attributes=attributes)
         context.attach(trace.set_span_in_context(span))
-        self._call = _Call(span)
-        _CALL.set(self._call)
+        call = _Call(span)
+        _CALL.set(call)
+        try:
+            yield
+        except (asyncio.CancelledError, GeneratorExit):
+            call.code, call.reason = "CANCELLED", "CANCELLED"
+            raise
+        except BaseException as error:
+            if call.reason is None:  # the edge did not report it
+                call.code, call.reason = "UNKNOWN", type(error).__name__
+            raise
+        finally:
+            self._record(method, call, telemetry.clock() - started_s)
 
-    def failed(self, error: BaseException) -> None:
-        """Take down an end that the edge had no word in."""
-        if isinstance(error, asyncio.CancelledError | GeneratorExit):
-            self._call.code, self._call.reason = "CANCELLED", "CANCELLED"
-        elif self._call.reason is None:
-            self._call.code, self._call.reason = "UNKNOWN", type(error).__name__
-
-    def end(self) -> None:
-        """Count the RPC, and end its span."""
-        call, telemetry = self._call, self._telemetry
-        taken_s = telemetry.clock() - self._started_s
-        labels = {a.RPC_SYSTEM: _GRPC, a.RPC_METHOD: self._method, a.RPC_STATUS: call.code, a.ERROR_TYPE: call.reason}
-        telemetry.instruments.add("rpc.server.call.duration", taken_s, labels)
-        tenant = telemetry.tenants(call.tenant) if call.tenant else ""
-        telemetry.instruments.add("airlock.tenant.rpc.duration", taken_s, {a.TENANT: tenant, a.ERROR_TYPE: call.reason})
+    def _record(self, method: str, call: _Call, duration_s: float) -> None:
+        telemetry = self._telemetry
+        labels = {a.RPC_SYSTEM: _GRPC, a.RPC_METHOD: method, a.RPC_STATUS: call.code, a.ERROR_TYPE: call.reason}
+        telemetry.instruments.add("rpc.server.call.duration", duration_s, labels)
+        labels = {a.TENANT: telemetry.tenants(call.tenant) if call.tenant else "", a.ERROR_TYPE: call.reason}
+        telemetry.instruments.add("airlock.tenant.rpc.duration", duration_s, labels)
         call.span.set_attribute(a.RPC_STATUS, call.code)
         if call.reason is not None:
             failed(call.span, call.reason)

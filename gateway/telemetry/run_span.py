@@ -1,4 +1,4 @@
-"""Runs, seen: one span for each time a gateway hosts a run, in the trace that the run began in."""
+"""Observes runs: one span for each time a gateway hosts a run, in the trace that the run started in."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 
 
 class RunSpan:
-    """The span of a run while this gateway hosts it; its end comes from the run's own last event."""
+    """The span of a run while this gateway hosts it; the run's last event sets its status."""
 
     def __init__(self, span: Span) -> None:
         self.status = ""
         self._span = span
 
-    def hearing(self, sink: EventSink) -> EventSink:
-        """Return a sink that hears how the run ends before it hands an event on."""
+    def observing(self, sink: EventSink) -> EventSink:
+        """Return a sink that records how the run ends and passes each event on."""
 
-        def hear(event: Event) -> None:
+        def observe(event: Event) -> None:
             if event.type == "run_finished":
                 self.status = str(event.payload.get("status", ""))
                 usage = event.payload.get("usage")
@@ -39,7 +39,7 @@ class RunSpan:
                 self.status = "waiting"
             sink(event)
 
-        return hear
+        return observe
 
     def _count(self, name: str, value: object) -> None:
         if isinstance(value, int):
@@ -48,11 +48,11 @@ class RunSpan:
 
 @contextmanager
 def hosted(telemetry: Telemetry, state: AgentState, *, tenant: str, agent: str, model: str) -> Iterator[RunSpan]:
-    """Have the span of a run while the block hosts it. One that comes back goes on in the trace that it began in."""
-    began = state.notes.get(TRACEPARENT)
+    """Observe a run while the block hosts it; a resumed run continues its trace."""
+    parent = state.notes.get(TRACEPARENT)
     span = telemetry.tracer.start_span(
         f"invoke_agent {agent}",
-        context=_PROPAGATOR.extract({"traceparent": began}) if isinstance(began, str) else None,
+        context=_PROPAGATOR.extract({"traceparent": parent}) if isinstance(parent, str) else None,
         attributes={
             a.OPERATION: "invoke_agent",
             a.PROVIDER: "openai",

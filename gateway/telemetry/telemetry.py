@@ -1,4 +1,4 @@
-"""What the gateway's parts are given to tell by: a tracer, the metrics, and how much may be in them."""
+"""What the other packages record with: a tracer, the metrics and the settings."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from gateway.telemetry.instruments import Instruments
 
 @dataclass(frozen=True)
 class Telemetry:
-    """Spans and metrics of one process; `Telemetry.off()` tells nobody anything.
+    """Spans and metrics of one process; `Telemetry.off()` records nothing.
 
-    Spans below an RPC's are made only where that one is kept: what is not sampled costs a look.
+    Spans below an RPC's are created only if that one is sampled.
     """
 
     tracer: Tracer
@@ -30,21 +30,21 @@ class Telemetry:
     settings: TelemetrySettings
     tenants: BoundedNames
     metrics_address: str | None = None
-    """HOST:PORT where this process is scraped; None where it is not."""
+    """HOST:PORT where this process serves its metrics; None if it does not."""
     clock: Callable[[], float] = field(default=time.perf_counter)
 
     @classmethod
     def off(cls) -> Self:
-        """Return what tells nobody."""
+        """Return a telemetry that records nothing."""
         return cls(trace.NoOpTracer(), Instruments(metrics.NoOpMeter("airlock")), TelemetrySettings(), BoundedNames(0))
 
     @property
     def on(self) -> bool:
-        """Whether there is anybody to tell; parts that would only tell are left out where there is not."""
+        """Whether anything is exported; if not, parts that only observe are left out."""
         return self.settings.on
 
     def child(self, name: str, attributes: Mapping[str, AttributeValue], kind: SpanKind = SpanKind.INTERNAL) -> Span:
-        """Return a span below the current one, which whoever asked ends; one of no cost where that is not kept."""
+        """Return a span below the current one, for the caller to end; a no-op span if that one is not sampled."""
         if not trace.get_current_span().is_recording():
             return trace.INVALID_SPAN
         return self.tracer.start_span(name, kind=kind, attributes=dict(attributes))
@@ -53,7 +53,7 @@ class Telemetry:
     def within(
         self, name: str, attributes: Mapping[str, AttributeValue], kind: SpanKind = SpanKind.INTERNAL
     ) -> Iterator[Span]:
-        """Have a child be the current span until the block ends."""
+        """Make a child the current span until the block ends."""
         if not trace.get_current_span().is_recording():
             yield trace.INVALID_SPAN
             return
@@ -70,7 +70,7 @@ class Telemetry:
 
 @contextmanager
 def current(span: Span) -> Iterator[None]:
-    """Make a span the current one. What is raised stays off it: its text may be a tenant's."""
+    """Make a span the current one. It records no exceptions, whose text may be a tenant's."""
     if not span.get_span_context().is_valid:
         yield
         return
@@ -79,6 +79,6 @@ def current(span: Span) -> Iterator[None]:
 
 
 def failed(span: Span, kind: str) -> None:
-    """Say that what a span is about failed, and in which way; never in whose words."""
+    """Mark a span as failed with an error type, never with the error's text."""
     span.set_attribute(a.ERROR_TYPE, kind)
     span.set_status(Status(StatusCode.ERROR))

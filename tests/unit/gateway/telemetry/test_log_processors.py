@@ -13,7 +13,7 @@ import structlog
 from grpc._cython import cygrpc
 
 from gateway.errors import Misconfigured
-from gateway.telemetry.log_processors import told
+from gateway.telemetry.log_processors import rendered
 from gateway.telemetry.logging import set_up_logging
 from tests.unit.gateway.redaction.secrets import B64
 from tests.unit.gateway.telemetry.seen import watching
@@ -68,18 +68,18 @@ def test_an_exception_keeps_its_class_and_places_and_no_words_of_its_own(lines: 
 
 
 def test_our_own_errors_keep_their_message() -> None:
-    assert told(Misconfigured("set OPENAI_API_KEY")) == "gateway.errors.Misconfigured: set OPENAI_API_KEY"
+    assert rendered(Misconfigured("set OPENAI_API_KEY")) == "gateway.errors.Misconfigured: set OPENAI_API_KEY"
 
 
 def test_a_group_tells_of_each_of_its_own() -> None:
-    text = told(ExceptionGroup(SECRET, [ValueError(SECRET), KeyError(SECRET)]))
+    text = rendered(ExceptionGroup(SECRET, [ValueError(SECRET), KeyError(SECRET)]))
     assert text == "ExceptionGroup\n  of ValueError\n  of KeyError"
 
 
 def test_errors_that_cause_each_other_end() -> None:
     first, second = ValueError(), KeyError()
     first.__cause__, second.__cause__ = second, first
-    assert told(first) == "ValueError\ncaused by KeyError"
+    assert rendered(first) == "ValueError\ncaused by KeyError"
 
 
 def test_a_line_has_the_trace_that_it_is_written_in(lines: Any) -> None:

@@ -47,7 +47,7 @@ async def run(seen: Seen, *responses: Any, policy: Hook | None = None, state: Ag
     )
     begin = state or AgentState(run_id="r1", thread="t", messages=(Message(role="user", content="go"),))
     with hosted(seen.telemetry, begin, tenant="acme", agent="mender", model=model.name) as watched:
-        return await agent.run(begin, watched.hearing(Events()))
+        return await agent.run(begin, watched.observing(Events()))
 
 
 def attributes(span: ReadableSpan) -> dict[str, Any]:
@@ -197,7 +197,7 @@ async def test_a_run_that_is_cancelled_leaves_no_open_span_and_is_no_longer_live
         hook = TelemetryHook(seen.telemetry, "acme", "t", "r1", None)
         agent = Agent(model=ObservedModel(Endless(), seen.telemetry), hooks=(hook, PolicyThat(waits)))
         with hosted(seen.telemetry, begin, tenant="acme", agent="mender", model="m") as watched:
-            await agent.run(begin, watched.hearing(Events()))
+            await agent.run(begin, watched.observing(Events()))
 
     task = asyncio.create_task(endless())
     await began.wait()
