@@ -1,1 +1,1 @@
-"""The audit: what is told, and how a chain is verified."""
+"""Writing and reading the audit: entries, pages, exports, verification and anchors."""

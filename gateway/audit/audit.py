@@ -1,4 +1,4 @@
-"""The audit as those who answer for what happened read it: pages, a tail that follows, and whether it is whole."""
+"""Reads the audit for those who answer for what happened: pages, a live tail, and verification."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _POLL_S = 0.3
 
 
 class Audit:
-    """The audit of every tenant; the service says whose is read."""
+    """The audit of every tenant; the service decides whose records are read."""
 
     def __init__(self, reader: AuditReader, configured: Collection[str], poll_s: float = _POLL_S) -> None:
-        """`configured` are the tenants of the configuration; one that is deleted may still have a chain."""
+        """`configured` are the tenants of the configuration; a deleted tenant may still have a chain."""
         self._reader = reader
         self._configured = configured
         self._poll_s = poll_s
         self._closing = asyncio.Event()
 
     async def check_known(self, tenant: str) -> None:
-        """Raise NotFound for a tenant that is neither configured nor has a chain; "" are the operators."""
+        """Raise NotFound for a tenant that is neither configured nor has a chain; "" stands for the operators."""
         if tenant and tenant not in self._configured and await self._reader.head(tenant) is None:
             raise NotFound(f"no tenant {tenant[:64]!r}: it is not configured and has no audit; check the name")
 
     async def page(
         self, tenant: str, wanted: AuditFilter, *, size: int, token: str
     ) -> tuple[Sequence[AuditRecord], str]:
-        """Return records, the newest first, and the token of the next page, empty at the end."""
+        """Return records, newest first, and the token of the next page, empty at the end."""
         size = page_size(size, usual=_PAGE, limit=_PAGE_LIMIT)
         place = place_of(token, "audit", tenant, wanted)
         found = await self._reader.before(tenant, wanted, sequence=place[0] if place else None, limit=size + 1)
@@ -43,9 +43,9 @@ class Audit:
     async def tail(
         self, tenant: str, wanted: AuditFilter, *, from_sequence: int, follow: bool
     ) -> AsyncIterator[AuditRecord]:
-        """Yield records in their order, from a sequence number on, 0 for what is new; with `follow` until the end.
+        """Yield records in order from a sequence number on, 0 for new ones; with `follow` until the gateway stops.
 
-        A slice is held at a time, and the next is read when that one has been taken.
+        It holds one slice in memory and reads the next when the consumer has taken that one.
         """
         head = await self._reader.head(tenant)
         sequence = from_sequence - 1 if from_sequence else (head.sequence if head is not None else 0)
@@ -55,7 +55,7 @@ class Audit:
                 found = await self._reader.after(tenant, wanted, sequence=sequence, until=end)
                 for record in found:
                     yield record
-                # What does not match is not looked at again.
+                # Records that do not match are not read again.
                 sequence = found[-1].sequence if len(found) == SLICE else end
             if not follow or self._closing.is_set():
                 return
@@ -63,11 +63,11 @@ class Audit:
             head = await self._reader.head(tenant)
 
     async def verified(self, tenant: str, known: Known) -> ChainReport:
-        """Compute a chain again."""
+        """Verify a chain."""
         return await self._reader.verified(tenant, known)
 
     def close(self) -> None:
-        """End those who follow."""
+        """End all tails."""
         self._closing.set()
 
     async def _pause(self) -> None:

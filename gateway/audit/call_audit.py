@@ -1,4 +1,4 @@
-"""What the audit is told of a tool call: everything but its arguments and its result."""
+"""The audit entry of a tool call: everything except its arguments and its result."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _DETAILS = ("exit_code", "would_be", "would_be_rule", "approval_id")
 
 @runtime_checkable
 class Moves(Protocol):
-    """What stands in for the tools of a call whose bytes flow past; `audit_kind` is what the audit calls it.
+    """What replaces the tools of a call that streams bytes; `audit_kind` is the kind of its entry.
 
-    Where it counts them, its `moved_bytes` are the call's; where it has `audited`, those are among the details.
+    An optional `moved_bytes` becomes the entry's size, and an optional `audited` adds details.
     """
 
     audit_kind: str
 
 
 def shown_name(name: str, redactor: Redactor | None) -> str:
-    """Return a tool's name as it is stored; a model may have put anything in its place."""
+    """Return a tool's name as it is stored; a model may have called anything."""
     return name if redactor is None or _PLAIN.fullmatch(name) else redactor.text(name)
 
 
@@ -44,15 +44,15 @@ def call_entry(
     moves: Moves | None = None,
     duration_us: int = 0,
 ) -> AuditEntry:
-    """Return the entry of a call that is over, waits or was blocked, of its row in the journal and how it ended."""
+    """Return the entry of a call that has ended, waits or was blocked, from its journal row and its end."""
     size_bytes = getattr(moves, "moved_bytes", ended["result_bytes"])
-    told = {name: ended[name] for name in _DETAILS if ended[name] is not None}
-    told |= getattr(moves, "audited", {})
+    details = {name: ended[name] for name in _DETAILS if ended[name] is not None}
+    details |= getattr(moves, "audited", {})
     if tool.approval_outcome:
-        told["approval"] = tool.approval_outcome  # whether somebody refused, or nobody answered
+        details["approval"] = tool.approval_outcome  # refused or expired
     withheld_by = tool.result.withheld_by if tool.result is not None else None
     if withheld_by:
-        told["withheld_by"] = withheld_by
+        details["withheld_by"] = withheld_by
     return AuditEntry(
         thread.tenant,
         TOOL_CALL if moves is None else moves.audit_kind,
@@ -68,5 +68,5 @@ def call_entry(
         outcome=str(ended["outcome"] or ""),
         size_bytes=size_bytes if isinstance(size_bytes, int) else 0,
         duration_us=duration_us,
-        details=told,
+        details=details,
     )

@@ -1,4 +1,4 @@
-"""What the audit is told of a background process, besides its start: a write, a signal, its removal."""
+"""Audit entries of a background process other than its start: a write, a signal, its removal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.tenancy.tenants import Tenant
 def process_entry(
     tenant: Tenant, thread: str, operation: str, process_id: str = "", size_bytes: int = 0, **facts: int
 ) -> AuditEntry:
-    """Return the entry of what the caller did; it is to be written before the caller hears of it."""
+    """Return the entry of an operation, to be written before the caller gets its answer."""
     named = {"process_id": process_id} if process_id else {}
     return AuditEntry(
         tenant.name,

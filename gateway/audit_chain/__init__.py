@@ -1,4 +1,4 @@
-"""What an audit record is, how records are chained, and the signed anchor of a chain's head.
+"""Audit records, how they are chained, and the signed anchor of a chain's head.
 
-Start at `record.py`. Pure: no database, no clock; the command line and the client verify chains with it.
+Start at `record.py`. Pure functions without a database or a clock: the CLI and the client verify chains with them.
 """

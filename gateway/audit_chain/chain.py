@@ -1,7 +1,7 @@
-"""Whether a chain of the audit is whole: the links are computed again, one after another, in constant memory.
+"""Verifies a chain of the audit by computing its links again, one after another, in constant memory.
 
-What it proves: between two digests that somebody knows, nothing was changed, removed, added or moved. Who can write
-the database can write a whole new chain; a digest that was noted elsewhere is what such a chain does not go through.
+It proves that between two known digests nothing was changed, removed, added or moved. Whoever can write the database
+can also write a whole new chain; only a digest that was noted elsewhere reveals that.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from gateway.audit_chain.record import START_DIGEST, AuditRecord
 
 CHANGED, MISSING, REORDERED, CUT_OFF = "changed", "missing", "reordered", "cut off"
 PRUNED = "audit_pruned"
-"""The kind of the record that vouches for what retention took away; details: first_sequence and before_digest."""
+"""The kind of the record that retention writes when it prunes; details: first_sequence and before_digest."""
 
 
 @dataclass(frozen=True)
 class ChainHead:
-    """Where the database says that a chain ends, and where it begins since older records were pruned."""
+    """Where a chain ends according to the database, and where it starts since older records were pruned."""
 
     sequence: int
     digest: str
@@ -29,13 +29,13 @@ class ChainHead:
 
 
 Known = Mapping[int, str]
-"""Digests of records that were noted elsewhere, by their sequence numbers."""
+"""Digests that were noted elsewhere, by the sequence number of their record."""
 NOTHING_KNOWN: Known = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class ChainReport:
-    """What was found. `problem` begins with changed, missing, reordered or cut off; it is empty when all is well."""
+    """The result. `problem` starts with changed, missing, reordered or cut off; it is empty for a whole chain."""
 
     records: int
     first_sequence: int
@@ -46,15 +46,15 @@ class ChainReport:
 
     @property
     def whole(self) -> bool:
-        """Whether every link holds."""
+        """Whether every link is intact."""
         return not self.problem
 
 
 class ChainCheck:
-    """Takes a chain's records in the order of their sequence numbers; the first thing that is wrong is kept."""
+    """Takes the records of a chain in order of sequence number and keeps the first problem."""
 
     def __init__(self, head: ChainHead | None, known: Known = NOTHING_KNOWN, *, part: bool = False) -> None:
-        """`part`: the records are an excerpt without gaps, such as an export, and there is no head to compare with."""
+        """`part`: the records are an excerpt without gaps, such as an export, with no head to compare to."""
         self._head = head
         self._known = known
         self._part = part
@@ -74,11 +74,11 @@ class ChainCheck:
 
     @property
     def broken(self) -> bool:
-        """Whether something is wrong already; what follows does not matter then."""
+        """Whether a problem was found; later records do not matter then."""
         return bool(self._problem)
 
     def take(self, record: AuditRecord) -> None:
-        """Look at the next record."""
+        """Check the next record."""
         if self._problem:
             return
         if self._part and not self._records:
@@ -86,11 +86,11 @@ class ChainCheck:
             self._vouched = record.sequence > 1 or record.previous_digest == START_DIGEST
         self._records += 1
         self._first = self._first or record.sequence
-        self._look_at(record)
+        self._check(record)
         self._last, self._digest = record.sequence, record.digest
         self._vouched = self._vouched or self._vouches(record)
 
-    def _look_at(self, record: AuditRecord) -> None:
+    def _check(self, record: AuditRecord) -> None:
         expected = self._last + 1
         if self._head is not None and record.sequence > self._head.sequence:
             self._wrong(record.sequence, f"{CHANGED}: the record is after the chain's end, which is {self._last}")
@@ -102,22 +102,22 @@ class ChainCheck:
         elif record.previous_digest != self._digest:
             self._wrong(expected, f"{REORDERED}: the record does not follow the one before it")
         elif (self._tenant is not None and record.tenant != self._tenant) or record.computed_digest() != record.digest:
-            self._wrong(expected, f"{CHANGED}: the record is not what its digest was computed of")
+            self._wrong(expected, f"{CHANGED}: the record does not match its digest")
         elif self._known.get(record.sequence, record.digest) != record.digest:
-            self._wrong(expected, f"{CHANGED}: the digest that was noted is another; the chain was written anew")
+            self._wrong(expected, f"{CHANGED}: another digest was noted; the chain was rewritten")
 
     def _vouches(self, record: AuditRecord) -> bool:
-        """Whether this record tells of the pruning that the head speaks of."""
+        """Whether this record covers the pruning that the head states."""
         if record.kind != PRUNED or self._head is None:
             return False
-        told = json.loads(record.details)
-        begin = (self._head.first_sequence, self._head.before_digest)
-        return (told.get("first_sequence"), told.get("before_digest")) == begin
+        details = json.loads(record.details)
+        start = (self._head.first_sequence, self._head.before_digest)
+        return (details.get("first_sequence"), details.get("before_digest")) == start
 
     def report(self) -> ChainReport:
-        """Return what was found, after the last record."""
+        """Return the result, after the last record."""
         if not self._problem:
-            self._look_at_the_end()
+            self._check_end()
         return ChainReport(
             records=self._records,
             first_sequence=self._first,
@@ -127,22 +127,20 @@ class ChainCheck:
             problem=self._problem,
         )
 
-    def _look_at_the_end(self) -> None:
+    def _check_end(self) -> None:
         head = self._head
         if head is None and self._records and not self._part:
-            self._wrong(self._last, f"{CUT_OFF}: nothing says where the chain ends")
+            self._wrong(self._last, f"{CUT_OFF}: the chain has no stored end")
         elif head is not None and self._last < head.sequence:
-            self._wrong(self._last + 1, f"{CUT_OFF}: the chain went on to record {head.sequence}")
+            self._wrong(self._last + 1, f"{CUT_OFF}: the chain continued to record {head.sequence}")
         elif head is not None and self._digest != head.digest:
             self._wrong(self._last, f"{CHANGED}: the chain's end has another digest")
         elif head is not None and not self._vouched:
-            self._wrong(
-                head.first_sequence, f"{MISSING}: older records are gone, and no {PRUNED} record tells of their pruning"
-            )
+            self._wrong(head.first_sequence, f"{MISSING}: older records are gone without a matching {PRUNED} record")
         elif self._part and self._records and not self._vouched:
-            self._wrong(self._first, f"{CHANGED}: the first record does not begin a chain")
+            self._wrong(self._first, f"{CHANGED}: the first record does not start a chain")
         elif (noted := max(self._known, default=0)) > self._last:
-            self._wrong(self._last + 1, f"{CUT_OFF}: record {noted} was noted, and is not there")
+            self._wrong(self._last + 1, f"{CUT_OFF}: record {noted} was noted and is not there")
 
     def _wrong(self, sequence: int, problem: str) -> None:
         self._broken, self._problem = sequence, problem

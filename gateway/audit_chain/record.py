@@ -1,4 +1,4 @@
-"""A record of the audit, and how its digest is computed. docs/audit.md shows the same in ten lines for others."""
+"""An audit record and its digest. docs/audit.md shows the computation in ten lines for others."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 START_DIGEST = "0" * 64
-"""What the first record of a chain has before it."""
+"""The previous digest of the first record of a chain."""
 
-_NOT_TOLD = frozenset({"previous_digest", "digest"})
+_NOT_DIGESTED = frozenset({"previous_digest", "digest"})
 
 
 @dataclass(frozen=True)
@@ -46,19 +46,19 @@ class AuditRecord:
         return record_digest(asdict(self), self.previous_digest)
 
     def line(self) -> str:
-        """Return the record as a line of an export, without the line's end."""
+        """Return the record as a line of an export, without its line end."""
         return json.dumps(asdict(self), ensure_ascii=False)
 
     @classmethod
     def of_line(cls, line: str) -> Self:
-        """Return the record of an export's line; ValueError where it is none."""
+        """Parse a line of an export; ValueError if it is not a record."""
         fields: Any = json.loads(line)
         if not isinstance(fields, dict) or fields.keys() != cls.__dataclass_fields__.keys():
-            raise ValueError("not a record of the audit: its fields are others")
+            raise ValueError("not a record of the audit: it has other fields")
         for name, value in fields.items():
             wanted = int if cls.__dataclass_fields__[name].type == "int" else str
             if type(value) is not wanted:
-                raise ValueError(f"not a record of the audit: {name} is no {wanted.__name__}")
+                raise ValueError(f"not a record of the audit: {name} is not of type {wanted.__name__}")
         return cls(**fields)
 
 
@@ -66,7 +66,7 @@ COLUMNS = tuple(AuditRecord.__dataclass_fields__)
 
 
 def record_digest(row: Mapping[str, object], previous: str) -> str:
-    """Return the digest of a record: over the one before it and the record's fields as canonical JSON."""
-    told = {name: value for name, value in row.items() if name not in _NOT_TOLD}
-    canonical = json.dumps(told, sort_keys=True, separators=(",", ":"))
+    """Return the digest of a record: over the previous digest and the record's fields as canonical JSON."""
+    fields = {name: value for name, value in row.items() if name not in _NOT_DIGESTED}
+    canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(f"{previous}\n{canonical}".encode()).hexdigest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,9 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from gateway.audit.audit import Audit
 from gateway.composition.foundation import Foundation
 from gateway.composition.sandboxes import Sandboxes
-from gateway.composition.snapshot_wiring import make_forks, removing_files
+from gateway.composition.snapshot_wiring import TenantFiles, make_forks
 from gateway.composition.work import Work
-from gateway.data_lifecycle.erasure import Erasure, LeftOf, RemoveRest
+from gateway.data_lifecycle.erasure import Erasure
 from gateway.identity.auth import authentication
 from gateway.policy_versions.policy_admin import PolicyAdmin
 from gateway.runs.requested_runs import RequestedRuns
@@ -64,7 +64,6 @@ from gateway.v1 import (
     workspace_service_pb2,
     workspace_service_pb2_grpc,
 )
-from sandbox.engines.engine import Removal
 
 
 @dataclass(frozen=True)
@@ -171,14 +170,7 @@ def make_parts(on: Foundation, sandboxes: Sandboxes, work: Work) -> Parts:
     engine = sandboxes.engine
     listed = ThreadStore(on.database)
     snapshots = work.snapshots
-    erasure = Erasure(
-        on.database,
-        ErasureStore(on.database),
-        removing_files(engine, snapshots),
-        engine.id,
-        left_of=_left_of(engine, snapshots),
-        remove_rest=_remove_rest(engine, snapshots),
-    )
+    erasure = Erasure(on.database, ErasureStore(on.database), TenantFiles(engine, snapshots))
     return Parts(
         on,
         sandboxes,
@@ -192,21 +184,6 @@ def make_parts(on: Foundation, sandboxes: Sandboxes, work: Work) -> Parts:
         snapshots,
         make_forks(on, sandboxes, snapshots, work.quotas),
     )
-
-
-def _left_of(engine: Removal, snapshots: Snapshots) -> LeftOf:
-    async def left_of(tenant: str) -> Mapping[str, int]:
-        return {**await engine.left_of(tenant), **await snapshots.left_of(tenant)}
-
-    return left_of
-
-
-def _remove_rest(engine: Removal, snapshots: Snapshots) -> RemoveRest:
-    async def remove(tenant: str) -> int:
-        await snapshots.erase(tenant)
-        return await engine.remove_all_of(tenant)
-
-    return remove
 
 
 async def add_services(server: TakingServer, parts: Parts) -> BoundedHealth:

@@ -1,10 +1,12 @@
-"""What is kept of threads' files: snapshots, forks, and how a deletion removes both."""
+"""Snapshots, forks, and how a deletion removes the files of tenants."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gateway.composition.foundation import Foundation
 from gateway.composition.sandboxes import Sandboxes
-from gateway.data_lifecycle.erasure import RemoveFiles, remove_files_of
+from gateway.data_lifecycle.erasure import remove_files_of
 from gateway.errors import AirlockError
 from gateway.snapshots.forks import Forks, ForkStores
 from gateway.snapshots.snapshots import Snapshots
@@ -16,12 +18,12 @@ from gateway.storage.thread_store import ThreadStore
 from gateway.support.clock import make_id
 from gateway.tenancy.quotas import Quotas
 from gateway.tool_calls.thread_engines import ThreadEngines
-from sandbox.engines.engine import Removal
+from sandbox.engines.engine import Engine
 from sandbox.errors import WorkspaceIncomplete
 
 
 def make_snapshots(on: Foundation, sandboxes: Sandboxes) -> Snapshots:
-    """Return the snapshots of this database, taken of this process' engine."""
+    """Return the snapshots of this database, taken on this process' engine."""
     return Snapshots(
         on.config.resolved_snapshots_dir() / on.instance,
         sandboxes.engine,
@@ -32,7 +34,7 @@ def make_snapshots(on: Foundation, sandboxes: Sandboxes) -> Snapshots:
 
 
 def make_forks(on: Foundation, sandboxes: Sandboxes, snapshots: Snapshots, quotas: Quotas) -> Forks:
-    """Return what makes a thread of another."""
+    """Return what forks threads."""
     stores = ForkStores(
         ForkStore(on.database), SnapshotStore(on.database), RestoreStore(on.database), ThreadStore(on.database)
     )
@@ -40,18 +42,31 @@ def make_forks(on: Foundation, sandboxes: Sandboxes, snapshots: Snapshots, quota
     return Forks(sandboxes.engine, engines, stores, snapshots, quotas=quotas, ids=make_id)
 
 
-def removing_files(engine: Removal, snapshots: Snapshots) -> RemoveFiles:
-    """Return what removes a thread's sandbox and files, and what was kept of them by itself."""
-    remove_files = remove_files_of(engine)
+class TenantFiles:
+    """Removes the files of tenants: workspaces on the engine, and snapshots."""
 
-    async def remove(tenant: str, thread: str) -> bool:
-        there = await remove_files(tenant, thread)
+    def __init__(self, engine: Engine, snapshots: Snapshots) -> None:
+        self.engine_id = engine.id
+        self._engine = engine
+        self._snapshots = snapshots
+        self._remove_workspace = remove_files_of(engine)
+
+    async def remove(self, tenant: str, thread: str) -> bool:
+        """Remove the workspace and the snapshots of a thread; return whether there was a workspace."""
+        existed = await self._remove_workspace(tenant, thread)
         try:
-            await snapshots.forget_thread(tenant, thread)
+            await self._snapshots.forget_thread(tenant, thread)
         except AirlockError as error:
-            if there:
+            if existed:
                 raise WorkspaceIncomplete(str(error)) from error
             raise
-        return there
+        return existed
 
-    return remove
+    async def remove_rest(self, tenant: str) -> int:
+        """Remove everything else of a tenant; return the number of workspaces."""
+        await self._snapshots.erase(tenant)
+        return await self._engine.remove_all_of(tenant)
+
+    async def left_of(self, tenant: str) -> Mapping[str, int]:
+        """Count what is left of a tenant."""
+        return {**await self._engine.left_of(tenant), **await self._snapshots.left_of(tenant)}

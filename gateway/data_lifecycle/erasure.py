@@ -1,15 +1,16 @@
-"""Erasure: a thread, or all that is stored of a tenant, is removed for good, and it is counted what is left.
+"""Erases a thread, or everything that is stored of a tenant, and counts what is left.
 
-Files go before rows: as long as there is a row somebody can ask for the same again, and it goes on where it stopped.
-Before files go the row says so, and nothing begins in the thread any more: a call that came between would make it a
-sandbox and files again, whose row nobody has.
+Files go before rows: while a row is left, the same deletion can be requested again and resumes. Before the files go,
+the row is marked, and no call starts in the thread any more: such a call would create a sandbox and files without a
+row.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -18,94 +19,102 @@ from gateway.errors import NotFound, ThreadBusy, Unavailable
 from gateway.storage.database import Database
 from gateway.storage.erasure_store import CallUnderWay, DeletionLost, ErasureStore, RunUnderWay
 from gateway.support.clock import MakeId, make_id
+from gateway.tenancy.tenant_admin import Erased
 from sandbox.engines.engine import Removal
 from sandbox.errors import SandboxBusy, SandboxError, SandboxUnavailable, WorkspaceIncomplete
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 RemoveFiles = Callable[[str, str], Awaitable[bool]]
-"""Removes the sandbox and the workspace of a tenant's thread; says whether there was a workspace.
+"""Removes the sandbox and the workspace of a tenant's thread; returns whether there was a workspace.
 
-Raises SandboxBusy while calls are under way in it, WorkspaceIncomplete where some files may be gone; with any other
+Raises SandboxBusy while calls are in progress in it, WorkspaceIncomplete if some files may be gone; after any other
 error none is.
 """
-RemoveRest = Callable[[str], Awaitable[int]]
-"""Removes every sandbox and workspace of a tenant that the engine still has; says how many workspaces there were."""
-LeftOf = Callable[[str], Awaitable[Mapping[str, int]]]
-"""Counts what the engine still has of a tenant: `volumes` and `containers`."""
-EngineId = Callable[[], Awaitable[str]]
-"""Says which engine the files are removed from; threads.engine names the same."""
 Sleep = Callable[[float], Awaitable[None]]
 
-# How long runs and calls that are under way have to end once they were asked to.
-_PATIENCE_S = 30.0
-_LOOK_S = 0.2
-# How long a container that is being removed may still hold its workspace.
-_HELD_S = 5.0
+# How long runs and calls in progress may take to end after a request to do so.
+_END_S = 30.0
+_POLL_S = 0.2
+# How long a container that is being removed may still use its workspace.
+_RELEASE_S = 5.0
 
 
-@dataclass(frozen=True)
-class Erased:
-    """What was removed and what is left, as rows by table; `audit_sequence` is the record in the operators' audit.
+class StoredFiles(Protocol):
+    """The files of tenants outside the database: workspaces on an engine, and snapshots."""
 
-    `left` has the engine's `volumes` and `containers` too; `workspaces_removed` are volumes that there were.
-    """
+    async def engine_id(self) -> str:
+        """Return the id of the engine, as threads.engine has it."""
 
-    removed: Mapping[str, int]
-    left: Mapping[str, int]
-    workspaces_removed: int
-    audit_sequence: int
+    async def remove(self, tenant: str, thread: str) -> bool:
+        """Remove the files of a thread, as RemoveFiles does."""
+
+    async def remove_rest(self, tenant: str) -> int:
+        """Remove every other sandbox and workspace of a tenant; return the number of workspaces."""
+
+    async def left_of(self, tenant: str) -> Mapping[str, int]:
+        """Count what is left of a tenant, such as `volumes` and `containers`."""
 
 
 def remove_files_of(engine: Removal, sleep: Sleep = asyncio.sleep) -> RemoveFiles:
     """Return what removes a thread's sandbox and files from an engine."""
 
     async def remove(tenant: str, thread: str) -> bool:
-        begun = False
-        for last in (*(False,) * round(_HELD_S / _LOOK_S), True):
+        incomplete = False
+
+        async def attempt() -> bool:
+            nonlocal incomplete
             try:
-                # Each time: a call that came between has made it a sandbox again.
+                # In each attempt: a call may have created a sandbox again in between.
                 await engine.remove_of(tenant, thread)
                 return await engine.remove_workspace(tenant, thread)
-            except SandboxError as error:
-                begun = begun or isinstance(error, WorkspaceIncomplete)
-                if last or not isinstance(error, SandboxUnavailable):
-                    if begun:  # whatever the last try ended with
-                        raise WorkspaceIncomplete(str(error)) from error
-                    raise
-                await sleep(_LOOK_S)
-        raise AssertionError("unreachable")
+            except WorkspaceIncomplete:
+                incomplete = True
+                raise
+
+        try:
+            return await _retried(attempt, SandboxUnavailable, _RELEASE_S, sleep)
+        except SandboxError as error:
+            if incomplete:
+                raise WorkspaceIncomplete(str(error)) from error
+            raise
 
     return remove
 
 
+async def _retried(operation: Callable[[], Awaitable[T]], error: type[SandboxError], limit_s: float, sleep: Sleep) -> T:
+    """Repeat an operation while it raises `error`, for so many seconds at most."""
+    for _ in range(round(limit_s / _POLL_S)):
+        try:
+            return await operation()
+        except error:
+            await sleep(_POLL_S)
+    return await operation()
+
+
 class Erasure:
-    """Removes what is stored of threads and of tenants."""
+    """Erases threads and tenants."""
 
     def __init__(
         self,
         database: Database,
         store: ErasureStore,
-        remove_files: RemoveFiles,
-        engine_id: EngineId | None = None,
+        files: StoredFiles,
+        *,
         sleep: Sleep = asyncio.sleep,
-        left_of: LeftOf | None = None,
-        remove_rest: RemoveRest | None = None,
         ids: MakeId = make_id,
     ) -> None:
         self._database = database
         self._store = store
-        self._remove_files = remove_files
-        self._engine_id = engine_id
+        self._files = files
         self._sleep = sleep
-        self._left_of = left_of
-        self._remove_rest = remove_rest
         self._ids = ids
 
     async def thread(self, tenant: str, name: str, actor: str) -> Mapping[str, int]:
-        """Remove a thread; return the rows by table. Raises ThreadBusy while anything is under way in it, NotFound."""
+        """Delete a thread; return the rows by table. Raises NotFound, and ThreadBusy while anything runs in it."""
         deletion = self._ids("del")
         try:
-            # To its end, though the caller went away: nobody else says what became of the files.
+            # To the end, even if the caller disconnects: only this task knows what became of the files.
             removed = await to_the_end(self._removed(tenant, name, actor, deletion))
         except DeletionLost as error:
             raise ThreadBusy(f"thread {name[:64]!r} is being deleted by another call: wait until it is gone") from error
@@ -118,7 +127,9 @@ class Erasure:
                 f"files of thread {name[:64]!r} may be gone, so it takes no calls; delete it again: {error}"
             ) from error
         except SandboxError as error:
-            raise Unavailable(f"the files of thread {name[:64]!r} are not removed, so nothing is: {error}") from error
+            raise Unavailable(
+                f"the files of thread {name[:64]!r} are not removed, nor anything else: {error}"
+            ) from error
         if removed is None:
             raise NotFound(f"no thread {name[:64]!r}: `airlock thread list` shows their names")
         await self._database.truncate_log()
@@ -130,10 +141,10 @@ class Erasure:
         begun = await self._store.begin(tenant, name, deletion)
         if begun is None:
             return None
-        # From here on a process that is killed leaves a thread that can only be deleted. So does what may have cost
-        # files: an open thread without them would look as if it were whole.
+        # If the process dies from here on, or files may be gone, the thread can only be deleted: opened again, it
+        # would look complete without its files.
         try:
-            await self._remove_files(tenant, name)
+            await self._files.remove(tenant, name)
         except WorkspaceIncomplete:
             raise
         except Exception:
@@ -142,44 +153,47 @@ class Erasure:
         return await self._store.remove_thread(tenant, name, actor, deletion)
 
     async def tenant(self, name: str, audit: bool, actor: str) -> Erased:
-        """Remove all that is stored of a tenant, with `audit` its audit too. To be asked again does what is left.
+        """Erase everything that is stored of a tenant, with `audit` also its audit. Repeat it to erase what is left.
 
-        Its keys are useless from the first moment on. Raises Unavailable when files of it could not be removed.
+        The tenant's keys stop working first. Raises Unavailable if files could not be removed.
         """
         await self._store.stop_tenant(name)
         await self._until_all_ended(name)
         workspaces = await self._remove_all_files(name) + await self._remove_the_rest(name)
-        # Asked before the rows go: an engine that does not answer can be asked again only while there are some.
+        # Before the rows go: while there are some, the deletion can be repeated if the engine does not answer.
         on_engine = await self._left_on_engine(name)
         removed = await self._store.remove_tenant(name)
         everything, left, sequence = await self._store.tell(
             name, audit=audit, actor=actor, removed=removed, workspaces=workspaces, on_engine=on_engine
         )
         if not await self._database.truncate_log():
-            log.warning("what was deleted stays in the database's log until it is next emptied", tenant=name)
+            log.warning("deleted data stays in the database's log until that is next truncated", tenant=name)
         return Erased(everything, left, workspaces, sequence)
 
     async def was_deleted(self, name: str) -> bool:
-        """Return whether there was a tenant of this name that was deleted, as far as the operators' audit goes back."""
+        """Return whether a tenant of this name was deleted, as far as the operators' audit goes back."""
         return await self._store.was_deleted(name)
 
     async def _until_all_ended(self, tenant: str) -> None:
-        for _ in range(round(_PATIENCE_S / _LOOK_S)):
+        for _ in range(round(_END_S / _POLL_S)):
             if not await self._store.under_way(tenant):
                 return
-            await self._sleep(_LOOK_S)
-        log.warning("runs or calls of a tenant that is deleted did not end: they are ended for it", tenant=tenant)
+            await self._sleep(_POLL_S)
+        log.warning(
+            "runs or calls of a deleted tenant did not end in time and are taken from their gateway", tenant=tenant
+        )
         await self._store.take_runs(tenant)
 
     async def _remove_all_files(self, tenant: str) -> int:
-        """Remove the workspaces of all threads; return how many there were. Unavailable where one is elsewhere."""
+        """Remove the workspaces of all threads; return how many existed. Unavailable if one is on another engine."""
         found = await self._store.threads_of(tenant)
         elsewhere = await self._elsewhere(found)
         here = found.keys() - elsewhere
         removed = 0
         for thread in sorted(here):
+            remove = partial(self._files.remove, tenant, thread)
             try:
-                removed += await self._remove_patiently(tenant, thread)
+                removed += await _retried(remove, SandboxBusy, _END_S, self._sleep)
             except SandboxError as error:
                 raise Unavailable(f"the files of thread {thread[:64]!r} are not removed; ask again: {error}") from error
             if elsewhere:
@@ -189,48 +203,34 @@ class Erasure:
         return removed
 
     async def _remove_the_rest(self, tenant: str) -> int:
-        """Remove what the engine has of threads that have no row any more; return how many workspaces that were."""
-        if self._remove_rest is None:
-            return 0
-        for last in (*(False,) * round(_HELD_S / _LOOK_S), True):
-            try:
-                return await self._remove_rest(tenant)
-            except SandboxUnavailable as error:
-                if last:
-                    raise Unavailable(f"files of the tenant are held by the engine; ask again: {error}") from error
-                await self._sleep(_LOOK_S)
-            except SandboxError as error:
-                raise Unavailable(f"the engine does not remove what it has, so ask again: {error}") from error
-        raise AssertionError("unreachable")
+        """Remove what the engine has of threads without a row; return how many workspaces there were."""
+        try:
+            return await _retried(partial(self._files.remove_rest, tenant), SandboxUnavailable, _RELEASE_S, self._sleep)
+        except SandboxUnavailable as error:
+            raise Unavailable(f"the engine still uses files of the tenant; ask again: {error}") from error
+        except SandboxError as error:
+            raise Unavailable(f"the engine does not remove what it has, so ask again: {error}") from error
 
     async def _left_on_engine(self, tenant: str) -> Mapping[str, int]:
         try:
-            return {} if self._left_of is None else await self._left_of(tenant)
+            return await self._files.left_of(tenant)
         except SandboxError as error:
             raise Unavailable(f"the engine does not say what it still has, so ask again: {error}") from error
 
     async def _elsewhere(self, found: Mapping[str, str | None]) -> Mapping[str, str]:
-        """Return those of some threads whose files are on another engine, with that engine."""
-        if self._engine_id is None or not any(found.values()):
+        """Return the threads whose files are on another engine, with that engine."""
+        if not any(found.values()):
             return {}
         try:
-            own = await self._engine_id()
+            own = await self._files.engine_id()
         except SandboxError as error:
             raise Unavailable(f"the engine does not answer, so nothing is removed: {error.outside}") from error
         return {thread: engine for thread, engine in found.items() if engine is not None and engine != own}
-
-    async def _remove_patiently(self, tenant: str, thread: str) -> bool:
-        for _ in range(round(_PATIENCE_S / _LOOK_S)):
-            try:
-                return await self._remove_files(tenant, thread)
-            except SandboxBusy:
-                await self._sleep(_LOOK_S)
-        return await self._remove_files(tenant, thread)
 
 
 def _on_other_engines(elsewhere: Mapping[str, str]) -> Unavailable:
     engines = ", ".join(sorted(set(elsewhere.values())))
     return Unavailable(
-        f"the files of {len(elsewhere)} threads are on other engines ({engines}): ask a gateway on each of those to "
-        "delete the same, too"
+        f"the files of {len(elsewhere)} threads are on other engines ({engines}): delete it through a gateway on each "
+        "of those, too"
     )

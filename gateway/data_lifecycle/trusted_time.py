@@ -1,9 +1,8 @@
-"""The time of day that retention may act on: a clock that jumps ahead must not delete what is young.
+"""The time of day that retention acts on: a clock that jumps ahead must not delete recent data.
 
 Each look is recorded in the database that all gateways share. Looks come every few minutes, so one that is more than
-a day after the one before it means either that no gateway ran for that long or that a clock is wrong. Which of the two
-cannot be told at once: the time is trusted once gateways have run for a day since. An operator has that day to set a
-wrong clock right; setting it back ends the wait.
+a day after the last means that no gateway ran in between or that a clock is wrong. The time is then trusted only after
+gateways have run for another day, in which an operator can correct the clock; setting it back ends the wait.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from gateway.storage.settings_store import changed
 from gateway.support.clock import NowUs
 
 JUMP_US = 86_400 * 1_000_000
-"""A look this much later than the one before it is a jump; gateways have to run for as long before it is trusted."""
+"""A look this much later than the last one is a jump, and gateways must run this long before it is trusted."""
 _NAME = "retention_looks"
 
 
 @dataclass(frozen=True)
 class _Looks:
-    """When a gateway looked last, and to which time the clock jumped, UTC microseconds since 1970; 0 for no jump.
+    """When a gateway last looked, and to which time the clock jumped, UTC microseconds since 1970; 0 for no jump.
 
-    `stood_us` is for how long gateways have run since, in microseconds.
+    `stood_us` is how long gateways have run since the jump.
     """
 
     last_us: int
@@ -36,9 +35,9 @@ class _Looks:
         return cls(*map(int, text.split()))
 
     def then(self, now_us: int) -> _Looks:
-        """Return what is known after one more look."""
+        """Return the state after one more look."""
         passed_us = now_us - self.last_us
-        if passed_us > JUMP_US:  # one more, of gateways that run now and then, leaves the first one's wait as it is
+        if passed_us > JUMP_US:  # a further jump does not restart the wait of the first one
             return _Looks(now_us, self.jumped_us or now_us, self.stood_us)
         stood_us = self.stood_us + max(passed_us, 0)
         if now_us < self.jumped_us or stood_us >= JUMP_US or not self.jumped_us:
@@ -50,14 +49,14 @@ class _Looks:
 
 
 class TrustedTime:
-    """The time of day, once it can be believed."""
+    """The time of day, once it is trusted."""
 
     def __init__(self, database: Database, clock: NowUs) -> None:
         self._database = database
         self._clock = clock
 
     async def now_us(self) -> int | None:
-        """Return UTC microseconds since 1970; None while the clock has jumped ahead and is not trusted yet."""
+        """Return UTC microseconds since 1970; None while the clock has jumped ahead and is not trusted."""
         now_us = self._clock()
 
         def look(before: str | None) -> str:

@@ -1,4 +1,1 @@
-"""Tenants: who they are, their quotas, and what each may have in flight.
-
-Start at `tenants.py`. Imports policy versions, agents and storage.
-"""
+"""Tenants, their quotas, and how much each may have in progress. Start at `tenants.py`."""

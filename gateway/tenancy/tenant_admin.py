@@ -1,4 +1,4 @@
-"""What operators do with tenants over the API: list them, see what is stored of one, and delete that."""
+"""Operations of operators on tenants: list them, show what is stored of one, delete it."""
 
 from __future__ import annotations
 
@@ -13,24 +13,21 @@ from gateway.storage.database import Database
 from gateway.storage.tenant_rows import rows_of
 
 
-class Erased(Protocol):
-    """What was removed and what is left, as rows by table."""
+@dataclass(frozen=True)
+class Erased:
+    """The removed and remaining rows by table; `audit_sequence` is the record in the operators' audit.
 
-    @property
-    def removed(self) -> Mapping[str, int]: ...
+    `left` includes the engine's `volumes` and `containers`; `workspaces_removed` counts volumes that existed.
+    """
 
-    @property
-    def left(self) -> Mapping[str, int]: ...
-
-    @property
-    def workspaces_removed(self) -> int: ...
-
-    @property
-    def audit_sequence(self) -> int: ...
+    removed: Mapping[str, int]
+    left: Mapping[str, int]
+    workspaces_removed: int
+    audit_sequence: int
 
 
 class TenantErasure(Protocol):
-    """Removes all that is stored of a tenant; gateway/data_lifecycle/erasure.py."""
+    """Erases everything that is stored of a tenant; gateway/data_lifecycle/erasure.py."""
 
     async def tenant(self, name: str, audit: bool, actor: str) -> Erased: ...
     async def was_deleted(self, name: str) -> bool: ...
@@ -45,7 +42,7 @@ class KnownTenant:
 
 
 class TenantAdmin:
-    """The tenants of the configuration, and what others have left in the database."""
+    """The tenants of the configuration, and what the database has of others."""
 
     def __init__(self, config: Config, policies: Policies, database: Database, erasure: TenantErasure) -> None:
         self._config = config
@@ -59,27 +56,27 @@ class TenantAdmin:
             raise NotFound(f"no tenant {name[:64]!r}; the configuration has {', '.join(sorted(self._config.tenants))}")
 
     async def page(self, size: int, after: str) -> Sequence[KnownTenant]:
-        """Return one tenant more than a page holds, by name."""
+        """Return the tenants of a page, and one more if there is a next page, by name."""
         names = sorted(name for name in self._config.tenants if name > after)[: size + 1]
         return [KnownTenant(name, await self._version(name)) for name in names]
 
     async def get(self, name: str) -> tuple[KnownTenant, Mapping[str, int]]:
-        """Return a tenant and what is stored of it; also of one that is not configured any more. NotFound."""
+        """Return a tenant, also a formerly configured one, and what is stored of it; NotFound if there is nothing."""
         stored = await rows_of(self._database, name) if name else {}
         if not any(stored.values()):
             self.check(name)
-        # What was in force once is in force for nobody when there is no such tenant any more.
+        # A policy is in force for configured tenants only.
         version = await self._version(name) if name in self._config.tenants else ""
         return KnownTenant(name, version), stored
 
     async def delete(self, name: str, *, audit: bool, by: str) -> Erased:
-        """Remove all that is stored of a tenant; StillConfigured while there is such a tenant.
+        """Erase a tenant; StillConfigured while the configuration has it.
 
-        One that was deleted is deleted again, with nothing to remove as a rule. NotFound where none was ever stored.
+        A deleted tenant can be deleted again, usually with nothing left to remove. NotFound if it never existed.
         """
         if name in self._config.tenants:
             raise StillConfigured(
-                f"tenant {name} is still configured: take it out of airlock.yaml, start the gateways again, then delete"
+                f"tenant {name} is still configured: remove it from airlock.yaml, restart the gateways, then delete it"
             )
         stored = any((await rows_of(self._database, name)).values()) if name else False
         if not stored and not await self._erasure.was_deleted(name):

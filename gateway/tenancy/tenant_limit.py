@@ -1,4 +1,4 @@
-"""What one tenant may have in flight at once, so that none takes what all of them share."""
+"""Limits what one tenant may have in progress at once."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from gateway.errors import Overloaded
 
 
 class TenantLimit:
-    """Counts what each tenant holds; `limit` is the most of one, `what` names it in the refusal."""
+    """Counts by tenant, up to `limit` for each; `what` names the counted thing in the error."""
 
     def __init__(self, limit: int, what: str) -> None:
         self._limit = limit
         self._what = what
-        self._held: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
 
     @contextmanager
     def hold(self, tenant: str) -> Iterator[None]:
-        """Hold one more; raises Overloaded past the limit."""
-        if self._held[tenant] >= self._limit:
+        """Count one more until the block ends; raises Overloaded at the limit."""
+        if self._counts[tenant] >= self._limit:
             raise Overloaded(
-                f"{self._limit} {self._what} of this tenant are under way, the most there may be: wait for some"
+                f"{self._limit} {self._what} of this tenant are in progress, the limit: wait for some to end"
             )
-        self._held[tenant] += 1
+        self._counts[tenant] += 1
         try:
             yield
         finally:
-            self._held[tenant] -= 1
-            if not self._held[tenant]:
-                del self._held[tenant]
+            self._counts[tenant] -= 1
+            if not self._counts[tenant]:
+                del self._counts[tenant]

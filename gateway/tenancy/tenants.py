@@ -1,4 +1,4 @@
-"""Tenants: who they are, what their policy says, and the sandbox it gives them."""
+"""Tenants: their policy, their agents, and the sandboxes they get."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True)
 class Tenant:
-    """A tenant with its policy, its model, and the agents that it can name; every model in them is whole.
+    """A tenant with its policy, its model, and the agents that it can name; every model in them is complete.
 
-    `policy` is the one in force at the moment that it is asked for, unless the tenant is pinned to one. `images` are
-    those that the configuration lets any tenant have.
-    `concurrent_inferences` is how many it may have under way in this process.
+    `policy` is the one in force when it is read, unless the tenant is pinned. `images` are those that the configuration
+    allows to any tenant. `concurrent_inferences` is the limit in this process.
     """
 
     name: str
@@ -44,40 +43,40 @@ class Tenant:
 
     @property
     def policy_reference(self) -> str:
-        """The texts that the policy is made of, for `Tenants.at`; "" where the policy never changes."""
+        """The texts of the policy, for `Tenants.at`; "" if the policy never changes."""
         return "" if isinstance(self.source, Policy) else self.source.reference
 
     def pinned(self) -> Tenant:
-        """Return this tenant with the policy that is in force now, whatever comes."""
+        """Return this tenant pinned to the policy that is in force now."""
         return self if isinstance(self.source, Policy) else replace(self, source=self.source.fixed())
 
     def sandbox_spec(self, thread: str) -> SandboxSpec:
-        """Return what a sandbox of this tenant is made of."""
+        """Return the spec of a sandbox of this tenant."""
         policy = self.policy
-        asked = policy.document.sandbox
+        section = policy.document.sandbox
         return SandboxSpec(
             tenant=self.name,
             thread=thread,
-            image=asked.image,
-            runtime=asked.runtime,
-            refused=self.images.refusal(asked.image) or asked.image_rule.refusal(asked.image) or "",
+            image=section.image,
+            runtime=section.runtime,
+            refused=self.images.refusal(section.image) or section.image_rule.refusal(section.image) or "",
             refuse_hard_links=policy.tells_paths_apart,
-            idle_timeout_s=asked.idle_timeout_s,
+            idle_timeout_s=section.idle_timeout_s,
             limits=SandboxLimits(
-                memory_bytes=asked.memory_mib * _MIB,
-                cpus=asked.cpus,
-                pids=asked.pids,
-                workspace_bytes=asked.workspace_mib * _MIB,
-                workspace_files=asked.workspace_files,
+                memory_bytes=section.memory_mib * _MIB,
+                cpus=section.cpus,
+                pids=section.pids,
+                workspace_bytes=section.workspace_mib * _MIB,
+                workspace_files=section.workspace_files,
                 disk_reserve_bytes=self.disk_reserve_bytes,
-                tmp_bytes=asked.tmp_mib * _MIB,
-                seccomp_filters=asked.seccomp_filters,
+                tmp_bytes=section.tmp_mib * _MIB,
+                seccomp_filters=section.seccomp_filters,
             ),
         )
 
 
 class Tenants:
-    """The tenants of a gateway. Each has the policy that is in force for it, read when it is first asked for."""
+    """The tenants of a gateway. Each policy is loaded on first use."""
 
     def __init__(self, config: Config, policies: Policies) -> None:
         self._policies = policies
@@ -91,37 +90,33 @@ class Tenants:
         return len(self._models)
 
     async def named(self, name: str) -> Tenant:
-        """Return a tenant that follows its policy; a key that outlived its tenant's configuration is not known."""
-        self._known(name)
+        """Return a tenant with the policy in force; Unauthenticated if the tenant is no longer configured."""
+        self._check(name)
         return self._with(name, await self._policies.in_force(name))
 
     async def at(self, name: str, reference: str) -> Tenant:
-        """Return a tenant pinned to a policy that was once in force, by its `policy_reference` of then."""
-        self._known(name)
+        """Return a tenant pinned to a former policy, by the `policy_reference` of that time."""
+        self._check(name)
         return self._with(name, await self._policies.at(name, reference))
 
     def _with(self, name: str, source: InForce) -> Tenant:
-        models, agents = self._models[name], self._agents[name]
         return Tenant(
             name,
             source,
-            models,
-            agents,
+            self._models[name],
+            self._agents[name],
             self._images,
             concurrent_inferences=self._inferences[name],
             disk_reserve_bytes=self._disk_reserve_bytes,
         )
 
-    def _known(self, name: str) -> None:
+    def _check(self, name: str) -> None:
         if name not in self._models:
             raise Unauthenticated("this key's tenant is not configured here: ask the operator")
 
 
 def load_tenants(config: Config) -> Mapping[str, Tenant]:
-    """Load the policy of every tenant that has a file, and look at its agents, as a first start would.
-
-    Misconfigured lists what is wrong, and in which place.
-    """
+    """Load and check the policy file and the agents of every tenant, as at a first start; raises Misconfigured."""
     checker = PolicyChecker(config, agents_of_all(config))
     operator: PolicyDocument | None = None
     if config.operator_policy is not None:

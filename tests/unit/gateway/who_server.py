@@ -61,7 +61,7 @@ class OfConfig:
         self._config = config
 
     async def named(self, name: str) -> Tenant:
-        Tenants._known(cast(Tenants, self), name)
+        Tenants._check(cast(Tenants, self), name)
         return Tenant(name, Policy(PolicyDocument(version=1)), ModelSettings(), {})
 
     @property

@@ -130,7 +130,7 @@ async def test_a_chain_that_is_gone_is_missed_where_its_calls_are_stored(databas
 async def test_a_line_that_was_changed_is_no_anchor(field: str, value: object) -> None:
     line = json.loads(Anchor("t", 1, 2, "d", 2).line(KEY))
     line[field] = value
-    with pytest.raises(ValueError, match="line 1: its signature is not of this key"):
+    with pytest.raises(ValueError, match="line 1: it is not signed with this key"):
         known_by([json.dumps(line)], KEY.public_key(), "t")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,6 +34,13 @@ class Files:
         self.failures: list[Exception] = []
         self.none_of: set[str] = set()
         self.left = {"volumes": 0, "containers": 0}
+        self.engine = f"{GONE} engine"
+
+    async def engine_id(self) -> str:
+        return self.engine
+
+    async def remove_rest(self, tenant: str) -> int:
+        return 0
 
     async def remove(self, tenant: str, thread: str) -> bool:
         if self.failures:
@@ -41,8 +48,8 @@ class Files:
         self.removed.append((tenant, thread))
         return thread not in self.none_of
 
-    async def left_of(self, tenant: str) -> dict[str, int]:
-        assert tenant == GONE
+    async def left_of(self, tenant: str) -> Mapping[str, int]:
+        assert tenant in (GONE, KEPT)
         return self.left
 
 
@@ -65,7 +72,7 @@ def erasure(database: Database, files: Files) -> Erasure:
     async def no_time(_: float) -> None:
         return None
 
-    return Erasure(database, ErasureStore(database), files.remove, sleep=no_time, left_of=files.left_of)
+    return Erasure(database, ErasureStore(database), files, sleep=no_time)
 
 
 async def _name(database: Database, tenant: str) -> str:
@@ -121,7 +128,9 @@ async def test_what_the_engine_removed_and_still_has_is_counted_and_in_the_audit
     assert (told["left"], told["workspaces_removed"]) == (dict(erased.left), 0)
 
 
-async def test_what_the_engine_has_of_threads_without_a_row_goes_too(database: Database, files: Files) -> None:
+async def test_what_the_engine_has_of_threads_without_a_row_goes_too(
+    erasure: Erasure, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
     held: list[Exception] = [SandboxUnavailable("volume is in use")]
 
     async def remove_rest(tenant: str) -> int:
@@ -130,12 +139,10 @@ async def test_what_the_engine_has_of_threads_without_a_row_goes_too(database: D
             raise held.pop()
         return 2
 
-    async def no_time(_: float) -> None:
-        return None
-
-    erasure = Erasure(database, ErasureStore(database), files.remove, sleep=no_time, remove_rest=remove_rest)
+    monkeypatch.setattr(files, "remove_rest", remove_rest)
     assert (await erasure.tenant(GONE, True, "operator")).workspaces_removed == 3
     held += [SandboxUnavailable("volume is in use")] * 100
+    files.engine = f"{KEPT} engine"
     with pytest.raises(Unavailable, match="ask again"):
         await erasure.tenant(KEPT, True, "operator")
 
@@ -147,12 +154,15 @@ async def test_whether_a_tenant_was_deleted_is_known_by_its_whole_name(database:
     assert not any([await erasure.was_deleted(name) for name in ("gone", "zgon", "z_one", "%", "", KEPT)])
 
 
-async def test_an_engine_that_does_not_say_what_it_has_leaves_the_rows(database: Database, files: Files) -> None:
+async def test_an_engine_that_does_not_say_what_it_has_leaves_the_rows(
+    database: Database, erasure: Erasure, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def silent(_: str) -> dict[str, int]:
         raise EngineUnavailable("gone")
 
+    monkeypatch.setattr(files, "left_of", silent)
     with pytest.raises(Unavailable, match="ask again"):
-        await Erasure(database, ErasureStore(database), files.remove, left_of=silent).tenant(GONE, True, "operator")
+        await erasure.tenant(GONE, True, "operator")
     assert await _name(database, GONE)
 
 
@@ -179,7 +189,7 @@ async def test_a_run_under_way_is_asked_to_end_and_waited_for(database: Database
         waited.append(asked is not None and revoked is not None and not files.removed)
         await database.write((update(runs).where(mine).values(status="cancelled"), None))
 
-    await Erasure(database, ErasureStore(database), files.remove, sleep=host).tenant(GONE, True, "operator")
+    await Erasure(database, ErasureStore(database), files, sleep=host).tenant(GONE, True, "operator")
     assert waited == [True]
 
 
@@ -251,7 +261,7 @@ async def test_a_thread_whose_files_may_be_gone_can_only_be_deleted(
 
 
 async def test_a_caller_that_goes_away_does_not_open_a_thread_whose_files_are_being_removed(
-    database: Database,
+    database: Database, erasure: Erasure, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await database.write((update(runs).where(runs.c.tenant == GONE).values(status="completed"), None))
     name = await _name(database, GONE)
@@ -262,7 +272,8 @@ async def test_a_caller_that_goes_away_does_not_open_a_thread_whose_files_are_be
         await going_on.wait()
         return True
 
-    deleting = asyncio.create_task(Erasure(database, ErasureStore(database), slow).thread(GONE, name, "key"))
+    monkeypatch.setattr(files, "remove", slow)
+    deleting = asyncio.create_task(erasure.thread(GONE, name, "key"))
     await begun.wait()
     deleting.cancel()
     going_on.set()
@@ -277,14 +288,8 @@ async def test_another_tenants_thread_of_that_name_is_not_there(database: Databa
 
 
 async def test_files_on_another_engine_are_removed_by_a_gateway_there_and_the_rows_wait_for_that(
-    database: Database, files: Files
+    database: Database, erasure: Erasure, files: Files
 ) -> None:
-    async def here() -> str:
-        return "here"
-
-    async def there() -> str:
-        return "there"
-
     mine, name = threads.c.tenant == GONE, await _name(database, GONE)
     own = {column.name: None for column in threads.columns if column.nullable}
     row = {"id": "second", "tenant": GONE, "name": "second", "created_us": 1, **own}
@@ -293,13 +298,14 @@ async def test_files_on_another_engine_are_removed_by_a_gateway_there_and_the_ro
         (update(runs).where(runs.c.tenant == GONE).values(status="completed"), None),
         (insert(threads), row | {"engine": "here"}),
     )
-    one, other = (Erasure(database, ErasureStore(database), files.remove, engine) for engine in (here, there))
+    files.engine = "here"
     with pytest.raises(Unavailable, match="there"):
-        await one.thread(GONE, name, "key")
+        await erasure.thread(GONE, name, "key")
     with pytest.raises(Unavailable, match="there"):
-        await one.tenant(GONE, True, "operator")
+        await erasure.tenant(GONE, True, "operator")
     assert files.removed == [(GONE, "second")]
-    erased = await other.tenant(GONE, True, "operator")
+    files.engine = "there"
+    erased = await erasure.tenant(GONE, True, "operator")
     assert (GONE, name) in files.removed
     assert not any(erased.left.values())
 
@@ -342,7 +348,7 @@ async def test_no_byte_of_what_was_erased_is_in_the_files_of_sqlite(tmp_path: Pa
         return sum(path.read_bytes().count(tenant.encode()) for path in tmp_path.iterdir())
 
     assert bytes_of(GONE) > 2000
-    await Erasure(database, ErasureStore(database), Files().remove).tenant(GONE, True, "operator")
+    await Erasure(database, ErasureStore(database), Files()).tenant(GONE, True, "operator")
     kept = bytes_of(KEPT)
     # The operators' record names the tenant, and so does what stands in nobody's tables.
     named = sum(GONE in str(row) for table, found in (await rows(database)).items() for row in found)

@@ -87,6 +87,15 @@ class Files:
         self.removed.append(thread)
         return True
 
+    async def engine_id(self) -> str:
+        return "here"
+
+    async def remove_rest(self, tenant: str) -> int:
+        return 0
+
+    async def left_of(self, tenant: str) -> dict[str, int]:
+        return {}
+
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
@@ -116,7 +125,7 @@ def erasure(database: Database, files: Files) -> Erasure:
     async def no_time(_: float) -> None:
         await asyncio.sleep(0)
 
-    return Erasure(database, ErasureStore(database), files.remove, sleep=no_time)
+    return Erasure(database, ErasureStore(database), files, sleep=no_time)
 
 
 async def _count(database: Database, table: Table, *where: Any) -> int:
@@ -318,7 +327,7 @@ async def test_a_tenants_deletion_waits_for_its_calls_and_lets_none_begin(
         sandboxes.may_be_made.set()
         await calling
 
-    await Erasure(database, ErasureStore(database), files.remove, sleep=look).tenant("t", False, "operator")
+    await Erasure(database, ErasureStore(database), files, sleep=look).tenant("t", False, "operator")
     assert looked == [[]]
     assert calling.result().result.outcome == "exited"
     assert await _count(database, tool_calls) == 0
