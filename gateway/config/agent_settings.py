@@ -1,14 +1,14 @@
-"""An agent in the configuration: its prompt, its model, and its capabilities with their settings.
+"""An agent in the configuration: its prompt, its model, and its capabilities.
 
     agents:
-      mender:
-        system_prompt: You mend Python projects.
+      fixer:
+        system_prompt: You fix Python projects.
         capabilities:
           filesystem:
           bash: {timeout_s: 60}
           todos:
 
-What is checked here needs nothing but the settings. gateway/agents/agents.py turns them into capabilities.
+These checks need nothing but the settings. gateway/agents/agents.py turns settings into capabilities.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ _DEFINITIONS = "capabilities.subagents.definitions"
 
 
 class WithoutSettings(Section):
-    """A capability that has nothing to set."""
+    """A capability without settings."""
 
 
 class BashSettings(CommandRules):
-    """The execute tool. `timeout_s` is the usual one of a call; what it may ask for is the policy's to say."""
+    """The execute tool. `timeout_s` is the default of a call; the policy limits what a call may ask for."""
 
     timeout_s: float | None = Field(default=None, gt=0, le=86_400, allow_inf_nan=False)
 
 
 class MemorySettings(Section):
-    """Files that are in the prompt and that the agent edits."""
+    """Files in the prompt that the agent edits."""
 
     paths: Paths = ("/workspace/AGENTS.md",)
 
@@ -68,13 +68,13 @@ class SkillsSettings(Section):
 
 
 class SummarizationSettings(Section):
-    """Unset means the model's own `context_window_tokens`, or else 128,000."""
+    """The context window; unset means the model's own `context_window_tokens`, otherwise 128,000."""
 
     context_window_tokens: int | None = Field(default=None, ge=1000)
 
 
 class StructuredOutputSettings(Section):
-    """The JSON Schema that the final answer must fit, and how often an answer that does not is asked for again."""
+    """The JSON Schema of the final answer, and how often an answer that does not match is requested again."""
 
     schema_: dict[str, JsonValue] = Field(alias="schema", examples=["`schema: {type: object}`"])
     retries: int = Field(default=2, ge=0, le=20)
@@ -82,19 +82,19 @@ class StructuredOutputSettings(Section):
     @field_validator("schema_")
     @classmethod
     def _is_a_schema(cls, schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        structured_output(schema)  # which raises ValueError that says where it is wrong
+        structured_output(schema)  # raises ValueError for a bad schema
         return schema
 
 
 class SelfCritiqueSettings(Section):
-    """How often the final answer may be sent back, and what it is judged by."""
+    """How often the final answer may be sent back for revision, and the criteria."""
 
     rounds: int = Field(default=2, ge=1, le=20)
     criteria: str = Field(default="", max_length=20_000)
 
 
 class SubagentSettings(Section):
-    """An agent that this one may start. What is not set is as the parent has it, whose limits hold in any case."""
+    """An agent that this one may start. Unset fields are the parent's, whose limits apply in any case."""
 
     description: str = Field(min_length=1, max_length=2000)
     system_prompt: Prompt = Field(min_length=1)
@@ -105,14 +105,14 @@ class SubagentSettings(Section):
     cost_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
     def within(self, agents: ModelSettings, field: str) -> SubagentSettings:
-        """Return it with its model, if it has one of its own, made whole by its agent's."""
+        """Return the settings with their own model, if any, completed from the agent's."""
         if self.model is None:
             return self
         return self.model_copy(update={"model": self.model.within(agents, f"{field}.model")})
 
 
 class SubagentsSettings(Section):
-    """Subagents by name; `depth` is how deep they may start subagents of their own."""
+    """Subagents by name; `depth` limits how deep they may start subagents of their own."""
 
     depth: int = Field(default=3, ge=1, le=8)
     definitions: dict[Name, SubagentSettings] = Field(
@@ -123,13 +123,13 @@ class SubagentsSettings(Section):
 
 
 class ToolRegistrySettings(Section):
-    """The tools that are shown without being asked for."""
+    """The tools that are always shown."""
 
     always: ToolNames = Field(default=(), examples=["[ls, read_file]"])
 
 
 class FlowSettings(Section):
-    """What becomes of a run after an error; a model that may help by being asked again is, `retries` times in a row."""
+    """What happens after an error; a model error is retried up to `retries` times in a row if that may help."""
 
     retries: int = Field(default=2, ge=0, le=20)
     backoff_s: float = Field(default=0.5, ge=0, le=60)
@@ -138,12 +138,12 @@ class FlowSettings(Section):
     on_tool_blocked: OnError = "continue"
     on_cut_answer: OnCutAnswer = Field(
         default="stop",
-        description="an answer cut at the token limit or by a content filter, or a refusal, stops the run, or is taken",
+        description="whether an answer cut off by a token limit or content filter, or a refusal, stops the run",
     )
 
 
 class CapabilitiesSettings(Section):
-    """The capabilities of an agent; what is not named, it does not have. One without a value has its defaults."""
+    """The capabilities of an agent; it has only those that are named. One without a value has its defaults."""
 
     filesystem: WithoutSettings | None = None
     bash: BashSettings | None = Field(default=None, examples=["`bash: {timeout_s: 60}`"])
@@ -161,21 +161,21 @@ class CapabilitiesSettings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _named_is_wanted(cls, capabilities: Any) -> Any:
+    def _null_means_defaults(cls, capabilities: Any) -> Any:
         if not isinstance(capabilities, dict):
             return capabilities
         if "limits" in capabilities:
-            raise ValueError("limits: what a run may use is in the tenant's policy, and no agent can change it")
+            raise ValueError("limits: they are part of the tenant's policy, and no agent can change them")
         return {name: {} if settings is None else settings for name, settings in capabilities.items()}
 
     @model_validator(mode="after")
-    def _can_be_used(self) -> CapabilitiesSettings:
+    def _fit_together(self) -> CapabilitiesSettings:
         if self.skills is not None and self.filesystem is None:
-            raise ValueError("skills: they are read with read_file, so name filesystem too")
+            raise ValueError("skills: they are read with read_file, so add filesystem too")
         return self
 
 
-_USUAL = CapabilitiesSettings(filesystem=WithoutSettings(), bash=BashSettings())
+_DEFAULT = CapabilitiesSettings(filesystem=WithoutSettings(), bash=BashSettings())
 
 
 class AgentSettings(Section):
@@ -187,19 +187,19 @@ class AgentSettings(Section):
     )
     model: ModelSettings | None = Field(default=None, examples=[MODEL_EXAMPLE])
     capabilities: CapabilitiesSettings = Field(
-        default=_USUAL, examples=["`capabilities: {filesystem: , bash: {timeout_s: 60}}`"]
+        default=_DEFAULT, examples=["`capabilities: {filesystem: , bash: {timeout_s: 60}}`"]
     )
     _name: str = PrivateAttr(default="default")
 
     @field_validator("capabilities", mode="before")
     @classmethod
-    def _usual(cls, capabilities: Any) -> Any:
-        return _USUAL if capabilities is None else capabilities
+    def _null_means_default(cls, capabilities: Any) -> Any:
+        return _DEFAULT if capabilities is None else capabilities
 
     def within(self, name: str, tenants: ModelSettings) -> AgentSettings:
-        """Return the agent `name` of a tenant: what a model in it leaves unset comes from the next level out.
+        """Return the agent `name` of a tenant with every model in it completed from the next level out.
 
-        `tenants` is the tenant's model, itself whole. Raises Misconfigured.
+        `tenants` is the tenant's complete model. Raises Misconfigured.
         """
         own = self.model.within(tenants) if self.model is not None else None
         capabilities = self.capabilities
@@ -215,15 +215,15 @@ class AgentSettings(Section):
         return whole
 
     def models(self, tenants: ModelSettings) -> Iterator[ModelSettings]:
-        """Yield the settings of each model that the agent asks, its own first; `tenants` is the one of its tenant.
+        """Yield the settings of each model that the agent uses, its own first; `tenants` is its tenant's model.
 
-        Raises Misconfigured, which says whose model it is, for one whose key the environment does not have.
+        Raises Misconfigured, naming the model, if the environment lacks its API key.
         """
-        asked = {f"the model of agent {self._name}": self.model or tenants}
+        used = {f"the model of agent {self._name}": self.model or tenants}
         subagents = self.capabilities.subagents
         for name, definition in subagents.definitions.items() if subagents else ():
             if definition.model is not None:
-                asked[f"the model of subagent {name} of agent {self._name}"] = definition.model
-        for whose, model in asked.items():
+                used[f"the model of subagent {name} of agent {self._name}"] = definition.model
+        for whose, model in used.items():
             model.resolved_api_key(whose)
             yield model

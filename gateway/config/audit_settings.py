@@ -1,4 +1,4 @@
-"""Where the audit is anchored outside the database: the section `audit` of the configuration."""
+"""The section `audit`: where the audit is anchored outside the database."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from gateway.config.section import Section
 
 
 class AnchorSettings(Section):
-    """Where the heads of the audit's chains are written, signed. One of `file` and `command` is named."""
+    """Where the signed heads of the audit's chains are written: to `file` or `command`."""
 
     file: Path | None = Field(default=None, description="JSON lines are appended to it")
     command: tuple[str, ...] | None = Field(
-        default=None, min_length=1, description="a program and its arguments; it is given JSON lines as its input"
+        default=None, min_length=1, description="a program and its arguments; it reads JSON lines from stdin"
     )
-    key_file: Path = Field(description="an Ed25519 private key as PEM, which only the gateway can read")
-    every_s: float = Field(default=60.0, ge=1, le=86_400, description="how often heads that moved are written")
+    key_file: Path = Field(description="an Ed25519 private key in PEM format that only the gateway can read")
+    every_s: float = Field(default=60.0, ge=1, le=86_400, description="how often changed heads are written")
 
     @model_validator(mode="after")
     def _has_one_place(self) -> Self:
         if (self.file is None) == (self.command is None):
-            raise ValueError("name one of file and command: where anchors are written")
+            raise ValueError("set either file or command: where anchors are written")
         return self
 
 
@@ -32,6 +32,6 @@ class AuditSettings(Section):
 
     anchor: AnchorSettings | None = Field(
         default=None,
-        description="what shows a chain that was cut off or replaced by whoever owns the database",
+        description="reveals a chain that the database's owner cut off or replaced",
         examples=["`anchor: {file: /mnt/log/airlock-anchors.jsonl, key_file: anchor.key}`"],
     )

@@ -1,13 +1,12 @@
-"""The command policy of one agent: which commands its execute tool may run, besides what the tenant's policy says.
+"""The command policy of one agent: which commands its execute tool may run, in addition to the tenant's policy.
 
     bash:
       allow: [[git, [status, diff, log]], [python3, -m, pytest]]
       deny: [[git, log, -p]]
 
-Words are written as in the argv rules of a policy, and a line is judged by the same judge: each simple command in it
-alone, wrappers such as env, timeout and sh -c taken off. A line that cannot be read for sure is refused wherever there
-is a rule at all. The paths of redirects are the tenant's policy to judge; but where only some commands are allowed,
-none of them may write a file by one.
+Words are written as in the argv rules of a policy and judged the same way: each simple command alone, without wrappers
+such as env, timeout and sh -c. With any rule, a line that cannot be parsed reliably is refused. The tenant's policy
+judges the paths of redirects; but with an `allow` list no command may write a file by one.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ _SHOWN_CHARS = 400
 
 
 def _lists_of_words(prefixes: Any) -> Any:
-    """Take lists as well as tuples, which strict types want, and say in one sentence what is no list of words."""
-    if not _is_list(prefixes) or not prefixes:  # nothing after `allow:` is a slip, not the wish to allow everything
+    """Convert lists to tuples for strict types, with one error message for anything that is not a list of words."""
+    if not _is_list(prefixes) or not prefixes:  # an empty `allow:` is a mistake, not a wish to allow everything
         raise ValueError(WORDS_FORM)
     return tuple(_words(prefix) for prefix in prefixes)
 
@@ -53,18 +52,18 @@ Prefixes = Annotated[tuple[Prefix, ...], Field(max_length=1000)]
 
 
 class CommandRules(Section):
-    """Commands by their first words. With `allow` nothing else runs; what `deny` names never does."""
+    """Commands by their first words. With `allow` nothing else runs; commands in `deny` never run."""
 
     allow: Annotated[Prefixes | None, BeforeValidator(_lists_of_words)] = None
     deny: Annotated[Prefixes | None, BeforeValidator(_lists_of_words)] = None
 
 
 def command_policy(rules: CommandRules) -> CommandPolicy | None:
-    """Return what bash(command_policy=...) takes; None where no rule is given."""
+    """Return the argument of bash(command_policy=...); None without rules."""
     if rules.allow is None and rules.deny is None:
         return None
     document = PolicyDocument(version=1, opaque="deny", rules=tuple(_policy_rules(rules)))
-    # Which files and hosts the allowed programs may use is for the tenant's policy to say.
+    # The tenant's policy decides which files and hosts the allowed programs may use.
     policy = Policy(document, judges_effects=False)
 
     def judge(command: str) -> str | None:
@@ -75,30 +74,30 @@ def command_policy(rules: CommandRules) -> CommandPolicy | None:
 
 
 def _policy_rules(rules: CommandRules) -> Iterator[Rule]:
-    """Yield the rules as those of a policy."""
+    """Yield the rules in the form of a policy."""
     if rules.deny is not None:
         yield Rule(id="deny", tools=("execute",), effect="deny", reason="denied to this agent", argv=rules.deny)
     if rules.allow is None:
         yield Rule(id="allow", tools=("execute",), effect="allow", reason="not denied to this agent")
         return
     yield Rule(id="allow", tools=("execute",), effect="allow", reason="allowed to this agent", argv=rules.allow)
-    # A program that may run could read the file by itself; writing one is more than its name says.
+    # An allowed program could read the file itself; writing one is more than its name suggests.
     yield Rule(id="read", tools=("read_file",), effect="allow", reason="read by an allowed command", paths=("/**",))
 
 
 def _reason(decision: Decision, rules: CommandRules) -> str:
-    """Say what is refused, and what would not be."""
+    """Describe what is refused, and what is allowed."""
     denied = next((match.part for match in decision.trace if match.effect == "deny"), None)
     if denied is not None:
         return f"this agent may not run {denied!r}"
     if decision.rule != DEFAULT_DENY:
         return decision.reason
     refused = decision.reason.partition(": ")[2]
-    if refused.startswith("> "):  # no program has such a name
-        return f"a command of this agent may not write a file by a redirect ({refused}); use a pipe, or write_file"
+    if refused.startswith("> "):  # a redirect, not a program
+        return f"this agent may not write a file by a redirect ({refused}); use a pipe, or write_file"
     allowed = ", ".join(_spelled(prefix) for prefix in rules.allow or ())
     shown = allowed if len(allowed) <= _SHOWN_CHARS else f"{allowed[:_SHOWN_CHARS]}..."
-    return f"this agent may not run {refused!r}; what it may run starts with: {shown}"
+    return f"this agent may not run {refused!r}; it may run commands that start with: {shown}"
 
 
 def _spelled(prefix: tuple[str | tuple[str, ...], ...]) -> str:

@@ -1,4 +1,4 @@
-"""The gateway's configuration: one YAML file, made by `airlock init`. Relative paths are relative to that file."""
+"""The gateway's configuration: one YAML file, created by `airlock init`. Relative paths start at its directory."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from gateway.errors import Misconfigured
 from gateway.policy.images import ImageRule, check_image_glob
 from gateway.policy.yaml_lines import YamlProblem, written_twice
 
-_AGENTS_EXAMPLE = "`agents: {default: {system_prompt: You mend programs.}}`"
+_AGENTS_EXAMPLE = "`agents: {default: {system_prompt: You fix programs.}}`"
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a field that is written twice."""
+    """Refuses duplicate fields."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -37,11 +37,11 @@ class _Loader(yaml.SafeLoader):
 
 
 class TenantSettings(Section):
-    """A tenant: its policy, its own model if it has one, and agents that no other tenant can name."""
+    """A tenant: its policy, its own model if any, and agents that only it can name."""
 
     policy: Literal["managed"] | Path = Field(
-        description="its file, an edit of which is in force within a second; `managed` for a tenant without a file: "
-        "its policy comes from `airlock policy apply` alone"
+        description="the policy file, whose edits take effect within a second; `managed` for a policy that comes only "
+        "from `airlock policy apply`"
     )
     model: ModelSettings | None = Field(default=None, examples=[MODEL_EXAMPLE])
     agents: dict[Name, AgentSettings] = Field(default_factory=dict, examples=[_AGENTS_EXAMPLE])
@@ -49,21 +49,21 @@ class TenantSettings(Section):
         default=CONCURRENT_INFERENCES,
         ge=1,
         le=4096,
-        description="requests to models that its runs may have under way in one gateway process; further ones wait",
+        description="model requests of its runs in progress in one gateway process; more wait",
     )
 
     @property
     def policy_file(self) -> Path | None:
-        """The policy's file; None for a tenant that has none."""
+        """The policy file; None for a managed policy."""
         return None if self.policy == "managed" else Path(self.policy)
 
 
 class SandboxSettings(Section):
-    """How sandboxes are kept."""
+    """The sandboxes."""
 
     engine: Literal["docker", "memory"] = Field(
         default="docker",
-        description="memory is for development: commands run on this machine, unconfined, and only loopback is served",
+        description="memory is for development: commands run unconfined on this machine, and only loopback is served",
     )
     engine_url: str | None = Field(
         default=None, description="Docker engine; unset means DOCKER_HOST or the default socket"
@@ -71,114 +71,102 @@ class SandboxSettings(Section):
     images: tuple[Annotated[str, AfterValidator(check_image_glob)], ...] | None = Field(
         default=None,
         min_length=1,
-        description="the images that any tenant may have, as [airlock-*, python:3.12*]; unset means any",
+        description="the images that tenants may use; unset means any",
         examples=["[airlock-*, python:3.12*]"],
     )
-    require_digest: bool = Field(default=False, description="refuse images that are named without their digest")
+    require_digest: bool = Field(default=False, description="refuse images without a digest")
     pull: Literal["missing", "never"] = Field(
-        default="missing", description="an image that is not on the engine is pulled, or refused"
+        default="missing", description="whether an image that the engine lacks is pulled"
     )
     pull_wait_s: float = Field(
-        default=10.0, gt=0, le=300, description="how long a call waits for a pull, which goes on behind it"
+        default=10.0, gt=0, le=300, description="how long a call waits for a pull, which continues in the background"
     )
-    pull_timeout_s: float = Field(default=600.0, gt=0, le=86_400, description="how long a pull may take in all")
-    runtime_image: str = Field(default="airlock-runtime", description="the daemon's bundle, of the gateway's release")
+    pull_timeout_s: float = Field(default=600.0, gt=0, le=86_400, description="how long a pull may take")
+    runtime_image: str = Field(default="airlock-runtime", description="the daemon's bundle, of the gateway's version")
     channel_dir: Path | None = Field(
-        default=None, description="where sandboxes' sockets are; unset means AIRLOCK_CHANNEL_DIR or state_dir/channels"
+        default=None, description="directory of sandbox sockets; unset: AIRLOCK_CHANNEL_DIR or state_dir/channels"
     )
     idle_timeout_s: float = Field(
         default=600.0,
         gt=0,
         le=604_800,
         allow_inf_nan=False,
-        description="a sandbox that nobody used for so long is stopped; a week at most",
+        description="a sandbox unused for this long is stopped",
     )
     stopped_timeout_s: float = Field(
         default=86_400.0,
         ge=0,
         le=31_536_000,
         allow_inf_nan=False,
-        description="a stopped sandbox that nobody asked for so long is removed; 0 removes instead of stopping",
+        description="a stopped sandbox unused for this long is removed; 0 removes instead of stopping",
     )
     lifetime_s: float | None = Field(
         default=86_400.0,
         gt=0,
         allow_inf_nan=False,
-        description="in a sandbox older than that no call begins: the next has a new one, with its files; calls that "
-        "go on for ten minutes after it are ended, daemon_lost; null sets no end",
+        description="no call starts in an older sandbox: the next call gets a new one with the same files; calls still "
+        "in progress ten minutes later end with daemon_lost; null means no limit",
     )
-    max_live: int = Field(default=64, ge=1, description="sandboxes at once, of all gateways of the engine")
+    max_live: int = Field(default=64, ge=1, description="running sandboxes, of all gateways of the engine")
     max_stopped: int = Field(
-        default=256, ge=0, description="stopped sandboxes at once, of all gateways of the engine; they use no memory"
+        default=256, ge=0, description="stopped sandboxes, of all gateways of the engine; they use no memory"
     )
     max_live_per_tenant: int = Field(default=16, ge=1)
     disk_reserve_mib: int = Field(
         default=1024,
         ge=0,
-        description="while less is free on the engine's disk nothing in a sandbox may grow; 0 is none",
+        description="below this much free space on the engine's disk sandboxes may not grow; 0: none",
     )
     pool_limit: int = Field(
         default=8,
         ge=0,
         le=1024,
-        description="sandboxes that are made before anybody asks for one, as many as were lately asked for, of one "
-        "process; 0 makes none, and the in-memory engine never does",
+        description="maximum of sandboxes created in advance, as recent demand requires, per process; 0 disables the "
+        "pool; the in-memory engine has none",
     )
     pool_min: int = Field(
         default=1,
         ge=0,
         le=1024,
-        description="so many of them, of the image and size that most tenants' policies ask for, even if nobody asks",
+        description="minimum of pooled sandboxes, of the image and size that most tenants' policies use",
     )
     keep_workspaces: bool = Field(default=True, description="false removes every workspace when the gateway stops")
     on_stop: Literal["remove", "keep"] = Field(
-        default="remove", description="keep lets sandboxes and their processes live on, for the next start to take over"
+        default="remove", description="keep lets sandboxes and their processes run on for the next start to adopt"
     )
 
     @property
     def image_rule(self) -> ImageRule:
-        """Which images tenants may have, whatever their policies say."""
+        """The images that tenants may use, whatever their policies allow."""
         return ImageRule(self.images, self.require_digest, "configuration's sandbox section")
 
     @model_validator(mode="after")
-    def _has_room_for_the_least_of_its_pool(self) -> Self:
-        if 0 < self.pool_limit < self.pool_min:  # of no pool at all there is no least either
-            raise ValueError(
-                f"pool_min: {self.pool_min} is more than pool_limit: {self.pool_limit}, which is how many there may be"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _keeps_what_its_engine_can(self) -> Self:
+    def _fits_together(self) -> Self:
+        if 0 < self.pool_limit < self.pool_min:  # without a pool the minimum does not matter
+            raise ValueError(f"pool_min: {self.pool_min} is more than pool_limit: {self.pool_limit}")
         if self.engine == "memory" and self.on_stop == "keep":
             raise ValueError("on_stop: keep needs engine: docker, for sandboxes of the in-memory engine end with it")
-        return self
-
-    @model_validator(mode="after")
-    def _keeps_what_the_kept_need(self) -> Self:
         if self.on_stop == "keep" and not self.keep_workspaces:
-            raise ValueError(
-                "on_stop: keep needs keep_workspaces: true, for a sandbox that lives on uses its workspace"
-            )
+            raise ValueError("on_stop: keep needs keep_workspaces: true, for a running sandbox uses its workspace")
         return self
 
 
 class Config(Section):
-    """The whole file. `directory` is where it lies; `agents` are there for every tenant, a "default" among them."""
+    """The whole file. `directory` is the file's own; every tenant has the `agents`, including a "default"."""
 
     directory: Path = Field(default=Path(), exclude=True)
-    state_dir: Path = Field(default=Path("state"), description="the gateway's own: lock, sockets, SQLite's file")
+    state_dir: Path = Field(
+        default=Path("state"), description="the gateway's own files: lock, sockets, SQLite database"
+    )
     snapshots_dir: Path | None = Field(
         default=None,
-        description="files of snapshots; unset means state_dir/snapshots; the same for all gateways of a database",
+        description="snapshot files, shared by all gateways of a database; unset means state_dir/snapshots",
     )
     database_url: str | None = Field(default=None, description="unset means SQLite in state_dir")
     database_password_file: Path | None = Field(
-        default=None, description="PostgreSQL's password, in a file; then `database_url` has none"
+        default=None, description="file with PostgreSQL's password, which `database_url` then leaves out"
     )
-    drain_s: float = Field(
-        default=5.0, ge=0, le=300, description="how long calls that are under way may go on when the gateway stops"
-    )
+    drain_s: float = Field(default=5.0, ge=0, le=300, description="how long calls may go on when the gateway stops")
     sandbox: SandboxSettings = SandboxSettings()
     admission: AdmissionSettings = AdmissionSettings()
     recovery: RecoverySettings = RecoverySettings()
@@ -188,7 +176,7 @@ class Config(Section):
     telemetry: TelemetrySettings = TelemetrySettings()
     retention: RetentionSettings = RetentionSettings()
     audit: AuditSettings = AuditSettings()
-    operator_policy: Path | None = Field(default=None, description="rules that apply to every tenant besides its own")
+    operator_policy: Path | None = Field(default=None, description="rules for every tenant, in addition to its own")
     model: ModelSettings = Field(default=ModelSettings(), examples=[MODEL_EXAMPLE])
     agents: dict[Name, AgentSettings] = Field(default_factory=dict, validate_default=True, examples=[_AGENTS_EXAMPLE])
     tenants: dict[Name, TenantSettings] = Field(
@@ -197,56 +185,56 @@ class Config(Section):
 
     @field_validator("agents", mode="before")
     @classmethod
-    def _with_the_usual_one(cls, agents: Any) -> Any:
+    def _with_default(cls, agents: Any) -> Any:
         return {"default": {}, **(agents or {})} if agents is None or isinstance(agents, dict) else agents
 
     @field_validator("database_url")
     @classmethod
-    def _has_a_driver_that_is_there(cls, url: str | None) -> str | None:
+    def _has_a_known_driver(cls, url: str | None) -> str | None:
         if url is not None and url.startswith("sqlite+aiosqlite:"):
-            raise ValueError(f"the driver aiosqlite is not used any more: write {url.replace('+aiosqlite', '', 1)}")
+            raise ValueError(f"the driver aiosqlite is no longer used: write {url.replace('+aiosqlite', '', 1)}")
         return url
 
     @model_validator(mode="after")
-    def _has_a_database_for_its_password(self) -> Self:
+    def _has_a_database_for_the_password(self) -> Self:
         if self.database_password_file is not None and not (self.database_url or "").startswith("postgresql"):
-            raise ValueError("database_password_file: it is PostgreSQL's, and needs `database_url: postgresql://...`")
+            raise ValueError("database_password_file: it needs `database_url: postgresql://...`")
         return self
 
     @model_validator(mode="after")
-    def _knows_whom_credentials_stand_for(self) -> Self:
+    def _credentials_name_tenants(self) -> Self:
         issued = [name for issuer in self.identity.jwt for name in (issuer.tenants or {}).values()]
         for name in [*issued, *(certificate.tenant for certificate in self.identity.certificates)]:
             if name not in self.tenants:
                 raise ValueError(f"identity: tenant {name} is not one of {', '.join(sorted(self.tenants))}")
         if self.identity.certificates and not (self.tls and self.tls.requires_certificates):
-            raise ValueError("identity.certificates: nobody is asked for one without tls.client_ca")
+            raise ValueError("identity.certificates: clients are not asked for a certificate without tls.client_ca")
         return self
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read and validate a file; Misconfigured names every wrong field."""
+        """Read and validate a file; Misconfigured names every invalid field."""
         try:
-            document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - it is the SafeLoader
+            document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - a SafeLoader
         except OSError as error:
-            raise Misconfigured(f"{path}: {error.strerror}; make one with `airlock init DIR`") from error
+            raise Misconfigured(f"{path}: {error.strerror}; create one with `airlock init DIR`") from error
         except YamlProblem as problem:
             raise Misconfigured(f"{path}:{problem.line}: {problem.path[-1]}: {problem.message}") from problem
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise Misconfigured(f"{path}: not YAML: {error}") from error
         if not isinstance(document, dict):
-            raise Misconfigured(f"{path}: a mapping is expected; make one with `airlock init DIR`")
+            raise Misconfigured(f"{path}: a mapping is expected; create one with `airlock init DIR`")
         try:
             return cls.model_validate({**document, "directory": path.resolve().parent})
         except ValidationError as error:
             raise Misconfigured(f"{path}: {problems(error, cls)}") from error
 
     def path(self, relative: Path) -> Path:
-        """Return a path of the file as an absolute one."""
+        """Resolve a path of the file."""
         return (self.directory / relative).resolve()
 
     def resolved_database_url(self) -> str:
-        """Return the SQLAlchemy URL; Misconfigured where the file of its password cannot be read."""
+        """Return the SQLAlchemy URL; Misconfigured if the password file cannot be read."""
         if self.database_url is None:
             return f"sqlite:///{self.path(self.state_dir)}/airlock.db"
         if self.database_password_file is None:
@@ -254,19 +242,19 @@ class Config(Section):
         return with_password(self.database_url, self.path(self.database_password_file))
 
     def resolved_channel_dir(self) -> Path:
-        """Return where sandboxes' sockets are; the engine must find this path where the gateway does."""
+        """Return the directory of sandbox sockets; the engine must find it at the same path."""
         named = self.sandbox.channel_dir or os.environ.get("AIRLOCK_CHANNEL_DIR")
         return self.path(Path(named) if named else self.state_dir / "channels")
 
     def resolved_snapshots_dir(self) -> Path:
-        """Return where snapshots are, of every database that this is the configuration of."""
+        """Return the directory of snapshots, for all databases of this configuration."""
         return self.path(self.snapshots_dir or self.state_dir / "snapshots")
 
     def model_of(self, tenant: str) -> ModelSettings:
-        """Return the model settings of a tenant, whole; Misconfigured for another endpoint without a key."""
+        """Return the complete model settings of a tenant; Misconfigured for another endpoint without a key."""
         own = self.tenants[tenant].model
         return own.within(self.model, f"tenants.{tenant}.model") if own is not None else self.model
 
     def agents_of(self, tenant: str) -> dict[str, AgentSettings]:
-        """Return the agents that a tenant can name: its own, and those of all tenants that are not named alike."""
+        """Return the agents that a tenant can name: its own, and the shared ones it does not override."""
         return {**self.agents, **self.tenants[tenant].agents}

@@ -1,4 +1,4 @@
-"""PostgreSQL's password from a file, as containers are handed their secrets: it stands in no configuration."""
+"""Reads PostgreSQL's password from a file, as container platforms provide secrets."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _LIMIT_BYTES = 4096
 
 
 def with_password(url: str, file: Path) -> str:
-    """Return a database's URL with the password of a file; Misconfigured where that has none, or the URL has one."""
+    """Return a database URL with the password from a file; Misconfigured if the file is unusable or the URL has one."""
     parts = urlsplit(url)
     user, _, host = parts.netloc.rpartition("@")
     if not user:
-        raise Misconfigured("database_url: whose is the password? Write it as postgresql://USER@HOST/NAME")
+        raise Misconfigured("database_url: the password needs a user: postgresql://USER@HOST/NAME")
     if ":" in user:
-        raise Misconfigured("database_url has a password, and so has database_password_file: leave one of them out")
+        raise Misconfigured("database_url and database_password_file both have a password: remove one")
     try:
         with file.open("rb") as opened:
             password = opened.read(_LIMIT_BYTES + 1).decode().strip("\r\n")

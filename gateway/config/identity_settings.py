@@ -1,4 +1,4 @@
-"""Who calls, besides API keys: issuers of tokens and names in certificates, as the configuration has them."""
+"""The sections `identity` and `tls`: token issuers, client certificates and the listener's certificate."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from gateway.config.section import Name, Section
 from gateway.credentials.keys import ACTING_SCOPES, checked_scopes
 from gateway.errors import InvalidArgument
 
-# Public keys only: HS* with what anybody can read would let anybody sign, and "none" needs no key at all.
+# Public keys only: with HS* anyone who can read the key can sign, and "none" needs no key.
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 _JWT_EXAMPLE = "`jwt: [{issuer: https://id.example, audience: airlock, jwks_url: https://id.example/keys}]`"
 _CERTIFICATES_EXAMPLE = "`certificates: [{san: spiffe://example/agents, tenant: default}]`"
 
 
 class JwtSettings(Section):
-    """An issuer whose tokens are taken: who signs them, and which tenant and scopes one speaks for."""
+    """A trusted token issuer: its keys, and how its tokens map to tenants and scopes."""
 
-    issuer: str = Field(min_length=1, max_length=512, description="as in the claim iss")
-    audience: str = Field(min_length=1, max_length=512, description="one of the claim aud")
+    issuer: str = Field(min_length=1, max_length=512, description="the claim iss")
+    audience: str = Field(min_length=1, max_length=512, description="a value of the claim aud")
     jwks_url: str | None = None
     jwks_file: Path | None = None
-    tenant_claim: str | None = Field(default=None, description="unset means airlock_tenant, unless `tenants` is given")
+    tenant_claim: str | None = Field(default=None, description="unset means airlock_tenant, unless `tenants` is set")
     tenants: dict[str, Name] | None = Field(
-        default=None, min_length=1, description="tenants by patterns of the claim sub; the first that matches"
+        default=None, min_length=1, description="tenants by patterns of the claim sub; the first match wins"
     )
     scopes_claim: str = "scope"
-    scopes: tuple[str, ...] = Field(default=(), description="of tokens that have no such claim")
+    scopes: tuple[str, ...] = Field(default=(), description="for tokens without that claim")
     leeway_s: float = Field(default=30.0, ge=0, le=300)
     algorithms: Annotated[tuple[Algorithm, ...], Field(min_length=1)] = ("RS256", "ES256", "EdDSA")
 
@@ -41,29 +41,27 @@ class JwtSettings(Section):
         return self.tenant_claim or "airlock_tenant"
 
     @model_validator(mode="after")
-    def _says_where_its_keys_are(self) -> Self:
+    def _is_consistent(self) -> Self:
         if (self.jwks_url is None) == (self.jwks_file is None):
-            raise ValueError("one of jwks_url and jwks_file says where the issuer's public keys are")
+            raise ValueError("set either jwks_url or jwks_file: where the issuer's public keys are")
         if self.tenants is not None and self.tenant_claim is not None:
-            raise ValueError("one of tenant_claim and tenants says which tenant a token is for")
+            raise ValueError("set either tenant_claim or tenants: which tenant a token is for")
         if self.jwks_url is not None and not _is_safe(self.jwks_url):
-            raise ValueError(
-                "jwks_url: https:// is expected; http:// only on loopback, for who answers decides who calls"
-            )
+            raise ValueError("jwks_url: https:// is expected (http:// on loopback only)")
         if self.scopes:
             _check(self.scopes)
         return self
 
 
 class CertificateSettings(Section):
-    """A name in clients' certificates, and which tenant it speaks for."""
+    """A name in client certificates, and the tenant it maps to."""
 
-    san: str = Field(min_length=1, max_length=512, description="a URI or a DNS name, exactly as in the certificate")
+    san: str = Field(min_length=1, max_length=512, description="a URI or DNS name, exactly as in the certificate")
     tenant: Name
     scopes: tuple[str, ...] = ACTING_SCOPES
 
     @model_validator(mode="after")
-    def _has_scopes_that_go_together(self) -> Self:
+    def _has_valid_scopes(self) -> Self:
         _check(self.scopes)
         return self
 
@@ -75,40 +73,40 @@ class IdentitySettings(Section):
     certificates: tuple[CertificateSettings, ...] = Field(default=(), examples=[_CERTIFICATES_EXAMPLE])
 
     @model_validator(mode="after")
-    def _names_nobody_twice(self) -> Self:
+    def _has_no_duplicates(self) -> Self:
         for field, names in (
             ("jwt: issuer", [issuer.issuer for issuer in self.jwt]),
             ("certificates: san", [certificate.san for certificate in self.certificates]),
         ):
             if twice := {name for name in names if names.count(name) > 1}:
-                raise ValueError(f"{field} {min(twice)} is written twice")
+                raise ValueError(f"{field} {min(twice)} is a duplicate")
         return self
 
 
 class TlsSettings(Section):
-    """The listener's certificate, PEM files that may be replaced while it runs, and what it asks clients for."""
+    """The listener's certificate, in PEM files that may be replaced at run time, and what it asks clients for."""
 
-    certificate: Path = Field(description="the chain, the gateway's own first")
+    certificate: Path = Field(description="the chain, the gateway's own certificate first")
     key: Path
-    client_ca: Path | None = Field(default=None, description="who signs clients' certificates")
+    client_ca: Path | None = Field(default=None, description="the CA of client certificates")
     client_certificates: Literal["none", "optional", "required"] | None = Field(
-        default=None, description="unset means required where there is a client_ca"
+        default=None, description="unset means required if there is a client_ca"
     )
 
     @property
     def requires_certificates(self) -> bool:
-        """Whether a client without a certificate is turned away."""
+        """Whether a client needs a certificate."""
         return self.client_ca is not None and self.client_certificates != "none"
 
     @model_validator(mode="after")
-    def _can_be_served(self) -> Self:
+    def _is_supported(self) -> Self:
         if self.client_certificates == "optional":
             raise ValueError(
-                "client_certificates: grpc asks every client for a certificate or none; let one gateway require them "
-                "and another, on the same database, take keys alone"
+                "client_certificates: grpc asks either all clients for a certificate or none; run one gateway that "
+                "requires them, and another on the same database that takes keys only"
             )
         if self.client_certificates == "required" and self.client_ca is None:
-            raise ValueError("client_ca: client certificates need the file of those who sign them")
+            raise ValueError("client_ca: client certificates need their CA's file")
         return self
 
 

@@ -1,4 +1,4 @@
-"""What becomes of runs when their gateway stops or is lost."""
+"""What happens to runs when their gateway stops or is lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class RunsSettings(Section):
 
     on_stop: Literal["hand_over", "cancel"] = Field(
         default="hand_over",
-        description="an orderly stop hands live runs to whichever gateway serves next; cancel ends them",
+        description="an orderly stop hands live runs over to the next gateway that serves; cancel ends them",
     )
 
 
@@ -22,8 +22,5 @@ class RecoverySettings(Section):
     """How soon a gateway counts as lost."""
 
     lease_s: float = Field(
-        default=5.0,
-        ge=2.0,
-        le=300.0,
-        description="a gateway that was not heard of for so long is lost",
+        default=5.0, ge=2.0, le=300.0, description="a gateway that does not renew its lease for this long is lost"
     )

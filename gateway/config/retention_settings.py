@@ -1,4 +1,4 @@
-"""How long the gateway keeps what it has stored: the section `retention` of the configuration."""
+"""The section `retention`: how long stored data is kept."""
 
 from __future__ import annotations
 
@@ -8,34 +8,30 @@ from gateway.config.section import Section
 
 
 class RetentionSettings(Section):
-    """How long is kept what nobody needs to go on. Null keeps for good; a thread stays until it is deleted."""
+    """How long data is kept that no operation needs. Null keeps it for good; threads stay until they are deleted."""
 
     events_days: float | None = Field(
-        default=None, gt=0, description="events of a run, from its end on; the last one stays, for it says how it ended"
+        default=None, gt=0, description="a run's events, from its end; the last event stays, since it has the outcome"
     )
-    tool_calls_days: float | None = Field(
-        default=None, gt=0, description="the journal of tool calls, from their end on"
-    )
+    tool_calls_days: float | None = Field(default=None, gt=0, description="the journal of tool calls, from their end")
     runs_days: float | None = Field(
-        default=None, gt=0, description="runs with all their events, from their end on; a request id goes with its run"
+        default=None, gt=0, description="runs with their events and request ids, from their end"
     )
     messages_days: float | None = Field(
         default=None,
         gt=0,
-        description="what was said in a thread that no run has added to since; the thread, its metadata and files stay",
+        description="a thread's messages, from its last run; the thread, its metadata and its files stay",
     )
     approvals_days: float | None = Field(
-        default=30.0,
-        gt=0,
-        description="approvals that are answered or expired, with their exact arguments, and grants that are over",
+        default=30.0, gt=0, description="resolved approvals with their exact arguments, and expired grants"
     )
     policy_changes_days: float | None = Field(
-        default=None, gt=0, description="versions of a policy, from when another took their place"
+        default=None, gt=0, description="versions of a policy, from their replacement"
     )
     sandbox_transitions_days: float | None = Field(
-        default=30.0, gt=0, description="what became of sandboxes: made, stopped, resumed, removed"
+        default=30.0, gt=0, description="the history of sandboxes: created, stopped, resumed, removed"
     )
-    audit_days: float | None = Field(default=None, gt=0, description="the audit; that it was pruned is itself a record")
+    audit_days: float | None = Field(default=None, gt=0, description="the audit; its pruning is itself a record")
     request_results_hours: float = Field(
-        default=24.0, gt=0, le=24.0, description="results of calls with a request id, for who asks a second time"
+        default=24.0, gt=0, le=24.0, description="results of calls with a request id, for repeated requests"
     )

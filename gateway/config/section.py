@@ -1,4 +1,4 @@
-"""A part of the configuration, and how what is wrong with it is said: the field's path, and what would be right."""
+"""The base class of sections, and error messages that name the field's path and the expected value."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 
 
 class Section(BaseModel):
-    """A part of the configuration; a field that is not known is an error, and one without a value has its defaults.
+    """A section of the configuration: unknown fields are errors, and null means the defaults.
 
-    `examples` of a field are what an error shows where a mapping or a list is expected.
+    `examples` of a field appear in the error if a mapping or a list is expected.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
-    def _nothing_said(cls, fields: Any) -> Any:
+    def _null_means_defaults(cls, fields: Any) -> Any:
         return {} if fields is None else fields
 
 
 def problems(error: ValidationError, whole: type[BaseModel]) -> str:
-    """Say what is wrong with a document that `whole` refused."""
+    """Describe the errors of a document that `whole` rejected."""
     found = error.errors(include_url=False)
     paths = {problem["loc"] for problem in found}
     return "; ".join(
-        f"{'.'.join(str(part) for part in problem['loc'])}: {_said(problem, whole)}"
+        f"{'.'.join(str(part) for part in problem['loc'])}: {_message(problem, whole)}"
         for problem in found
-        # A list with a bad item is also too short without it: the item is the problem.
+        # A list with an invalid item is also reported as too short; report the item only.
         if not any(other != problem["loc"] and other[: len(problem["loc"])] == problem["loc"] for other in paths)
     )
 
 
-def _said(problem: Mapping[str, Any], whole: type[BaseModel]) -> str:
+def _message(problem: Mapping[str, Any], whole: type[BaseModel]) -> str:
     path = problem["loc"]
     match problem["type"]:
         case "extra_forbidden":
-            return f"not known here{_known(_at(whole, path[:-1])[0])}"
+            return f"unknown field{_known(_at(whole, path[:-1])[0])}"
         case "string_pattern_mismatch":
-            return "a name is small letters, digits, '_' and '-', 63 at most, and starts with a letter or digit"
+            return "a name has 1 to 63 lowercase letters, digits, '_' and '-', and starts with a letter or digit"
         case "model_type" | "model_attributes_type" | "dict_type":
             return _mapping_expected(path, problem["input"], *_at(whole, path))
         case "tuple_type" | "list_type":
             return f"a list is expected{_as_in(_at(whole, path)[1])}"
         case "too_short":
-            return f"{problem['ctx']['min_length']} at least"
+            return f"at least {problem['ctx']['min_length']}"
         case "too_long":
-            return f"{problem['ctx']['max_length']} at most"
+            return f"at most {problem['ctx']['max_length']}"
         case _:
             message = str(problem["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
             return message[:1].lower() + message[1:]
@@ -61,10 +61,10 @@ def _mapping_expected(
     path: Sequence[int | str], given: object, section: type[BaseModel] | None, field: FieldInfo | None
 ) -> str:
     bare = section is not None and not section.model_fields
-    said = "nothing may stand here, it has no settings" if bare else f"a mapping is expected{_as_in(field)}"
+    expected = "no value is allowed, it has no settings" if bare else f"a mapping is expected{_as_in(field)}"
     if isinstance(given, bool):
-        return f"{said}; write `{path[-1]}:` to have it, and leave it out to do without"
-    return said if bare else f"{said}{_known(section)}"
+        return f"{expected}; write `{path[-1]}:` to enable it, or leave it out"
+    return expected if bare else f"{expected}{_known(section)}"
 
 
 def _as_in(field: FieldInfo | None) -> str:
@@ -76,17 +76,17 @@ def _as_in(field: FieldInfo | None) -> str:
 
 
 def _known(section: type[BaseModel] | None) -> str:
-    """Return the names that a section may have."""
+    """List the fields of a section."""
     if section is None:
         return ""
     names = [field.alias or name for name, field in section.model_fields.items() if not field.exclude]
-    return f"; here may stand: {', '.join(names)}" if names else "; nothing may stand here, it has no settings"
+    return f"; known fields: {', '.join(names)}" if names else "; it has no settings"
 
 
 def _at(whole: type[BaseModel], path: Sequence[int | str]) -> tuple[type[BaseModel] | None, FieldInfo | None]:
     """Return the section at a path and the field there.
 
-    Several sections by their names are a field without a section, and each of them a section without a field.
+    A mapping of named sections is a field without a section; each entry is a section without a field.
     """
     section: type[BaseModel] | None = whole
     field: FieldInfo | None = None
@@ -98,14 +98,14 @@ def _at(whole: type[BaseModel], path: Sequence[int | str]) -> tuple[type[BaseMod
         field = fields[str(part)]
         section, named = _within(field.annotation)
         if named and next(parts, None) is None:
-            return None, field  # several by their names
+            return None, field  # the mapping
         if named:
-            field = None  # one of several
+            field = None  # one entry
     return section, field
 
 
 def _within(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
-    """Return the section that a field's type is or holds, and whether it holds several by their names."""
+    """Return the section that a field's type is or contains, and whether it is a mapping of named sections."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation, False
     several = get_origin(annotation) is dict

@@ -1,4 +1,4 @@
-"""The section `telemetry` of the configuration. Nothing is told to anybody until it says to whom."""
+"""The section `telemetry`. Nothing is exported until it sets a destination."""
 
 from __future__ import annotations
 
@@ -14,33 +14,27 @@ _LAST_PORT = 65_535
 
 
 class TelemetrySettings(Section):
-    """Where spans and metrics go, and how much is in them."""
+    """Where spans and metrics go, and what they contain."""
 
     otlp_endpoint: str | None = Field(
-        default=None, description="http(s)://HOST:PORT of an OTLP receiver over gRPC; unset means no spans"
+        default=None, description="http(s)://HOST:PORT of an OTLP receiver (gRPC); unset means no spans"
     )
     metrics_listen: str | None = Field(
-        default=None, description="HOST:PORT for Prometheus, a worker's port is PORT + its index; unset means none"
+        default=None, description="HOST:PORT for Prometheus; worker N uses PORT + N; unset means no metrics"
     )
     metrics_beyond_loopback: bool = Field(
-        default=False, description="whether metrics_listen may be an address that other machines reach"
+        default=False, description="allow a metrics_listen that other machines can reach"
     )
     sample_ratio: float = Field(
-        default=1.0,
-        ge=0,
-        le=1,
-        description="how many of the traces that begin here are kept; a client's own word counts",
+        default=1.0, ge=0, le=1, description="sampled share of traces that start here; a client's own decision wins"
     )
-    record_arguments: bool = Field(default=False, description="puts the arguments of tool calls on spans, redacted")
-    record_results: bool = Field(default=False, description="puts the results of tool calls on spans, redacted")
+    record_arguments: bool = Field(default=False, description="put redacted arguments of tool calls on spans")
+    record_results: bool = Field(default=False, description="put redacted results of tool calls on spans")
     tenants_in_metrics: int = Field(
         default=200, ge=0, le=2000, description="tenants with a label of their own; the others share `other`"
     )
     sandbox_usage_s: float = Field(
-        default=0.0,
-        ge=0,
-        le=3600,
-        description="how often what the sandboxes use together is read, each for some milliseconds; 0 is never",
+        default=0.0, ge=0, le=3600, description="interval of reading the sandboxes' resource usage; 0 is never"
     )
 
     @field_validator("otlp_endpoint")
@@ -58,7 +52,7 @@ class TelemetrySettings(Section):
         return endpoint
 
     @model_validator(mode="after")
-    def _is_not_open_to_all(self) -> Self:
+    def _serves_metrics_safely(self) -> Self:
         if self.metrics_listen is None:
             return self
         host, _, port = self.metrics_listen.rpartition(":")
@@ -66,14 +60,14 @@ class TelemetrySettings(Section):
             raise ValueError("metrics_listen: HOST:PORT is expected, such as 127.0.0.1:9464")
         if not self.metrics_beyond_loopback and not _loopback(host):
             raise ValueError(
-                "metrics_listen: metrics name tenants and are served to whoever asks: listen on 127.0.0.1, or set "
-                "metrics_beyond_loopback: true where a firewall keeps others away"
+                "metrics_listen: metrics name tenants and need no key: listen on 127.0.0.1, or set "
+                "metrics_beyond_loopback: true behind a firewall"
             )
         return self
 
     @property
     def on(self) -> bool:
-        """Whether anything is told to anybody."""
+        """Whether anything is exported."""
         return self.otlp_endpoint is not None or self.metrics_listen is not None
 
 

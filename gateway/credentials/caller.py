@@ -1,20 +1,20 @@
-"""The credential that a call came with, as it is shown and recorded."""
+"""The credential of a call, as it is displayed and recorded."""
 
 from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-# As much as is stored of who answered an approval.
+# What is stored of an approver.
 _SHOWN_CHARS = 128
 
 
 @dataclass(frozen=True)
 class Caller:
-    """The credential that a call came with.
+    """The credential of a call.
 
-    `shown` is what lists, logs and the audit show of it: a key's first characters, a certificate's name, a token's
-    subject. Both are empty where there are no credentials.
+    `shown` is what lists, logs and the audit display: a key's first characters, a certificate's name or a token's
+    subject. Both are empty without a credential.
     """
 
     key_id: str = ""
@@ -22,24 +22,24 @@ class Caller:
 
 
 def shown_of(kind: str, name: str) -> str:
-    """Return what is shown of a credential that is no key: its kind, so that no name looks like a key, and its name."""
+    """Return the display of a token or certificate; the prefix keeps any name from looking like a key."""
     return "".join(char if char.isprintable() else "?" for char in f"{kind}:{name}")[:_SHOWN_CHARS]
 
 
 CALLER: ContextVar[Caller] = ContextVar("caller")
-"""Set by gateway/serving/edge.py for each RPC; what an RPC starts, such as a run, inherits it."""
+"""Set by gateway/serving/edge.py for each RPC; tasks that the RPC starts, such as a run, inherit it."""
 
 
 def caller_shown() -> str:
-    """Return what is shown of the credential of who called; empty where there is none."""
+    """Return the display of the caller's credential; empty if there is none."""
     return CALLER.get(Caller()).shown
 
 
 def actor() -> str:
-    """Return who called, as the audit names it; "gateway" where nobody did."""
+    """Return the caller as the audit names it; "gateway" if there is none."""
     return caller_shown() or "gateway"
 
 
 def act_for(shown: str) -> None:
-    """Let what this task does from now on be told as done by that credential, which began it; nobody calls any more."""
+    """Attribute what this task does from now on to the credential that started it."""
     CALLER.set(Caller(shown=shown))

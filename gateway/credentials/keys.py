@@ -1,7 +1,6 @@
 """API keys: `alk_` and 256 random bits. Only a SHA-256 is stored: with that much entropy no slow hash is needed.
 
-A key has scopes: what it may be used for. One that makes agents act can never answer what they ask for, and what is
-for all tenants, `operate`, only operators' keys have.
+A key has scopes. A key that makes agents act cannot also approve their calls, and only operators' keys have `operate`.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ APPROVE = "approve"
 OPERATE = "operate"
 AUDIT = "audit"
 ACTING_SCOPES = ("run", "tool", "files")
-"""Runs; tool calls and processes; files of a thread. A key has these unless it is made with others."""
+"""Runs; tool calls and processes; files of a thread. The default scopes of a key."""
 OPERATOR_SCOPES = (OPERATE, AUDIT)
-"""Tenants, keys and policies of all; the audit. An operator's key, which belongs to no tenant, has no others."""
+"""Tenants, keys and policies of all; the audit. The only scopes of an operator's key, which has no tenant."""
 SCOPES = (*ACTING_SCOPES, APPROVE, *OPERATOR_SCOPES)
 TENANT_SCOPES = (*ACTING_SCOPES, APPROVE, AUDIT)
 
 
 @dataclass(frozen=True)
 class NewKey:
-    """A key just made: `secret` is shown once, `shown` may appear in lists and logs."""
+    """A new key: `secret` is displayed once, `shown` may appear in lists and logs."""
 
     id: str
     secret: str
@@ -39,43 +38,38 @@ class NewKey:
 
 
 def make_key(scopes: Iterable[str] = ACTING_SCOPES, *, operator: bool = False) -> NewKey:
-    """Return a new random key; InvalidArgument for scopes that no key can have, or none for such a holder."""
-    asked = checked_scopes(scopes, operator=operator)
+    """Return a new random key; InvalidArgument for scopes that such a key cannot have."""
+    checked = checked_scopes(scopes, operator=operator)
     secret = PREFIX + secrets.token_urlsafe(32)
     return NewKey(
         id=f"key_{secrets.token_hex(8)}",
         secret=secret,
         shown=secret[: len(PREFIX) + _SHOWN_CHARS],
         digest=digest_of(secret),
-        scopes=asked,
+        scopes=checked,
     )
 
 
 def checked_scopes(scopes: Iterable[str], *, operator: bool = False) -> tuple[str, ...]:
-    """Return scopes in their usual order; InvalidArgument for ones that no key of such a holder can have."""
+    """Return scopes in their canonical order; InvalidArgument for scopes that such a key cannot have."""
     asked = set(scopes)
-    there_are = OPERATOR_SCOPES if operator else TENANT_SCOPES
-    unknown = sorted(asked - set(there_are))
+    available = OPERATOR_SCOPES if operator else TENANT_SCOPES
+    unknown = sorted(asked - set(available))
     if unknown or not asked:
         whose = "an operator's key" if operator else "a tenant's key"
-        raise InvalidArgument(
-            f"scope: {', '.join(unknown) or 'none'} given; there are {', '.join(there_are)} for {whose}"
-        )
+        raise InvalidArgument(f"scope: {', '.join(unknown) or 'none'} given; {whose} has {', '.join(available)}")
     if APPROVE in asked and len(asked) > 1:
-        raise InvalidArgument(
-            f"scope: a key that can {APPROVE} has no other scope, for who makes agents act must not answer what they "
-            "ask for; make two keys"
-        )
+        raise InvalidArgument(f"scope: a key with {APPROVE} has no other scope: an agent must not approve itself")
     return tuple(scope for scope in SCOPES if scope in asked)
 
 
 def checked_name(name: str) -> str:
-    """Return what a key is to be called; InvalidArgument."""
+    """Return the display name of a key; InvalidArgument if it is malformed."""
     if len(name) > _NAME_LIMIT_CHARS or not name.isprintable():
         raise InvalidArgument(f"name: {_NAME_LIMIT_CHARS} printable characters at most")
     return name
 
 
 def digest_of(secret: str) -> str:
-    """Return what is stored of a key."""
+    """Return the stored digest of a key."""
     return hashlib.sha256(secret.encode()).hexdigest()

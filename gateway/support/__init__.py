@@ -1,4 +1,1 @@
-"""Small helpers that know nothing of tenants, calls or policies: time, background tasks, retry, paging, printing.
-
-Imports gateway.errors alone.
-"""
+"""Building blocks without knowledge of tenants, calls or policies: time, background tasks, retry, paging, printing."""

@@ -1,4 +1,4 @@
-"""What is at work in the background for as long as a block takes."""
+"""Runs a task in the background for the duration of a block."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @contextlib.asynccontextmanager
 async def in_background(work: Coroutine[Any, Any, None], name: str) -> AsyncIterator[None]:
-    """Have `work` done in a task of that name; the block's end ends it, and waits until it has."""
+    """Run `work` in a task of that name; the end of the block cancels it and waits for its end."""
     task = asyncio.create_task(work, name=name)
     try:
         yield

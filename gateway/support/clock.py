@@ -1,4 +1,4 @@
-"""Time and ids, injected so that tests can hold them still."""
+"""Time and ids, injected so that tests can control them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For which tenant the current task works: its callbacks and its database reads take turns with other tenants'."""
+"""The tenant that the current task works for: its callbacks and its database reads are scheduled fairly by tenant."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Pages of a list: how many entries one holds, and the token that says where the next begins.
+"""Pages of a list: their size, and the token of the next page.
 
-A token is base64 of the sort key of a page's last entry and of a digest of the query. It is opaque, not secret: it only
-chooses where to go on, within the tenant of whoever shows it. A token of another query is INVALID_ARGUMENT.
+A token is base64 of the sort key of a page's last entry and of a digest of the query. It is opaque but not secret: it
+only selects a position within the caller's tenant. A token of another query is INVALID_ARGUMENT.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from gateway.errors import InvalidArgument
 
 PAGE, PAGE_LIMIT = 50, 200
 _INTEGER_LIMIT = 2**63
-_ALIEN = "page_token: not one of this query's; leave it out to begin anew"
+_MISMATCH = "page_token: it does not belong to this query; leave it out to start over"
 Place = tuple[int, str]
-"""The sort key of an entry: when it was made in microseconds, or its place, and its id."""
+"""The sort key of an entry: its creation time in microseconds, or its position, and its id."""
 _Row = TypeVar("_Row")
 
 
 def page_size(size: int, *, usual: int = PAGE, limit: int = PAGE_LIMIT) -> int:
-    """Return how many entries a page holds."""
+    """Return the number of entries of a page."""
     if not 0 <= size <= limit:
         raise InvalidArgument(f"page_size: between 1 and {limit:,}; 0 means {usual}")
     return size or usual
@@ -33,34 +33,33 @@ def page_size(size: int, *, usual: int = PAGE, limit: int = PAGE_LIMIT) -> int:
 def paged(
     found: Sequence[_Row], size: int, place: Callable[[_Row], Place], *query: object
 ) -> tuple[Sequence[_Row], str]:
-    """Return a page, and the token of the next where one more was found than it holds."""
+    """Return a page, and the token of the next if one more entry was found than fits."""
     shown = found[:size]
     return shown, token_of(place(shown[-1]), *query) if len(found) > size else ""
 
 
 def token_of(place: Place, *query: object) -> str:
-    """Return the token of the page that begins after an entry."""
-    told = json.dumps([_digest(query), *place], separators=(",", ":"))
-    return base64.urlsafe_b64encode(told.encode()).decode("ascii").rstrip("=")
+    """Return the token of the page after an entry."""
+    encoded = json.dumps([_digest(query), *place], separators=(",", ":"))
+    return base64.urlsafe_b64encode(encoded.encode()).decode("ascii").rstrip("=")
 
 
 def place_of(token: str, *query: object) -> Place | None:
-    """Return where a page begins; None for the first, whose token is empty."""
+    """Return the place after which a page starts; None for the first page."""
     if not token:
         return None
     try:
-        told = json.loads(base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True))
-        digest, at, id_ = told
+        digest, at, id_ = json.loads(base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True))
     except (binascii.Error, ValueError, TypeError, RecursionError):
-        raise InvalidArgument(_ALIEN) from None
-    whole = type(at) is int and isinstance(id_, str) and abs(at) < _INTEGER_LIMIT
-    if not whole or not _is_text(id_) or digest != _digest(query):
-        raise InvalidArgument(_ALIEN)
+        raise InvalidArgument(_MISMATCH) from None
+    valid = type(at) is int and isinstance(id_, str) and abs(at) < _INTEGER_LIMIT
+    if not valid or not _is_text(id_) or digest != _digest(query):
+        raise InvalidArgument(_MISMATCH)
     return at, id_
 
 
 def _is_text(value: str) -> bool:
-    """Return whether a database takes it: JSON also has NUL, and half of a surrogate pair."""
+    """Return whether a database accepts it: JSON also allows NUL and unpaired surrogates."""
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Text from outside, made safe for a terminal: no cursor moves, no hidden characters, no reversed direction."""
+"""Makes text from outside safe for a terminal: no cursor moves, hidden characters or reversed direction."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _UNPRINTABLE = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 
 
 def printable(text: object) -> str:
-    """Return text that moves no cursor, hides nothing and can always be encoded; tabs and newlines stay."""
+    """Return text without control or hidden characters that can always be encoded; tabs and newlines stay."""
     plain = str(text)
     if plain.translate(_BLANK).isprintable():
         return plain
@@ -20,5 +20,5 @@ def printable(text: object) -> str:
 
 
 def is_unprintable(character: str) -> bool:
-    """Return whether a terminal might act on a character instead of showing it; tabs and newlines are fine."""
+    """Return whether a terminal might act on a character instead of displaying it; tabs and newlines are fine."""
     return character not in "\t\n" and unicodedata.category(character) in _UNPRINTABLE

@@ -1,4 +1,4 @@
-"""Patience with a database that does not answer: what must be read is read again until it is."""
+"""Retries database reads until they succeed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ log = structlog.get_logger(__name__)
 
 
 async def retried(read: Callable[[], Awaitable[T]], *, run_id: str, what: str) -> T:
-    """Return what a read gives, again and again while it raises Unavailable, until cancelled.
+    """Return the result of a read, repeated while it raises Unavailable.
 
-    It is told once, with the run that does not go on meanwhile, and `what` it waits for.
+    The first failure is logged with the run that is delayed and `what` it waits for.
     """
     wait_s = _FIRST_RETRY_S
     while True:
@@ -27,6 +27,6 @@ async def retried(read: Callable[[], Awaitable[T]], *, run_id: str, what: str) -
             return await read()
         except Unavailable as error:
             if wait_s == _FIRST_RETRY_S:
-                log.warning("a run does not go on yet", run_id=run_id, waits_for=what, error=str(error))
+                log.warning("a run is delayed", run_id=run_id, waits_for=what, error=str(error))
         await asyncio.sleep(wait_s)
         wait_s = min(2 * wait_s, _LAST_RETRY_S)

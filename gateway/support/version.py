@@ -1,4 +1,4 @@
-"""Which release of Airlock this is. pyproject.toml says it, and the installed package's metadata has it from there."""
+"""The version of Airlock, from the installed package's metadata."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 @functools.cache
 def airlock_version() -> str:
-    """Return the version, such as 0.1.0; "unknown" in a tree that was never installed."""
+    """Return the version, such as 0.1.0; "unknown" in a tree that is not installed."""
     try:
         return version("airlock")
     except PackageNotFoundError:

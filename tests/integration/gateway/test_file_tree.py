@@ -65,7 +65,7 @@ async def test_a_list_comes_in_pages_whose_tokens_are_for_one_directory(client: 
             request.page_token = page.next_page_token
             tokens.append(page.next_page_token)
         request.page_token, request.path = tokens[0], "other"
-        with pytest.raises(grpc.aio.AioRpcError, match="not one of this query"):
+        with pytest.raises(grpc.aio.AioRpcError, match="does not belong to this query"):
             await stub.ListFiles(request, metadata=key)
     assert pages == [names[:10], names[10:20], names[20:]]
 

@@ -403,7 +403,7 @@ def test_a_model_that_has_only_a_name_is_asked_where_its_agents_its_tenants_or_t
 def test_another_endpoint_without_a_key_keeps_the_gateway_from_starting(
     tmp_path: Path, agent: str, subagent: str, where: str
 ) -> None:
-    said = rf"^tenants\.acme\.agents\.mender\.{where}\.base_url: name api_key_env beside it"
+    said = rf"^tenants\.acme\.agents\.mender\.{where}\.base_url: set api_key_env beside it"
     with pytest.raises(Misconfigured, match=said):
         _load(tmp_path, LEVELS.format(agent=agent, subagent=subagent))
 

@@ -185,5 +185,5 @@ def test_a_write_that_is_cut_short_leaves_whole_lines(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", [{}, {"file": "a", "command": ["b"]}])
 def test_anchors_have_one_place(where: dict[str, object]) -> None:
-    with pytest.raises(ValidationError, match="name one of file and command"):
+    with pytest.raises(ValidationError, match="set either file or command"):
         AnchorSettings.model_validate({"key_file": "k", **where})

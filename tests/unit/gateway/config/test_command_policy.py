@@ -144,7 +144,7 @@ def test_where_only_some_commands_are_allowed_none_writes_a_file_by_a_redirect(c
 def test_a_reason_names_the_command_and_what_would_be_allowed() -> None:
     assert LOOKING("ls; rm x") == (
         "this agent may not run 'rm x'; "
-        "what it may run starts with: ls, cat, wc, echo, git status|diff|log, python3 -m pytest"
+        "it may run commands that start with: ls, cat, wc, echo, git status|diff|log, python3 -m pytest"
     )
     assert NOT_RM("ls && git push") == "this agent may not run 'git push'"
     assert "opaque" in (NOT_RM("$x") or "")

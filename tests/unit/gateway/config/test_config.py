@@ -46,30 +46,30 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         (GOOD + "sandbox: {pool_min: 5, pool_limit: 2}\n", "pool_min: 5 is more than pool_limit: 2"),
         (GOOD + "sandbox: {on_stop: keep, keep_workspaces: false}\n", "keep_workspaces: true"),
         ("a: [", "not YAML"),
-        (GOOD + "agents: {a: {promt: x}}\n", r"agents\.a\.promt: not known.*system_prompt, model, capabilities"),
-        (_agent("toodos:"), r"agents\.a\.capabilities\.toodos: not known.*todos, metadata"),
-        (_agent("todos: {max: 3}"), r"agents\.a\.capabilities\.todos\.max: not known.*no settings"),
+        (GOOD + "agents: {a: {promt: x}}\n", r"agents\.a\.promt: unknown field.*system_prompt, model, capabilities"),
+        (_agent("toodos:"), r"agents\.a\.capabilities\.toodos: unknown field.*todos, metadata"),
+        (_agent("todos: {max: 3}"), r"agents\.a\.capabilities\.todos\.max: unknown field.*no settings"),
         (_agent("limits: {steps: 99}"), r"agents\.a\.capabilities: limits: .* the tenant's policy"),
         (_agent("flow: {on_tool_error: ignore}"), r"flow\.on_tool_error: .*'stop' or 'continue'"),
         (_agent("memory: {paths: [notes.md]}"), r"memory\.paths\.0: [^;]*absolute[^;]*'/workspace/notes.md'$"),
         (_agent("memory: {paths: [/workspace/../etc/x]}"), r"memory\.paths\.0: .*'/etc/x'"),
-        (_agent("{filesystem: , skills: {paths: []}}"), r"skills\.paths: 1 at least$"),
-        (_agent("skills:"), r"capabilities: skills: .*name filesystem"),
+        (_agent("{filesystem: , skills: {paths: []}}"), r"skills\.paths: at least 1$"),
+        (_agent("skills:"), r"capabilities: skills: .*add filesystem"),
         (_agent("structured_output:"), r"structured_output\.schema: field required"),
         (_agent("structured_output: {schema: {type: objekt}}"), r"structured_output\.schema: .*JSON Schema is wrong"),
         (_agent("subagents: {definitions: {}}"), r"subagents\.definitions"),
         (_agent("subagents: {definitions: {r: {description: d}}}"), r"definitions\.r\.system_prompt: field required"),
         (
             _agent("subagents: {definitions: {r: {description: d, system_prompt: s, model: {nam: x}}}}"),
-            r"definitions\.r\.model\.nam: not known.*name, base_url",
+            r"definitions\.r\.model\.nam: unknown field.*name, base_url",
         ),
         (_agent("bash: {deny: [[git push]]}"), r"bash\.deny: .*words apart"),
-        (_agent("bash: {denied: [[git, push]]}"), r"bash\.denied: not known.*allow, deny, timeout_s"),
-        (GOOD + "    agents: {Bad Name: {}}\n", r"tenants\.default\.agents\.Bad Name.*small letters"),
-        (GOOD + "model: {input_usd_per_mtok: 1}\n", "set both prices or none"),
+        (_agent("bash: {denied: [[git, push]]}"), r"bash\.denied: unknown field.*allow, deny, timeout_s"),
+        (GOOD + "    agents: {Bad Name: {}}\n", r"tenants\.default\.agents\.Bad Name.*lowercase letters"),
+        (GOOD + "model: {input_usd_per_mtok: 1}\n", "set both prices or neither"),
         (
             GOOD + "database_url: sqlite+aiosqlite:////srv/a.db\n",
-            r"database_url: .*not used any more: write sqlite:////srv/a\.db$",
+            r"database_url: .*no longer used: write sqlite:////srv/a\.db$",
         ),
     ],
 )
@@ -87,20 +87,20 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, named: str) -> None:
         ),
         (
             _agent("todos: true"),
-            "agents.a.capabilities.todos: nothing may stand here, it has no settings; write `todos:` to have it, and ",
+            "agents.a.capabilities.todos: no value is allowed, it has no settings; write `todos:` to enable it",
         ),
-        (_agent("filesystem: false"), "write `filesystem:` to have it, and leave it out to do without"),
-        (_agent("bash: 60"), "capabilities.bash: a mapping is expected, as in `bash: {timeout_s: 60}`; here may stand"),
-        (_agent("flow: stop"), "capabilities.flow: a mapping is expected; here may stand: retries, "),
+        (_agent("filesystem: false"), "write `filesystem:` to enable it, or leave it out"),
+        (_agent("bash: 60"), "capabilities.bash: a mapping is expected, as in `bash: {timeout_s: 60}`; known fields"),
+        (_agent("flow: stop"), "capabilities.flow: a mapping is expected; known fields: retries, "),
         (_agent("memory: {paths: AGENTS.md}"), "memory.paths: a list is expected, as in [/workspace/AGENTS.md]"),
         (_agent("tool_registry: {always: ls}"), "tool_registry.always: a list is expected, as in [ls, read_file]"),
         (
             _agent("structured_output: {schema: a.json}"),
             "schema: a mapping is expected, as in `schema: {type: object}`",
         ),
-        (GOOD + "model: gpt-5-mini\n", "model: a mapping is expected, as in `model: {name: gpt-5-mini}`; here may"),
+        (GOOD + "model: gpt-5-mini\n", "model: a mapping is expected, as in `model: {name: gpt-5-mini}`; known"),
         (GOOD + "agents: [a]\n", "agents: a mapping is expected, as in `agents: {default: {"),
-        (GOOD + "agents: {a: b}\n", "agents.a: a mapping is expected; here may stand: system_prompt, "),
+        (GOOD + "agents: {a: b}\n", "agents.a: a mapping is expected; known fields: system_prompt, "),
         ("tenants: [a]\n", "tenants: a mapping is expected, as in `tenants: {default: {policy: "),
     ],
 )
@@ -209,7 +209,7 @@ def test_what_a_model_leaves_unset_comes_from_the_level_around_it(
 
 @pytest.mark.parametrize("endpoint", ["http://b/v1", None])
 def test_a_key_is_not_sent_to_an_endpoint_that_it_was_not_named_for(endpoint: str | None) -> None:
-    with pytest.raises(Misconfigured, match=r"^where\.base_url: name api_key_env beside it.*; HOUSE_KEY is "):
+    with pytest.raises(Misconfigured, match=r"^where\.base_url: set api_key_env beside it.*; HOUSE_KEY belongs "):
         ModelSettings(base_url=endpoint).within(ModelSettings.model_validate(HOUSE), "where")
 
 
@@ -270,5 +270,5 @@ def test_a_tenants_own_agent_wins_and_no_other_tenant_has_it(tmp_path: Path) -> 
 
 def test_what_may_stand_in_a_section_is_that_sections_also_under_a_name_that_is_a_field(tmp_path: Path) -> None:
     text = GOOD + "agents: {model: {capabilities: {todo: }}}\n"
-    with pytest.raises(Misconfigured, match=r"agents\.model\.capabilities\.todo: not known here.*todos"):
+    with pytest.raises(Misconfigured, match=r"agents\.model\.capabilities\.todo: unknown field.*todos"):
         Config.load(_write(tmp_path, text))

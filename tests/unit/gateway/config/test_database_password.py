@@ -32,13 +32,13 @@ def test_the_password_of_the_file_is_the_one_that_the_database_is_told(tmp_path:
 @pytest.mark.parametrize(
     "url, password, told",
     [
-        ("postgresql://a:b@db/x", b"secret", "leave one of them out"),
+        ("postgresql://a:b@db/x", b"secret", "remove one"),
         ("postgresql://db/x", b"secret", "USER@HOST"),
         ("postgresql://a@db/x", b"", "one line with the password"),
         ("postgresql://a@db/x", b"a\nb\n", "one line with the password"),
         ("postgresql://a@db/x", b"\xff", "not UTF-8"),
         ("postgresql://a@db/x", None, "No such file"),
-        ("sqlite:///x.db", b"secret", "database_password_file: it is PostgreSQL's"),
+        ("sqlite:///x.db", b"secret", "database_password_file: it needs `database_url"),
     ],
 )
 def test_what_is_wrong_is_told_and_never_the_password(

@@ -100,13 +100,13 @@ async def test_a_key_keeps_its_scopes(database: Database) -> None:
 
 @pytest.mark.parametrize("other", ACTING_SCOPES)
 def test_no_key_can_act_and_approve(other: str) -> None:
-    with pytest.raises(InvalidArgument, match="make two keys"):
+    with pytest.raises(InvalidArgument, match="an agent must not approve itself"):
         make_key(["approve", other])
 
 
 @pytest.mark.parametrize("scopes", [[], ["root"], ["run", "Approve"], ["run,approve"]])
 def test_scopes_that_there_are_not_are_refused_with_those_that_there_are(scopes: list[str]) -> None:
-    with pytest.raises(InvalidArgument, match=r"there are run, tool, files, approve"):
+    with pytest.raises(InvalidArgument, match=r"has run, tool, files, approve"):
         checked_scopes(scopes)
 
 

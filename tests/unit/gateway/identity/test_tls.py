@@ -174,7 +174,7 @@ async def test_a_renewed_certificate_is_served_without_a_restart_and_a_bad_one_i
 @pytest.mark.parametrize(
     "tls, said",
     [
-        ({"client_certificates": "optional"}, "one gateway require them"),
+        ({"client_certificates": "optional"}, "one gateway that"),
         ({"client_certificates": "required"}, "client_ca"),
     ],
 )

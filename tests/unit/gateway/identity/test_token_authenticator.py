@@ -181,12 +181,12 @@ async def test_a_stream_ends_when_its_token_expires_and_a_token_that_gets_old_is
     [
         ({"algorithms": ["HS256"]}, "algorithms"),
         ({"algorithms": ["none"]}, "algorithms"),
-        ({"jwks_url": "https://id.example/keys"}, "one of jwks_url and jwks_file"),
-        ({"jwks_file": None}, "one of jwks_url and jwks_file"),
+        ({"jwks_url": "https://id.example/keys"}, "either jwks_url or jwks_file"),
+        ({"jwks_file": None}, "either jwks_url or jwks_file"),
         ({"jwks_file": None, "jwks_url": "http://id.example/keys"}, "https:// is expected"),
         ({"jwks_file": None, "jwks_url": "file:///etc/passwd"}, "https:// is expected"),
         ({"tenants": {"*": "nobody"}}, "nobody is not one of"),
-        ({"tenants": {"*": "acme"}, "tenant_claim": "t"}, "one of tenant_claim and tenants"),
+        ({"tenants": {"*": "acme"}, "tenant_claim": "t"}, "either tenant_claim or tenants"),
         ({"scopes": ["operate"]}, "scope: operate given"),
     ],
 )
