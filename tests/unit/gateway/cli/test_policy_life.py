@@ -143,7 +143,9 @@ def test_a_key_is_made_for_what_was_asked(line: Line) -> None:
     assert line.ask(*make)["scopes"] == ["run", "tool", "files"]
     assert line.ask(*make, "--scope", "approve")["scopes"] == ["approve"]
     assert line.ask(*make, "--scope", "tool", "--scope", "run")["scopes"] == ["run", "tool"]
-    assert "an agent must not approve itself" in line.ask(*make, "--scope", "approve", "--scope", "run", code=2)["error"]
+    assert (
+        "an agent must not approve itself" in line.ask(*make, "--scope", "approve", "--scope", "run", code=2)["error"]
+    )
     assert "has run" in line.ask(*make, "--scope", "root", code=2)["error"]
 
 
