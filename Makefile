@@ -1,52 +1,52 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all check bench soak fuzz gateway-image proto reference lock clean
 
-# Lines that begin with "changed:" name what a command changes on this machine. An engine that demo, test or bench had
-# to start is stopped at their end, also on failure and Ctrl-C; one that was running is left as it was.
+# Lines that start with "changed:" name what a command changes on this machine. If demo, test or bench had to start an
+# engine, they stop it at their end, also on failure and Ctrl-C. An engine that was already running stays as it was.
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## Make .venv, find or start a Docker engine, make the sandbox images
+setup: ## Create .venv, find or start a Docker engine, build the sandbox images
 	@deploy/setup
 
-demo: ## Show one agent run, from an empty machine to the answer
+demo: ## Show an agent fix a small project under a policy; sets up everything it needs
 	@deploy/setup -- .venv/bin/python -m examples.demo
 
-test: ## Run every check, and the tests that every change must pass, with real containers
+test: ## Run every check, and the tests that each change must pass, with real containers
 	@deploy/test-tools
 	@deploy/setup runtime sandbox gateway -- sh -c 'deploy/check && deploy/run-tests'
 
-test-all: ## Run every check and every test: PostgreSQL, all seeds and shells, gVisor too
+test-all: ## Run every check and every test, including PostgreSQL, all seeds and shells, and gVisor
 	@deploy/test-tools
 	@deploy/setup runtime sandbox gateway -- sh -c 'deploy/check && deploy/run-tests all'
 
-check: ## Check format, lint, types, imports, protos and stubs; needs no engine
+check: ## Check format, lint, types, imports, protos, stubs and reference; needs no engine
 	@deploy/venv
 	@deploy/check
 
-bench: ## Measure the loop, and the gateway beside docker exec, SWE-ReX and bare gRPC
+bench: ## Measure the loop, and the gateway next to docker exec, SWE-ReX and bare gRPC
 	@deploy/setup -- .venv/bin/python -m tests.bench
 
-soak: ## Keep the gateway at twice its capacity for 30 minutes; SOAK="--minutes 5" for less
+soak: ## Load the gateway with twice its capacity for 30 minutes; SOAK="--minutes 5" for less
 	@deploy/setup -- .venv/bin/python -m tests.bench.soak $(SOAK)
 
 fuzz: ## Send 110,000 hostile inputs to both ends of the channel
 	@deploy/setup -- .venv/bin/python -m tests.fuzz
 
-gateway-image: ## Make the airlock-gateway image that compose.yaml runs
+gateway-image: ## Build the airlock-gateway image that compose.yaml runs
 	@deploy/setup runtime sandbox gateway
 
 proto: ## Generate the Python stubs from proto/
 	@deploy/venv
 	@deploy/stubs
 
-reference: ## Write docs/reference/ from what it describes
+reference: ## Generate docs/reference/ from the code and the protos
 	@deploy/venv
 	@.venv/bin/python deploy/reference.py
 
 lock: ## Resolve the newest dependencies into deploy/*.lock
 	@deploy/lock
 
-clean: ## Remove .venv, .build and what this clone made in Docker; gateways you set up stay
+clean: ## Remove .venv, .build and what this clone created in Docker; keep gateways that you set up
 	@deploy/clean

@@ -1,10 +1,10 @@
-"""Make the Docker images, each only when what it is made of has changed.
+"""Build the Docker images, each only if its inputs have changed.
 
     .venv/bin/python deploy/images.py runtime sandbox [gateway]
 
-The engine is the one that `docker` reaches. Where no registry answers, the base image is made from the host's own apt
-(mmdebstrap), and wheels come through the host's pip, so an index, proxy or certificate that works for .venv works here.
-Prints a line for each image it makes and nothing for one that is up to date. Standard library only.
+Uses the engine that `docker` reaches. If no registry answers, it makes the base image from the host's own apt sources
+(mmdebstrap). Wheels come through the host's pip, so an index, proxy or certificate that works for .venv works here.
+Prints a line for each image that it builds and nothing for one that is up to date. Standard library only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTEXT = ROOT / ".build" / "images"
-# The images that this clone made, a name and an id a line; deploy/clean removes these.
+# The images that this clone built, a name and an id per line; deploy/clean removes them.
 MADE_IMAGES = ROOT / ".build" / "made-images"
 BASE = "airlock-base"
 PULLED_BASE = "python:3.12-slim"
@@ -31,10 +31,10 @@ DEBIAN_PACKAGES = (
     "curl,file,jq,less,make,patch,ripgrep,sqlite3,unzip,zip"
 )
 
-# On a base made from apt: what it was made from.
+# On a base image made from apt: its packages.
 _PACKAGES_LABEL = "airlock.packages"
 
-# What each image is made of, besides its base. A change in any of these files makes the image anew.
+# The inputs of each image, besides its base. A change in any of these files rebuilds the image.
 INPUTS = {
     "sandbox": ["Dockerfile"],
     "runtime": [
@@ -55,20 +55,20 @@ def _say(line: str) -> None:
 
 
 def _record(image: str) -> None:
-    """Record that this clone made an image: deploy/clean removes what is recorded and nothing else."""
+    """Record that this clone built an image, so that deploy/clean removes it."""
     MADE_IMAGES.parent.mkdir(parents=True, exist_ok=True)
     with MADE_IMAGES.open("a", encoding="ascii") as file:
         file.write(f"{image} {_output('docker', 'image', 'inspect', '--format', '{{.Id}}', image)}\n")
 
 
 def _output(*command: str) -> str | None:
-    """Return what a command printed, None when it failed."""
+    """Return a command's output, or None if it failed."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     return done.stdout.strip() if done.returncode == 0 else None
 
 
 def _run(*command: str, environment: dict[str, str] | None = None) -> None:
-    """Run a command in the repository, quietly; on failure show everything it said and stop."""
+    """Run a command in the repository quietly; on failure, show its output and exit."""
     done = subprocess.run(
         command,
         cwd=ROOT,
@@ -84,7 +84,7 @@ def _run(*command: str, environment: dict[str, str] | None = None) -> None:
 
 
 def _pull_base() -> bool:
-    """Return whether the usual base image is here; the registry has to begin to answer within its time."""
+    """Pull the usual base image and return whether it is present; the registry must start to answer in time."""
     with subprocess.Popen(
         ["docker", "pull", PULLED_BASE],
         stdin=subprocess.DEVNULL,
@@ -92,7 +92,7 @@ def _pull_base() -> bool:
         stderr=subprocess.DEVNULL,
     ) as pull:
         assert pull.stdout is not None  # noqa: S101  # PIPE above
-        # The first line comes once the registry has told what the image is; the layers after it may take any time.
+        # The first line comes once the registry has described the image; its layers may then take any time.
         answered = bool(select.select([pull.stdout], [], [], REGISTRY_ANSWERS_WITHIN_S)[0]) and pull.stdout.readline()
         if not answered:
             pull.terminate()
@@ -102,7 +102,7 @@ def _pull_base() -> bool:
 
 
 def _apt_sources() -> tuple[str, list[str]]:
-    """Return this host's release name and the sources.list lines of its distribution, without third parties' ones."""
+    """Return this host's release name and the sources.list lines of its distribution, without third-party ones."""
     release = dict(
         line.split("=", 1) for line in Path("/etc/os-release").read_text(encoding="utf-8").splitlines() if "=" in line
     )
@@ -119,12 +119,12 @@ def _apt_sources() -> tuple[str, list[str]]:
 
 
 def _make_base() -> None:
-    """Make Debian or Ubuntu, as this host is, with Python; SystemExit says what is missing when that cannot be done."""
+    """Make a base image of this host's Debian or Ubuntu, with Python. Exits with a message if something is missing."""
     if shutil.which("mmdebstrap") is None:
         if os.geteuid() != 0 or shutil.which("apt-get") is None:
             raise SystemExit(
-                f"no registry answers for {PULLED_BASE}, and mmdebstrap is not there to make a base image from apt.\n"
-                f"Either let `docker pull {PULLED_BASE}` work, or (Debian, Ubuntu) `sudo apt-get install mmdebstrap`."
+                f"no registry answers for {PULLED_BASE}, and mmdebstrap, which would replace it, is not installed.\n"
+                f"Make `docker pull {PULLED_BASE}` work, or (Debian, Ubuntu) run `sudo apt-get install mmdebstrap`."
             )
         _say("changed: installing mmdebstrap with apt-get")
         _output("apt-get", "update", "-q")  # an index that fails matters only if the package is then not found
@@ -150,7 +150,7 @@ def _make_base() -> None:
 
 
 def _base_is_current() -> bool:
-    """Return whether the base was pulled, or made from the packages that are listed now."""
+    """Return whether the base image was pulled, or made from the packages that are listed now."""
     label = f'{{{{index .Config.Labels "airlock.kind"}}}} {{{{index .Config.Labels "{_PACKAGES_LABEL}"}}}}'
     made = _output("docker", "image", "inspect", "--format", label, BASE) or ""
     kind, _, packages = made.partition(" ")
@@ -158,23 +158,23 @@ def _base_is_current() -> bool:
 
 
 def _base() -> str:
-    """Return the id of the base image, made first if need be."""
+    """Return the id of the base image, which is pulled or made if necessary."""
     find = ("docker", "image", "inspect", "--format", "{{.Id}}", BASE)
     found = _output(*find)
     if found and _base_is_current():
         return found
-    _say(f"changed: making image {BASE}: pulling {PULLED_BASE}")
+    _say(f"changed: creating image {BASE}: pulling {PULLED_BASE}")
     if _pull_base():
         _run("docker", "tag", PULLED_BASE, BASE)
     else:
-        _say(f"         no registry answers; making {BASE} from this host's apt (half a minute)")
+        _say(f"         no registry answers; creating {BASE} from this host's apt (half a minute)")
         _make_base()
     _record(BASE)
     return _output(*find) or ""
 
 
 def _inputs_digest(image: str, base: str) -> str:
-    """Return one digest over everything the image is made of."""
+    """Return a digest of all inputs of the image."""
     digest = hashlib.sha256(base.encode())
     for name in INPUTS[image]:
         path = ROOT / name
@@ -186,11 +186,11 @@ def _inputs_digest(image: str, base: str) -> str:
 
 
 def _download_wheels(lock: str, into: Path) -> None:
-    """Download what a lock names, for the base image's Python, through the host's pip. Hashes are checked."""
+    """Download a lock file's wheels for the base image's Python, through the host's pip. Hashes are checked."""
     probe = "import platform as p; print(p.machine(), *p.python_version_tuple()[:2])"
     target = _output("docker", "run", "--rm", "--network", "none", BASE, "python3", "-c", probe)
     if target is None:
-        raise SystemExit(f"{BASE} has no python3 that runs; remove it with `docker rmi {BASE}` and try again")
+        raise SystemExit(f"{BASE} has no working python3; remove it with `docker rmi {BASE}` and try again")
     machine, major, minor = target.split()
     platforms = [f"manylinux{tag}_{machine}" for tag in ("_2_28", "_2_26", "_2_24", "_2_17", "2014", "_2_5", "1")]
     abis = [f"cp{major}{minor}", "abi3", "none"]
@@ -216,15 +216,15 @@ def _download_wheels(lock: str, into: Path) -> None:
 
 
 def _prepare(image: str) -> None:
-    """Put into the build context what the image's stage copies from there."""
+    """Put the files that the image's stage copies into the build context."""
     if image == "runtime":
         _download_wheels("sandbox.lock", CONTEXT / "runtime")
     if image == "gateway":
-        # The classic builder runs every stage above the wanted one, so what those copy has to be there too.
+        # The classic builder runs every earlier stage too, so the files that those copy must also exist.
         if not (CONTEXT / "runtime").is_dir():
             _download_wheels("sandbox.lock", CONTEXT / "runtime")
         _download_wheels("gateway.lock", CONTEXT / "gateway")
-        # setuptools builds in the tree and would pack what an earlier build left there.
+        # setuptools builds in the tree and would include leftovers of an earlier build.
         shutil.rmtree(ROOT / "build", ignore_errors=True)
         wheel = (sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps")
         _run(*wheel, "--no-build-isolation", "--wheel-dir", str(CONTEXT / "gateway"), ".")
@@ -238,7 +238,7 @@ def _build(image: str, inputs: str) -> None:
         *("--build-arg", f"BASE={BASE}", "--label", f"airlock.inputs={inputs}"),
         *(argument for name in proxies for argument in ("--build-arg", name)),
         ".",
-        # The classic builder is there wherever buildx is not.
+        # Without buildx there is the classic builder.
         environment={} if _output("docker", "buildx", "version") else {"DOCKER_BUILDKIT": "0"},
     )
 
@@ -251,13 +251,13 @@ def main(images: Sequence[str]) -> None:
         label = '{{index .Config.Labels "airlock.inputs"}}'
         if _output("docker", "image", "inspect", "--format", label, f"airlock-{image}") == inputs:
             continue
-        _say(f"changed: making image airlock-{image}")
+        _say(f"changed: building image airlock-{image}")
         old = _output("docker", "image", "inspect", "--format", "{{.Id}}", f"airlock-{image}")
         _prepare(image)
         _build(image, inputs)
         _record(f"airlock-{image}")
         if old is not None:
-            _output("docker", "rmi", old)  # fails, as it should, while a container uses it
+            _output("docker", "rmi", old)  # fails, as intended, while a container uses it
 
 
 if __name__ == "__main__":
