@@ -1,24 +1,24 @@
-# The images of Airlock, all from one base. `make setup` builds sandbox and runtime, `make gateway-image` the gateway;
-# deploy/images.py puts the wheels into the build context, so no stage asks a package index for anything.
+# Airlock's images, all from one base. `make setup` builds sandbox and runtime, `make gateway-image` the gateway.
+# deploy/images.py puts the wheels into the build context, so no stage uses a package index.
 #
-# airlock-base is python:3.12-slim, or Debian made from the host's own apt where no registry is reachable.
+# airlock-base is python:3.12-slim, or Debian made from the host's own apt if no registry is reachable.
 ARG BASE=airlock-base
 
-# --- sandbox: what a tenant gets unless its policy names another image. Holds nothing of Airlock. ----------------------
+# --- sandbox: the default image of sandboxes. Contains nothing of Airlock. ----------------------------------------------
 FROM ${BASE} AS sandbox
-# The Debian base brings all of these (DEBIAN_PACKAGES of deploy/images.py); the pulled one lacks most.
+# The Debian base has all of these (DEBIAN_PACKAGES in deploy/images.py); the pulled one lacks most.
 RUN command -v rg >/dev/null \
     || { apt-get update && apt-get install -y --no-install-recommends \
              curl file git jq less make patch procps ripgrep sqlite3 unzip zip \
          && rm -rf /var/lib/apt/lists/*; }
-# A commit needs an identity. Files that were restored or forked may be another user's, so every directory is safe.
+# A commit needs an identity. Restored or forked files may belong to another user, so every directory is safe.
 RUN mkdir -p /workspace \
     && git config --system user.name "Airlock sandbox" \
     && git config --system user.email sandbox@airlock.invalid \
     && git config --system init.defaultBranch main \
     && git config --system safe.directory '*'
-# The root is read-only, so pip installs into HOME, which is /workspace. Its programs come last on PATH: what a policy
-# allows by name stays a program of the image.
+# The root is read-only, so pip installs into HOME, which is /workspace. Its programs are last on PATH, so a program that
+# a policy allows by name is the image's.
 ENV SHELL=/bin/bash USER=sandbox LOGNAME=sandbox \
     PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/workspace/.local/bin \
     PIP_BREAK_SYSTEM_PACKAGES=1 PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -32,8 +32,8 @@ LABEL airlock.kind="image"
 COPY deploy/bundle.py /source/deploy/bundle.py
 COPY .build/images/runtime /wheels
 COPY sandbox /source/sandbox
-# The second command is the test of the first: everything a daemon imports, now or at some call, comes out of the bundle,
-# with the fast protobuf.
+# The second command tests the first: everything that a daemon imports, at any time, is in the bundle, with the fast
+# protobuf.
 RUN python3 -X no_debug_ranges /source/deploy/bundle.py \
         --protobuf /wheels/protobuf-*.whl --source /source --output /opt/airlock \
     && /opt/airlock/lib/ld.so --inhibit-cache --library-path /opt/airlock/lib /opt/airlock/bin/python3 -I -S -B -X utf8 -c \
@@ -47,12 +47,12 @@ from sandbox.daemon.build import BUILD; \
 sys.exit(api_implementation.Type() != 'upb' or sys.prefix != '/opt/airlock' or len(BUILD) != 64 or len(modules) < 20 or len(lazy_module.loaded_for_use()) < 15)" \
     && chgrp 599999999 /opt/airlock && chmod 750 /opt/airlock
 
-# Only the daemon enters /opt/airlock (BUNDLE_GID of sandbox/daemon/supervisor/identity.py): COPY keeps the modes of what is below its source.
+# Only the daemon enters /opt/airlock (BUNDLE_GID of sandbox/daemon/supervisor/identity.py): COPY keeps modes below its source.
 FROM scratch AS runtime
 COPY --from=bundle /opt /opt
 LABEL airlock.kind="image"
-# How the daemon is started in any image; the engine reads this. -I -S: no environment variable, working directory or
-# site-packages of the tenant's image has a say; -B: nothing is written; utf8: whatever the locale.
+# How the daemon starts in any image; the engine reads this. -I -S: ignore the tenant image's environment variables,
+# working directory and site-packages; -B: write nothing; utf8: in any locale.
 LABEL airlock.command='["/opt/airlock/lib/ld.so","--inhibit-cache","--library-path","/opt/airlock/lib","/opt/airlock/bin/python3","-I","-S","-B","-X","utf8","-m","sandbox.daemon"]'
 
 # --- gateway: the service. ---------------------------------------------------------------------------------------------
@@ -75,6 +75,6 @@ USER 10000:10000
 EXPOSE 7443
 LABEL airlock.kind="image"
 ENTRYPOINT ["airlock"]
-# Every address of the container, which is its own network: whoever publishes the port says to whom, and compose.yaml
-# says loopback. With `tls` in the configuration the flag changes nothing.
+# Listen on every address of the container, which has a network of its own: publishing the port decides who can reach it,
+# and compose.yaml publishes it on loopback. With `tls` in the configuration the flag has no effect.
 CMD ["serve", "--config", "/var/lib/airlock/airlock.yaml", "--listen", "0.0.0.0:7443", "--insecure-plaintext"]
