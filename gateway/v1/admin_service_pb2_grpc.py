@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class AdminServiceStub:
-    """AdminService is for operators. It takes an operator's key (`airlock key create --operator`), which belongs to no tenant:
-    no tenant's key of whatever scope opens it. Tenants and their settings come from the configuration file.
+    """AdminService is for operators. It needs an operator's key (`airlock key create --operator`), which belongs to no
+    tenant; a tenant's key, with any scope, is refused. The configuration file defines tenants and their settings.
     """
 
     def __init__(self, channel):
@@ -89,83 +89,85 @@ class AdminServiceStub:
 
 
 class AdminServiceServicer:
-    """AdminService is for operators. It takes an operator's key (`airlock key create --operator`), which belongs to no tenant:
-    no tenant's key of whatever scope opens it. Tenants and their settings come from the configuration file.
+    """AdminService is for operators. It needs an operator's key (`airlock key create --operator`), which belongs to no
+    tenant; a tenant's key, with any scope, is refused. The configuration file defines tenants and their settings.
     """
 
     def ListTenants(self, request, context):
-        """ListTenants lists the tenants of the configuration, by name.
+        """ListTenants lists the tenants in the configuration, by name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetTenant(self, request, context):
-        """GetTenant returns a tenant, and what is stored of it.
+        """GetTenant returns a tenant and counts what is stored of it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteTenantData(self, request, context):
-        """DeleteTenantData removes all that is stored of a tenant, in the database and on the engine, counts what is left (none)
-        and says both. The tenant's keys are revoked first. The audit of the tenant goes last, when `audit` asks for it; the
-        operators' own audit keeps that it was done, and the last digest. Refused while the tenant is still configured. Safe
-        to repeat: of a tenant that was deleted it removes what there is by now, as a rule nothing, and is OK; of one that
-        never was it is NOT_FOUND.
+        """DeleteTenantData removes all stored data of a tenant, in the database and on the engine, counts what is left (none)
+        and returns both. It first revokes the tenant's keys. With `audit` it removes the tenant's audit last; the
+        operators' audit keeps a record of the deletion and of the last digest. Refused while the tenant is still
+        configured. Safe to repeat: for a deleted tenant it removes what has appeared since, usually nothing, and succeeds;
+        for a tenant that never existed it is NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateKey(self, request, context):
-        """CreateKey makes a key. Its secret is in this answer and nowhere else. With a `request_id` it is safe to repeat.
+        """CreateKey creates a key. Its secret is only in this answer. Safe to repeat with a `request_id`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListKeys(self, request, context):
-        """ListKeys lists keys, the newest first; never a secret.
+        """ListKeys lists keys, newest first, without their secrets.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevokeKey(self, request, context):
-        """RevokeKey makes a key useless, on every gateway within a second, also for streams that are under way. One that is
-        revoked already stays as it is. Runs that it started go on unless `cancel_runs` is set. Safe to repeat.
+        """RevokeKey revokes a key on every gateway within a second, also for open streams. A key that is already revoked
+        stays as it is. Runs that it started continue unless `cancel_runs` is set. Safe to repeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RotateKey(self, request, context):
-        """RotateKey makes a key like another one, which goes on to work for a while. With a `request_id` it is safe to repeat.
+        """RotateKey creates a key with the same scopes as another one, which keeps working for a while. Safe to repeat with a
+        `request_id`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetPolicy(self, request, context):
-        """GetPolicy returns a layer that is in force, or was, by its version.
+        """GetPolicy returns the current or an earlier version of a layer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ApplyPolicy(self, request, context):
-        """ApplyPolicy puts a layer in force, on every gateway within a second. INVALID_ARGUMENT, reason POLICY_INVALID, when it
-        does not load or does not fit; `problems` of the details lists lines, fields and what would be right. Safe to repeat:
-        a text that is in force already changes nothing, leaves no entry in the history, and is answered with its version;
-        with `expected_version` a late repetition never puts back what somebody else has replaced since.
+        """ApplyPolicy puts a layer in force, on every gateway within a second. If it does not load or contradicts the other
+        layer, it is INVALID_ARGUMENT, reason POLICY_INVALID; `problems` in the details lists lines, fields and valid
+        values. Safe to repeat: applying the text that is in force changes nothing, adds no entry to the history, and
+        returns its version. With `expected_version` a late repetition never restores what another caller has replaced
+        since.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListPolicyChanges(self, request, context):
-        """ListPolicyChanges lists what was in force since when and who did that, the newest first.
+        """ListPolicyChanges lists the versions, when each came into force and who applied it, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -233,8 +235,8 @@ def add_AdminServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AdminService:
-    """AdminService is for operators. It takes an operator's key (`airlock key create --operator`), which belongs to no tenant:
-    no tenant's key of whatever scope opens it. Tenants and their settings come from the configuration file.
+    """AdminService is for operators. It needs an operator's key (`airlock key create --operator`), which belongs to no
+    tenant; a tenant's key, with any scope, is refused. The configuration file defines tenants and their settings.
     """
 
     @staticmethod

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class ApprovalServiceStub:
-    """ApprovalService lists and answers what is asked. It takes a key with the scope `approve`; a key that runs agents has
-    none, so no agent answers for itself. The tenant comes from the key.
+    """ApprovalService lists and answers approvals. It needs a key with the scope `approve`; a key that runs agents cannot
+    have it, so no agent approves its own calls. The key identifies the tenant.
     """
 
     def __init__(self, channel):
@@ -69,12 +69,12 @@ class ApprovalServiceStub:
 
 
 class ApprovalServiceServicer:
-    """ApprovalService lists and answers what is asked. It takes a key with the scope `approve`; a key that runs agents has
-    none, so no agent answers for itself. The tenant comes from the key.
+    """ApprovalService lists and answers approvals. It needs a key with the scope `approve`; a key that runs agents cannot
+    have it, so no agent approves its own calls. The key identifies the tenant.
     """
 
     def ListApprovals(self, request, context):
-        """ListApprovals lists approvals, the newest first.
+        """ListApprovals lists approvals, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -88,30 +88,31 @@ class ApprovalServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchApprovals(self, request, context):
-        """WatchApprovals streams the approvals that wait, and then each change, until the client goes away.
+        """WatchApprovals streams the pending approvals, and then each change, until the client disconnects.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResolveApproval(self, request, context):
-        """ResolveApproval answers. The first answer counts: a later one is FAILED_PRECONDITION, reason ALREADY_RESOLVED. Safe to
-        repeat: the same answer of the same caller again, word for word, is answered with the approval as it is now.
+        """ResolveApproval answers an approval. The first answer counts: a later one is FAILED_PRECONDITION, reason
+        ALREADY_RESOLVED. Safe to repeat: repeating exactly the same answer as the same caller returns the approval as it
+        is now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListGrants(self, request, context):
-        """ListGrants lists what answers have granted to threads and runs, the newest first.
+        """ListGrants lists the grants for threads and runs, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevokeGrant(self, request, context):
-        """RevokeGrant takes a grant back: from the next call on it does not count, and where the call that was asked about
-        has not run, its approval is CANCELLED. One that was revoked stays as it is.
+        """RevokeGrant revokes a grant: it does not apply from the next call on. If the call that was asked about has not run,
+        its approval becomes CANCELLED. A revoked grant stays as it is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -159,8 +160,8 @@ def add_ApprovalServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ApprovalService:
-    """ApprovalService lists and answers what is asked. It takes a key with the scope `approve`; a key that runs agents has
-    none, so no agent answers for itself. The tenant comes from the key.
+    """ApprovalService lists and answers approvals. It needs a key with the scope `approve`; a key that runs agents cannot
+    have it, so no agent approves its own calls. The key identifies the tenant.
     """
 
     @staticmethod

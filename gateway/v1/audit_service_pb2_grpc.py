@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class AuditServiceStub:
-    """AuditService reads the audit. It takes a key with the scope `audit`: a tenant's reads the records of that tenant, an
-    operator's those of the tenant that the request names. Nobody can write, change or remove a record over the API.
+    """AuditService reads the audit. It needs a key with the scope `audit`: a tenant's key reads the tenant's records, an
+    operator's key those of the tenant that the request names. The API cannot write, change or remove records.
     """
 
     def __init__(self, channel):
@@ -54,27 +54,27 @@ class AuditServiceStub:
 
 
 class AuditServiceServicer:
-    """AuditService reads the audit. It takes a key with the scope `audit`: a tenant's reads the records of that tenant, an
-    operator's those of the tenant that the request names. Nobody can write, change or remove a record over the API.
+    """AuditService reads the audit. It needs a key with the scope `audit`: a tenant's key reads the tenant's records, an
+    operator's key those of the tenant that the request names. The API cannot write, change or remove records.
     """
 
     def QueryAudit(self, request, context):
-        """QueryAudit lists records, the newest first.
+        """QueryAudit lists records, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def TailAudit(self, request, context):
-        """TailAudit streams records in their order from a sequence number on, and then each new one, until the client goes away
-        or, without `follow`, the newest has been sent.
+        """TailAudit streams records in order from a sequence number, and then each new one, until the client disconnects or,
+        without `follow`, the newest has been sent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def VerifyAudit(self, request, context):
-        """VerifyAudit computes the chain again and says where it is broken.
+        """VerifyAudit recomputes the chain and reports where it is broken.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -107,8 +107,8 @@ def add_AuditServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AuditService:
-    """AuditService reads the audit. It takes a key with the scope `audit`: a tenant's reads the records of that tenant, an
-    operator's those of the tenant that the request names. Nobody can write, change or remove a record over the API.
+    """AuditService reads the audit. It needs a key with the scope `audit`: a tenant's key reads the tenant's records, an
+    operator's key those of the tenant that the request names. The API cannot write, change or remove records.
     """
 
     @staticmethod

@@ -26,9 +26,10 @@ if _version_not_supported:
 
 
 class ProcessServiceStub:
-    """ProcessService runs programs. The tenant comes from the API key. RunProgram and StartProcess are judged by policy as a
-    call of the tool `execute` whose command is the program written as a shell line: `cd -- CWD && NAME=VALUE ... ARGV...`,
-    each word quoted as needed, `cd` left out for /workspace. A refusal is PERMISSION_DENIED with the rule; nothing ran.
+    """ProcessService runs programs. The API key identifies the tenant. RunProgram and StartProcess are judged by policy as
+    a call of the tool `execute` whose command is the program as a shell line: `cd -- CWD && NAME=VALUE ... ARGV...`,
+    with each word quoted as needed and `cd` omitted for /workspace. A denial is PERMISSION_DENIED with the rule; nothing
+    ran.
     """
 
     def __init__(self, channel):
@@ -90,68 +91,70 @@ class ProcessServiceStub:
 
 
 class ProcessServiceServicer:
-    """ProcessService runs programs. The tenant comes from the API key. RunProgram and StartProcess are judged by policy as a
-    call of the tool `execute` whose command is the program written as a shell line: `cd -- CWD && NAME=VALUE ... ARGV...`,
-    each word quoted as needed, `cd` left out for /workspace. A refusal is PERMISSION_DENIED with the rule; nothing ran.
+    """ProcessService runs programs. The API key identifies the tenant. RunProgram and StartProcess are judged by policy as
+    a call of the tool `execute` whose command is the program as a shell line: `cd -- CWD && NAME=VALUE ... ARGV...`,
+    with each word quoted as needed and `cd` omitted for /workspace. A denial is PERMISSION_DENIED with the rule; nothing
+    ran.
     """
 
     def RunProgram(self, request_iterator, context):
-        """RunProgram runs one program to its end. The first message, which has to come within 60 s, starts it; the others are
-        its input, which may be silent for as long as the program may run. A client that goes away ends it with everything it
-        started. Output that is not read holds the program back, and 60 s after its time limit ends the call:
-        DEADLINE_EXCEEDED. A program that cannot start is no error of the call: see ProgramEnd.outcome. With a `request_id` it
-        is safe to repeat: it runs once.
+        """RunProgram runs one program to its end. The first message, which must arrive within 60 s, starts it; the others are
+        its input, which may pause for as long as the program may run. If the client disconnects, the program ends with
+        everything it started. A program blocks while its output is not read, and 60 s after its time limit the call ends
+        with DEADLINE_EXCEEDED. A program that cannot start is not an error of the call: see ProgramEnd.outcome. Safe to
+        repeat with a `request_id`: it runs once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StartProcess(self, request, context):
-        """StartProcess starts a background process. It lives until it ends, is removed or its sandbox goes, also when the client
-        or the gateway goes. 64 are kept in a thread, running or ended: one more forgets the oldest that has ended, with what
-        memory holds of its output; its files stay. With 64 running it is RESOURCE_EXHAUSTED, reason EXHAUSTED. A program
-        that the kernel does not start is FAILED_PRECONDITION, reason START_FAILED: the metadata have `outcome`, pids_limit
-        or failed_to_start, and `errno`, Linux' number, where there is one. With a `request_id` it is safe to repeat.
+        """StartProcess starts a background process. It runs until it ends, is removed or its sandbox stops, even if the
+        client or the gateway disconnects. A thread keeps 64 processes, running or ended: starting one more removes the
+        oldest ended one, with its output in memory; its files stay. With 64 running it is RESOURCE_EXHAUSTED, reason
+        EXHAUSTED. A program that the kernel does not start is FAILED_PRECONDITION, reason START_FAILED: the metadata have
+        `outcome` (pids_limit or failed_to_start) and, if there is one, the Linux `errno`. Safe to repeat with a
+        `request_id`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListProcesses(self, request, context):
-        """ListProcesses lists a thread's background processes, the oldest first. This call and those below make no sandbox:
-        in a thread without one there are no processes, and each id is NOT_FOUND.
+        """ListProcesses lists a thread's background processes, oldest first. This call and those below create no sandbox: a
+        thread without one has no processes, and each id is NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadProcess(self, request, context):
-        """ReadProcess streams output from a byte offset; with follow, until the process has no more to say.
+        """ReadProcess streams output from a byte offset; with follow, until no more output can follow.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WriteProcess(self, request, context):
-        """WriteProcess writes to the standard input of a process. It waits for room as long as the call's deadline lets it and
-        60 s at most; input that was not taken by then is DEADLINE_EXCEEDED, reason INPUT_NOT_TAKEN. Standard input that is
-        closed is FAILED_PRECONDITION, reason PROCESS_ENDED. The metadata of both have `taken_bytes`, from where one may go on.
-        At most once: a repetition writes again, so whoever lost an answer must find out by the process' output.
+        """WriteProcess writes to the standard input of a process. It waits until the process accepts the input, up to the
+        call's deadline and at most 60 s; then it is DEADLINE_EXCEEDED, reason INPUT_NOT_TAKEN. Closed standard input is
+        FAILED_PRECONDITION, reason PROCESS_ENDED. The metadata of both have `taken_bytes`: resume there. Safe to repeat
+        with a `request_id` or an `offset`; without them a repetition writes again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResizeProcess(self, request, context):
-        """ResizeProcess changes the window size of a process with a terminal. Safe to repeat: the size is the same.
+        """ResizeProcess changes the window size of a process with a terminal. Safe to repeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SignalProcess(self, request, context):
-        """SignalProcess sends a signal. To one that has ended it is FAILED_PRECONDITION, reason PROCESS_ENDED, but for `tree`.
-        At most once: a repetition signals again, so a client must not make one by itself.
+        """SignalProcess sends a signal. For an ended process it is FAILED_PRECONDITION, reason PROCESS_ENDED, except with
+        `tree`. A repetition sends another signal, so a client must not retry it automatically.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -159,22 +162,22 @@ class ProcessServiceServicer:
 
     def KillStrays(self, request, context):
         """KillStrays kills what commands of `execute` left running; background processes and what they started stay. Safe to
-        repeat: it says what is left. One that found nothing is not in the audit.
+        repeat: it returns how many are left. A call that found none is not in the audit.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WaitProcess(self, request, context):
-        """WaitProcess waits for the end of a process, as long as the call's deadline lets it and 60 s at most.
+        """WaitProcess waits for the end of a process, up to the call's deadline and at most 60 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveProcess(self, request, context):
-        """RemoveProcess kills everything a process started and forgets it. Its output files stay; the rest of its output goes.
-        Safe to repeat: one that is removed already is NOT_FOUND, and nothing else is touched.
+        """RemoveProcess kills everything that a process started and removes its record. Its output files stay; its output in
+        memory is lost. Safe to repeat: a removed process is NOT_FOUND, and nothing else is affected.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -242,9 +245,10 @@ def add_ProcessServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ProcessService:
-    """ProcessService runs programs. The tenant comes from the API key. RunProgram and StartProcess are judged by policy as a
-    call of the tool `execute` whose command is the program written as a shell line: `cd -- CWD && NAME=VALUE ... ARGV...`,
-    each word quoted as needed, `cd` left out for /workspace. A refusal is PERMISSION_DENIED with the rule; nothing ran.
+    """ProcessService runs programs. The API key identifies the tenant. RunProgram and StartProcess are judged by policy as
+    a call of the tool `execute` whose command is the program as a shell line: `cd -- CWD && NAME=VALUE ... ARGV...`,
+    with each word quoted as needed and `cd` omitted for /workspace. A denial is PERMISSION_DENIED with the rule; nothing
+    ran.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class RunServiceStub:
-    """RunService starts and follows runs. The tenant comes from the API key; a run of another tenant is NOT_FOUND.
+    """RunService starts and follows runs. The API key identifies the tenant; another tenant's run is NOT_FOUND.
     """
 
     def __init__(self, channel):
@@ -63,21 +63,21 @@ class RunServiceStub:
 
 
 class RunServiceServicer:
-    """RunService starts and follows runs. The tenant comes from the API key; a run of another tenant is NOT_FOUND.
+    """RunService starts and follows runs. The API key identifies the tenant; another tenant's run is NOT_FOUND.
     """
 
     def StartRun(self, request, context):
-        """StartRun starts a run and returns at once. Safe to repeat with a request id, and only with one.
-        Any gateway may be asked: where the thread's files are on another engine, a gateway there hosts the run;
-        FAILED_PRECONDITION, reason OTHER_ENGINE, where none serves.
+        """StartRun starts a run and returns at once. It is safe to repeat only with a request id. Any gateway accepts it: if
+        the thread's files are on another engine, a gateway there hosts the run. If no gateway of that engine serves, it is
+        FAILED_PRECONDITION, reason OTHER_ENGINE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchRun(self, request, context):
-        """WatchRun streams the run's events from a sequence number on and ends after run_finished. Safe to repeat: a stream that
-        broke goes on, on any gateway, from the number after the last one that came.
+        """WatchRun streams the run's events from a sequence number and ends after run_finished. Safe to repeat: resume a
+        broken stream, on any gateway, after the last number received.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -91,14 +91,14 @@ class RunServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListRuns(self, request, context):
-        """ListRuns lists runs, the newest first. Safe to repeat.
+        """ListRuns lists runs, newest first. Safe to repeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelRun(self, request, context):
-        """CancelRun stops a run, down to the processes of its tool call in flight. Cancelling a finished run changes nothing.
+        """CancelRun stops a run, including the processes of its current tool call. Cancelling a finished run changes nothing.
         Safe to repeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -142,7 +142,7 @@ def add_RunServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RunService:
-    """RunService starts and follows runs. The tenant comes from the API key; a run of another tenant is NOT_FOUND.
+    """RunService starts and follows runs. The API key identifies the tenant; another tenant's run is NOT_FOUND.
     """
 
     @staticmethod

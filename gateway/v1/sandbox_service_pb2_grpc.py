@@ -26,9 +26,9 @@ if _version_not_supported:
 
 
 class SandboxServiceStub:
-    """SandboxService looks after a tenant's sandboxes. It takes a key with the scope `tool`, and with `files` where files are
-    removed. A sandbox is made by the first call of its thread, or ahead of it. When it was idle for long it is stopped, until
-    the thread's next call, and it is removed when it was stopped for long; the thread's files outlive it.
+    """SandboxService manages a tenant's sandboxes. It needs a key with the scope `tool`, and with `files` where files are
+    removed. A sandbox is created by the first call of its thread, or before it. An idle sandbox is stopped until the
+    thread's next call, and one that stays stopped is removed; the thread's files outlive it.
     """
 
     def __init__(self, channel):
@@ -120,151 +120,153 @@ class SandboxServiceStub:
 
 
 class SandboxServiceServicer:
-    """SandboxService looks after a tenant's sandboxes. It takes a key with the scope `tool`, and with `files` where files are
-    removed. A sandbox is made by the first call of its thread, or ahead of it. When it was idle for long it is stopped, until
-    the thread's next call, and it is removed when it was stopped for long; the thread's files outlive it.
+    """SandboxService manages a tenant's sandboxes. It needs a key with the scope `tool`, and with `files` where files are
+    removed. A sandbox is created by the first call of its thread, or before it. An idle sandbox is stopped until the
+    thread's next call, and one that stays stopped is removed; the thread's files outlive it.
     """
 
     def ListSandboxes(self, request, context):
-        """ListSandboxes lists the sandboxes that there are, running, stopped or being made, on whichever gateway of the engine.
+        """ListSandboxes lists the existing sandboxes, running, stopped or being created, on any gateway of the engine.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetSandbox(self, request, context):
-        """GetSandbox returns the sandbox of a thread, in whatever state; NOT_FOUND where there is none.
+        """GetSandbox returns the sandbox of a thread in any state; NOT_FOUND if there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StopSandbox(self, request, context):
-        """StopSandbox stops the sandbox of a thread, as if it had been idle for long: all that runs in it ends, its files stay,
-        its next call starts it again. One that is stopped already is returned as it is, so it is safe to repeat. One that is
-        dead, or is not to be stopped (the operator's stopped_timeout_s is 0), is removed, and says so. NOT_FOUND where there
-        is none, FAILED_PRECONDITION, reason SANDBOX_BUSY, while a call is under way in it. It counts in tool_calls_per_minute.
+        """StopSandbox stops the sandbox of a thread like an idle one: its processes end, its files stay, and its next call
+        starts it again. A stopped sandbox is returned as it is, so it is safe to repeat. A sandbox that is dead, or that
+        may not be kept stopped (the operator's stopped_timeout_s is 0), is removed, and the answer says so. NOT_FOUND if
+        there is none; FAILED_PRECONDITION, reason SANDBOX_BUSY, while a call is in progress in it. Counts in
+        tool_calls_per_minute.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateSandbox(self, request, context):
-        """CreateSandbox makes the sandbox of a thread ahead of its first call, of the policy's image, runtime and limits, and
-        returns it when it answers. A thread has one sandbox: one that lives is returned as it is, so it is safe to repeat. It
-        counts in tool_calls_per_minute. The thread is made, too, where there was none.
+        """CreateSandbox creates the sandbox of a thread before its first call, with the policy's image, runtime and limits,
+        and returns it once it answers. It creates the thread if necessary. A thread has one sandbox: a running one is
+        returned as it is, so it is safe to repeat. Counts in tool_calls_per_minute.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResumeSandbox(self, request, context):
-        """ResumeSandbox starts the sandbox of a thread that is stopped, as the thread's next call would, and
-        returns it; one that lives is returned as it is. One that cannot be started as it was, for the policy asks for another
-        by now, is made anew. NOT_FOUND where the thread has none, stopped or not: nothing is made then. Safe to repeat. It
-        counts in tool_calls_per_minute unless one lives.
+        """ResumeSandbox starts the stopped sandbox of a thread, as the thread's next call would, and returns it; a running
+        one is returned as it is. If it cannot be started, because the policy now requires a different one, a new one is
+        created. NOT_FOUND if the thread has none, running or stopped; then nothing is created. Safe to repeat. Counts in
+        tool_calls_per_minute unless one is running.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteSandbox(self, request, context):
-        """DeleteSandbox removes the sandbox of a thread and the thread's files, for good; its messages, runs and snapshots stay.
-        It takes the scope `files`, and goes past the policy's rules of paths. FAILED_PRECONDITION, reason SANDBOX_BUSY, while a
-        call is under way in it, and THREAD_BUSY while a run of the thread is. NOT_FOUND where there is neither a sandbox nor
-        files; after a broken connection that says that it is done. It counts in tool_calls_per_minute.
+        """DeleteSandbox permanently removes the sandbox of a thread and the thread's files; its messages, runs and snapshots
+        stay. It needs the scope `files`, and the policy's path rules do not apply. FAILED_PRECONDITION, reason
+        SANDBOX_BUSY, while a call is in progress in it, and THREAD_BUSY while a run of the thread is. NOT_FOUND if there
+        is neither a sandbox nor files; after a broken connection that means that it succeeded. Counts in
+        tool_calls_per_minute.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetSandboxStats(self, request, context):
-        """GetSandboxStats returns what the sandbox of a thread uses; NOT_FOUND where none lives. To ask is no use of the
-        sandbox: it is idle all the same.
+        """GetSandboxStats returns the resource usage of a thread's sandbox; NOT_FOUND if none is running. It does not reset
+        the idle timer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchSandboxStats(self, request, context):
-        """WatchSandboxStats streams what the tenant's sandboxes use, or what one thread's does, again and again. It ends after
-        `readings`, or with the gateway, which is UNAVAILABLE. One that lives no more is left out.
+        """WatchSandboxStats streams the resource usage of the tenant's sandboxes, or of one thread's. It ends after
+        `readings`, or with UNAVAILABLE when the gateway stops. Sandboxes that no longer run are omitted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListSandboxTransitions(self, request, context):
-        """ListSandboxTransitions tells what became of the tenant's sandboxes, or of one thread's, the newest first: made,
-        running, stopped for being idle, resumed, failed, removed, and why. It goes with the thread, and grows old by the
-        operator's retention. That one died is told some seconds later. What a gateway did in the moment in which it was killed
-        is found and told within a minute. NOT_FOUND where there is no such thread.
+        """ListSandboxTransitions lists the state changes of the tenant's sandboxes, or of one thread's, newest first, with
+        their causes: created, running, stopped when idle, resumed, failed, removed. They are removed with the thread, or
+        by the operator's retention. The death of a sandbox appears within seconds, and what a gateway was doing when it
+        was killed within a minute. NOT_FOUND if there is no such thread.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchSandboxTransitions(self, request, context):
-        """WatchSandboxTransitions streams what becomes of the tenant's sandboxes, or of one thread's, the oldest first, a second
-        after it happened at most, whichever gateway did it. The first answer is empty: it says that nothing is missed from now
-        on. It ends with the gateway, which is UNAVAILABLE: watch again after the id that came last. NOT_FOUND where there is
-        no such thread.
+        """WatchSandboxTransitions streams the state changes of the tenant's sandboxes, or of one thread's, oldest first,
+        within a second, on any gateway. The first answer is empty and means that no later change is missed. It ends with
+        UNAVAILABLE when the gateway stops: watch again after the last id received. NOT_FOUND if there is no such thread.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateSnapshot(self, request, context):
-        """CreateSnapshot keeps the files of a thread as they are now, whether or not a sandbox lives: compressed, on the
-        gateway's disk, each content once in the tenant. What is written meanwhile is in it as it was at some moment. Devices,
-        pipes and sockets are skipped, setuid, setgid and sticky bits are taken off, and how many is told. It takes the scope
-        `files`, and goes past the policy's rules of paths. With a request id it is safe to repeat. ABORTED while another
-        snapshot of the tenant is taken; RESOURCE_EXHAUSTED past the quotas `snapshots` and `snapshot_bytes`.
+        """CreateSnapshot stores the current files of a thread, whether or not it has a sandbox: compressed, on the gateway's
+        disk, with each content stored once per tenant. A file that is written meanwhile is stored as it was at some
+        moment. Devices, pipes and sockets are skipped, and setuid, setgid and sticky bits are removed; both are counted.
+        It needs the scope `files`, and the policy's path rules do not apply. Safe to repeat with a request id. ABORTED
+        while another snapshot of the tenant is being taken; RESOURCE_EXHAUSTED beyond the quotas `snapshots` and
+        `snapshot_bytes`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListSnapshots(self, request, context):
-        """ListSnapshots lists snapshots, the newest first. It takes the scope `files`. NOT_FOUND where there is neither such a
-        thread nor a snapshot of one: those that somebody asked for outlive theirs.
+        """ListSnapshots lists snapshots, newest first. It needs the scope `files`. NOT_FOUND if there is neither such a
+        thread nor a snapshot of it: requested snapshots outlive their thread.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetSnapshot(self, request, context):
-        """GetSnapshot returns a snapshot. It takes the scope `files`.
+        """GetSnapshot returns a snapshot. It needs the scope `files`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteSnapshot(self, request, context):
-        """DeleteSnapshot removes a snapshot for good. It takes the scope `files`. After a broken connection NOT_FOUND says that
-        it is done.
+        """DeleteSnapshot permanently removes a snapshot. It needs the scope `files`. NOT_FOUND after a broken connection
+        means that it succeeded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RestoreSnapshot(self, request, context):
-        """RestoreSnapshot has a snapshot in the place of all files of a thread, its own or another; the thread's sandbox is
-        removed with all that runs in it. It takes the scope `files`, and goes past the policy's rules of paths.
-        FAILED_PRECONDITION, reason THREAD_BUSY, while a run or a call is under way in the thread. With a request id it is safe
-        to repeat; without one it does the same again, and what was written in between is lost.
+        """RestoreSnapshot replaces all files of a thread, the snapshot's own or another, with those of a snapshot, and
+        removes the thread's sandbox with everything that runs in it. It needs the scope `files`, and the policy's path
+        rules do not apply. FAILED_PRECONDITION, reason THREAD_BUSY, while a run or a call is in progress in the thread.
+        Safe to repeat with a request id; without one, a repetition restores again and loses what was written in between.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ForkThread(self, request, context):
-        """ForkThread makes a thread of another: with what was said in it up to some moment, what was kept with it (its metadata,
-        a list of todos), and its files of that moment. Without a moment that is now. Runs, approvals and grants are not
-        carried. It takes the scopes `files` and `run`, and goes past the policy's rules of paths. The new thread is there
-        when it is whole, and not before. FAILED_PRECONDITION, reason WORKSPACE_NOT_SAVED, for a step whose files are not
-        kept, with the nearest that are; THREAD_BUSY while something is under way in a thread that is forked as it is now.
-        ALREADY_EXISTS where there is a thread of that name. With a request id it is safe to repeat.
+        """ForkThread creates a thread with another thread's messages, metadata (including the todo list) and files, as they
+        were at some point, by default now. Runs, approvals and grants are not copied. It needs the scopes `files` and
+        `run`, and the policy's path rules do not apply. The new thread becomes visible only when it is complete.
+        FAILED_PRECONDITION, reason WORKSPACE_NOT_SAVED, for a step whose files were not saved, with the nearest saved
+        steps; THREAD_BUSY while a run or a call is in progress in a thread that is forked as it is now. ALREADY_EXISTS if
+        there is a thread of that name. Safe to repeat with a request id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -362,9 +364,9 @@ def add_SandboxServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SandboxService:
-    """SandboxService looks after a tenant's sandboxes. It takes a key with the scope `tool`, and with `files` where files are
-    removed. A sandbox is made by the first call of its thread, or ahead of it. When it was idle for long it is stopped, until
-    the thread's next call, and it is removed when it was stopped for long; the thread's files outlive it.
+    """SandboxService manages a tenant's sandboxes. It needs a key with the scope `tool`, and with `files` where files are
+    removed. A sandbox is created by the first call of its thread, or before it. An idle sandbox is stopped until the
+    thread's next call, and one that stays stopped is removed; the thread's files outlive it.
     """
 
     @staticmethod

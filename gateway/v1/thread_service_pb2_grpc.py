@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class ThreadServiceStub:
-    """ThreadService looks after threads. It takes a key with the scope `run`. A thread is made by the first call or run that
-    names it. All calls are safe to repeat; a DeleteThread that went through is NOT_FOUND the second time.
+    """ThreadService manages threads. It needs a key with the scope `run`. The first call or run that names a thread creates
+    it. All calls are safe to repeat; repeating a successful DeleteThread is NOT_FOUND.
     """
 
     def __init__(self, channel):
@@ -64,12 +64,12 @@ class ThreadServiceStub:
 
 
 class ThreadServiceServicer:
-    """ThreadService looks after threads. It takes a key with the scope `run`. A thread is made by the first call or run that
-    names it. All calls are safe to repeat; a DeleteThread that went through is NOT_FOUND the second time.
+    """ThreadService manages threads. It needs a key with the scope `run`. The first call or run that names a thread creates
+    it. All calls are safe to repeat; repeating a successful DeleteThread is NOT_FOUND.
     """
 
     def ListThreads(self, request, context):
-        """ListThreads lists threads, the newest first.
+        """ListThreads lists threads, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -83,7 +83,7 @@ class ThreadServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListMessages(self, request, context):
-        """ListMessages lists what was said in a thread, the oldest first.
+        """ListMessages lists the messages of a thread, oldest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -91,17 +91,17 @@ class ThreadServiceServicer:
 
     def SetThreadMetadata(self, request, context):
         """SetThreadMetadata sets and removes entries of a thread's metadata. It is FAILED_PRECONDITION, reason THREAD_BUSY,
-        while a run is under way in the thread.
+        while a run is in progress in the thread.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteThread(self, request, context):
-        """DeleteThread removes a thread for good: its sandbox, its files, its messages, runs, events and approvals. The audit
-        stays. A run or a call that is under way in it is FAILED_PRECONDITION, reason THREAD_BUSY: cancel the run, or wait for
-        the call. While its files go nothing begins in it. It is safe to repeat: NOT_FOUND after a broken connection says that
-        it is done.
+        """DeleteThread permanently removes a thread: its sandbox, files, messages, runs, events and approvals. The audit
+        stays. It is FAILED_PRECONDITION, reason THREAD_BUSY, while a run or a call is in progress in the thread: cancel
+        the run, or wait for the call. Nothing starts in the thread while its files are being removed. Safe to repeat:
+        NOT_FOUND after a broken connection means that it succeeded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -144,8 +144,8 @@ def add_ThreadServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ThreadService:
-    """ThreadService looks after threads. It takes a key with the scope `run`. A thread is made by the first call or run that
-    names it. All calls are safe to repeat; a DeleteThread that went through is NOT_FOUND the second time.
+    """ThreadService manages threads. It needs a key with the scope `run`. The first call or run that names a thread creates
+    it. All calls are safe to repeat; repeating a successful DeleteThread is NOT_FOUND.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ToolServiceStub:
-    """ToolService calls tools in the sandbox of a thread. The tenant comes from the API key.
+    """ToolService calls tools in a thread's sandbox. The API key identifies the tenant.
     """
 
     def __init__(self, channel):
@@ -58,7 +58,7 @@ class ToolServiceStub:
 
 
 class ToolServiceServicer:
-    """ToolService calls tools in the sandbox of a thread. The tenant comes from the API key.
+    """ToolService calls tools in a thread's sandbox. The API key identifies the tenant.
     """
 
     def ListTools(self, request, context):
@@ -69,25 +69,25 @@ class ToolServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CallTool(self, request, context):
-        """CallTool runs one tool call through policy, sandbox and eviction, and returns its result. A refused call is a
-        result (verdict DENY), not an error. A call that needs an approval did not run (verdict ASK, with the approval's
-        id): make the same call again once it is given. Safe to repeat with a request id, and only with one.
+        """CallTool passes one tool call through policy, sandbox and eviction, and returns its result. A denied call is a
+        result (verdict DENY), not an error. A call that needs an approval has not run (verdict ASK, with the approval's
+        id): repeat it once it is approved. It is safe to repeat only with a request id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamToolCall(self, request, context):
-        """StreamToolCall is CallTool with output as it arrives; the last message holds the result. A repetition, by its request
-        id, has no output but that of the result.
+        """StreamToolCall is CallTool with output as it arrives; the last message contains the result. A request repeated by
+        its id has only the output in the result.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelToolCall(self, request, context):
-        """CancelToolCall ends a call that was made with a request id, and everything it started; safe to repeat. NOT_FOUND where
-        no such call is under way on the gateway that answers.
+        """CancelToolCall ends a call that was made with a request id, and everything it started. Safe to repeat. NOT_FOUND if
+        the gateway that answers has no such call in progress.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -125,7 +125,7 @@ def add_ToolServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ToolService:
-    """ToolService calls tools in the sandbox of a thread. The tenant comes from the API key.
+    """ToolService calls tools in a thread's sandbox. The API key identifies the tenant.
     """
 
     @staticmethod

@@ -26,9 +26,9 @@ if _version_not_supported:
 
 
 class WorkspaceServiceStub:
-    """WorkspaceService moves files in and out, and looks after them. Each call is judged by the tenant's policy as a call of a
-    file tool on its path, and is in the journal and the audit. A transfer of which nothing moves for 60 s, as its peer does
-    not read or send, is DEADLINE_EXCEEDED.
+    """WorkspaceService reads, writes and manages files. Each call is judged by the tenant's policy as a call of a file tool
+    on its path, and recorded in the journal and the audit. A transfer that makes no progress for 60 s, because its peer
+    neither reads nor sends, is DEADLINE_EXCEEDED.
     """
 
     def __init__(self, channel):
@@ -70,44 +70,44 @@ class WorkspaceServiceStub:
 
 
 class WorkspaceServiceServicer:
-    """WorkspaceService moves files in and out, and looks after them. Each call is judged by the tenant's policy as a call of a
-    file tool on its path, and is in the journal and the audit. A transfer of which nothing moves for 60 s, as its peer does
-    not read or send, is DEADLINE_EXCEEDED.
+    """WorkspaceService reads, writes and manages files. Each call is judged by the tenant's policy as a call of a file tool
+    on its path, and recorded in the journal and the audit. A transfer that makes no progress for 60 s, because its peer
+    neither reads nor sends, is DEADLINE_EXCEEDED.
     """
 
     def ReadFile(self, request, context):
-        """ReadFile streams a file, or a part of it. Judged as read_file. Safe to repeat from any byte: as long as the etag of the
-        first message is the same, the file has not changed meanwhile.
+        """ReadFile streams a file or a part of it. Judged as read_file. Safe to repeat from any byte: while the etag of the
+        first message is the same, the file has not changed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WriteFile(self, request_iterator, context):
-        """WriteFile replaces a file atomically; its parents are made. Safe to repeat: it leaves the same file.
+        """WriteFile replaces a file atomically and creates its parents. Safe to repeat: the result is the same file.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListFiles(self, request, context):
-        """ListFiles gives a directory, sorted by name, or what a pattern matches, in pages. Judged as ls, or as glob. Each page is
-        as the directory is then: where it changes between two, an entry may come twice or be missed.
+        """ListFiles lists a directory, sorted by name, or the matches of a pattern, in pages. Judged as ls or glob. Each page
+        shows the directory at that time: if it changes between two pages, an entry may appear twice or be missed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StatFile(self, request, context):
-        """StatFile describes one path; a symbolic link at its end is described, not followed. Judged as ls. What is not there is
-        NOT_FOUND, what the sandbox's tool user may not look at PERMISSION_DENIED.
+        """StatFile describes one path; a symbolic link at its end is described, not followed. Judged as ls. A path that does
+        not exist is NOT_FOUND; one that the sandbox's tool user may not access is PERMISSION_DENIED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveFile(self, request, context):
-        """RemoveFile removes a file, a link itself, or a directory. Judged as write_file, and where it is recursive, of everything
+        """RemoveFile removes a file, a link itself, or a directory. Judged as write_file, and if recursive, for everything
         below the path. Safe to repeat with missing_ok.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -115,7 +115,8 @@ class WorkspaceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def MakeDirectory(self, request, context):
-        """MakeDirectory makes a directory and its parents. Judged as write_file. Safe to repeat: one that is there is no error.
+        """MakeDirectory creates a directory and its parents. Judged as write_file. Safe to repeat: an existing directory is
+        not an error.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -163,9 +164,9 @@ def add_WorkspaceServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class WorkspaceService:
-    """WorkspaceService moves files in and out, and looks after them. Each call is judged by the tenant's policy as a call of a
-    file tool on its path, and is in the journal and the audit. A transfer of which nothing moves for 60 s, as its peer does
-    not read or send, is DEADLINE_EXCEEDED.
+    """WorkspaceService reads, writes and manages files. Each call is judged by the tenant's policy as a call of a file tool
+    on its path, and recorded in the journal and the audit. A transfer that makes no progress for 60 s, because its peer
+    neither reads nor sends, is DEADLINE_EXCEEDED.
     """
 
     @staticmethod
