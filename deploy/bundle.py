@@ -1,4 +1,4 @@
-"""Make the self-contained directory that carries the daemon into a sandbox, whatever that sandbox's image is made of.
+"""Build the self-contained directory with the daemon, which is mounted into sandboxes of any image.
 
 Run inside the base image by the interpreter that is to be bundled:
 
@@ -29,11 +29,11 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-# What a daemon never needs: tests, tools for people, other machines' modules. Of ctypes it needs the compiled half
+# What a daemon never needs: tests, interactive tools, other platforms' modules. Of ctypes it needs the compiled half
 # (sandbox/daemon/supervisor/identity.py).
 _LEFT_OUT_PACKAGES = frozenset(
     {
-        *("__pycache__", "lib-dynload", "site-packages", "dist-packages"),  # not modules, or taken on their own terms
+        *("__pycache__", "lib-dynload", "site-packages", "dist-packages"),  # not modules, or handled separately
         *("test", "tests", "unittest", "idlelib", "tkinter", "turtledemo", "pydoc_data", "curses"),
         *("ctypes", "dbm", "distutils", "ensurepip", "lib2to3", "msilib", "sqlite3", "venv", "wsgiref", "xmlrpc"),
     }
@@ -43,8 +43,8 @@ _LEFT_OUT_EXTENSIONS = re.compile(
     r"|audioop|nis|ossaudiodev|readline|xx"
 )
 
-# Files of the image that a library would read on its own. A tenant's image must have no say in the daemon, so each is
-# replaced, in place and not longer than it was, by a name under the read-only bundle where nothing is.
+# Files of the image that a library would read by itself. A tenant's image must not influence the daemon, so each name
+# is replaced, in place and at most as long, by a name under the read-only bundle that does not exist.
 _LOADER_READS = {b"/etc/ld.so.preload\0": b"/opt/airlock/none\0", b"/etc/ld.so.cache\0": b"/opt/airlock/no\0"}
 _OPENSSL_READS = {b"\0/usr/lib/ssl\0": b"\0/opt/airlock\0"}
 
@@ -77,7 +77,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _shared_libraries(objects: Iterable[Path]) -> dict[str, Path]:
-    """Return name -> file of everything these ELF objects load, the loader included. A missing library ends it."""
+    """Return name -> file of everything these ELF objects load, the loader included. A missing library is an error."""
     found: dict[str, Path] = {}
     for elf in objects:
         listing = subprocess.run(["ldd", str(elf)], check=True, capture_output=True, text=True).stdout
@@ -90,7 +90,7 @@ def _shared_libraries(objects: Iterable[Path]) -> dict[str, Path]:
 
 
 def _sever(binary: Path, replacements: dict[bytes, bytes]) -> None:
-    """Replace names of files in `binary`. One that is absent ends it: this build looks for its files in another way."""
+    """Replace names of files in `binary`. A missing name is an error: this build finds its files in another way."""
     content = binary.read_bytes()
     for old, new in replacements.items():
         if old not in content:
@@ -111,7 +111,7 @@ def bundle(protobuf: Path, source: Path, output: Path) -> None:
         if not _LEFT_OUT_EXTENSIONS.match(extension.name):
             _copy(extension, python_library / "lib-dynload" / extension.name)
 
-    # Beside the standard library, because an interpreter started with -I -S looks nowhere else.
+    # Next to the standard library, because an interpreter started with -I -S looks nowhere else.
     with tempfile.TemporaryDirectory() as unpacked:
         root = Path(unpacked)
         with zipfile.ZipFile(protobuf) as wheel:
@@ -123,7 +123,7 @@ def bundle(protobuf: Path, source: Path, output: Path) -> None:
     for package in ("v1", "daemon"):
         _compile_tree(_modules(source, source / "sandbox" / package), python_library)
 
-    # By the gateway's own module: the two ends compare what it says.
+    # Computed by the gateway's own module, because the two ends compare it.
     build = runpy.run_path(str(source / "sandbox" / "engines" / "docker" / "build.py"))
     digest = build["sources_digest"](source / "sandbox")
     (output / build["BUILD_FILE"]).write_text(digest + "\n", encoding="ascii")
@@ -138,7 +138,7 @@ def bundle(protobuf: Path, source: Path, output: Path) -> None:
 
 
 def main() -> None:
-    """Parse the command line and make the bundle."""
+    """Parse the command line and build the bundle."""
     parser = argparse.ArgumentParser(description="Make the bundle that carries the daemon into a sandbox.")
     parser.add_argument("--protobuf", type=Path, required=True, help="the protobuf wheel for this interpreter")
     parser.add_argument("--source", type=Path, required=True, help="the repository")
