@@ -104,3 +104,9 @@ def test_each_piece_of_python_is_python(page: Path) -> None:
     for language, block in _BLOCK.findall(page.read_text(encoding="utf-8")):
         if language == "python":
             compile(block, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+def test_the_recorded_demo_shows_the_denied_call_and_loads_nothing() -> None:
+    svg = (ROOT / "docs" / "demo.svg").read_text(encoding="utf-8")
+    assert "blocked&#160;by&#160;rule&#160;no-network" in svg
+    assert re.findall(r"url\((?!#)|href=|@import|<script", svg) == []
