@@ -1,62 +1,60 @@
-"""The execute tool over a Shell: a command line in the workspace, and what the agent's own policy says of it.
+"""The execute tool over a Shell: a command line in the workspace, and the agent's own policy for commands.
 
-`content` is the raw output in order of arrival. Past `limit_chars` the shell keeps the output in a file where it was
-made (see agent.tools.eviction), and the content is the head, the marker and the tail.
+`content` is the raw output in order of arrival. Past `limit_chars` the shell writes the output to a file where it is
+produced (agent.tools.eviction), and the content is the head, a marker and the tail.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
+from pydantic import Field, create_model, field_validator
 
 from agent.capabilities.capability import Capability
-from agent.filesystem import ExecResult, OutputPiece, Shell, SpilledOutput
+from agent.filesystem import ExecResult, OutputPiece, Shell
 from agent.hooks.hook import Hook
 from agent.hooks.matchers import tool_name
 from agent.messages import Evicted, ToolResult
 from agent.state import AgentState
 from agent.tools.eviction import Eviction, marker
-from agent.tools.tool import Tool, ToolContext
+from agent.tools.tool import Tool, ToolArguments, ToolContext
 
 __all__ = ["CommandPolicy", "CommandPolicyHook", "Eviction", "bash"]
 
 CommandPolicy = Callable[[str], str | None]
-"""Given a command line: the reason why it must not run, None to let it pass. One that raises lets nothing pass."""
+"""Returns why a command line must not run, None to allow it. If it raises, the command is blocked."""
 
-# Further in than any hook that may rewrite the command: what is judged here is what runs.
+# Further in than any hook that may rewrite the command: what is judged is what runs.
 _COMMAND_POLICY_PRIORITY = -900_000
+_EXECUTE = tool_name("execute")
 
 
+@dataclass(eq=False)
 class CommandPolicyHook(Hook):
-    """Blocks the command lines that the capability's policy refuses, for subagents too."""
+    """Blocks the command lines that the capability's policy refuses, also in subagents."""
 
+    command_policy: CommandPolicy
     name = "bash"
     priority = _COMMAND_POLICY_PRIORITY
     mandatory = True
-    when = tool_name("execute")
-
-    def __init__(self, command_policy: CommandPolicy) -> None:
-        self._command_policy = command_policy
 
     def matches(self, state: AgentState) -> bool:
-        return self.when(state)
+        return _EXECUTE(state)
 
     async def before_tool_use(self, state: AgentState) -> AgentState:
         """Judge the command in its final form."""
         command = (state.current.tool.call.arguments or {}).get("command")
         if not isinstance(command, str):
             return state.block(self.name, "command_policy", "execute was not judged: command must be text")
-        reason = self._command_policy(command)
+        reason = self.command_policy(command)
         if reason is None:
             return state
         return state.block(self.name, "command_policy", reason or "the command policy refuses this command")
 
 
-class _Command(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class _Command(ToolArguments):
     command: str = Field(min_length=1, description="what /bin/sh -c runs in /workspace")
 
     @field_validator("command")
@@ -71,6 +69,17 @@ _NO_NETWORK = (
     " There is no network: nothing can be downloaded, and only servers of this sandbox answer, at localhost."
     " Use what is installed."
 )
+# How a program ended, where that is not an exit; "{said}" is the sandbox's message, if any.
+_NOTES = {
+    "signalled": "killed by signal {signal}{said}",
+    "cancelled": "cancelled; everything the command had started was killed{said}",
+    "timed_out": "timed out after {timeout_s:g} s; everything the command had started was killed{said}. "
+    "Give a larger timeout_s or do less at once",
+    "out_of_memory": "killed: the sandbox's memory limit was reached{said}. Use less memory",
+    "pids_limit": "the sandbox's limit of processes was reached{said}. Run fewer at once",
+    "disk_limit": "killed for its use of disk{said}",
+    "failed_to_start": "the command did not start{said}",
+}
 
 
 def bash(
@@ -82,10 +91,10 @@ def bash(
     command_policy: CommandPolicy | None = None,
     network: bool | None = None,
 ) -> Capability:
-    """Return the execute tool over `shell`; a call may ask for another timeout, up to `max_timeout_s`.
+    """Return the execute tool over `shell`; a call may set its timeout, up to `max_timeout_s`.
 
-    `command_policy` has a say in each command besides the policy of the agent, if that has one: both must let it pass.
-    `network` says whether commands reach one, which the model is told; None when that is not known.
+    `command_policy` judges each command in addition to the agent's policy: both must allow it. `network` says whether
+    commands have a network, for the tool's description; None if unknown.
     """
     limits = eviction or Eviction()
     arguments = create_model(
@@ -129,7 +138,7 @@ def _result(done: ExecResult, timeout_s: float) -> ToolResult:
         outcome=done.outcome,
         is_error=done.outcome != "exited" or done.exit_code != 0,
         exit_code=done.exit_code,
-        evicted=_evicted(done.evicted),
+        evicted=Evicted.model_validate(done.evicted, from_attributes=True) if done.evicted is not None else None,
         stdout=_joined(piece for piece in pieces if piece.stream == "stdout"),
         stderr=_joined(piece for piece in pieces if piece.stream == "stderr"),
         note=_note(done, timeout_s),
@@ -140,45 +149,15 @@ def _joined(pieces: Iterable[OutputPiece]) -> bytes:
     return b"".join(piece.data for piece in pieces)
 
 
-def _evicted(spilled: SpilledOutput | None) -> Evicted | None:
-    if spilled is None:
-        return None
-    return Evicted(
-        path=spilled.path,
-        size_bytes=spilled.size_bytes,
-        lines=spilled.lines,
-        sha256=spilled.sha256,
-        incomplete=spilled.incomplete,
-    )
-
-
 def _note(done: ExecResult, timeout_s: float) -> str:
-    """Say how the program ended where that is not plain success."""
+    """Return how the program ended where that is not plain success."""
     said = f": {done.message}" if done.message else ""
-    match done.outcome:
-        case "exited":
-            if done.exit_code == 0:
-                return f"[{done.message}]" if done.message else ""
-            return f"[exit code {done.exit_code}{said}]"
-        case "timed_out":
-            return (
-                f"[timed out after {timeout_s:g} s; everything the command had started was killed{said}. "
-                "Give a larger timeout_s or do less at once]"
-            )
-        case "signalled":
-            return f"[killed by signal {done.signal}{said}]"
-        case "cancelled":
-            return f"[cancelled; everything the command had started was killed{said}]"
-        case "out_of_memory":
-            return f"[killed: the sandbox's memory limit was reached{said}. Use less memory]"
-        case "pids_limit":
-            return f"[the sandbox's limit of processes was reached{said}. Run fewer at once]"
-        case "disk_limit":
-            return f"[killed for its use of disk{said}]"
-        case "failed_to_start":
-            return f"[the command did not start{said}]"
-        case "daemon_lost":
-            lost = f"the sandbox was lost during the command{said.rstrip('.')}"
-            return f"[{lost}. What it did so far may or may not be there]"
-        case other:
-            return f"[{other}{said}]"
+    if done.outcome == "exited":
+        if done.exit_code == 0:
+            return f"[{done.message}]" if done.message else ""
+        return f"[exit code {done.exit_code}{said}]"
+    if done.outcome == "daemon_lost":
+        lost = f"the sandbox was lost during the command{said.rstrip('.')}"
+        return f"[{lost}. What it did so far may or may not be there]"
+    note = _NOTES.get(done.outcome, f"{done.outcome}{{said}}")
+    return f"[{note.format(said=said, signal=done.signal, timeout_s=timeout_s)}]"

@@ -1,9 +1,10 @@
-"""What makes a run go on or end when no limit does: tool calls, the finish reason, and errors."""
+"""What continues or ends a run apart from limits: tool calls, the finish reason, and errors."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Literal
 
 from agent.capabilities.capability import Capability
@@ -29,7 +30,7 @@ _SHOWN_CHARS = 200
 
 
 class ToolCallPresence(Hook):
-    """Goes on when the response has tool calls: the model has not seen their results yet."""
+    """Requests another step when the response has tool calls: the model has not seen their results yet."""
 
     name = "tool_call_presence"
 
@@ -41,18 +42,16 @@ class ToolCallPresence(Hook):
         return state.request_continuation(self.name, "tool_calls", f"the response has {calls} tool calls")
 
 
+@dataclass(eq=False)
 class FinishReason(Hook):
-    """Lets the run end with an answer, and says why the model stopped writing it.
+    """Ends the run with an answer, and says why the model stopped writing it.
 
-    An answer that was cut, at the token limit or by a content filter, and the model's refusal stop the run: nobody has
-    the answer that was asked for. `on_cut_answer` "accept" takes them as answers. A hook that asked for another step
-    because of such an answer gets it.
+    An incomplete answer, cut at the token limit or by a content filter, and a refusal stop the run, unless another hook
+    requests a step because of it. With `on_cut_answer` "accept" they count as answers.
     """
 
+    on_cut_answer: OnCutAnswer = "stop"
     name = "finish_reason"
-
-    def __init__(self, *, on_cut_answer: OnCutAnswer = "stop") -> None:
-        self.on_cut_answer = on_cut_answer
 
     async def after_step(self, state: AgentState) -> AgentState:
         reason = self._reason(state)
@@ -63,61 +62,48 @@ class FinishReason(Hook):
 
     async def should_continue(self, state: AgentState) -> AgentState:
         cut = self._cut(self._reason(state))
-        written = state.current.continuation
-        if cut is None or (written is not None and written.decision is ContinuationDecision.REQUEST):
+        if cut is None or _requested(state):
             return state
-        rule, said = cut
-        return state.forbid_continuation(self.name, rule, said)
+        return state.forbid_continuation(self.name, *cut)
 
     def _reason(self, state: AgentState) -> str | None:
-        """Return the finish reason of a final answer; None where the response is none."""
+        """Return the finish reason of a final answer; None for any other response."""
         response = state.current.response
         return None if response is None or response.message.tool_calls else response.finish_reason
 
     def _cut(self, reason: str | None) -> tuple[str, str] | None:
-        """Return the rule that stops the run and what it says, None for an answer that is taken."""
+        """Return the rule that stops the run and the reason, None for an accepted answer."""
         if reason is None or self.on_cut_answer == "accept" or reason not in _CUT_ANSWERS:
             return None
         rule, said = _CUT_ANSWERS[reason]
         return rule, f"{said} (finish reason {reason})"
 
 
+@dataclass(eq=False, kw_only=True)
 class ErrorPolicy(Hook):
     """Decides what an error does to the run.
 
-    A model error that another attempt may mend is followed by up to `retries` more attempts within the step. Before
-    the first one it waits `backoff_s`, before each further one four times longer, and never shorter than the endpoint
-    asks for; but no wait is longer than 60 s, and an endpoint that asks for more is not asked again. An attempt that
-    failed in the middle of its answer leaves nothing behind. Then `on_model_error` decides: "stop" lets the run end,
-    unless another hook requests a step at on_error; "continue" requests one. Three steps in a row may fail and be
-    followed by another; a hook that has made messages shorter because they were too long may ask more often.
+    A retryable model error is followed by up to `retries` more attempts within the step. The first retry waits
+    `backoff_s`, each further one four times longer, and at least as long as the endpoint asks, up to 60 s; an endpoint
+    that asks for more is not asked again. A failed attempt leaves nothing of its answer behind. Then `on_model_error`
+    decides: "stop" ends the run unless another hook requests a step at on_error; "continue" requests one. At most three
+    steps in a row may fail and continue; a hook that shortened messages that were too long may ask more often.
 
     `on_tool_error` and `on_tool_blocked` decide after a step with a failed or a blocked tool call: "continue" leaves it
-    to the model, which has been told; "stop" ends the run. No tool call is ever made a second time here: what the first
-    one did before it failed nobody knows, and the model can look and decide.
+    to the model, which sees the result; "stop" ends the run. Tool calls are never retried here: the effects of the
+    failed attempt are unknown, and the model can check and decide.
 
-    The failure of a closed hook has already ended the run. After any other error the run goes on, three steps in a row
-    at most, and the model is shown the error.
+    The failure of a closed hook has already ended the run. After any other error the model is shown the error and the
+    run continues, for at most three steps in a row.
     """
 
+    retries: int = 2
+    backoff_s: float = 0.5
+    on_model_error: OnError = "stop"
+    on_tool_error: OnError = "continue"
+    on_tool_blocked: OnError = "continue"
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     name = "error_policy"
-
-    def __init__(
-        self,
-        *,
-        retries: int = 2,
-        backoff_s: float = 0.5,
-        on_model_error: OnError = "stop",
-        on_tool_error: OnError = "continue",
-        on_tool_blocked: OnError = "continue",
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        self.retries = retries
-        self.backoff_s = backoff_s
-        self.on_model_error = on_model_error
-        self.on_tool_error = on_tool_error
-        self.on_tool_blocked = on_tool_blocked
-        self._sleep = sleep
 
     async def around_inference(self, request: InferenceRequest, next_: NextInference) -> ModelResponse:
         attempts = 0
@@ -131,11 +117,11 @@ class ErrorPolicy(Hook):
                 asked_s = (error.retry_after_s if isinstance(error, ModelUnavailable) else None) or 0.0
                 wait_s = min(max(self.backoff_s * 4 ** min(attempts - 1, 16), asked_s), _LIMIT_WAIT_S)
                 if asked_s > _LIMIT_WAIT_S:
-                    left_alone = f"the endpoint asks for {asked_s:g} s, which is too long to wait"
-                    raise _after(attempts, error, left_alone) from error
+                    asks = f"the endpoint asks for {asked_s:g} s, which is too long to wait"
+                    raise _after(attempts, error, asks) from error
                 if attempts > self.retries:
                     raise _after(attempts, error) from error
-            await self._sleep(wait_s)
+            await self.sleep(wait_s)
 
     async def after_inference(self, state: AgentState) -> AgentState:
         return state.with_note(_MODEL_ERRORS, 0) if state.notes.get(_MODEL_ERRORS) else state
@@ -154,13 +140,11 @@ class ErrorPolicy(Hook):
         if isinstance(error, HookFailed):
             return state
         rule = type(error).__name__
-        written = state.current.continuation
-        asked = written is not None and written.decision is ContinuationDecision.REQUEST
-        if asked and isinstance(error, ContextLengthExceeded):
+        if _requested(state) and isinstance(error, ContextLengthExceeded):
             return state
         noted = state.notes.get(_MODEL_ERRORS)
         continued = noted if isinstance(noted, int) else 0
-        if continued >= _LIMIT_CONTINUED:  # also where another hook asked for each of them
+        if continued >= _LIMIT_CONTINUED:  # even if another hook requested each of them
             reason = f"{continued + 1} steps failed in a row, {_LIMIT_CONTINUED} may; the last time: {error}"
             return state.forbid_continuation(self.name, rule, reason)
         state = state.with_note(_MODEL_ERRORS, continued + 1)
@@ -172,13 +156,18 @@ class ErrorPolicy(Hook):
         return state.request_continuation(self.name, rule, reason)
 
 
+def _requested(state: AgentState) -> bool:
+    written = state.current.continuation
+    return written is not None and written.decision is ContinuationDecision.REQUEST
+
+
 def _after(attempts: int, error: ModelError, besides: str = "") -> ModelError:
-    """Return the error, of the same class, as it is after so many attempts: a ring has no state to count them in."""
+    """Return a copy of the error that counts the attempts: a ring has no state to count them in."""
     said = f"{error}; {besides}" if besides else str(error)
-    told = type(error).__new__(type(error))  # whatever its constructor takes
-    told.__dict__.update(error.__dict__)
-    told.args = (said if attempts == 1 else f"{attempts} attempts failed; the last one: {said}",)
-    return told
+    copied = type(error).__new__(type(error))  # independent of its constructor's parameters
+    copied.__dict__.update(error.__dict__)
+    copied.args = (said if attempts == 1 else f"{attempts} attempts failed; the last one: {said}",)
+    return copied
 
 
 def _blocked(execution: ToolExecution) -> str:
@@ -207,7 +196,7 @@ def flow(
     on_cut_answer: OnCutAnswer = "stop",
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Capability:
-    """Return what an agent needs to go from step to step."""
+    """Return the hooks that take an agent from step to step."""
     policy = ErrorPolicy(
         retries=retries,
         backoff_s=backoff_s,
@@ -216,4 +205,4 @@ def flow(
         on_tool_blocked=on_tool_blocked,
         sleep=sleep,
     )
-    return Capability("flow", hooks=(ToolCallPresence(), FinishReason(on_cut_answer=on_cut_answer), policy))
+    return Capability("flow", hooks=(ToolCallPresence(), FinishReason(on_cut_answer), policy))

@@ -1,8 +1,8 @@
-"""The limits of a run. Each stops it before the next step and names itself and the numbers.
+"""The limits of a run. Each stops the run before the next step and names itself and the numbers.
 
-They are mandatory: no request removes them. Two hold within a step too: tool calls past the limit are blocked, and what
-the model or a tool is at when the time is over is cancelled. For the others a step is let come to its end, which the
-timeouts of the model and of each tool bound. Steps, tokens, tool calls and cost are those of the run and its subagents
+They are mandatory: no request overrides them. Two also apply within a step: tool calls past the limit are blocked, and
+when the time is over the model or the tools in progress are cancelled. Otherwise the current step finishes, bounded by
+the timeouts of the model and of each tool. Steps, tokens, tool calls and cost count for the run and its subagents
 together.
 """
 
@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Self
 
 from agent.cancellation import Cancellation
@@ -25,120 +25,136 @@ from agent.tools.tool import ToolContext, ToolExecutor
 
 OUT_OF_TIME = ToolResult.error("the call was cancelled: the run's time is over", outcome="cancelled")
 
-# With less than this left no step is begun: timers may be early by their resolution, and sums of floats are not exact.
+# With less time left no step starts: timers may be early by their resolution, and sums of floats are not exact.
 _LEAST_S = 0.001
 _LAST_CALL = "limits.last_call"  # {"digest", "count"}: the last tool call and how often it was made in a row
 _NOTED_CALLS = 3
 
 
-class StepsLimit(Hook):
+@dataclass(eq=False)
+class _Limit(Hook):
+    """Stops the run before a step once it has used up `limit`; `said` gives the numbers."""
+
+    limit: float
+    mandatory = True
+    rule = ""
+    said = ""
+
+    def used(self, state: AgentState) -> float:
+        raise NotImplementedError
+
+    def reached(self, used: float) -> bool:
+        return used >= self.limit
+
+    async def before_step(self, state: AgentState) -> AgentState:
+        used = self.used(state)
+        return state.forbid_continuation(self.name, self.rule, self._reason(used)) if self.reached(used) else state
+
+    def _reason(self, used: float) -> str:
+        return self.said.format(used=used, limit=self.limit)
+
+
+@dataclass(eq=False)
+class StepsLimit(_Limit):
     """Stops after `limit` steps."""
 
+    limit: float = 25
     name = "steps_limit"
-    mandatory = True
+    rule = "max_steps"
+    said = "{used} steps were taken, the limit is {limit}"
 
-    def __init__(self, limit: int = 25) -> None:
-        self.limit = limit
-
-    async def before_step(self, state: AgentState) -> AgentState:
-        if state.spent.steps < self.limit:
-            return state
-        return state.forbid_continuation(
-            self.name, "max_steps", f"{state.spent.steps} steps were taken, the limit is {self.limit}"
-        )
+    def used(self, state: AgentState) -> float:
+        return state.spent.steps
 
 
-class TokenUsageLimit(Hook):
-    """Stops after `limit_tokens` output tokens."""
+@dataclass(eq=False)
+class TokenUsageLimit(_Limit):
+    """Stops after `limit` output tokens."""
 
+    limit: float = 32_768
     name = "token_usage_limit"
-    mandatory = True
+    rule = "max_output_tokens"
+    said = "{used} output tokens were used, the limit is {limit}"
 
-    def __init__(self, limit_tokens: int = 32_768) -> None:
-        self.limit_tokens = limit_tokens
-
-    async def before_step(self, state: AgentState) -> AgentState:
-        used = state.spent.usage.output_tokens
-        if used < self.limit_tokens:
-            return state
-        return state.forbid_continuation(
-            self.name, "max_output_tokens", f"{used} output tokens were used, the limit is {self.limit_tokens}"
-        )
+    def used(self, state: AgentState) -> float:
+        return state.spent.usage.output_tokens
 
 
-class ToolCallLimit(Hook):
-    """Stops after `limit` tool calls; blocked and failed ones count. What one response asks past it is blocked."""
+@dataclass(eq=False)
+class ToolCallLimit(_Limit):
+    """Stops after `limit` tool calls, blocked and failed ones included, and blocks the calls of a response past it."""
 
+    limit: float = 200
     name = "tool_call_limit"
-    mandatory = True
+    rule = "max_tool_calls"
+    said = "{used} tool calls were made, the limit is {limit}"
 
-    def __init__(self, limit: int = 200) -> None:
-        self.limit = limit
-
-    async def before_step(self, state: AgentState) -> AgentState:
-        made = state.spent.tool_calls
-        return state if made < self.limit else state.forbid_continuation(self.name, "max_tool_calls", self._said(made))
+    def used(self, state: AgentState) -> float:
+        return state.spent.tool_calls
 
     async def before_tool_use(self, state: AgentState) -> AgentState:
-        made = state.spent.tool_calls + (state.current.tool_index or 0)  # what the step has begun is not in spent yet
-        return state if made < self.limit else state.block(self.name, "max_tool_calls", self._said(made))
-
-    def _said(self, made: int) -> str:
-        return f"{made} tool calls were made, the limit is {self.limit}"
+        made = self.used(state) + (state.current.tool_index or 0)  # `spent` does not count the step's own calls yet
+        return state.block(self.name, self.rule, self._reason(made)) if self.reached(made) else state
 
 
-class CostLimit(Hook):
-    """Stops when the tokens have cost `limit_usd`. A model without prices costs nothing: give each model its prices."""
+@dataclass(eq=False)
+class CostLimit(_Limit):
+    """Stops when the tokens have cost `limit` US dollars. A model without prices costs nothing."""
 
     name = "cost_limit"
-    mandatory = True
+    rule = "max_cost_usd"
+    said = "the model has cost {used:.6g} USD, the limit is {limit:g} USD"
 
-    def __init__(self, limit_usd: float) -> None:
-        self.limit_usd = limit_usd
-
-    async def before_step(self, state: AgentState) -> AgentState:
-        cost_usd = state.spent.usage.cost_usd
-        if cost_usd < self.limit_usd:
-            return state
-        return state.forbid_continuation(
-            self.name, "max_cost_usd", f"the model has cost {cost_usd:.6g} USD, the limit is {self.limit_usd:g} USD"
-        )
+    def used(self, state: AgentState) -> float:
+        return state.spent.usage.cost_usd
 
 
-class ExecutionTimeLimit(Hook):
-    """Stops after `limit_s` seconds of work, and the loop ends what a step is at when they are over.
+@dataclass(eq=False)
+class ExecutionTimeLimit(_Limit):
+    """Stops after `limit` seconds of work; the loop also ends what a step is doing when they are over.
 
-    Time between two processes, or spent waiting for an approval, does not count.
+    Time between two processes, or waiting for an approval, does not count.
     """
 
+    limit: float = 300.0
     name = "execution_time_limit"
-    mandatory = True
+    rule = "max_seconds"
+    said = "the run worked for {used:.1f} s, the limit is {limit:g} s"
 
-    def __init__(self, limit_s: float = 300.0) -> None:
-        self.limit_s = limit_s
+    def used(self, state: AgentState) -> float:
+        return state.active_s
 
-    async def before_step(self, state: AgentState) -> AgentState:
-        if self.left_s(state) >= _LEAST_S:
-            return state
-        return state.forbid_continuation(
-            self.name, "max_seconds", f"the run worked for {state.active_s:.1f} s, the limit is {self.limit_s:g} s"
-        )
+    def reached(self, used: float) -> bool:
+        return self.limit - used < _LEAST_S
 
-    def left_s(self, state: AgentState) -> float:
-        """Return what is left of the time at the beginning of a step."""
-        return self.limit_s - state.active_s
+
+@dataclass(eq=False)
+class ForcedContinuationsCap(_Limit):
+    """Stops when hooks requested more than `limit` steps after an answer."""
+
+    limit: float = 5
+    name = "forced_continuations_cap"
+    rule = "max_forced_continuations"
+    said = "hooks asked for another step {used} times after an answer, the cap is {limit}"
+
+    def used(self, state: AgentState) -> float:
+        return state.forced_continuations
+
+    def reached(self, used: float) -> bool:
+        return used > self.limit
 
 
 def time_left_s(hooks: Iterable[Hook], state: AgentState) -> float:
-    """Return what these hooks leave of the run's time at the beginning of a step; without a limit it is infinite."""
-    return min((hook.left_s(state) for hook in hooks if isinstance(hook, ExecutionTimeLimit)), default=math.inf)
+    """Return what is left of the run's time at the start of a step; infinite without a limit."""
+    limits_s = (hook.limit for hook in hooks if isinstance(hook, ExecutionTimeLimit))
+    return min(limits_s, default=math.inf) - state.active_s
 
 
 class TimeLeft:
-    """Cancels what its block waits for when the time is over: the block is left without an error, `over` says why.
+    """Cancels what its block waits for when the time is over: the block ends without an error and `over` is set.
 
-    A run that is cancelled is left to its end: the time that is over meanwhile does not cancel it a second time, and
-    whoever cancels it when the time is over is heeded.
+    A run that is being cancelled is not cancelled again when its time ends, and a cancellation that comes after the
+    time is over still counts.
     """
 
     def __init__(self, left_s: float) -> None:
@@ -163,70 +179,50 @@ class TimeLeft:
         if not self.over or self._task is None:
             return False
         self._task.uncancel()
-        # Also an error: it may be how a driver answers a cancellation, and nothing is to be done about it any more.
+        # Also an error: a driver may answer a cancellation with one, and the run is over anyway.
         return isinstance(error, Exception | asyncio.CancelledError) and not self._cancellation.asked
 
 
+@dataclass(frozen=True)
 class ToolsInTime:
-    """A ToolExecutor whose calls end when the run's time does. `left_s` says how much there is."""
+    """A ToolExecutor whose calls end with the run's time; `left_s` returns how much is left."""
 
-    def __init__(self, inner: ToolExecutor, left_s: Callable[[], float]) -> None:
-        self._inner = inner
-        self._left_s = left_s
+    inner: ToolExecutor
+    left_s: Callable[[], float]
 
     def specs(self) -> Sequence[ToolSpec]:
-        return self._inner.specs()
+        return self.inner.specs()
 
     def check(self, call: ToolCall) -> ToolResult | None:
-        return self._inner.check(call)
+        return self.inner.check(call)
 
     def normalised(self, call: ToolCall) -> ToolCall:
-        return self._inner.normalised(call)
+        return self.inner.normalised(call)
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
-        left_s = self._left_s()
-        if left_s > 0:  # what waited for its turn may not even begin
+        left_s = self.left_s()
+        if left_s > 0:  # a call that waited for its turn may have none left
             async with TimeLeft(left_s):
-                return await self._inner.execute(call, context)
+                return await self.inner.execute(call, context)
         return OUT_OF_TIME
 
 
-class ForcedContinuationsCap(Hook):
-    """Stops when hooks asked for more than `cap` steps that the model itself did not ask for."""
-
-    name = "forced_continuations_cap"
-    mandatory = True
-
-    def __init__(self, cap: int = 5) -> None:
-        self.cap = cap
-
-    async def before_step(self, state: AgentState) -> AgentState:
-        if state.forced_continuations <= self.cap:
-            return state
-        return state.forbid_continuation(
-            self.name,
-            "max_forced_continuations",
-            f"hooks asked for another step {state.forced_continuations} times after an answer, the cap is {self.cap}",
-        )
-
-
+@dataclass(eq=False)
 class RepeatedCalls(Hook):
     """Stops when the model makes the same tool call `limit` times in a row, with the same result each time.
 
-    The same call is the same tool with the same final arguments. From the third on the result tells the model that it
-    repeats itself. A tool that waits or checks gives another result when something has happened, and starts anew.
+    The same call is the same tool with the same final arguments. From the third call on the result warns the model. A
+    tool that waits or polls returns another result once something has happened, which resets the count.
     """
 
+    limit: int = 5
     name = "repeated_calls"
     mandatory = True
-    priority = -1000  # further in than hooks that rewrite results: what counts is what the tool gave
-
-    def __init__(self, limit: int = 5) -> None:
-        self.limit = limit
+    priority = -1000  # further in than hooks that rewrite results: the tool's own result counts
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
         tool = state.current.tool
-        if tool.result is None or tool.result == OUT_OF_TIME:  # not the tool's own, and the run is over for it
+        if tool.result is None or tool.result == OUT_OF_TIME:  # not the tool's own result
             return state
         digest = _digest(tool, tool.result)
         last = state.notes.get(_LAST_CALL)
@@ -254,12 +250,12 @@ class RepeatedCalls(Hook):
 
 
 def _digest(tool: ToolExecution, result: ToolResult) -> str:
-    # What was evicted lies in a file of its own each time, and is the same when its bytes are.
+    # Each evicted result is in another file; equal bytes make it the same result.
     content = result.evicted.sha256.encode() if result.evicted is not None else result.content
     call = tool.call
     asked = [call.name, call.arguments, call.raw_arguments if call.arguments is None else ""]
-    told = json.dumps([asked, result.outcome, result.exit_code, result.is_error], sort_keys=True, default=repr)
-    return hashlib.sha256(told.encode() + b"\0" + content).hexdigest()
+    outcome = json.dumps([asked, result.outcome, result.exit_code, result.is_error], sort_keys=True, default=repr)
+    return hashlib.sha256(outcome.encode() + b"\0" + content).hexdigest()
 
 
 def limits(
@@ -276,7 +272,7 @@ def limits(
     return Capability(
         "limits",
         hooks=(
-            ExecutionTimeLimit(execution_time_s),  # the first to speak: a step that it ended may be the last one too
+            ExecutionTimeLimit(execution_time_s),  # first: a step that it ended may be the last one too
             StepsLimit(steps),
             TokenUsageLimit(output_tokens),
             ToolCallLimit(tool_calls),

@@ -1,8 +1,8 @@
-"""The agent's own notes on a thread: three tools that read, write and list the thread's metadata.
+"""The agent's own notes on a thread: tools that read, write and list the thread's metadata.
 
-The agent sees keys without a dot, its own and those of services. A key with a dot belongs to a capability, and is
-neither shown, read nor written here. What is read is what was there before the step's calls; what is written is checked
-once more when it is stored, because several calls of one step may together be too many.
+The agent sees keys without a dot, its own and those of services; keys with a dot belong to capabilities. Reads return
+what was stored before the step's calls. Writes are checked again when they are stored, because several calls of one
+step may together exceed the limit.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from collections.abc import Mapping
 from typing import Annotated
 
 import pydantic_core
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema
+from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema
 
 from agent.capabilities.capability import Capability
 from agent.hooks.hook import Hook
 from agent.hooks.matchers import tool_name
 from agent.messages import ToolResult
 from agent.state import AgentState
-from agent.tools.tool import Tool, ToolContext
+from agent.tools.tool import Tool, ToolArguments, ToolContext
 
 MAX_KEYS = 256
 MAX_VALUE_BYTES = 16 * 1024
 MAX_DEPTH = 64
 _SHOWN_BYTES = 64 * 1024
 _WRITE = "metadata_write"
+_IS_WRITE = tool_name(_WRITE)
 _KEY = r"^[A-Za-z0-9_-]{1,64}$"
 
 _Key = Annotated[str, Field(pattern=_KEY, description="1 to 64 letters, digits, _ or -")]
@@ -47,8 +48,8 @@ def _depth(value: JsonValue) -> int:
 
 
 def _storable(value: JsonValue) -> JsonValue:
-    """Return a value that fits, and that comes back the same when the thread is stored and read."""
-    # First the depth: pydantic bounds it before this, but at more than its own JSON parser reads back.
+    """Return a value that survives storage unchanged."""
+    # The depth first: pydantic accepts deeper values than its JSON parser reads back.
     if (depth := _depth(value)) > MAX_DEPTH:
         raise ValueError(f"is nested {depth} deep, and {MAX_DEPTH} is the limit")
     try:
@@ -70,41 +71,29 @@ _Value = Annotated[
 ]
 
 
-class _Arguments(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class MetadataReadArguments(_Arguments):
-    """Arguments of metadata_read."""
-
+class _Read(ToolArguments):
     key: _Key
 
 
-class MetadataWriteArguments(_Arguments):
-    """Arguments of metadata_write."""
-
+class _Write(ToolArguments):
     key: _Key
     value: _Value
 
 
-class MetadataListArguments(_Arguments):
-    """Arguments of metadata_list."""
-
-
-async def _read(asked: MetadataReadArguments, context: ToolContext) -> ToolResult:
+async def _read(asked: _Read, context: ToolContext) -> ToolResult:
     metadata = _metadata(context)
     if metadata is None:
         return _NO_RUN
     if asked.key not in metadata:
         return ToolResult.error(f"nothing is stored under {asked.key}; metadata_list shows the keys")
-    # A service may have stored more than the agent can.
+    # A service may store larger values than the agent.
     data = json.dumps(metadata[asked.key], ensure_ascii=False).encode("utf-8", "replace")
     if len(data) <= _SHOWN_BYTES:
         return ToolResult(data)
     return ToolResult(data[:_SHOWN_BYTES], note=f"[the first {_SHOWN_BYTES} of {len(data)} bytes]")
 
 
-async def _write(asked: MetadataWriteArguments, context: ToolContext) -> ToolResult:
+async def _write(asked: _Write, context: ToolContext) -> ToolResult:
     metadata = _metadata(context)
     if metadata is None:
         return _NO_RUN
@@ -115,7 +104,7 @@ async def _write(asked: MetadataWriteArguments, context: ToolContext) -> ToolRes
     return ToolResult(f"stored {len(_json_bytes(asked.value))} bytes under {asked.key}".encode())
 
 
-async def _list(_asked: MetadataListArguments, context: ToolContext) -> ToolResult:
+async def _list(_asked: ToolArguments, context: ToolContext) -> ToolResult:
     metadata = _metadata(context)
     if metadata is None:
         return _NO_RUN
@@ -143,19 +132,18 @@ def _full(metadata: Mapping[str, JsonValue], key: str) -> bool:
 
 
 class MetadataWriter(Hook):
-    """Puts what metadata_write was given into the thread, in call order, while there is room."""
+    """Stores what metadata_write got, in call order, up to the limit of keys."""
 
     name = "metadata_writer"
-    when = tool_name(_WRITE)
 
     def matches(self, state: AgentState) -> bool:
-        return self.when(state)
+        return _IS_WRITE(state)
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
         tool = state.current.tool
         if not tool.succeeded:
             return state
-        asked = MetadataWriteArguments.model_validate(tool.call.arguments)
+        asked = _Write.model_validate(tool.call.arguments)
         if asked.value is None:
             return state.without_metadata(asked.key)
         if _full(state.metadata, asked.key):
@@ -173,13 +161,11 @@ def metadata() -> Capability:
             Tool(
                 "metadata_read",
                 "Read the value stored under a key before this step.",
-                MetadataReadArguments,
+                _Read,
                 _read,
                 own_state=True,
             ),
-            Tool(_WRITE, lasting, MetadataWriteArguments, _write, own_state=True),
-            Tool(
-                "metadata_list", "List the keys stored before this step.", MetadataListArguments, _list, own_state=True
-            ),
+            Tool(_WRITE, lasting, _Write, _write, own_state=True),
+            Tool("metadata_list", "List the keys stored before this step.", ToolArguments, _list, own_state=True),
         ),
     )

@@ -1,8 +1,8 @@
-"""The agent's list of things to do: written whole by one tool, and shown to the model while something on it is open.
+"""The agent's todo list: one tool replaces it, and the model sees it while an item is open.
 
-The list is in the thread's metadata, so that a later run of the thread finds it. The reminder is one message at the
-end of what the model is shown and never becomes part of the thread: everything before it stays the same from step to
-step, and with it the endpoint's cache.
+The list is in the thread's metadata, so later runs of the thread have it. The reminder is the last message of an
+inference and never part of the thread: the messages before it stay the same from step to step, and so does the
+endpoint's cache.
 """
 
 from __future__ import annotations
@@ -12,24 +12,25 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator
+from pydantic import ConfigDict, Field, JsonValue, ValidationError, field_validator
 
 from agent.capabilities.capability import Capability
 from agent.hooks.hook import Hook
 from agent.hooks.matchers import tool_name
 from agent.messages import Message, ToolResult
 from agent.state import AgentState
-from agent.tools.tool import Tool, ToolContext
+from agent.tools.tool import Tool, ToolArguments, ToolContext
 
 KEY = "todos.list"
 """Where the list is in the thread's metadata."""
 
 MAX_TODOS = 100
 MAX_LIST_CHARS = 32 * 1024
-"""Of the list as JSON in ASCII. It is in every step's messages, and whoever keeps the thread bounds its values too."""
+"""Of the list as ASCII JSON: every inference contains it, and stores limit the values of a thread."""
 
 _WRITE = "write_todos"
-# Below the hooks that replace or shorten the messages, so that the reminder is what the model reads last.
+_IS_WRITE = tool_name(_WRITE)
+# Below the hooks that replace or shorten the messages, so that the reminder comes last.
 _PRIORITY = -100
 
 _SIGNS = {"pending": "[ ]", "in_progress": "[>]", "done": "[x]"}
@@ -38,21 +39,18 @@ _Id = Annotated[str, Field(min_length=1, max_length=64)]
 _Title = Annotated[str, Field(min_length=1, max_length=200)]
 
 
-class Todo(BaseModel):
-    """One thing to do."""
+class Todo(ToolArguments):
+    """One item."""
 
-    # Models often number their todos: 1 is as good as "1".
-    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+    model_config = ConfigDict(coerce_numbers_to_str=True)  # models often number their todos
 
     id: _Id
     title: _Title
     status: Literal["pending", "in_progress", "done"]
 
 
-class WriteTodosArguments(BaseModel):
+class WriteTodosArguments(ToolArguments):
     """Arguments of write_todos."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     todos: list[Todo] = Field(max_length=MAX_TODOS, description="the complete list, in order; it replaces the old one")
 
@@ -72,13 +70,12 @@ async def _write(asked: WriteTodosArguments, _context: ToolContext) -> ToolResul
 
 
 class TodosWriter(Hook):
-    """Puts the list of a write_todos call that succeeded into the thread; of several in a step the last one stays."""
+    """Stores the list of a successful write_todos call; of several in a step, the last one."""
 
     name = "todos_writer"
-    when = tool_name(_WRITE)
 
     def matches(self, state: AgentState) -> bool:
-        return self.when(state)
+        return _IS_WRITE(state)
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
         tool = state.current.tool
@@ -89,11 +86,11 @@ class TodosWriter(Hook):
 
 
 class TodosReminder(Hook):
-    """Shows the list at the end of the messages while something on it is open."""
+    """Shows the list after the messages while an item is open."""
 
     name = "todos_reminder"
     priority = _PRIORITY
-    on_failure = "open"  # a run without its reminder is still a run
+    on_failure = "open"
 
     async def before_inference(self, state: AgentState) -> AgentState:
         todos = _listed(state.metadata.get(KEY))
@@ -108,7 +105,7 @@ def _kept(todos: Iterable[Todo]) -> list[JsonValue]:
 
 
 def _listed(value: JsonValue) -> list[Todo]:
-    """Return the todos in what is stored; what is no todo, whoever put it there, is left out."""
+    """Return the todos of a stored list, without invalid items."""
     todos = []
     for item in value[:MAX_TODOS] if isinstance(value, list) else ():
         try:
@@ -119,16 +116,10 @@ def _listed(value: JsonValue) -> list[Todo]:
 
 
 def _rendered(todos: Iterable[Todo]) -> str:
-    # One line a todo, whatever is in its title.
+    # One line per todo, whatever its title contains.
     lines = (f"{_SIGNS[todo.status]} {todo.id}: {' '.join(todo.title.split())}" for todo in todos)
-    return "\n".join(
-        (
-            "<todos>",
-            *lines,
-            "</todos>",
-            "[This is an automatic reminder of your own list. Keep it true with write_todos as you work.]",
-        )
-    )
+    reminder = "[This is an automatic reminder of your own list. Keep it true with write_todos as you work.]"
+    return "\n".join(("<todos>", *lines, "</todos>", reminder))
 
 
 def _counted(todos: Iterable[Todo]) -> str:
@@ -138,7 +129,7 @@ def _counted(todos: Iterable[Todo]) -> str:
 
 
 def todos() -> Capability:
-    """Return write_todos and the reminder of what is open."""
+    """Return write_todos and the reminder of open items."""
     description = (
         "Replace your todo list. Keep one for work of several steps, and mark each todo as you start and end it."
     )

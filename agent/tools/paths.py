@@ -1,11 +1,12 @@
-"""The one place where a path that somebody wrote becomes the path that is judged and opened.
+"""The one place where a path as written becomes the path that policy judges and tools open.
 
-The work is lexical: nothing is looked up. Symbolic links are for the sandbox to refuse, which knows them.
+Paths are resolved lexically, without looking at files. The sandbox refuses symbolic links.
 """
 
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Sequence
 
 from agent.errors import InvalidPath
 
@@ -15,7 +16,7 @@ WORKSPACE = "/workspace"
 def resolve(path: str, cwd: str = WORKSPACE) -> str:
     """Return the absolute, normalised POSIX path; a relative one starts at `cwd`.
 
-    Raises InvalidPath for an empty path and for one that holds NUL.
+    Raises InvalidPath for an empty path and for one with NUL.
     """
     if not path:
         raise InvalidPath("the path is empty; give an absolute path or one relative to " + cwd)
@@ -24,3 +25,10 @@ def resolve(path: str, cwd: str = WORKSPACE) -> str:
     resolved = posixpath.normpath(posixpath.join(cwd, path))
     # POSIX lets exactly two leading slashes mean something else, and normpath keeps them; Linux reads them as one.
     return resolved[1:] if resolved.startswith("//") else resolved
+
+
+def resolved(paths: Sequence[str]) -> tuple[str, ...]:
+    """Return the paths resolved, each once. Raises InvalidPath, and TypeError for a string instead of a list."""
+    if isinstance(paths, str):  # its letters would be the paths
+        raise TypeError(f"paths is one string, {paths!r}: pass a list, as in [{paths!r}]")
+    return tuple(dict.fromkeys(resolve(path) for path in paths))

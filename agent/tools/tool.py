@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from agent.call_context import CallContext
 from agent.filesystem import OnOutput
@@ -42,6 +42,12 @@ class ToolContext:
     on_output: OnOutput | None = None
     run: RunInFlight | None = None
     hooks: CallContext = field(default_factory=CallContext)
+
+
+class ToolArguments(BaseModel):
+    """Base class for arguments that refuse unknown names."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 @dataclass(frozen=True)

@@ -47,9 +47,8 @@ def _endless() -> SaysInTurn:
 def _limits_of(hooks: Sequence[Hook]) -> dict[type, float]:
     found: dict[type, float] = {}
     for hook in hooks:
-        for name in ("limit", "limit_s", "limit_tokens", "limit_usd", "cap"):
-            if hasattr(hook, name):
-                found[type(hook)] = getattr(hook, name)
+        if hasattr(hook, "limit"):
+            found[type(hook)] = hook.limit
     return found
 
 

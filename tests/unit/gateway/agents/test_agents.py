@@ -434,7 +434,7 @@ def test_a_key_that_is_not_there_is_told_with_whose_model_it_is(
 
 def _forced_cap(capabilities: dict[str, Any]) -> int:
     (hook,) = [hook for hook in _mandatory(_built(_settings(capabilities))) if isinstance(hook, ForcedContinuationsCap)]
-    return hook.cap
+    return int(hook.limit)
 
 
 def test_as_many_steps_may_be_forced_as_an_agents_settings_ask_for() -> None:
