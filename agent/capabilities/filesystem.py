@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from agent.capabilities.capability import Capability
 from agent.filesystem import FileSystem
-from agent.hooks.hook import Hook, OnFailure
+from agent.hooks.hook import Hook
 from agent.hooks.matchers import tool_name
 from agent.messages import ToolResult
 from agent.state import AgentState
@@ -44,6 +44,14 @@ __all__ = ["PAGE_BYTES", "FileTracking", "filesystem"]
 _TRACKED_PREFIX = "files."
 _TRACKED_LIMIT = 256
 _ACTIONS = {"write_file": "written", "edit_file": "edited"}
+_WRITES = tool_name("write_file") | tool_name("edit_file")
+
+_LS = "List a directory as a JSON array of {name, type, size}."
+_READ = "Read a text file, 2000 lines at a time."
+_WRITE = "Replace a file's content, or make the file and its parent directories."
+_EDIT = "Replace the first exact match of old_text in a file by new_text."
+_GLOB = "Find paths by pattern, one absolute path a line."
+_GREP = "Search text files by regular expression; lines are path:line:text."
 
 
 class _FileTools:
@@ -86,14 +94,14 @@ class _FileTools:
         if not data:
             return ToolResult(b"", note=f"[byte {offset} is past the end of {path}, which has {size_bytes} bytes]")
         end = offset + len(data)
-        if end < size_bytes:  # a character may be cut at the end of the page, not inside it
+        if end < size_bytes:  # the end of the page may cut a character
             data = data[: whole_characters(data)]
             end = offset + len(data)
         try:
-            text = data.decode()
+            is_text = "\0" not in data.decode()
         except UnicodeDecodeError:
-            return binary(path, size_bytes, offset)
-        if "\0" in text:
+            is_text = False
+        if not is_text:
             return binary(path, size_bytes, offset)
         if end < size_bytes:
             next_call = shown_call("read_file", path=path, byte_offset=end)
@@ -139,11 +147,10 @@ class _FileTools:
         )
         kept = fitting([encoded(f"{match.path}:{match.line}:{match.text}") for match in page.matches])
         notes = []
-        # Nothing kept: the next call would be this one again, and so on for ever.
+        # With nothing kept the next call would be this one again, without end.
         if kept and (page.more or len(kept) < len(page.matches)):
-            again = {"pattern": asked.pattern, "path": asked.path} | (
-                {"include": asked.include} if asked.include else {}
-            )
+            again = {"pattern": asked.pattern, "path": asked.path, "include": asked.include}
+            again = {name: value for name, value in again.items() if name != "include" or value}
             next_call = shown_call("grep", **again, offset=asked.offset + len(kept), limit=asked.limit)
             notes.append(f"[matches {asked.offset + 1}-{asked.offset + len(kept)}. Next: {next_call}]")
         elif not kept and not page.timed_out:
@@ -167,27 +174,25 @@ def _unsearched(count: int) -> str:
 
 
 class FileTracking(Hook):
-    """Notes in the thread's metadata which files were written or edited, one key a file: "files.<path>".
+    """Records in the thread's metadata which files were written or edited, under "files.<path>".
 
-    {"action": "written" | "edited", "step": of its run, "change": of the thread, from 1, "size_bytes": where known}
-    says what happened last. Past 256 files the one whose last change is the oldest is forgotten.
+    An entry is the last change: {"action": "written" | "edited", "step": of its run, "change": its number in the
+    thread, from 1, "size_bytes": if known}. Past 256 files the one with the oldest change is removed.
     """
 
     name = "files"
-    on_failure: OnFailure = "open"
-    when = tool_name("write_file") | tool_name("edit_file")
+    on_failure = "open"
 
     def matches(self, state: AgentState) -> bool:
-        return self.when(state)
+        return _WRITES(state)
 
     async def after_tool_use(self, state: AgentState) -> AgentState:
-        """Track the call's file, if the call did what it was asked."""
         tool = state.current.tool
         arguments = tool.call.arguments or {}
         path, content = arguments.get("path"), arguments.get("content")
         if not tool.succeeded or not isinstance(path, str):
             return state
-        # Half a surrogate pair would keep the state from being stored.
+        # A state with half a surrogate pair cannot be stored.
         key = _TRACKED_PREFIX + path.encode("utf-8", "backslashreplace").decode()
         tracked = {name: _change(kept) for name, kept in state.metadata.items() if name.startswith(_TRACKED_PREFIX)}
         entry: dict[str, JsonValue] = {
@@ -203,7 +208,7 @@ class FileTracking(Hook):
 
 
 def _change(kept: JsonValue) -> int:
-    """Return the number of a file's last change; what is no such entry counts as the oldest."""
+    """Return the number of a file's last change; an invalid entry counts as the oldest."""
     change = kept.get("change") if isinstance(kept, dict) else None
     return change if isinstance(change, int) else 0
 
@@ -214,46 +219,20 @@ def filesystem(
     eviction: Eviction | None = None,
     eviction_per_tool: Mapping[str, Eviction] = MappingProxyType({}),
 ) -> Capability:
-    """Return the six file tools over `files`, and the eviction of every other tool's large results to files there.
+    """Return the six file tools over `files`, and the eviction of other tools' large results to files there.
 
-    `eviction_per_tool` has sizes for some tools. Give it those of execute where bash() has larger ones than `eviction`.
+    `eviction_per_tool` overrides the sizes for single tools: execute needs them if bash() has larger ones.
     """
     tools = _FileTools(files)
     return Capability(
         "filesystem",
         hooks=(EvictionHook(files, eviction or Eviction(), eviction_per_tool), FileTracking()),
         tools=(
-            Tool(
-                "ls", "List a directory as a JSON array of {name, type, size}.", LsArguments, tools.ls, read_only=True
-            ),
-            Tool(
-                "read_file",
-                "Read a text file, 2000 lines at a time.",
-                ReadFileArguments,
-                tools.read_file,
-                read_only=True,
-            ),
-            Tool(
-                "write_file",
-                "Replace a file's content, or make the file and its parent directories.",
-                WriteFileArguments,
-                tools.write_file,
-                writes=True,
-            ),
-            Tool(
-                "edit_file",
-                "Replace the first exact match of old_text in a file by new_text.",
-                EditFileArguments,
-                tools.edit_file,
-                writes=True,
-            ),
-            Tool("glob", "Find paths by pattern, one absolute path a line.", GlobArguments, tools.glob, read_only=True),
-            Tool(
-                "grep",
-                "Search text files by regular expression; lines are path:line:text.",
-                GrepArguments,
-                tools.grep,
-                read_only=True,
-            ),
+            Tool("ls", _LS, LsArguments, tools.ls, read_only=True),
+            Tool("read_file", _READ, ReadFileArguments, tools.read_file, read_only=True),
+            Tool("write_file", _WRITE, WriteFileArguments, tools.write_file, writes=True),
+            Tool("edit_file", _EDIT, EditFileArguments, tools.edit_file, writes=True),
+            Tool("glob", _GLOB, GlobArguments, tools.glob, read_only=True),
+            Tool("grep", _GREP, GrepArguments, tools.grep, read_only=True),
         ),
     )

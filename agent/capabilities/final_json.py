@@ -1,4 +1,4 @@
-"""Finds the one JSON value in an answer of a model, which may stand in a code fence or in prose."""
+"""Finds the one JSON value in a model's answer, which may be in a code fence or in prose."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import cast
 from pydantic import JsonValue
 
 MAX_VALUE_CHARS = 64 * 1024
-"""Of a value as JSON in ASCII: whoever keeps the thread bounds its values too."""
+"""Of a value as ASCII JSON; stores limit the values of a thread, too."""
 MAX_DEPTH = 64
 
 _ANSWER_CHARS = 4 * MAX_VALUE_CHARS
 _STARTS = 200
 _FENCE = re.compile(r"^```(?:json|JSON)?[ \t\r]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _START = re.compile(r"[{\[]")
-# What begins like this and is no JSON is broken JSON, not prose; a part of it that is whole is not the answer.
+# Text that begins like this and does not parse is broken JSON, not prose: a valid part of it is not the answer.
 _MEANT = re.compile(r"""\{\s*["}]|\[\s*["\[{\]\d-]""")
 
 
 def json_in(answer: str) -> JsonValue:
     """Return the one JSON value of an answer: alone, in a code fence, or an object or array with prose around it.
 
-    Raises ValueError that tells a model what is wrong. The value always comes back the same from stored JSON.
+    Raises ValueError with a message for the model. The value survives a round trip through stored JSON.
     """
     if len(answer) > _ANSWER_CHARS:
         raise ValueError(f"the answer has {len(answer)} characters, {_ANSWER_CHARS} at most are read")
@@ -45,7 +45,7 @@ def json_in(answer: str) -> JsonValue:
 
 
 class _NotJson(ValueError):
-    """A text is no JSON; another part of it may be."""
+    """The text is not JSON; a part of it may be."""
 
 
 def _no_constant(name: str) -> JsonValue:
@@ -63,14 +63,14 @@ def _decoded(text: str) -> JsonValue:
 
 
 def _fenced(text: str) -> Iterator[JsonValue]:
-    """Yield the values of the code fences that hold one."""
+    """Yield the values in code fences."""
     for fence in islice(_FENCE.finditer(text), _STARTS):
         with suppress(_NotJson):
             yield _decoded(fence[1])
 
 
 def _embedded(text: str) -> Iterator[JsonValue]:
-    """Yield the objects and arrays that stand in a text, the outermost ones; none from where broken JSON begins."""
+    """Yield the outermost objects and arrays in a text, up to the first broken one."""
     position = 0
     for _ in range(_STARTS):
         start = _START.search(text, position)
@@ -86,7 +86,7 @@ def _embedded(text: str) -> Iterator[JsonValue]:
 
 
 def _kept(value: JsonValue) -> JsonValue:
-    """Return a value that state and storage can keep. Raises ValueError for another."""
+    """Return a value that can be stored. Raises ValueError for any other."""
     level: list[JsonValue] = [value]
     for _ in range(MAX_DEPTH):
         level = [

@@ -1,4 +1,4 @@
-"""The YAML mapping between two --- lines at the top of a file, read from files that anybody may have written."""
+"""The YAML mapping between two --- lines at the top of an untrusted file."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 import yaml
 
 LIMIT_BYTES = 4096
-"""How much of a file is read for its frontmatter, the --- lines included."""
+"""How much of a file is read, including the --- lines."""
 
 _FENCE = "---"
 _NESTING_LIMIT = 8
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Refuses what costs more than its length and what no honest frontmatter needs.
+    """Refuses YAML that is expensive to read and that frontmatter does not need.
 
-    A few hundred bytes of aliases can stand for gigabytes, and open brackets take time by the square of their number.
+    A few hundred bytes of aliases can expand to gigabytes, and nested brackets take quadratic time.
     """
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
@@ -37,7 +37,7 @@ class _PlainLoader(yaml.SafeLoader):
 def frontmatter(head: str) -> dict[str, object]:
     """Return the mapping at the top of a file of which `head` is the first LIMIT_BYTES.
 
-    Raises ValueError, whatever the text is; its message says what is wrong and may quote the text.
+    Raises only ValueError; its message says what is wrong and may quote the text.
     """
     lines = [line.rstrip() for line in head.removeprefix("\ufeff").split("\n")]
     if lines[0] != _FENCE:
@@ -46,13 +46,13 @@ def frontmatter(head: str) -> dict[str, object]:
         raise ValueError(f"no --- line ends its frontmatter within the first {LIMIT_BYTES} bytes")
     text = "\n".join(lines[1 : lines.index(_FENCE, 1)])
     try:
-        mapping: object = yaml.load(text, Loader=_PlainLoader)  # noqa: S506 - it is the SafeLoader, with less
+        mapping: object = yaml.load(text, Loader=_PlainLoader)  # noqa: S506 - a restricted SafeLoader
     except yaml.MarkedYAMLError as error:
         # Lines count from 1, and the first one is the fence.
         line = error.problem_mark.line + 2 if error.problem_mark is not None else 1
         hint = "; a value with a colon in it needs quotes" if "mapping values" in str(error.problem) else ""
         raise ValueError(f"its frontmatter is not YAML (line {line}: {error.problem}){hint}") from error
-    except Exception as error:  # PyYAML lets through whatever it stumbles on: ValueError, KeyError, RecursionError ...
+    except Exception as error:  # PyYAML also raises ValueError, KeyError, RecursionError ...
         raise ValueError(f"its frontmatter is not YAML ({type(error).__name__}: {error})") from error
     if not isinstance(mapping, dict):
         raise ValueError("its frontmatter is not a mapping, such as `name: tidy-up`")  # noqa: TRY004 - the text is at fault

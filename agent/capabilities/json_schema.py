@@ -1,8 +1,8 @@
-"""JSON Schema (Draft 2020-12): whether a schema is one, and whether a value fits it.
+"""JSON Schema (Draft 2020-12): checks a schema, and whether a value fits it.
 
-What a model wrote is judged in a process of its own that ends at a time limit: a `pattern` that backtracks without
-bound and a uniqueItems over thousands of objects can be ended in no other way, and a regular expression holds up every
-thread of its process. Nothing that a schema refers to is ever fetched.
+A model's value is checked in a separate process with a time limit: a backtracking `pattern` or uniqueItems over
+thousands of objects cannot be interrupted otherwise, and a regular expression blocks every thread of its process.
+References are never fetched.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def short(text: str) -> str:
 async def errors_of(
     schema: Mapping[str, JsonValue], value: JsonValue, *, time_limit_s: float = _TIME_LIMIT_S
 ) -> list[str]:
-    """Return what is wrong with a value, MAX_ERRORS at most; nothing when it fits."""
+    """Return the errors in a value, at most MAX_ERRORS."""
     asked = json.dumps([schema, value]).encode()
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -47,12 +47,15 @@ async def errors_of(
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
-        env={"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},  # no secret is its business
-        start_new_session=True,  # Ctrl-C is for the process that waits here
+        env={
+            "PATH": os.defpath,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        },  # without the secrets of this one
+        start_new_session=True,  # Ctrl-C does not reach it
     )
     try:
         async with asyncio.timeout(time_limit_s):
-            told, _ = await process.communicate(asked)
+            answer, _ = await process.communicate(asked)
     except TimeoutError:
         return [f"the value could not be judged within {time_limit_s:g} s: make it smaller and simpler"]
     finally:
@@ -60,22 +63,22 @@ async def errors_of(
             process.kill()
             await process.wait()
     try:
-        return [str(error) for error in json.loads(told)]
+        return [str(error) for error in json.loads(answer)]
     except ValueError:
         return ["the value could not be judged: make it smaller and simpler"]
 
 
 def _errors_in(schema: dict[str, JsonValue], value: JsonValue) -> list[str]:
-    validator: Any = Draft202012Validator(schema, registry=REGISTRY)  # the specifications alone: nothing is fetched
+    validator: Any = Draft202012Validator(schema, registry=REGISTRY)  # the specifications only: nothing is fetched
     try:
         found = list(islice(validator.iter_errors(value), MAX_ERRORS))
-    except Exception as error:  # a schema that refers to itself without end, a number too large to divide
+    except Exception as error:  # endless self-reference, a number too large to divide
         return [short(f"the value could not be judged: {type(error).__name__}: {error}")]
     return [f"{short(one.json_path)}: {short(one.message)}" for one in found]
 
 
 def checked(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return a copy of a schema that is one. Raises ValueError that says where it is not."""
+    """Return a copy of a valid schema. Raises ValueError that says where it is wrong."""
     try:
         text = json.dumps(dict(schema), allow_nan=False)
         copy: dict[str, JsonValue] = json.loads(text)
@@ -94,7 +97,7 @@ def checked(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
 
 
 def _check_references(resource: Any, resolver: Any) -> None:
-    """Raise ValueError for a reference to something that is neither in the schema nor in the specifications."""
+    """Raise ValueError for a reference to anything outside the schema and the specifications."""
     contents: Schema = resource.contents
     for keyword in ("$ref", "$dynamicRef"):
         reference = contents.get(keyword) if isinstance(contents, Mapping) else None
@@ -110,6 +113,6 @@ def _check_references(resource: Any, resolver: Any) -> None:
 
 
 if __name__ == "__main__":
-    os.nice(19)  # everything else comes first
+    os.nice(19)  # at the lowest priority
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_LIMIT_BYTES, _MEMORY_LIMIT_BYTES))
     sys.stdout.write(json.dumps(_errors_in(*json.load(sys.stdin))))

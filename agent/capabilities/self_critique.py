@@ -1,12 +1,11 @@
-"""A second look at the final answer: a model judges it, and while it finds fault the answer is asked for again.
+"""A model judges the final answer and may ask for revisions.
 
-The critique sees the task that started the run, the answer and the criteria, not the work between. It is advice: when
-it fails or cannot be read the answer stands, and that is the reason of the stop. A failure is besides in the thread's
-metadata under FAILED, so that it is an event whoever stops the run, until a critique succeeds.
+The critique sees the task that started the run, the answer and the criteria, not the work in between. It is advice: if
+it fails or is unreadable the answer stands, and the stop says so. The thread's metadata keeps the failure under FAILED
+until a critique succeeds, so that it is an event whatever stops the run.
 
-Together with structured_output the critique comes second: it is further out, so at after_step it runs later, and where
-a step was already asked for or forbidden it is not asked at all. The stop then names structured_output, for of two
-allowances the first writer's reason counts.
+Together with structured_output the critique comes second: it is further out, so it runs later at after_step, and not at
+all if a step was already requested or forbidden. Of two allowed stops the first reason counts, structured_output's.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from pydantic import BaseModel, StrictBool, ValidationError
 
 from agent.capabilities.capability import Capability
 from agent.capabilities.final_json import json_in
+from agent.capabilities.transcript import short
 from agent.decisions import ContinuationDecision
 from agent.frozen import storable_text
 from agent.hooks.hook import Hook, InferenceRequest
@@ -27,7 +27,7 @@ from agent.models.model import Model
 from agent.state import AgentState, ModelResponse
 
 FAILED = "self_critique.failed"
-"""Where the thread's metadata says why the last critique failed."""
+"""The metadata key of the reason why the last critique failed."""
 
 _ROUNDS = "self_critique.rounds"
 _TASK = "self_critique.task"
@@ -46,7 +46,7 @@ Reply with exactly one JSON object and nothing else:
 
 
 class Critique(BaseModel):
-    """What the critic says."""
+    """The critic's answer."""
 
     approved: StrictBool
     feedback: str = ""
@@ -56,19 +56,19 @@ class SelfCritique(Hook):
     """Asks `model` about each final answer, and for at most `rounds` revisions."""
 
     name = _NAME
-    # Further in than flow, so that its word on the stop is the first; further out than structured_output.
+    # Further in than flow, so that its reason for the stop comes first; further out than structured_output.
     priority = -10
     on_failure = "open"
 
     def __init__(self, model: Model, *, rounds: int, criteria: str, timeout_s: float) -> None:
         self.rounds = rounds
-        self.timeout_s = timeout_s + 1.0  # the model's own comes first and says what it was
+        self.timeout_s = timeout_s + 1.0  # the model's own timeout comes first, with a better message
         self._model = model
         self._criteria = criteria
         self._model_timeout_s = timeout_s
 
     async def execution_start(self, state: AgentState) -> AgentState:
-        # Where the task is: later the thread has other messages of the user, some of them from here.
+        # The task's position: later the thread has other user messages, some of them from this hook.
         for index in range(len(state.messages) - 1, -1, -1):
             if state.messages[index].role == "user":
                 return state.with_note(_TASK, index)
@@ -79,13 +79,13 @@ class SelfCritique(Hook):
         if response is None or response.message.tool_calls:
             return state
         if outcome is not None and outcome.decision is not ContinuationDecision.ALLOW_STOP:
-            return state  # this answer is not the last, or the run ends whatever is said of it
+            return state  # not the last answer, or the run ends anyway
         asked = InferenceRequest(_PROMPT, (self._question(state, response.message.content),), ())
         model = MeteredModel(self._model)
         try:
             said = await self._asked(model, asked)
-        except Exception as error:  # whatever a driver raises; to pass it on would lose the count of what was used
-            problem = storable_text(_cut(f"{type(error).__name__}: {error}", _REASON_CHARS))
+        except Exception as error:  # raising it again would lose the usage
+            problem = storable_text(short(f"{type(error).__name__}: {error}", _REASON_CHARS))
             state = state.with_(usage=state.usage + model.usage).with_metadata(FAILED, problem)
             return state.allow_stop(self.name, "failed", f"the critique failed, so the answer stands: {problem}")
         state = state.with_(usage=state.usage + model.usage).without_metadata(FAILED)
@@ -94,17 +94,17 @@ class SelfCritique(Hook):
         try:
             critique = Critique.model_validate(await asyncio.to_thread(json_in, said.message.content))
         except ValueError as error:
-            reason = f"the critique cannot be read, so the answer stands: {_cut(_problem(error), _REASON_CHARS)}"
+            reason = f"the critique cannot be read, so the answer stands: {short(_problem(error), _REASON_CHARS)}"
             return state.allow_stop(self.name, "unreadable", reason)
         if critique.approved:
             return state.allow_stop(self.name, "approved", f"the critique approved the answer in round {used + 1}")
         feedback = critique.feedback.strip() or "no reason was given"
-        reason = _cut(feedback, _REASON_CHARS)
+        reason = short(feedback, _REASON_CHARS)
         if used >= self.rounds:
             reason = f"{used} revisions were asked for, the limit is {self.rounds}; the last critique: {reason}"
             return state.allow_stop(self.name, "rounds", reason)
-        request = f"A critique of your answer asks for a revision:\n{_cut(feedback, _FEEDBACK_CHARS)}\n"
-        request += "Mend what it is right about, and give your whole final answer again."
+        request = f"A critique of your answer asks for a revision:\n{short(feedback, _FEEDBACK_CHARS)}\n"
+        request += "Fix what it is right about, and give your whole final answer again."
         state = state.say(Message(role="user", content=request)).with_note(_ROUNDS, used + 1)
         return state.request_continuation(self.name, "revision", f"revision {used + 1} of {self.rounds}: {reason}")
 
@@ -119,18 +119,9 @@ class SelfCritique(Hook):
         index = state.notes.get(_TASK)
         known = isinstance(index, int) and 0 <= index < len(state.messages)
         task = state.messages[index].content if known and isinstance(index, int) else ""
-        # JSON keeps the parts apart, whatever is written in them.
-        parts = {"task": _cut(task, _TASK_CHARS), "answer": _cut(answer, _ANSWER_CHARS), "criteria": self._criteria}
+        # JSON separates the parts, whatever they contain.
+        parts = {"task": short(task, _TASK_CHARS), "answer": short(answer, _ANSWER_CHARS), "criteria": self._criteria}
         return Message(role="user", content=json.dumps({name: part for name, part in parts.items() if part}))
-
-
-def _cut(text: str, limit_chars: int) -> str:
-    """Return the text, or its head and tail with a word on what is missing."""
-    if len(text) <= limit_chars:
-        return text
-    tail = limit_chars // 3
-    left_out = len(text) - limit_chars
-    return f"{text[: limit_chars - tail]}\n[... {left_out} characters left out ...]\n{text[-tail:]}"
 
 
 def _problem(error: ValueError) -> str:
@@ -140,9 +131,9 @@ def _problem(error: ValueError) -> str:
 
 
 def self_critique(model: Model, *, rounds: int = 2, criteria: str = "", timeout_s: float = 60.0) -> Capability:
-    """Return what has the final answer judged by `model`, by the task and the criteria.
+    """Return the hook that has `model` judge the final answer by the task and the criteria.
 
-    Each revision is a forced continuation: a cap below `rounds` in limits stops the run first.
+    Each revision is a forced continuation, so a cap below `rounds` in limits stops the run first.
     """
     if rounds < 0:
         raise ValueError(f"rounds is {rounds}: it is 0 or more")

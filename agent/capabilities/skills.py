@@ -1,12 +1,10 @@
 """Skills: instructions for one kind of task, in SKILL.md files that the model reads when it needs them.
 
-The system prompt holds one line a skill; the body is in the context only once the model has read the file with
-read_file, which makes that skill the active one. While it is active, its allowed tools are the only ones that run,
-until another skill is read or finish_skill ends it.
+The system prompt has one line per skill. Reading the file with read_file makes the skill active: until another skill is
+read or finish_skill ends it, only its allowed tools run.
 
-Whoever can write to the files can write a skill, so this steers a model and contains nothing: that is for policy.
-A skill that cannot be taken as it is written is left out and named in the metadata, skills.broken, so that it is an
-event and stays with the thread until it is mended.
+Anything that can write to the files can write a skill, so skills guide a model and are no security boundary: policy is.
+An invalid skill is skipped and listed in the metadata, skills.broken, until it is fixed.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import JsonValue
 
 from agent.capabilities.capability import Capability
 from agent.capabilities.frontmatter import LIMIT_BYTES, frontmatter
@@ -22,8 +20,8 @@ from agent.filesystem import FileSystem
 from agent.hooks.hook import Hook
 from agent.messages import ToolResult, Value
 from agent.state import AgentState
-from agent.tools.paths import resolve
-from agent.tools.tool import Tool, ToolContext
+from agent.tools.paths import resolved
+from agent.tools.tool import Tool, ToolArguments, ToolContext
 
 CATALOG = "skills.catalog"
 BROKEN = "skills.broken"
@@ -31,7 +29,7 @@ ACTIVE = "skills.active"
 FINISH = "finish_skill"
 _READ = "read_file"
 
-# Shallow ones first. The depth is bounded by the patterns, so that a large tree below costs nothing.
+# Shallow ones first. The patterns bound the depth, so that a large tree costs nothing.
 _PATTERNS = ("SKILL.md", "*/SKILL.md", "*/*/SKILL.md", "*/*/*/SKILL.md")
 _SKILLS_LIMIT = 100
 _FILES_LIMIT = 200
@@ -61,17 +59,15 @@ class Skill(Value):
 
 
 class SkillCatalog(Hook):
-    """Finds the skills when a run begins, and shows one line of each to the model."""
+    """Finds the skills when a run starts, and adds one line for each to the system prompt."""
 
     name = "skills"
     timeout_s = 30.0
     on_failure = "open"
 
     def __init__(self, files: FileSystem, paths: Sequence[str]) -> None:
-        if isinstance(paths, str):  # its letters would be the paths
-            raise TypeError(f"paths is one string, {paths!r}: pass a list, as in [{paths!r}]")
         self._files = files
-        self._paths = tuple(dict.fromkeys(resolve(path) for path in paths))
+        self._paths = resolved(paths)
 
     async def execution_start(self, state: AgentState) -> AgentState:
         search = _Search(self._files)
@@ -91,13 +87,11 @@ class SkillCatalog(Hook):
         active = _active(state)
         if active is not None and active.allowed_tools is not None:
             lines.append(f"The skill {active.name} is active. {_only(active)}")
-        section = "\n".join((_HEADING, *lines))
-        prompt = state.current.system_prompt
-        return state.with_system_prompt(f"{prompt}\n\n{section}" if prompt else section)
+        return state.with_section("\n".join((_HEADING, *lines)))
 
 
 class ActiveSkill(Hook):
-    """Keeps account of the skill that is active, and holds the run to its allowed tools."""
+    """Tracks the active skill, and blocks tools that it does not allow."""
 
     name = "active_skill"
 
@@ -106,7 +100,7 @@ class ActiveSkill(Hook):
         call = state.current.tool.call
         if active is None or active.allowed_tools is None or call.name in (*active.allowed_tools, FINISH):
             return state
-        # Its own file too: the rest of long instructions comes by further calls.
+        # Reading its own file stays allowed: long instructions take several calls.
         if _skill_read(state) is not None:
             return state
         return state.block(
@@ -121,36 +115,25 @@ class ActiveSkill(Hook):
             active = _active(state)
             if active is None:
                 return state
-            # The tool cannot know: the skill may have become active in this very step, by a call before this one.
+            # The tool cannot know: an earlier call of this step may have activated the skill.
             said = ToolResult(f"The skill {active.name} has ended; every tool may be used again.".encode())
             return state.with_note(ACTIVE, None).with_result(said)
         read = _skill_read(state)
         return state.with_note(ACTIVE, read.name) if read is not None else state
 
 
-class FinishSkillArguments(BaseModel):
-    """Arguments of finish_skill: none."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
 def skills(files: FileSystem, paths: Sequence[str]) -> Capability:
-    """Return the catalog of the SKILL.md files below `paths`, relative ones from the workspace, and finish_skill.
+    """Return the catalog of the SKILL.md files below `paths`, which may be relative to the workspace, and finish_skill.
 
-    Raises InvalidPath for a path that can be none, TypeError for one string instead of a list.
+    Raises InvalidPath, and TypeError for a string instead of a list.
     """
-    tool = Tool(
-        FINISH,
-        "End the active skill, so that every tool may be used again.",
-        FinishSkillArguments,
-        _finish,
-        own_state=True,
-    )
+    description = "End the active skill, so that every tool may be used again."
+    tool = Tool(FINISH, description, ToolArguments, _finish, own_state=True)
     return Capability("skills", hooks=(SkillCatalog(files, paths), ActiveSkill()), tools=(tool,))
 
 
-async def _finish(_asked: FinishSkillArguments, _context: ToolContext) -> ToolResult:
-    return ToolResult(b"No skill is active, so there is nothing to end.")  # ActiveSkill knows better when one is
+async def _finish(_asked: ToolArguments, _context: ToolContext) -> ToolResult:
+    return ToolResult(b"No skill is active, so there is nothing to end.")  # else ActiveSkill replaces it
 
 
 def _catalog(state: AgentState) -> list[Skill]:
@@ -164,7 +147,7 @@ def _active(state: AgentState) -> Skill | None:
 
 
 def _skill_read(state: AgentState) -> Skill | None:
-    """Return the skill that the tool call in question reads; its path is in its final form."""
+    """Return the skill that the current tool call reads."""
     call = state.current.tool.call
     if call.name != _READ or call.arguments is None:
         return None
@@ -178,7 +161,7 @@ def _only(skill: Skill) -> str:
 
 
 class _Search:
-    """The skills found so far, by name, and what was wrong with the others."""
+    """The valid skills by name, and the problems of the others."""
 
     def __init__(self, files: FileSystem) -> None:
         self.skills: dict[str, Skill] = {}
@@ -187,13 +170,13 @@ class _Search:
         self._seen: set[str] = set()
 
     async def below(self, root: str) -> None:
-        """Take the skills below a directory; one that is not there has none."""
+        """Add the skills below a directory, which may be missing."""
         for pattern in _PATTERNS:
             try:
                 page = await self._files.glob(root, pattern, limit=_FILES_LIMIT + 1)
             except FileNotFoundError:
                 return
-            except Exception as error:  # a sandbox in trouble costs the skills there, not the run
+            except Exception as error:  # a failing sandbox costs these skills, not the run
                 self._leave_out(root, str(error))
                 return
             for path in (entry.name for entry in page.entries):
@@ -210,7 +193,7 @@ class _Search:
     async def _take(self, path: str) -> None:
         try:
             skill = await self._read(path)
-        except Exception as error:  # untrusted through and through: whatever is wrong, it is one skill less
+        except Exception as error:  # the file is untrusted: any failure costs one skill
             self._leave_out(path, str(error) or type(error).__name__)
             return
         taken = self.skills.setdefault(skill.name, skill)
@@ -245,14 +228,14 @@ def _text(fields: dict[str, object], key: str, limit_chars: int) -> str:
 
 
 def _one_line(text: str, limit_chars: int) -> str:
-    """Return text that cannot pass for more than one line of the catalog: printable, without line ends, cut."""
+    """Return the text as one line of the catalog: printable, without line ends, shortened."""
     printable = "".join(character if character.isprintable() else " " for character in text)
     line = " ".join(printable.split())
     return line if len(line) <= limit_chars else f"{line[: limit_chars - 3]}..."
 
 
 def _allowed_tools(value: object) -> tuple[str, ...] | None:
-    """Return exact tool names. Anything else is refused: a restriction that cannot hold must not seem to."""
+    """Return exact tool names; anything else, such as a pattern, would look like a restriction without being one."""
     if value is None:
         return None
     names = value.replace(",", " ").split() if isinstance(value, str) else value

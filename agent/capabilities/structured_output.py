@@ -1,11 +1,11 @@
-"""A final answer that is one JSON value and fits a schema: asked for, checked, asked for again with the errors, stored.
+"""A final answer that is one JSON value and fits a schema; an invalid one is sent back with the errors.
 
-The schema is a pydantic model class or a JSON Schema (Draft 2020-12); no $ref in it is ever fetched. What is stored, in
-the thread's metadata under VALUE, is the value as the model wrote it, so a default that it left out is not there. The
-state's `output` is the value of the pydantic model, or that of a JSON Schema; it is not stored with the state.
+The schema is a pydantic model class or a JSON Schema (Draft 2020-12); a $ref in it is never fetched. The thread's
+metadata stores the value under VALUE as the model wrote it, without the defaults that it left out. The state's
+`output`, an instance of the pydantic model or the JSON value, is not stored.
 
-Together with self_critique this hook judges first: it is further in, and a critique of an answer that does not fit
-would be wasted. An answer that the critique sends back is judged here again. Both count as forced continuations.
+Together with self_critique this hook judges first, because it is further in: no critique is spent on an answer that
+does not fit. An answer that the critique sends back is judged here again. Both count as forced continuations.
 
 A JSON Schema is checked in a separate process (agent.capabilities.json_schema). The validators of a pydantic model run
 in a thread of this process: their author is responsible for the time they take.
@@ -28,21 +28,21 @@ from agent.messages import Message
 from agent.state import AgentState
 
 VALUE = "structured_output.value"
-"""Where the value is in the thread's metadata."""
+"""The metadata key of the value."""
 
 _RETRIES = "structured_output.retries"
 _NAME = "structured_output"
 
 _Judge = Callable[[JsonValue], Awaitable[tuple[Any, list[str]]]]
-"""Returns what a value is as the agent's output, and what is wrong with it."""
+"""Returns a value as the agent's output, and the errors in it."""
 
 
 class StructuredOutput(Hook):
-    """Lets a run end with an answer that fits, and asks `retries` times for one that does."""
+    """Ends a run with an answer that fits, and asks `retries` times for one."""
 
     name = _NAME
-    # Further in than flow, so that its word on the stop is the first, and than self_critique, which looks at it. At
-    # before_inference it comes last: what the answer must look like stands at the end of the system prompt.
+    # Further in than flow, so that its reason for the stop comes first, and than self_critique, which reads it. At
+    # before_inference it comes last: the schema is at the end of the system prompt.
     priority = -20
     timeout_s = 20.0  # the judge's own limit comes first
 
@@ -58,8 +58,7 @@ class StructuredOutput(Hook):
         return _without_value(state)  # of an earlier run of the thread
 
     async def before_inference(self, state: AgentState) -> AgentState:
-        before = state.current.system_prompt
-        return state.with_system_prompt(f"{before}\n\n{self._instruction}" if before else self._instruction)
+        return state.with_section(self._instruction)
 
     async def after_step(self, state: AgentState) -> AgentState:
         response = state.current.response
@@ -69,7 +68,7 @@ class StructuredOutput(Hook):
         if not errors:
             state = state.with_metadata(VALUE, value).with_(output=output)
             return state.allow_stop(self.name, "valid", "the answer fits the schema")
-        # An earlier answer may have fitted and been sent back by another hook: it is not this run's answer.
+        # Another hook may have sent back an earlier answer that fitted: it is not this run's answer.
         state = _without_value(state)
         seen = state.notes.get(_RETRIES, 0)
         used = seen if isinstance(seen, int) else 0
@@ -87,7 +86,7 @@ class StructuredOutput(Hook):
         return state.request_continuation(self.name, "invalid", reason)
 
     async def _judged(self, answer: str) -> tuple[JsonValue, Any, list[str]]:
-        """Return the value in an answer, what it is as output and no errors, or what is wrong with it."""
+        """Return the value in an answer, the output and no errors, or the errors."""
         try:
             value = await asyncio.to_thread(json_in, answer)  # a large answer takes a while to read
             if len(json.dumps(value)) > MAX_VALUE_CHARS:
@@ -105,16 +104,16 @@ def _without_value(state: AgentState) -> AgentState:
 def _by_model(model: type[BaseModel]) -> _Judge:
     def read(value: JsonValue) -> tuple[Any, list[str]]:
         try:
-            # As JSON, so that a strict model takes what JSON has no type for, such as a date.
+            # As JSON, so that a strict model accepts types that JSON lacks, such as dates.
             return model.model_validate_json(json.dumps(value)), []
         except ValidationError as error:
             found = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_ERRORS]
             return None, [short(f"{'.'.join(map(str, one['loc'])) or 'the value'}: {one['msg']}") for one in found]
-        except Exception as error:  # a validator of the model's author, on a value that he did not think of
+        except Exception as error:  # a validator that fails on an unexpected value
             return None, [short(f"the value was refused: {type(error).__name__}: {error}")]
 
     async def judge(value: JsonValue) -> tuple[Any, list[str]]:
-        return await asyncio.to_thread(read, value)  # other runs must not wait for it
+        return await asyncio.to_thread(read, value)  # other runs do not wait
 
     return judge
 
@@ -127,13 +126,13 @@ def _by_schema(schema: Mapping[str, JsonValue]) -> _Judge:
 
 
 def structured_output(schema: type[BaseModel] | Mapping[str, JsonValue], *, retries: int = 2) -> Capability:
-    """Return what holds the final answer to a schema. Raises ValueError for a bad schema, and says where it is bad."""
+    """Return the hook that checks the final answer. Raises ValueError for a bad schema and says where it is bad."""
     if retries < 0:
         raise ValueError(f"retries is {retries}: it is 0 or more")
     if isinstance(schema, type):
         try:
             shown = schema.model_json_schema()
-        except Exception as error:  # pydantic has several errors for types that JSON cannot say
+        except Exception as error:  # pydantic has several errors for types without a JSON Schema
             raise ValueError(f"{schema.__name__} has no JSON Schema: {error}") from error
         hook = StructuredOutput(shown, _by_model(schema), retries)
     else:

@@ -1,17 +1,17 @@
-"""A summary stands in for the old part of a thread when it would soon not fit the model's window any more.
+"""Replaces the older messages of a long thread by a summary, before they exceed the model's window.
 
-The thread itself stays whole. What changes is what the model is shown:
+The thread itself stays complete. Only what the model sees changes:
 
     [the summary, and the file with the full history] + the newest messages
 
-The summary is in the thread's metadata, so later steps, later runs and a resumed run show the same. A later summary
-covers the earlier one and the messages since. A summary is due when the estimate is over 85 % of the window,
-or when the endpoint said that a request is too long; then the step is taken again, twice in a row at most, with fewer
-messages kept each time. A summary that fails is tried again some steps later. All it leaves is what it used, and the
-error in the thread's metadata under FAILED, so that it is an event, until one succeeds.
+The summary is in the thread's metadata, so later steps, later runs and a resumed run see the same. A later summary
+covers the earlier one and the messages since. A summary is due when the estimate exceeds 85 % of the window, or when
+the endpoint says that a request is too long; the step then runs again, at most twice in a row, keeping fewer messages
+each time. A failed summary is retried some steps later; until one succeeds, the thread's metadata keeps the error under
+FAILED, so that it is an event.
 
-Two hooks, because one that raises leaves no trace: Summarizer asks the model and may fail; SummarizedInput, after it,
-lays what the model is shown, counts it, and notices when a summary is still due.
+There are two hooks because a hook that raises leaves no trace: Summarizer asks the model and may fail; SummarizedInput
+runs after it, replaces the messages, counts them, and notices when a summary is still due.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from agent.models.token_estimate import CHARS_PER_TOKEN, InputEstimate, messages
 from agent.state import AgentState, ModelResponse
 
 SUMMARY = "summarization.summary"
-"""Where the summary is in the thread's metadata: text, messages (how many of the thread it covers), file."""
+"""The metadata key of the summary: text, messages (how many of the thread it covers), file."""
 FAILED = "summarization.failed"
-"""Where the thread's metadata says why the last summary failed."""
+"""The metadata key of the reason why the last summary failed."""
 MEASURED = "summarization.measured"
-"""Where the estimate of the last request is in the run's notes."""
+"""The note with the estimate of the last request."""
 HISTORY_DIRECTORY = "/workspace/.airlock/history"
 
 SUMMARY_WORDS = 2_000
@@ -52,7 +52,7 @@ _FORCED = "summarization.forced"
 _TRIED = "summarization.tried"
 
 _FULL = 0.85
-# The second and third figures are for a request that the endpoint has refused: more must go than the estimate asks for.
+# The second and third figures are for requests that the endpoint refused: the estimate was too low.
 _KEPT_PERCENT = (10, 5, 0)
 _KEPT_AT_LEAST = 2
 _FORCED_IN_A_ROW = 2
@@ -60,14 +60,14 @@ _LONGEST_PAUSE = 5  # as a power of two, in steps
 
 _REQUEST_SHARE = 0.7  # of the window, for the old part; the rest is for the prompt and the answer
 _REQUEST_ATTEMPTS = 3
-# 2,000 words are about 13,000 characters; a text without spaces has no words to count. JSON makes six characters of
-# one that is not ASCII, and whoever keeps the thread bounds its values.
+# 2,000 words are about 13,000 characters; a text without spaces has no words to count. ASCII JSON takes six characters
+# for any other one, and stores limit the values of a thread.
 _SUMMARY_CHARS = 20_000
 _SUMMARY_JSON_CHARS = 60_000
 _WRITE_TIMEOUT_S = 10.0
 _ERROR_CHARS = 500
 
-# Outside all hooks that add to what the model is shown, and before the error policy at on_error.
+# Outside all hooks that append messages, and before the error policy at on_error.
 _PRIORITY = 1_000
 
 _log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ open and what was to come next. Reply with the summary alone, in under {SUMMARY_
 
 
 class Summary(Value):
-    """What stands in for the first `messages` messages of a thread; `file` is empty where no history was written."""
+    """Replaces the first `messages` messages of a thread; `file` is empty if the history was not written."""
 
     text: str
     messages: int = Field(gt=0)
@@ -88,7 +88,7 @@ class Summary(Value):
 
     @classmethod
     def of(cls, state: AgentState) -> Self | None:
-        """Return the thread's summary, None when there is none that fits the thread."""
+        """Return the thread's summary, None if it has no valid one."""
         kept = state.metadata.get(SUMMARY)
         if kept is None:
             return None
@@ -99,7 +99,7 @@ class Summary(Value):
         return summary if summary.messages <= len(state.messages) else None
 
     def message(self) -> Message:
-        """Return what the model is shown instead of the messages."""
+        """Return the message that the model sees instead."""
         where = (
             f"The full history is in {self.file}: search it with grep, or read parts of it with read_file."
             if self.file
@@ -114,7 +114,7 @@ class Summary(Value):
 
 
 class Summarizer(Hook):
-    """Asks a model for a summary when one is due, and for another try of a request that was too long."""
+    """Asks a model for a summary when one is due, and retries requests that were too long."""
 
     name = "summarization"
     priority = _PRIORITY
@@ -122,13 +122,13 @@ class Summarizer(Hook):
 
     def __init__(self, model: Model, files: FileSystem, *, context_window_tokens: int, timeout_s: float) -> None:
         self.context_window_tokens = context_window_tokens
-        self.timeout_s = timeout_s + _WRITE_TIMEOUT_S + 5.0  # those of the model and of the file come first
+        self.timeout_s = timeout_s + _WRITE_TIMEOUT_S + 5.0  # the timeouts of the model and of the file come first
         self._model = model
         self._files = files
         self._model_timeout_s = timeout_s
 
     def due(self, state: AgentState) -> int | None:
-        """Return how many messages of the thread a summary should now cover, None when none is due."""
+        """Return how many messages a summary should cover now, None if none is due."""
         forced, pending = _forced(state)
         if not pending:
             steps, failures = _tried(state)
@@ -145,13 +145,13 @@ class Summarizer(Hook):
         model = MeteredModel(self._model)
         try:
             response = await self._summarized(model, state, covered, estimate.ratio)
-        except Exception as error:  # whatever a driver raises; to pass it on would lose the count of what was used
+        except Exception as error:  # raising it again would lose the usage
             said = storable_text(f"{type(error).__name__}: {error}"[:_ERROR_CHARS])
             return state.with_(usage=state.usage + model.usage).with_metadata(FAILED, said)
         state = state.with_(usage=state.usage + model.usage).without_metadata(FAILED)
         text = _bounded(response.message.content)
         if not text:
-            return state  # it was paid for all the same
+            return state  # its usage counts
         summary = Summary(text=text, messages=covered, file=await self._write_history(state))
         forced, _ = _forced(state)
         if forced:
@@ -167,7 +167,7 @@ class Summarizer(Hook):
         times = _forced(state)[0] + 1
         if times > _FORCED_IN_A_ROW or _cut(state, _KEPT_PERCENT[times]) is None:
             return state
-        # The request counts: the window is full at the latest here, whatever was estimated.
+        # The request fills the window at least, whatever the estimate was.
         estimate = input_estimate(state)
         refused = estimate.measured(_aside_tokens(state), max(estimate.tokens, self.context_window_tokens))
         state = state.with_note(MEASURED, refused.model_dump()).with_note(_FORCED, {"times": times, "pending": True})
@@ -181,7 +181,7 @@ class Summarizer(Hook):
         begin = f"## Summary of the first {first} messages\n\n{earlier.text}" if earlier is not None else ""
         old = [rendered(shortened(message), first + at) for at, message in enumerate(state.messages[first:covered], 1)]
         limit_chars = int(self.context_window_tokens * _REQUEST_SHARE * CHARS_PER_TOKEN / max(ratio, 1.0))
-        limit_chars >>= _forced(state)[0]  # then the window is smaller than it was said to be
+        limit_chars >>= _forced(state)[0]  # the window is smaller than configured
         try:
             async with asyncio.timeout(self._model_timeout_s):
                 for attempt in range(_REQUEST_ATTEMPTS - 1):
@@ -192,21 +192,21 @@ class Summarizer(Hook):
             raise TimeoutError(f"the summary took longer than {self._model_timeout_s:g} s") from None
 
     async def _write_history(self, state: AgentState) -> str:
-        """Write the whole thread so far; return the file's path, or nothing when it could not be written."""
+        """Write the whole thread so far; return the file's path, empty if that failed."""
         name = re.sub(r"[^A-Za-z0-9._-]", "_", state.run_id or state.thread)[:100]
         path = f"{HISTORY_DIRECTORY}/{name}-{len(state.messages)}.md"
         history = "\n\n".join(rendered(message, number) for number, message in enumerate(state.messages, 1))
         try:
             async with asyncio.timeout(_WRITE_TIMEOUT_S):
                 await self._files.write(path, f"{history}\n".encode("utf-8", "replace"))
-        except Exception as error:  # no workspace, no room in it, or it does not answer: the summary is worth having
+        except Exception as error:  # no workspace, no space, no answer: the summary alone helps
             _log.warning("the history of thread %s was not written to %s: %s", state.thread, path, error)
             return ""
         return path
 
 
 class SummarizedInput(Hook):
-    """Shows the model the summary and the messages since, and remembers what the request came to."""
+    """Replaces the summarized messages, and notes the size of the request."""
 
     name = "summarized_input"
     priority = _PRIORITY
@@ -217,13 +217,13 @@ class SummarizedInput(Hook):
 
     async def before_inference(self, state: AgentState) -> AgentState:
         if self._summarizer.due(state) is not None:
-            # The hook before this one failed, or what it kept is too much by itself: not again at each step.
+            # The summary failed, or the kept messages alone are too long: do not retry at each step.
             failures = min(_tried(state)[1] + 1, _LONGEST_PAUSE)
             state = state.with_note(_TRIED, {"steps": state.steps, "failures": failures})
         summary = Summary.of(state)
         given, covered = state.current.input_messages, summary.messages if summary is not None else 0
         if summary is None or (given is not state.messages and given[:covered] != state.messages[:covered]):
-            return state  # nothing to show, or a hook further out laid the messages in its own way
+            return state  # no summary, or a hook further out has replaced the messages
         return state.with_messages((summary.message(), *given[covered:]))
 
     async def after_inference(self, state: AgentState) -> AgentState:
@@ -231,8 +231,8 @@ class SummarizedInput(Hook):
         if response is None:
             return state
         estimate = input_estimate(state)
-        laid = len(state.messages) - estimate.first + (estimate.first > 0)
-        others = messages_tokens(state.current.input_messages[laid:])  # of hooks that remind the model of something
+        own = len(state.messages) - estimate.first + (estimate.first > 0)
+        others = messages_tokens(state.current.input_messages[own:])  # reminders of other hooks
         measured = estimate.measured(_aside_tokens(state) + others, response.usage.input_tokens)
         state = state.with_note(MEASURED, measured.model_dump())
         return state.with_note(_FORCED, None) if state.notes.get(_FORCED) else state
@@ -243,7 +243,7 @@ async def _ask(model: Model, text: str) -> ModelResponse:
 
 
 def input_estimate(state: AgentState) -> InputEstimate:
-    """Return what a request of the thread as it is comes to; only what came since the last one is counted."""
+    """Return the size of a request of the thread as it is; only messages since the last request are counted."""
     summary = Summary.of(state)
     first = summary.messages if summary is not None else 0
     known = InputEstimate.remembered(state.notes.get(MEASURED), state.messages, first)
@@ -253,26 +253,26 @@ def input_estimate(state: AgentState) -> InputEstimate:
 
 
 def _aside_tokens(state: AgentState) -> int:
-    """Return the estimate of what is sent beside the thread's messages."""
+    """Return the estimate of what is sent besides the thread's messages."""
     summary = Summary.of(state)
     shown = messages_tokens((summary.message(),)) if summary is not None else 0
     return prompt_tokens(state.current.system_prompt, state.current.tools) + shown
 
 
 def _cut(state: AgentState, kept_percent: int) -> int | None:
-    """Return how many messages a summary would cover, None when that is no more than it covers now."""
+    """Return how many messages a summary would cover, None if no more than now."""
     summary = Summary.of(state)
     first = summary.messages if summary is not None else 0
     messages = state.messages
     kept = max(_KEPT_AT_LEAST, -(-(len(messages) - first) * kept_percent // 100))
     cut = len(messages) - kept
-    while cut > first and messages[cut].role == "tool":  # results stay with the message that has the calls
+    while cut > first and messages[cut].role == "tool":  # results stay with their calls
         cut -= 1
     return cut if cut > first else None
 
 
 def _forced(state: AgentState) -> tuple[int, bool]:
-    """Return how many requests in a row were too long, and whether the summary that this forces is still to come."""
+    """Return how many requests in a row were too long, and whether the summary for them is still pending."""
     match state.notes.get(_FORCED):
         case {"times": int(times), "pending": bool(pending)} if 0 < times <= _FORCED_IN_A_ROW:
             return times, pending
@@ -280,7 +280,7 @@ def _forced(state: AgentState) -> tuple[int, bool]:
 
 
 def _tried(state: AgentState) -> tuple[int, int]:
-    """Return at which step a summary was tried last, and how many in a row were of no use."""
+    """Return the step of the last attempt, and how many attempts in a row failed."""
     match state.notes.get(_TRIED):
         case {"steps": int(steps), "failures": int(failures)} if 0 <= failures <= _LONGEST_PAUSE:
             return steps, failures
@@ -288,7 +288,7 @@ def _tried(state: AgentState) -> tuple[int, int]:
 
 
 def _bounded(text: str) -> str:
-    """Return a summary that is no longer than it was to be."""
+    """Return the summary within its limits."""
     text = storable_text(text.strip()[:_SUMMARY_CHARS]).rstrip()
     last_word = next(islice(re.finditer(r"\S+", text), SUMMARY_WORDS - 1, None), None)
     if last_word is not None:
@@ -301,9 +301,9 @@ def _bounded(text: str) -> str:
 def summarization(
     model: Model, files: FileSystem, *, context_window_tokens: int = 128_000, timeout_s: float = 120.0
 ) -> Capability:
-    """Return what keeps a thread within a window of `context_window_tokens`, with summaries by `model`.
+    """Return the hooks that keep a thread within `context_window_tokens`, with summaries by `model`.
 
-    The history goes to `files`. `timeout_s` bounds each summary.
+    The history is written to `files`. `timeout_s` bounds each summary.
     """
     if context_window_tokens <= 0:
         raise ValueError(f"context_window_tokens is {context_window_tokens}: it is more than 0")

@@ -1,9 +1,8 @@
-"""A large tool set at the price of a small one: the model searches it with find_tools, and is shown what it finds.
+"""A large tool set at the price of a small one: the model searches it with find_tools, which loads what it finds.
 
-Shown are the tools in `always`, find_tools, and what was loaded in this run; the others are hidden, and a call to one
-is blocked until it is loaded. The hook hides and never shows: a tool that another hook took away stays away and is not
-found, and a tool that no executor has is none of its business. Calls of the step that loads a tool come too early for
-it: they were made before the model had seen what it takes.
+The model sees the tools in `always`, find_tools, and what this run has loaded; calls to the others are blocked until
+they are loaded. The hook only hides: a tool that another hook removed stays removed and is not found. A loaded tool is
+available from the next step on, because the model has not seen its parameters before.
 """
 
 from __future__ import annotations
@@ -12,38 +11,37 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field, JsonValue
 
 from agent.capabilities.capability import Capability
 from agent.hooks.hook import Hook
 from agent.messages import ToolResult, ToolSpec
 from agent.state import AgentState
-from agent.tools.tool import Tool, ToolContext
+from agent.tools.tool import Tool, ToolArguments, ToolContext
 
 LOADED = "tool_registry.loaded"
-"""The note of what was loaded, in the order it was found."""
+"""The note with the loaded tools, in the order they were found."""
 
-_HIDDEN = "tool_registry.hidden"  # of the executor's tools, those neither in `always` nor loaded
-_WITHHELD = "tool_registry.withheld"  # of the hidden ones, those that another hook took away as well
+_HIDDEN = "tool_registry.hidden"  # tools neither in `always` nor loaded
+_WITHHELD = "tool_registry.withheld"  # hidden tools that another hook removed, too
 _FIND = "find_tools"
-# Below other hooks that change the tools: this one sees what they left, and the result of find_tools before they do.
+# Below other hooks that change the tools: it sees what they left, and the result of find_tools first.
 _PRIORITY = -100
 
 _IN_NAME, _IN_DESCRIPTION = 3, 1
 _DESCRIPTION_CHARS = 2_000
 _NAMED = 50
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+|[^\W\d_]+")
-# They are in most descriptions and say nothing of what a tool does.
-_COMMON = frozenset(("a", "an", "and", "as", "by", "for", "from", "in", "is", "it", "of", "on", "or", "that", "the"))
-_COMMON |= frozenset(("this", "to", "tool", "tools", "use", "with"))
-# Only the start of the result: its end may be evicted to a file before the hook sees it.
+# Words of most descriptions, which say nothing about a tool.
+_COMMON = frozenset(
+    re.findall(r"\w+", "a an and as by for from in is it of on or that the this to tool tools use with")
+)
+# Only the start of the result: its end may be evicted before the hook sees it.
 _FOUND = re.compile(rb'\{"loaded": (\[[^\]]*\])')
 
 
-class FindToolsArguments(BaseModel):
+class FindToolsArguments(ToolArguments):
     """Arguments of find_tools."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     query: str = Field(min_length=1, max_length=400, description="words for what the tool should do")
     limit: int = Field(5, ge=1, le=20, description="tools to load at most")
@@ -80,7 +78,7 @@ def _nothing(hidden: Sequence[ToolSpec]) -> str:
 
 
 def _ranked(query: str, specs: Iterable[ToolSpec]) -> list[ToolSpec]:
-    """Return the tools that have a word of the query, those with most of them first; ties keep their order."""
+    """Return the tools that share a word with the query, best match first; ties keep their order."""
     words = _stems(query)
     scored = []
     for spec in specs:
@@ -92,7 +90,7 @@ def _ranked(query: str, specs: Iterable[ToolSpec]) -> list[ToolSpec]:
 
 
 def _stems(text: str) -> set[str]:
-    """Return the words of a text or a name (snake_case, camelCase), so that files, file and filing are one."""
+    """Return the stems of the words of a text or a name (snake_case, camelCase): files, file and filing are one."""
     words = (word.lower() for word in _WORD.findall(text))
     return {_stem(word) for word in words if word not in _COMMON}
 
@@ -112,16 +110,16 @@ def _without(word: str, ending: str) -> str:
 
 
 def _names(value: JsonValue) -> list[str]:
-    """Return the names in a note; what is no name, whoever put it there, is left out."""
+    """Return the names in a note, without invalid entries."""
     return [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
 
 
 class ToolRegistry(Hook):
-    """Hides what is not loaded, blocks calls to it, and loads what find_tools found."""
+    """Hides tools that are not loaded, blocks calls to them, and loads what find_tools found."""
 
     name = "tool_registry"
     priority = _PRIORITY
-    on_failure = "open"  # it saves tokens and protects nothing: that is policy's task
+    on_failure = "open"  # it saves tokens; protection is the policy's task
 
     def __init__(self, always: Sequence[str] = ()) -> None:
         self.always = frozenset((*always, _FIND))
@@ -150,7 +148,7 @@ class ToolRegistry(Hook):
         tool = state.current.tool
         if tool.call.name != _FIND or tool.blocked or tool.result is None or tool.result.is_error:
             return state
-        # What a ring made of the result is not to be trusted: only what is hidden can be loaded.
+        # A ring may have changed the result: only hidden tools can be loaded.
         hidden = _names(state.notes.get(_HIDDEN))
         found = [name for name in _found(tool.result.content) if name in hidden]
         return _noted(state, LOADED, list(dict.fromkeys((*_names(state.notes.get(LOADED)), *found))))
@@ -165,12 +163,12 @@ def _found(content: bytes) -> list[str]:
 
 
 def _noted(state: AgentState, key: str, names: Sequence[str]) -> AgentState:
-    """Set a note where it says something new: an unchanged one costs whoever stores the state nothing."""
+    """Set a note unless it is unchanged, which saves the store a write."""
     return state if _names(state.notes.get(key)) == names else state.with_note(key, list(names))
 
 
 def tool_registry(*, always: Sequence[str] = ()) -> Capability:
-    """Return find_tools and what hides every tool but those named in `always`."""
+    """Return find_tools and the hook that hides all tools except `always`."""
     description = (
         "Search the tools that are not shown, and load those that fit: they can be called from the next step on."
     )

@@ -1,12 +1,12 @@
-"""Tracing: a span around each inference and each tool call, told to whatever recorder is plugged in.
+"""Tracing: a span around each inference and each tool call, for any recorder.
 
     chat            message_count, content_length_chars, content (first 500 characters of the answer), tool_call_count,
                     tool_call_names, finish_reason, input_tokens, output_tokens, cost_usd; error
     execute_tool    tool_name, tool_call_id, arguments (first 500 characters of their JSON), output_length_bytes,
                     output (first 500 characters), outcome, error
 
-The rings are outermost: a span holds the time of all that happens inside, such as retries. They are rings, so they see
-a tool's output before a redacting hook has: a recorder that keeps what it is told redacts it itself.
+The rings are outermost: a span covers everything inside, such as retries. Rings see a tool's output before redacting
+hooks do, so a recorder that stores attributes must redact them.
 """
 
 from __future__ import annotations
@@ -43,25 +43,24 @@ class Span(Protocol):
 class Recorder(Protocol):
     """Takes spans.
 
-    The span is open while the context is; an error that ends it is given to the context's __exit__.
-    Rings of concurrent tool calls open spans at the same time, each in its own task. A recorder must not block.
+    A span is open as long as its context, whose __exit__ gets the error that ends it. Concurrent tool calls open spans
+    at the same time, each in its own task. A recorder must not block.
     """
 
     def span(self, name: str, attributes: Mapping[str, Attribute]) -> AbstractContextManager[Span]: ...
 
 
+@dataclass(eq=False)
 class Tracing(Hook):
-    """The two rings."""
+    """Opens a span in each ring."""
 
+    recorder: Recorder
     name = "tracing"
     priority = _OUTERMOST
     on_failure = "open"
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-
     async def around_inference(self, request: InferenceRequest, next_: NextInference) -> ModelResponse:
-        with _Guarded(self._recorder, "chat", {"message_count": len(request.messages)}) as span:
+        with _Guarded(self.recorder, "chat", {"message_count": len(request.messages)}) as span:
             response = await next_(request)
             message = response.message
             span.set(
@@ -79,9 +78,9 @@ class Tracing(Hook):
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
         call = tool.call
         attributes = {"tool_name": _shown(call.name), "tool_call_id": call.id, "arguments": _shown(digestible(call))}
-        with _Guarded(self._recorder, "execute_tool", attributes) as span:
+        with _Guarded(self.recorder, "execute_tool", attributes) as span:
             result = await next_(tool)
-            # A character takes four bytes at most, so that no large output is decoded for its beginning.
+            # At most four bytes per character: decode no more of a large output than is shown.
             output = _shown(result.content[: 4 * _SHOWN_CHARS].decode("utf-8", "replace"))
             span.set(output_length_bytes=len(result.content), output=output, outcome=result.outcome)
             if result.is_error:
@@ -92,47 +91,43 @@ class Tracing(Hook):
 class _Guarded:
     """A span whose recorder cannot break the run: what it raises is logged, and the rest goes unrecorded.
 
-    Nor can it swallow an error: what the context's __exit__ returns is not looked at.
+    It cannot suppress an error either: the result of the context's __exit__ is ignored.
     """
 
     def __init__(self, recorder: Recorder, name: str, attributes: Mapping[str, Attribute]) -> None:
-        self._recorder = recorder
         self._name = name
-        self._attributes = attributes
         self._context: AbstractContextManager[Span] | None = None
         self._span: Span | None = None
-
-    def __enter__(self) -> Self:
-        try:
-            context = self._recorder.span(self._name, self._attributes)
+        with self._logged():
+            context = recorder.span(name, attributes)
             self._span = context.__enter__()
             self._context = context
-        except Exception:  # a recorder of the host's: a run goes on untraced
-            self._give_up()
+
+    def __enter__(self) -> Self:
         return self
 
     def set(self, **attributes: Attribute) -> None:
         """Add attributes."""
-        try:
+        with self._logged():
             if self._span is not None:
                 self._span.set(**attributes)
-        except Exception:  # as above
-            self._give_up()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
             self.set(error=_shown(str(error) or type(error).__name__))
-        try:
+        with self._logged():
             if self._context is not None:
                 self._context.__exit__(kind, error, trace)
-        except Exception:  # as above
-            self._give_up()
 
-    def _give_up(self) -> None:
-        self._span = None
-        _log.exception("the recorder failed on a span %s", self._name)
+    @contextmanager
+    def _logged(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            self._span = None
+            _log.exception("the recorder failed on a span %s", self._name)
 
 
 def _shown(text: str) -> str:
@@ -141,7 +136,7 @@ def _shown(text: str) -> str:
 
 @dataclass
 class RecordedSpan:
-    """A span as ListRecorder keeps it; `duration_s` is None while it is open."""
+    """A span in memory; `duration_s` is None while it is open."""
 
     name: str
     attributes: dict[str, Attribute] = field(default_factory=dict)
@@ -153,7 +148,7 @@ class RecordedSpan:
 
 
 class ListRecorder:
-    """A recorder that keeps all spans in memory, in the order they began: for tests, and for a look at one run."""
+    """Keeps all spans in memory in the order they started, for tests and for debugging one run."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.spans: list[RecordedSpan] = []
@@ -172,5 +167,5 @@ class ListRecorder:
 
 
 def tracing(recorder: Recorder | None = None) -> Capability:
-    """Return the spans; without a recorder nothing, which costs nothing."""
+    """Return the tracing hook; no hook, and no cost, without a recorder."""
     return Capability("tracing", hooks=() if recorder is None else (Tracing(recorder),))

@@ -1,4 +1,4 @@
-"""A thread as text, for a model that summarises it and for the file that keeps it: Markdown, message by message."""
+"""A thread as Markdown, for the model that summarizes it and for its history file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LEAST_PIECE_CHARS = 200
 
 
 def shortened(message: Message) -> Message:
-    """Return a message without the bulk of what it wrote into files: the files have it."""
+    """Return a message without the bulk of the contents that it wrote to files."""
     if not any(call.name in _SHORTENED_TOOLS for call in message.tool_calls):
         return message
     calls = tuple(_shortened_call(call) for call in message.tool_calls)
@@ -48,7 +48,7 @@ def rendered(message: Message, number: int) -> str:
 
 
 def fitting(begin: str, pieces: Sequence[str], limit_chars: int) -> str:
-    """Return the texts as one of `limit_chars` at most: the longest pieces give first, `begin` last."""
+    """Return the texts as one of at most `limit_chars`: the longest pieces are shortened first, `begin` last."""
     begin = short(begin, limit_chars // 2)
     left_chars = limit_chars - len(begin)
     piece_chars = _PIECE_CHARS
@@ -60,10 +60,10 @@ def fitting(begin: str, pieces: Sequence[str], limit_chars: int) -> str:
 
 
 def short(text: str, limit_chars: int) -> str:
-    """Return a text, or its head and tail with a word on what is missing, in `limit_chars` at most."""
+    """Return a text, or its head and tail with a note on what is missing, in at most `limit_chars`."""
     if len(text) <= limit_chars:
         return text
-    said = f"\n[... {len(text) - limit_chars} characters and more are left out here ...]\n"
-    room = max(0, limit_chars - len(said))
-    tail = room // 3
-    return f"{text[: room - tail]}{said}{text[len(text) - tail :]}"[: max(0, limit_chars)]
+    note = f"\n[... at least {len(text) - limit_chars} characters left out ...]\n"
+    kept = max(0, limit_chars - len(note))
+    tail = kept // 3
+    return f"{text[: kept - tail]}{note}{text[len(text) - tail :]}"[: max(0, limit_chars)]
