@@ -1,1 +1,1 @@
-"""Running subagents: what they are lent, what their family spends, and those that go on in the background."""
+"""Subagents: their tools and budgets, the usage that a family shares, and background work."""

@@ -1,7 +1,7 @@
-"""Background subagents as their parent sees them: noted in its state, announced when they end, ended with it.
+"""Background subagents as their parent sees them: noted in its state, announced when they end, and ended with it.
 
-The note is all that a process which resumes the run has of them: whoever is noted as running and is not at work here
-was lost with the process before.
+A process that resumes the run knows them by the note alone: one that is noted as running but does not run in this
+process was lost with the previous one.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from agent.subagents.family import Families, Member
 from agent.subagents.subagent_run import Status, shortened
 
 BACKGROUND_NOTE = "subagents.background"
-"""The note of all background subagents of a run: {id: Noted as JSON}."""
+"""The note with all background subagents of a run: {id: Noted as JSON}."""
 
-# The last to add to the messages, and the first at execution_end: others then see a run that has ended altogether.
+# The last to append messages, and the first at execution_end: other hooks see a run without subagents.
 _INSIDE_OTHERS = -900_000
-# Of more than these the oldest that have ended are forgotten.
-_KEPT = 32
+# Past this number the oldest finished ones are removed.
+_LIMIT = 32
 _TASK_LIMIT_CHARS = 200
 _ANSWER_LIMIT_CHARS = 2_000
 _LOST = "the process in which it ran has ended, and its work with it; spawn it again if you still need the answer"
 
 
 class Noted(Value):
-    """A background subagent; task and answer are shortened, `seen` says that the parent was told of its end."""
+    """A background subagent, with task and answer shortened; `seen`: the parent's model has read that it ended."""
 
     name: str
     task: str
@@ -40,46 +40,46 @@ class Noted(Value):
 
 
 def noted(state: AgentState, member: Member | None) -> dict[str, Noted]:
-    """Return how each background subagent of a run stands: as noted, and as is true of those of this process."""
+    """Return the background subagents of a run, with the current status of those in this process."""
     note = state.notes.get(BACKGROUND_NOTE)
     entries: dict[str, Noted] = {}
     for id_, value in note.items() if isinstance(note, dict) else ():
         try:
             entries[id_] = Noted.model_validate(value)
         except ValidationError:
-            continue  # not ours
+            continue
     runs = member.runs if member is not None else {}
     for id_ in entries.keys() - runs.keys():
         if entries[id_].status == "running":
             entries[id_] = entries[id_].model_copy(update={"status": "lost", "answer": _LOST})
     for id_, run in runs.items():
-        standing = run.standing
+        progress = run.progress
         entries[id_] = Noted(
             name=run.name,
             task=shortened(run.task, _TASK_LIMIT_CHARS),
-            status=standing.status,
-            answer="" if standing.status == "running" else shortened(standing.text, _ANSWER_LIMIT_CHARS),
+            status=progress.status,
+            answer="" if progress.status == "running" else shortened(progress.text, _ANSWER_LIMIT_CHARS),
             seen=id_ in entries and entries[id_].seen,
         )
     return entries
 
 
 class BackgroundSubagents(Hook):
-    """Keeps the note true, tells the model who has ended, and lets nobody outlive the run."""
+    """Updates the note, announces finished subagents to the model, and ends all with the run."""
 
     name = "subagents"
     mandatory = True
     priority = _INSIDE_OTHERS
 
     def __init__(self, families: Families, tools: Collection[str], grace_s: float) -> None:
-        """Take the names of the tools that tell of subagents, and how long the run's end waits for theirs."""
+        """`tools` are the names of the tools that report on subagents; `grace_s` bounds the wait for their end."""
         self._families = families
         self._tools = tools
         self._grace_s = grace_s
         self.timeout_s = grace_s + 5.0
 
     async def before_inference(self, state: AgentState) -> AgentState:
-        state, entries = self._kept(state)
+        state, entries = self._updated(state)
         news = [
             f"{id_} ({entry.name}, {entry.status})"
             for id_, entry in entries.items()
@@ -97,22 +97,22 @@ class BackgroundSubagents(Hook):
         member = self._families.find(state)
         asked = (tool.call.arguments or {}).get("id")
         run = member.runs.get(asked) if member is not None and isinstance(asked, str) else None
-        # One that ended after this call said that it is running is news still.
-        told = isinstance(asked, str) and (run is None or run.told_in == tool.call.id)
-        return self._kept(state, seen=asked if told else None)[0]
+        # A subagent that ended after this call reported it as running is still to be announced.
+        seen = isinstance(asked, str) and (run is None or run.reported_in == tool.call.id)
+        return self._updated(state, seen=asked if seen else None)[0]
 
     async def after_step(self, state: AgentState) -> AgentState:
-        return self._kept(state)[0]
+        return self._updated(state)[0]
 
     async def execution_end(self, state: AgentState) -> AgentState:
         member = self._families.find(state)
-        works = member.cancel_below() if member is not None else None
-        if works:
-            await asyncio.wait(works, timeout=self._grace_s)
-        return self._kept(state)[0]
+        tasks = member.cancel_children() if member is not None else None
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._grace_s)
+        return self._updated(state)[0]
 
-    def _kept(self, state: AgentState, seen: JsonValue = None) -> tuple[AgentState, dict[str, Noted]]:
-        """Return the state with a true note, and what it says."""
+    def _updated(self, state: AgentState, seen: JsonValue = None) -> tuple[AgentState, dict[str, Noted]]:
+        """Return the state with the note updated, and its entries."""
         member = self._families.find(state)
         if BACKGROUND_NOTE not in state.notes and (member is None or not member.runs):
             return state, {}
@@ -120,7 +120,7 @@ class BackgroundSubagents(Hook):
         if isinstance(seen, str) and seen in entries:
             entries[seen] = entries[seen].model_copy(update={"seen": True})
         ended = [id_ for id_, entry in entries.items() if entry.status != "running"]
-        for id_ in ended[: max(0, len(entries) - _KEPT)]:
+        for id_ in ended[: max(0, len(entries) - _LIMIT)]:
             del entries[id_]
             if member is not None:
                 member.runs.pop(id_, None)

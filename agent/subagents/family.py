@@ -1,12 +1,11 @@
-"""A family: a root run and all its subagents, as far as they work in this process, and the ledger they share.
+"""A family: a root run and all its subagents in this process, with a shared ledger of what they spent.
 
-Limits look at state.spent, which is a run's own and state.others. The ledger makes `others` true: each member reports
-what it spent, and learns at every step and tool call what its relatives did, so that a limit holds for the sum of all.
-A tool call is reported when it begins. Of an inference in flight elsewhere nothing is known yet: steps, tokens and cost
-overshoot by a step per member at most. A process that resumes a root run begins with the `others` of its state: what
-the subagents of the process before had spent.
+Limits check state.spent: a run's own usage plus state.others. The ledger updates `others` at every step and tool call,
+so that a limit applies to the whole family. A tool call counts when it starts; an inference counts when it ends, so
+steps, tokens and cost exceed a limit by at most one step per member. A process that resumes a root run starts with the
+`others` of its state: what the subagents of the previous process spent.
 
-Families are live objects and stay out of the state. A family lives from the first step of its root run to its end.
+Families are live objects outside the state. A family exists from the first step of its root run to its end.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent.hooks.hook import Hook
@@ -23,145 +23,135 @@ if TYPE_CHECKING:
     from agent.subagents.subagent_run import SubagentRun
 
 MEMBER_NOTE = "subagents.member"
-"""The note that says which member of its family a subagent is; a root run has none."""
+"""The note with a subagent's member id; a root run has none."""
 
-# Before every limit at before_step, and after everybody who adds to the usage at the points after the model.
+# Before every limit at before_step, and after every hook that adds usage at the points after the model.
 _OUTSIDE_LIMITS = 900_000
-
 
 _RunKey = tuple[str, str]
 
 
 def _key(state: AgentState) -> _RunKey:
-    """Return what a run is known by, and its subagents with it; services may give runs of two threads one id."""
+    """Return the key of a run and its subagents; services may use one run id in two threads."""
     return state.thread, state.run_id
 
 
+@dataclass(eq=False)
 class Member:
-    """One run of a family: what it has spent, and who works below it.
+    """One run of a family.
 
-    `own` is what the run itself reported; `over` is what those below spent that are over, of a root run also what
-    `others` held when it came. `runs` are the background subagents it started, the ended ones too.
+    `own` is what the run itself spent; `ended` what its finished subagents spent, and for a root run the `others` that
+    it started with. `runs` are the background subagents it started, including finished ones.
     """
 
-    def __init__(self, family: Family, id_: str, parent: Member | None = None, *, background: bool = False) -> None:
-        self.family = family
-        self.id = id_
-        self.parent = parent
-        self.background = background
-        self.own = Spent()
-        self.over = Spent()
-        self.living: dict[str, Member] = {}
-        self.runs: dict[str, SubagentRun] = {}
-        self.work: asyncio.Task[Any] | None = None
-        self.step_started_s = 0.0
+    family: Family
+    id: str
+    parent: Member | None = None
+    background: bool = False
+    own: Spent = field(default_factory=Spent)
+    ended: Spent = field(default_factory=Spent)
+    children: dict[str, Member] = field(default_factory=dict)
+    runs: dict[str, SubagentRun] = field(default_factory=dict)
+    task: asyncio.Task[Any] | None = None
+    step_started_s: float = 0.0
 
     def spent(self, *, without: Member | None = None) -> Spent:
-        """Return what this member and all below it have spent, leaving out one member's own."""
-        total = self.over if self is without else self.own + self.over
-        for member in self.living.values():
+        """Return what this member and its descendants have spent, except one member's own."""
+        total = self.ended if self is without else self.own + self.ended
+        for member in self.children.values():
             total += member.spent(without=without)
         return total
 
-    def cancel_below(self) -> set[asyncio.Task[Any]]:
-        """Cancel whoever works below; return what to wait for."""
-        works = {member.work for member in self.living.values() if member.work is not None}
-        for work in works:
-            work.cancel()
-        return works
+    def cancel_children(self) -> set[asyncio.Task[Any]]:
+        """Cancel the subagents of this member; return their tasks."""
+        tasks = {member.task for member in self.children.values() if member.task is not None}
+        for task in tasks:
+            task.cancel()
+        return tasks
 
 
 class Family:
-    """All members of one root run that are at work."""
+    """All running members of one root run."""
 
     def __init__(self, before: Spent) -> None:
-        self.root = Member(self, "")
-        self.root.over = before
+        self.root = Member(self, "", ended=before)
         self.forget: Callable[[object], None] = lambda _: None
         self.members = {self.root.id: self.root}
 
     def others(self, member: Member) -> Spent:
-        """Return what everybody but the member itself has spent; added up, as floats do not come back whole."""
+        """Return what the rest of the family has spent; a sum, because subtracting floats is inexact."""
         return self.root.spent(without=member)
 
     def join(self, parent: Member, id_: str, *, background: bool) -> Member:
         """Return a new member below `parent`; the id must not be taken."""
-        member = parent.living[id_] = self.members[id_] = Member(self, id_, parent, background=background)
+        member = parent.children[id_] = self.members[id_] = Member(self, id_, parent, background)
         return member
 
     def leave(self, member: Member) -> None:
-        """Let a member go; what it spent stays. What might still work below it is cancelled and counts no more."""
+        """Remove a member and keep what it spent. Its subagents are cancelled and no longer counted."""
         if member.parent is None or self.members.pop(member.id, None) is None:
             return
-        member.cancel_below()
+        member.cancel_children()
         spent = member.spent()
-        for below in list(member.living.values()):
-            self.leave(below)
-        del member.parent.living[member.id]
-        member.parent.over += spent
-
-    def at_work(self) -> int:
-        """Return how many are at work, the root run among them."""
-        return len(self.members)
-
-    def background(self) -> int:
-        """Return how many work in the background."""
-        return sum(member.background for member in self.members.values())
+        for child in list(member.children.values()):
+            self.leave(child)
+        del member.parent.children[member.id]
+        member.parent.ended += spent
 
 
 class Families:
-    """The families of all runs under way, by thread and run id; any number of runs may share one of these."""
+    """The families of all active runs, by thread and run id; any number of runs may share this object."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self._families: dict[_RunKey, Family] = {}
 
     def find(self, state: AgentState) -> Member | None:
-        """Return whom a state belongs to; None when there is no such family or no such member any more."""
+        """Return the member of a state; None if its family or the member has ended."""
         family = self._families.get(_key(state))
         return family.members.get(str(state.notes.get(MEMBER_NOTE, ""))) if family is not None else None
 
     def begin(self, state: AgentState) -> None:
-        """Make the family of a root run, unless it is there."""
+        """Create the family of a root run if it does not exist."""
         if MEMBER_NOTE in state.notes or _key(state) in self._families:
             return
         family = self._families[_key(state)] = Family(state.others)
-        # Hooks run in the task of the run. Where it ends without execution_end, cancelled twice say, this is the end.
+        # Hooks run in the run's task: this also ends the family of a run without execution_end, such as one that was
+        # cancelled twice.
         family.forget = lambda _: self._drop(_key(state), family)
         family.root.step_started_s = self.clock()
-        family.root.work = asyncio.current_task()
-        if family.root.work is not None:
-            family.root.work.add_done_callback(family.forget)
+        family.root.task = asyncio.current_task()
+        if family.root.task is not None:
+            family.root.task.add_done_callback(family.forget)
 
     def end(self, state: AgentState) -> None:
-        """Forget the family of a root run; who is still at work is cancelled, and takes no other step."""
+        """End the family of a root run; subagents that still run are cancelled and take no further step."""
         if MEMBER_NOTE not in state.notes and _key(state) in self._families:
             self._drop(_key(state), self._families[_key(state)])
 
     def _drop(self, key: _RunKey, family: Family) -> None:
         if self._families.get(key) is family:
             del self._families[key]
-            family.root.cancel_below()
-            if family.root.work is not None:
-                family.root.work.remove_done_callback(family.forget)
+            family.root.cancel_children()
+            if family.root.task is not None:
+                family.root.task.remove_done_callback(family.forget)
 
 
+@dataclass(eq=False)
 class FamilyLedger(Hook):
-    """Reports what a member spent and tells it what the others did; outside the limits, so that they see it."""
+    """Records what a member spent and updates its `others`, before the limits check them."""
 
+    families: Families
     name = "subagents_ledger"
     mandatory = True
     priority = _OUTSIDE_LIMITS
 
-    def __init__(self, families: Families) -> None:
-        self._families = families
-
     async def before_step(self, state: AgentState) -> AgentState:
-        self._families.begin(state)
-        member = self._families.find(state)
+        self.families.begin(state)
+        member = self.families.find(state)
         if member is None:
             return state.forbid_continuation(self.name, "family_ended", "the run that this subagent was for is over")
-        member.step_started_s = self._families.clock()
+        member.step_started_s = self.families.clock()
         return self._settled(state)
 
     async def before_inference(self, state: AgentState) -> AgentState:
@@ -171,8 +161,8 @@ class FamilyLedger(Hook):
         return self._settled(state)
 
     async def before_tool_use(self, state: AgentState) -> AgentState:
-        if state.steps:  # a run that goes on after an approval begins here; a call that belongs to no run has no family
-            self._families.begin(state)
+        if state.steps:  # a run resumed after an approval starts here; a call outside a run has no family
+            self.families.begin(state)
         return self._settled(state, begun=(state.current.tool_index or 0) + 1)
 
     async def after_step(self, state: AgentState) -> AgentState:
@@ -180,12 +170,12 @@ class FamilyLedger(Hook):
 
     async def execution_end(self, state: AgentState) -> AgentState:
         state = self._settled(state)
-        self._families.end(state)
+        self.families.end(state)
         return state
 
     def _settled(self, state: AgentState, *, begun: int = 0) -> AgentState:
-        """Settle with the family; `begun` tool calls of the step in flight are not in the state yet."""
-        member = self._families.find(state)
+        """Settle with the family; the state does not count the `begun` tool calls of its step yet."""
+        member = self.families.find(state)
         if member is None:
             return state
         member.own = Spent(steps=state.steps, tool_calls=state.tool_calls + begun, usage=state.usage)

@@ -1,4 +1,4 @@
-"""What a subagent is, and what it is given: its budget, tools of its parent's, and a way for its events."""
+"""A subagent's definition and what it runs with: its budget, its parent's tools, and its events."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _NESTED = {"run_started": "subagent_started", "run_finished": "subagent_finished
 
 @dataclass(frozen=True)
 class Subagent:
-    """What a subagent of one kind is.
+    """The definition of one kind of subagent.
 
-    `description` tells the parent's model what it is good for. `tools` are the parent's tools that it may call, all of
-    them when None; spawn_subagent among them brings the tools that look after subagents. `model` None means the
-    capability's. The budget is for the subagent and all below it together, and only narrows what the run has left.
+    `description` tells the parent's model when to use it. `tools` names the parent's tools that it may call, None for
+    all; spawn_subagent includes the tools that manage subagents. `model` None means the capability's. The budget covers
+    the subagent and its own subagents, and only narrows what the run has left.
     """
 
     description: str
@@ -37,49 +37,48 @@ class Subagent:
     cost_usd: float | None = None
 
 
+@dataclass(eq=False)
 class SubagentBudget(Hook):
-    """Stops a subagent, and whoever works below it, when they together have spent what its definition grants."""
+    """Stops a subagent, and the subagents below it, when together they have spent the definition's budget."""
 
+    subagent: str
+    member: Member
+    budget: Subagent
     name = "subagent_budget"
     mandatory = True
 
-    def __init__(self, subagent: str, member: Member, granted: Subagent) -> None:
-        self._subagent = subagent
-        self._member = member
-        self._granted = granted
-
     async def before_step(self, state: AgentState) -> AgentState:
-        spent, granted = self._member.spent(), self._granted
+        spent, budget = self.member.spent(), self.budget
         for rule, used, limit, unit in (
-            ("max_steps", spent.steps, granted.steps, "steps"),
-            ("max_output_tokens", spent.usage.output_tokens, granted.output_tokens, "output tokens"),
-            ("max_cost_usd", spent.usage.cost_usd, granted.cost_usd, "USD"),
+            ("max_steps", spent.steps, budget.steps, "steps"),
+            ("max_output_tokens", spent.usage.output_tokens, budget.output_tokens, "output tokens"),
+            ("max_cost_usd", spent.usage.cost_usd, budget.cost_usd, "USD"),
         ):
             if limit is not None and used >= limit:
-                who = f"subagent {self._subagent} and those below it"
+                who = f"subagent {self.subagent} and those below it"
                 reason = f"{who} used {round(used, 6)} {unit}, its budget is {limit}"
                 return state.forbid_continuation(self.name, rule, reason)
         return state
 
 
-class LentTools:
-    """A ToolExecutor over some of another's tools, without those that are about the other run's own state.
+class ParentTools:
+    """A ToolExecutor over the parent's tools in `names`, without those about the parent's own state.
 
-    `unseen` ones are not shown, as all they would say is no.
+    `hidden` tools are not offered, because they would only refuse.
     """
 
-    def __init__(self, inner: ToolExecutor, names: Collection[str] | None, unseen: Collection[str]) -> None:
+    def __init__(self, inner: ToolExecutor, names: Collection[str] | None, hidden: Collection[str]) -> None:
         self._inner = inner
-        own_state = {spec.name for spec in inner.specs() if spec.own_state}
-        known = {spec.name for spec in inner.specs()} if names is None else names
-        self._names = frozenset(known) - own_state
-        self._unseen = unseen
+        self._names = {
+            spec.name for spec in inner.specs() if not spec.own_state and (names is None or spec.name in names)
+        }
+        self._shown = self._names.difference(hidden)
 
     def specs(self) -> Sequence[ToolSpec]:
-        return tuple(spec for spec in self._inner.specs() if self._lends(spec.name) and spec.name not in self._unseen)
+        return tuple(spec for spec in self._inner.specs() if spec.name in self._shown)
 
     def check(self, call: ToolCall) -> ToolResult | None:
-        if self._lends(call.name):
+        if call.name in self._names:
             return self._inner.check(call)
         return no_such_tool(call.name, [spec.name for spec in self.specs()])
 
@@ -89,14 +88,11 @@ class LentTools:
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
         return self.check(call) or await self._inner.execute(call, context)
 
-    def _lends(self, name: str) -> bool:
-        return name in self._names
-
 
 class NestedEvents:
-    """A sink that hands a subagent's events to its parent's, each with the id of the call that the subagent is for.
+    """A sink that passes a subagent's events to its parent's, with the id of the call that started the subagent.
 
-    `finished` is what the subagent's last event says. To the sink at the top only the root run starts and finishes.
+    `finished` is the payload of the subagent's last event. At the top, only the root run starts and finishes.
     """
 
     def __init__(self, outer: EventSink, call_id: str) -> None:
@@ -105,7 +101,7 @@ class NestedEvents:
         self._call_id = call_id
 
     def __call__(self, event: Event) -> None:
-        if event.type == "run_finished":  # that of one further down comes here renamed
+        if event.type == "run_finished":  # those of deeper subagents arrive renamed
             self.finished = event.payload
-        # Whoever is deeper has named its call already.
+        # Deeper subagents have set their own call already.
         self._outer(Event(_NESTED.get(event.type, event.type), {"within": self._call_id, **event.payload}))

@@ -1,7 +1,7 @@
-"""One subagent at work: an agent's run on behalf of a tool call, with the parent's tools and mandatory hooks.
+"""A running subagent: an agent's run for a tool call, with the parent's tools and mandatory hooks.
 
-It starts with its task and nothing else, in fresh messages, metadata and notes, and what it writes there ends with it.
-Its run id and thread are the parent's: journal and audit find its tool calls there.
+It starts with its task alone: messages, metadata and notes are new and end with it. Run id and thread are the parent's,
+so that journal and audit find its tool calls there.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from agent.messages import Message
 from agent.models.model import Model
 from agent.state import AgentState
 from agent.subagents.family import MEMBER_NOTE, Member
-from agent.subagents.subagent import LentTools, NestedEvents, Subagent, SubagentBudget
+from agent.subagents.subagent import NestedEvents, ParentTools, Subagent, SubagentBudget
 from agent.tools.tool import RunInFlight
 
 _log = logging.getLogger(__name__)
 
 Status = Literal["running", "completed", "stopped", "cancelled", "failed", "lost"]
 
-# What makes the parent go on or stop does it in a subagent as well: its settings are the operator's.
+# A subagent has its parent's flow, whose settings are the operator's.
 _FLOW = (ToolCallPresence, FinishReason, ErrorPolicy)
-# What the parent is shown of an answer.
+# How much of an answer the parent sees.
 _ANSWER_LIMIT_CHARS = 32_000
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How a subagent stands: its answer, or the last that it said, and unless it completed, why."""
+class Progress:
+    """A subagent's status, its answer or last text, and the reason unless it completed."""
 
     status: Status
     answer: str = ""
@@ -43,7 +43,7 @@ class Standing:
 
     @property
     def text(self) -> str:
-        """What the parent is told of one that has ended."""
+        """What the parent sees of a finished subagent."""
         answer = shortened(self.answer, _ANSWER_LIMIT_CHARS)
         if self.status == "completed":
             return answer or "[the subagent ended without an answer]"
@@ -52,72 +52,74 @@ class Standing:
 
 
 class SubagentRun:
-    """A subagent at work, and what became of it. `told_in` is the last call that told the parent how it ended."""
+    """A subagent's run in a task of its own. `reported_in` is the last call that reported its end to the parent."""
 
     def __init__(self, name: str, task: str, member: Member, events: NestedEvents, clock: Callable[[], float]) -> None:
         self.name = name
         self.task = task
         self.member = member
-        self.told_in = ""
+        self.reported_in = ""
         self._events = events
         self._clock = clock
         self._started_s = clock()
         self._last_said = ""
-        self._work: asyncio.Task[None] | None = None
 
     def begin(self, agent: Agent, state: AgentState) -> None:
-        """Start to work, in a task of its own: what is cancelled from within does not cancel the parent."""
-        self._work = asyncio.create_task(self._run(agent, state), name=f"subagent {self.member.id}")
-        self._work.add_done_callback(lambda _: self.member.family.leave(self.member))
-        self.member.work = self._work
+        """Start the task: a cancellation from within does not cancel the parent."""
+        self.member.task = asyncio.create_task(self._run(agent, state), name=f"subagent {self.member.id}")
+        self.member.task.add_done_callback(lambda _: self.member.family.leave(self.member))
 
     async def _run(self, agent: Agent, state: AgentState) -> None:
         try:
-            self._last_said = _last_said(await agent.run(state, self._events))
-        except Exception:  # an agent raises nothing but cancellation; if one does, the parent goes on all the same
+            messages = (await agent.run(state, self._events)).messages
+        except Exception:  # an agent raises only cancellation; if not, the parent continues all the same
             _log.exception("subagent %s failed", self.member.id)
+            return
+        said = (one.content for one in reversed(messages) if one.role == "assistant" and one.content)
+        self._last_said = next(said, "")
 
-    async def finish(self) -> Standing:
-        """Wait for the end. Who is cancelled while waiting has ended the subagent when it comes back."""
+    async def finish(self) -> Progress:
+        """Wait for the end. If this wait is cancelled, so is the subagent, and it has ended before this raises."""
         try:
             await self.wait(None)
         except asyncio.CancelledError:
             self.cancel()
             await self.wait(None)
             raise
-        return self.standing
+        return self.progress
 
     async def wait(self, timeout_s: float | None) -> None:
-        """Wait for the end for a while; the subagent goes on when that was too short."""
-        if self._work is not None:
-            await asyncio.wait({self._work}, timeout=timeout_s)
+        """Wait for the end, at most `timeout_s`; the subagent continues after a timeout."""
+        if self.member.task is not None:
+            await asyncio.wait({self.member.task}, timeout=timeout_s)
 
     def cancel(self) -> None:
-        """Ask the subagent to end."""
-        if self._work is not None:
-            self._work.cancel()
+        """Cancel the subagent."""
+        if self.member.task is not None:
+            self.member.task.cancel()
 
     @property
-    def standing(self) -> Standing:
-        """How the subagent stands now."""
-        if self._work is None or not self._work.done():
+    def progress(self) -> Progress:
+        """The subagent's status now."""
+        task = self.member.task
+        if task is None or not task.done():
             spent = self.member.spent()
-            # With the time: who looks twice sees that it goes on, and is not taken for a model that repeats itself.
-            far = (
-                f"for {self._clock() - self._started_s:.0f} s, {spent.steps} steps, {spent.usage.output_tokens} tokens"
+            # The time differs in each answer, so that polling does not count as repeating a call.
+            elapsed_s = self._clock() - self._started_s
+            return Progress(
+                "running", why=f"for {elapsed_s:.0f} s, {spent.steps} steps, {spent.usage.output_tokens} tokens"
             )
-            return Standing("running", why=far)
         finished: dict[str, Any] | None = self._events.finished
         if finished is None:
-            return Standing("cancelled" if self._work.cancelled() else "failed", why="it ended before it began")
+            return Progress("cancelled" if task.cancelled() else "failed", why="it ended before it began")
         stop = finished["stop"]
         answer = finished["answer"] or self._last_said
-        return Standing(finished["status"], answer, f"{stop['hook']}, {stop['rule']}: {stop['reason']}")
+        return Progress(finished["status"], answer, f"{stop['hook']}, {stop['rule']}: {stop['reason']}")
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """A task for a subagent: the call that gives it, and the run and the family member that make this call."""
+    """A task for a subagent: the call that assigns it, and that call's run and family member."""
 
     name: str
     task: str
@@ -128,11 +130,7 @@ class Assignment:
 
 
 def start(
-    work: Assignment,
-    definition: Subagent,
-    model: Model,
-    tools: LentTools,
-    clock: Callable[[], float],
+    work: Assignment, definition: Subagent, model: Model, tools: ParentTools, clock: Callable[[], float]
 ) -> SubagentRun:
     """Start a subagent on its task; `model` is for a definition without one."""
     run, parent = work.run, work.parent
@@ -142,10 +140,10 @@ def start(
     agent = Agent(
         model=definition.model or model,
         capabilities=(
-            # First of all, so that the operator's hooks are outside of what comes with the subagent, as in the parent.
+            # First, so that the operator's hooks are outside of the subagent's own, as in the parent.
             Capability("inherited", hooks=inherited),
-            *((Capability("flow"),) if flows else ()),  # in place of the usual one, as its hooks are inherited
-            # In place of the usual limits: the run's own are among the inherited hooks.
+            *((Capability("flow"),) if flows else ()),  # replaces the default one: its hooks are inherited
+            # Replaces the default limits: the run's own are among the inherited hooks.
             Capability("limits", hooks=(SubagentBudget(work.name, member, definition),)),
         ),
         system_prompt=definition.system_prompt,
@@ -160,17 +158,12 @@ def start(
         messages=(Message(role="user", content=work.task),),
         notes={MEMBER_NOTE: member.id},
         others=parent.family.others(member),
-        # With the parent's step in flight, so that a limit of time leaves the subagent what is left of the run's.
+        # Including the parent's current step, so that a time limit leaves the subagent what the run has left.
         active_s=run.state.active_s + clock() - parent.step_started_s,
     )
     started = SubagentRun(work.name, work.task, member, NestedEvents(run.events, work.call_id), clock)
     started.begin(agent, state)
     return started
-
-
-def _last_said(state: AgentState) -> str:
-    said = (message.content for message in reversed(state.messages) if message.role == "assistant" and message.content)
-    return next(said, "")
 
 
 def shortened(text: str, limit_chars: int) -> str:

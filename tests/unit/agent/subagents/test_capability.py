@@ -26,7 +26,7 @@ from agent.models.model import OnDelta
 from agent.state import AgentState, ModelResponse, Spent
 from agent.subagents.capability import Subagent, subagents
 from agent.subagents.family import Families, Family
-from agent.subagents.subagent import LentTools
+from agent.subagents.subagent import ParentTools
 from agent.tools.runner import ToolRunner
 from agent.tools.tool import ToolContext
 from agent.tools.toolbox import Toolbox
@@ -360,7 +360,7 @@ async def test_a_subagent_gets_the_tools_of_its_definition_and_no_others() -> No
 
 
 async def test_a_tool_that_was_not_lent_does_not_run_whoever_asks() -> None:
-    lent = LentTools(Toolbox((tool("a", done), tool("b", done))), ("a",), ())
+    lent = ParentTools(Toolbox((tool("a", done), tool("b", done))), ("a",), ())
     assert (await lent.execute(call("a"), ToolContext("c1"))).text() == "done"
     assert "there is no tool 'b'" in (await lent.execute(call("b"), ToolContext("c1"))).text()
 
@@ -368,7 +368,7 @@ async def test_a_tool_that_was_not_lent_does_not_run_whoever_asks() -> None:
 @pytest.mark.parametrize("names", [None, ("a", "write_todos")])
 async def test_tools_about_the_parents_own_state_are_not_lent(names: tuple[str, ...] | None) -> None:
     inner = Toolbox((tool("a", done), *todos().tools, *metadata().tools, *tool_registry().tools))
-    lent = LentTools(inner, names, ())
+    lent = ParentTools(inner, names, ())
     assert [spec.name for spec in lent.specs()] == ["a"]
     refused = await lent.execute(call("write_todos", todos=[]), ToolContext("c1"))
     assert refused.text() == "there is no tool 'write_todos'; the tools are a"
@@ -1010,7 +1010,7 @@ async def test_one_that_leaves_the_family_takes_those_below_along() -> None:
     family = Family(Spent())
     child = family.join(family.root, "child", background=False)
     grandchild = family.join(child, "grandchild", background=True)
-    work = grandchild.work = asyncio.create_task(asyncio.Event().wait())
+    work = grandchild.task = asyncio.create_task(asyncio.Event().wait())
     family.leave(child)
     assert list(family.members) == [""]
     await asyncio.wait({work})
