@@ -1,7 +1,7 @@
-"""Counting characters in bytes without decoding them: every byte that is not a UTF-8 continuation begins one.
+"""Counts characters in bytes without decoding them: each byte that is not a UTF-8 continuation starts one.
 
-Invalid UTF-8 can hold arbitrarily many bytes and no character, so whoever counts also bounds bytes: valid text has four
-bytes a character at most.
+Invalid UTF-8 may contain any number of bytes and no character, so callers must bound bytes too: valid text has at most
+four bytes a character.
 """
 
 BYTES_PER_CHARACTER = 4
@@ -9,12 +9,12 @@ _CONTINUATION = bytes(range(0x80, 0xC0))
 
 
 def count_characters(data: bytes) -> int:
-    """Return how many characters begin in `data`."""
+    """Return how many characters start in `data`."""
     return len(data) if data.isascii() else len(data.translate(None, _CONTINUATION))
 
 
 def prefix_length(data: bytes, characters: int) -> int:
-    """Return the length in bytes of the first `characters` characters; a cut never splits one."""
+    """Return the length in bytes of the first `characters` characters, without splitting one."""
     length = _prefix_length(data, characters)
     return min(length, BYTES_PER_CHARACTER * characters)
 
@@ -22,7 +22,7 @@ def prefix_length(data: bytes, characters: int) -> int:
 def _prefix_length(data: bytes, characters: int) -> int:
     if data.isascii():
         return min(characters, len(data))
-    # The character after the last one wanted begins in [start, end); halve until it is one byte.
+    # Bisect: the character after the last wanted one starts in [start, end).
     start, end, left = 0, len(data), characters
     if count_characters(data) <= characters:
         return len(data)
@@ -37,7 +37,7 @@ def _prefix_length(data: bytes, characters: int) -> int:
 
 
 def suffix_start(data: bytes, characters: int) -> int:
-    """Return where the last `characters` characters begin."""
+    """Return the offset of the last `characters` characters."""
     excess = count_characters(data) - characters
     start = _prefix_length(data, excess) if excess > 0 else 0
     return max(start, len(data) - BYTES_PER_CHARACTER * characters)

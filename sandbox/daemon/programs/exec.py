@@ -5,39 +5,33 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import signal
 import time
 
 from sandbox.daemon.frames import FrameSocket
 from sandbox.daemon.input_stream import InputStream
 from sandbox.daemon.limits.cgroup import Cgroup
 from sandbox.daemon.limits.disk_watch import HOST_DISK, DiskWatch
-from sandbox.daemon.programs.exec_request import Program, check_program
+from sandbox.daemon.programs.ending import outcome_of
+from sandbox.daemon.programs.exec_request import Program
 from sandbox.daemon.programs.pipes import InputPipe, LingeringPipes
 from sandbox.daemon.programs.program_io import ProgramIO
 from sandbox.daemon.programs.spill_quota import SpillQuotas
 from sandbox.daemon.supervisor.spawner import START_LIMIT_S, Process, Spawner
 from sandbox.v1 import channel_pb2 as wire
 
-# How a start that failed is told, where that has a name of its own.
+# Start failures that have an outcome of their own.
 _START_OUTCOMES = {
     errno.EAGAIN: wire.OUTCOME_PIDS_LIMIT,
     errno.ENOMEM: wire.OUTCOME_OUT_OF_MEMORY,
     errno.ETIMEDOUT: wire.OUTCOME_TIMED_OUT,
 }
-_SHELL_SIGKILL_STATUS = 128 + signal.SIGKILL
 
 
 class Executor:
     """Runs programs as the tool user."""
 
     def __init__(
-        self,
-        spawner: Spawner,
-        cgroup: Cgroup,
-        workspace: str,
-        environment: dict[bytes, bytes],
-        disk: DiskWatch | None = None,
+        self, spawner: Spawner, cgroup: Cgroup, workspace: str, environment: dict[bytes, bytes], disk: DiskWatch
     ) -> None:
         self._spawner = spawner
         self._disk = disk
@@ -49,15 +43,15 @@ class Executor:
 
     async def execute(self, request: wire.ExecRequest, frames: FrameSocket, given: InputStream) -> None:
         """Run the program and send the frames of the call. Cancelling kills everything it started."""
-        program = check_program(request, self._workspace, self._environment)
+        program = Program(request, self._workspace, self._environment)
         io = ProgramIO(program, self._workspace, frames, self._quotas)
         feeding: asyncio.Task[None] | None = None
         try:
             if io.stdin is not None:
-                feeding = _ending_the_call(asyncio.ensure_future(_feed(io.stdin, given)))
+                feeding = _cancel_call_on_failure(asyncio.ensure_future(_feed(io.stdin, given)))
             await self._run(io, program, frames)
             if feeding is not None and io.stdin is not None:
-                # Input that is still under way must not be taken for the next request.
+                # Read the remaining input, which must not be taken for the next request.
                 io.stdin.close()
                 await feeding
         finally:
@@ -72,13 +66,11 @@ class Executor:
         started_ns = time.monotonic_ns()
         try:
             limit_s = min(program.timeout_s or START_LIMIT_S, START_LIMIT_S)
-            if self._disk is not None:
-                if why := await self._disk.refuse_start(limit_s):
-                    host = why in HOST_DISK
-                    refusal = wire.ExecReply(outcome=wire.OUTCOME_DISK_LIMIT, errno=errno.EDQUOT, host_disk=host)
-                    await frames.send(wire.Reply(exec=refusal))
-                    return
-                self._disk.begin()
+            if why := await self._disk.refuse_start(limit_s):
+                reply.outcome, reply.errno, reply.host_disk = wire.OUTCOME_DISK_LIMIT, errno.EDQUOT, why in HOST_DISK
+                await frames.send(wire.Reply(exec=reply))
+                return
+            self._disk.begin()
             process = await self._spawner.start(program.argv, program.env, program.cwd, io.stdio(), limit_s=limit_s)
         except OSError as error:
             reply.outcome = _START_OUTCOMES.get(error.errno or 0, wire.OUTCOME_FAILED_TO_START)
@@ -88,11 +80,10 @@ class Executor:
             await frames.send(wire.Reply(exec=reply))
             return
         try:
-            if self._disk is not None:
-                self._disk.begin()  # it may have waited, and nobody have looked any more
+            self._disk.begin()  # the watch may have ended while the start waited
             await self._see_through(process, io, program, reply)
             if not reply.outcome:
-                self._tell_end(reply, process, kills_before)
+                self._report_end(reply, process, kills_before)
             reply.pids_refused = max(self._cgroup.pids_refused() - refused_before, 0)
             reply.duration_us = (time.monotonic_ns() - started_ns) // 1000
             io.report(reply)
@@ -105,11 +96,11 @@ class Executor:
             self._spawner.forget(process)
 
     async def _see_through(self, process: Process, io: ProgramIO, program: Program, reply: wire.ExecReply) -> None:
-        """Wait for the end and take all output; set the outcome of a program that had to be killed."""
+        """Wait for the end and read all output; set the outcome of a program that has to be killed."""
         io.close_tool_ends()
         sending = io.start_streaming(process.started.result())
         if sending is not None:
-            _ending_the_call(sending)
+            _cancel_call_on_failure(sending)
         io.past_limit.add_done_callback(lambda _: process.wake())
         if not process.ended.done() and not io.past_limit.done():
             await process.changed(program.timeout_s)
@@ -122,30 +113,21 @@ class Executor:
             reply.survivors = await self._spawner.kill(process)
         io.leave_to(self._lingering)
 
-    def _tell_end(self, reply: wire.ExecReply, process: Process, kills_before: int) -> None:
+    def _report_end(self, reply: wire.ExecReply, process: Process, kills_before: int) -> None:
         status = process.ended.result()
         if os.WIFSIGNALED(status):
-            reply.outcome = wire.OUTCOME_SIGNALLED
             reply.signal = os.WTERMSIG(status)
-            perhaps_killed = reply.signal == signal.SIGKILL
         else:
-            reply.outcome = wire.OUTCOME_EXITED
             reply.exit_code = os.WEXITSTATUS(status)
-            # A shell says so when the kernel killed the program it ran.
-            perhaps_killed = reply.exit_code == _SHELL_SIGKILL_STATUS
-        killed = self._cgroup.killed_since(kills_before)  # asked at each end, for what it tells the next one
-        if perhaps_killed and process.past_disk:
-            reply.outcome = wire.OUTCOME_DISK_LIMIT
+        reply.outcome = outcome_of(process, self._cgroup, kills_before)
+        if reply.outcome == wire.OUTCOME_DISK_LIMIT:
             reply.host_disk = process.host_disk
-        elif perhaps_killed and process.past_kernel:
-            reply.outcome = wire.OUTCOME_OUT_OF_MEMORY
+        elif reply.outcome == wire.OUTCOME_OUT_OF_MEMORY and process.past_kernel:
             reply.errno = errno.ENFILE
-        elif perhaps_killed and killed:
-            reply.outcome = wire.OUTCOME_OUT_OF_MEMORY
 
 
-def _ending_the_call(task: asyncio.Task[None]) -> asyncio.Task[None]:
-    """Have the current call cancelled when `task` fails: the caller broke the protocol, or is gone."""
+def _cancel_call_on_failure(task: asyncio.Task[None]) -> asyncio.Task[None]:
+    """Cancel the current call if `task` fails: the caller violated the protocol, or is gone."""
     call = asyncio.current_task()
 
     def end(done: asyncio.Task[None]) -> None:
@@ -157,7 +139,7 @@ def _ending_the_call(task: asyncio.Task[None]) -> asyncio.Task[None]:
 
 
 async def _feed(stdin: InputPipe, given: InputStream) -> None:
-    """Pass input on to the program until the caller ends it."""
+    """Pass input to the program until the caller ends it."""
     while (data := await given.read()) is not None:
-        await stdin.write(data)
-    stdin.end()
+        await stdin.write_all(data)
+    stdin.close_write_end()

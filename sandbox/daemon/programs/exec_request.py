@@ -1,4 +1,4 @@
-"""Checking what is asked of exec, and the environment a program gets."""
+"""Validates requests of exec, and builds the environment of programs."""
 
 from __future__ import annotations
 
@@ -25,57 +25,32 @@ _DEFAULT_ENVIRONMENT = {
 
 
 class Program:
-    """What to run; every member has been checked."""
+    """What to run, from a request; Fault says which field is wrong.
+
+    Without `stream_limit_bytes`, `limit` bounds what is kept and streamed. With it everything is streamed.
+    """
 
     __slots__ = ("argv", "cwd", "env", "limit", "stdin", "stream", "stream_limit_bytes", "timeout_s")
 
-    def __init__(
-        self,
-        argv: list[bytes],
-        env: list[bytes],
-        cwd: bytes,
-        timeout_s: float | None,
-        limit: wire.OutputLimit,
-        *,
-        stdin: bool,
-        stream: bool,
-        stream_limit_bytes: int = 0,
-    ) -> None:
-        self.argv = argv
-        self.env = env
-        self.cwd = cwd
-        self.timeout_s = timeout_s
-        self.limit = limit
-        self.stdin = stdin
-        self.stream = stream
-        # 0: `limit` says what is kept and streamed. Else `limit` means nothing, and everything is streamed.
-        self.stream_limit_bytes = stream_limit_bytes
+    def __init__(self, request: wire.ExecRequest, workspace: str, environment: dict[bytes, bytes]) -> None:
+        self.argv = check_argv(request.argv)
+        self.timeout_s = check_timeout(request.timeout_ms)
+        _check_stream(request)
+        self.env = check_environment(request.env, environment)
+        self.cwd = check_directory(request.cwd or workspace)
+        self.limit = _limit(request)
+        self.stdin = request.stdin
+        self.stream = request.stream
+        self.stream_limit_bytes = request.stream_limit_bytes
 
 
 def tool_environment(environment: dict[bytes, bytes], home: str) -> dict[bytes, bytes]:
-    """Return what programs inherit: the image's environment, without what is meant for the daemon.
+    """Return what programs inherit: the image's environment without the daemon's variables.
 
-    Their HOME is the same in every image: a directory that they may write to and that stays.
+    HOME is the same in every image: a writable directory that is kept.
     """
     inherited = {name: value for name, value in environment.items() if not name.startswith(b"AIRLOCK_")}
     return {**_DEFAULT_ENVIRONMENT, **inherited, b"HOME": os.fsencode(home)}
-
-
-def check_program(request: wire.ExecRequest, workspace: str, environment: dict[bytes, bytes]) -> Program:
-    """Return the program; Fault says which field is wrong."""
-    argv = check_argv(request.argv)
-    timeout_s = check_timeout(request.timeout_ms)
-    _check_stream(request)
-    return Program(
-        argv,
-        check_environment(request.env, environment),
-        check_directory(request.cwd or workspace),
-        timeout_s,
-        _limit(request),
-        stdin=request.stdin,
-        stream=request.stream,
-        stream_limit_bytes=request.stream_limit_bytes,
-    )
 
 
 def check_argv(given: Iterable[bytes]) -> list[bytes]:
@@ -102,7 +77,7 @@ def check_timeout(timeout_ms: int) -> float | None:
 
 
 def check_environment(given: Mapping[str, str], environment: dict[bytes, bytes]) -> list[bytes]:
-    """Return `environment` with what is given in addition, as NAME=value."""
+    """Return `environment` with the given variables added, as NAME=value."""
     if len(given) > ENV_LIMIT:
         raise invalid_argument(f"env has {len(given)} entries; {ENV_LIMIT} are allowed; pass such data by a file")
     result = dict(environment)
@@ -114,11 +89,11 @@ def check_environment(given: Mapping[str, str], environment: dict[bytes, bytes])
 
 
 def check_directory(cwd: str) -> bytes:
-    """Return a working directory that the tool user can enter, as the kernel calls it."""
+    """Return the real path of a working directory that the tool user can enter."""
     if not cwd.startswith("/") or "\0" in cwd or len(cwd.encode()) > 4096:
         raise invalid_argument(f"cwd {cwd[:200]!r} must be an absolute path of 4096 bytes at most, without NUL")
     try:
-        # Opened, not only looked at: the tool user must be able to enter it.
+        # Opened rather than stat()ed: the tool user must be able to enter it.
         os.close(os.open(f"{real(cwd)}/.", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
     except OSError as error:
         raise fault_of(error, f"working directory {cwd}") from None
@@ -147,7 +122,7 @@ def _limit(request: wire.ExecRequest) -> wire.OutputLimit:
     if not request.HasField("output_limit"):
         return _DEFAULT_LIMIT
     limit = request.output_limit
-    # The tail may be longer: a gateway that looks for secrets must know what stands before what it shows.
+    # The tail may be longer: to find secrets, the gateway needs the text before what it shows.
     if limit.head_chars > limit.limit_chars:
         raise invalid_argument("output_limit: head_chars must not exceed limit_chars")
     if limit.head_chars + limit.tail_chars > EXCERPT_LIMIT_CHARS:

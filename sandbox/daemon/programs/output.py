@@ -1,7 +1,7 @@
-"""The output of a program, kept within bounds: whole while it is small, head and tail and a file once it is not.
+"""The output of a program within bounds: complete while it is small, otherwise head, tail and a file.
 
-Eviction happens here, at the source: past the limit nothing but head and tail ever crosses the socket, and memory
-stays constant however much the program writes.
+Output is evicted here, at the source: beyond the limit only head and tail cross the socket, and memory is constant
+however much the program writes.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from sandbox.daemon.programs.characters import BYTES_PER_CHARACTER, count_charac
 from sandbox.daemon.programs.spill import Spill
 from sandbox.v1 import channel_pb2 as wire
 
-# Kept output must fit one frame. A piece costs more than its bytes, on the wire and here; counting that in also stops a
-# program that alternates between its streams byte by byte.
+# Kept output must fit one frame. The overhead of each piece counts too, which bounds a program that alternates between
+# its streams byte by byte.
 KEPT_LIMIT_BYTES = 1024 * 1024
 PIECE_COST_BYTES = 16
 _JOIN_BELOW_BYTES = 64 * 1024
@@ -27,7 +27,7 @@ class KeptOutput:
 
     def __init__(self, limit: wire.OutputLimit, open_spill: Callable[[], Spill]) -> None:
         self._limit_chars = limit.limit_chars
-        # Bytes that begin no character are bounded by what as many characters could take.
+        # Bounds bytes that start no character.
         self._limit_bytes = limit.limit_chars * BYTES_PER_CHARACTER
         self._head_chars = limit.head_chars
         self._tail_chars = limit.tail_chars
@@ -40,22 +40,22 @@ class KeptOutput:
         self.total_bytes = 0
 
     def add(self, stream: wire.OutputStream, buffer: bytearray, size: int) -> bytes:
-        """Take the first `size` bytes of `buffer`; return what of them is within the limit, for those who stream it."""
+        """Add the first `size` bytes of `buffer`; return those within the limit, for streaming."""
         self.total_bytes += size
         if self._spill is not None:
             self._spill.write(buffer, size)
             self._tail.add(stream, memoryview(buffer)[:size])
             return b""
         data = bytes(memoryview(buffer)[:size])
-        room_chars = self._limit_chars - self._chars
-        room_bytes = self._limit_bytes - (self.total_bytes - size)
+        left_chars = self._limit_chars - self._chars
+        left_bytes = self._limit_bytes - (self.total_bytes - size)
         self._chars += count_characters(data)
         self._keep(stream, data)
         within = self._chars <= self._limit_chars and self.total_bytes <= self._limit_bytes
         if within and self._cost_bytes <= KEPT_LIMIT_BYTES:
             return data
         self._evict()
-        return data[: min(prefix_length(data, room_chars), room_bytes)]
+        return data[: min(prefix_length(data, left_chars), left_bytes)]
 
     def _keep(self, stream: wire.OutputStream, data: bytes) -> None:
         self._cost_bytes += len(data)
@@ -66,7 +66,7 @@ class KeptOutput:
             self._cost_bytes += PIECE_COST_BYTES
 
     def _evict(self) -> None:
-        """Turn what was kept into head, tail and the beginning of the file."""
+        """Divide what was kept into head and tail, and start the file with it."""
         self._spill = self._open_spill()
         pieces, self._pieces = self._pieces, []
         left_chars = self._head_chars
@@ -81,7 +81,7 @@ class KeptOutput:
                 self._tail.add(stream, memoryview(data)[cut:])
 
     def report(self, reply: wire.ExecReply, *, streamed: bool) -> None:
-        """Write into the reply what is kept."""
+        """Add what is kept to the reply."""
         reply.output_bytes = self.total_bytes
         if not streamed:
             for stream, data in self._pieces:
@@ -92,26 +92,26 @@ class KeptOutput:
             reply.evicted.CopyFrom(self._spill.close())
 
     def abandon(self) -> None:
-        """Let go of the file; the call is over without a reply."""
+        """Close the file; the call ends without a reply."""
         if self._spill is not None:
             self._spill.abandon()
 
 
 class _Tail:
-    """The last characters of a stream of pieces; holds a small multiple of their bytes."""
+    """The last characters of a sequence of pieces, in a small multiple of their bytes."""
 
     def __init__(self, chars: int) -> None:
         self._chars = chars
         self._needed_bytes = chars * BYTES_PER_CHARACTER
         self._pieces: deque[Piece] = deque()
-        self._held_bytes = 0
+        self._kept_bytes = 0
 
     def add(self, stream: wire.OutputStream, data: memoryview) -> None:
         if not self._needed_bytes:
             return
         if len(data) >= self._needed_bytes:
             self._pieces.clear()
-            self._held_bytes = 0
+            self._kept_bytes = 0
             data = data[len(data) - self._needed_bytes :]
         if (
             self._pieces
@@ -121,12 +121,12 @@ class _Tail:
             self._pieces[-1][1].extend(data)
         else:
             self._pieces.append((stream, bytearray(data)))
-        self._held_bytes += len(data)
-        while self._held_bytes - len(self._pieces[0][1]) >= self._needed_bytes:
-            self._held_bytes -= len(self._pieces.popleft()[1])
+        self._kept_bytes += len(data)
+        while self._kept_bytes - len(self._pieces[0][1]) >= self._needed_bytes:
+            self._kept_bytes -= len(self._pieces.popleft()[1])
 
     def last_characters(self) -> list[tuple[wire.OutputStream, bytes]]:
-        """Return the pieces that hold the last characters, in order."""
+        """Return the pieces with the last characters, in order."""
         result: list[tuple[wire.OutputStream, bytes]] = []
         left_chars = self._chars
         left_bytes = self._needed_bytes

@@ -1,7 +1,7 @@
-"""The file that takes a stream's output from its first byte, and gives it back by offset.
+"""The file with a stream's output from its first byte, read by offset.
 
-It lies where tool code can do with it as it likes. Whatever that is, reading never follows a link, never waits, and
-never returns another file's bytes: a file that is not the one that was made here is as good as none.
+Tool code can modify or replace it. Reading never follows a link, never blocks, and never returns bytes of another file:
+a file that was not created here counts as missing.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from sandbox.daemon.programs.private_file import create_private_file
 
 
 class OutputFile:
-    """Takes bytes up to a limit. It never fails: what cannot be written leaves `size_bytes` behind, for good.
+    """Takes bytes up to a limit. It never fails: after a failed write `size_bytes` no longer grows.
 
-    `path` is empty when the file could not be made.
+    `path` is empty if the file could not be created.
     """
 
     def __init__(self, path: str, limit_bytes: int, workspace: str) -> None:
@@ -32,7 +32,7 @@ class OutputFile:
             self.path = ""
 
     def append(self, data: bytes | bytearray | memoryview) -> None:
-        """Write as much as there is room for; the first byte that finds none is the end of the file."""
+        """Append as much as fits; the first byte that does not is the end of the file."""
         if self._fd < 0:
             return
         with memoryview(data) as view:
@@ -48,7 +48,7 @@ class OutputFile:
                 self.close()
 
     def read(self, offset: int, limit_bytes: int) -> bytes:
-        """Return bytes from an offset, b"" when they are not there any more."""
+        """Return bytes from an offset, b"" if they are gone."""
         length = min(limit_bytes, self.size_bytes - offset)
         if not self.path or length <= 0:
             return b""
@@ -63,7 +63,7 @@ class OutputFile:
             return b""
 
     def close(self) -> None:
-        """Write no more; reading goes on."""
+        """End writing; reading continues."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

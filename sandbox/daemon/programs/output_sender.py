@@ -1,4 +1,4 @@
-"""Sending output as it arrives, no faster than the gateway takes it."""
+"""Sends output as it arrives, no faster than the gateway reads it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable
 from sandbox.daemon.frames import FrameSocket
 from sandbox.v1 import channel_pb2 as wire
 
-# A program is held back above the first and goes on below the second; a last reading may come on top.
+# Reading from the program pauses above the first and resumes below the second; one last piece may come on top.
 PAUSE_ABOVE_BYTES = 256 * 1024
 RESUME_BELOW_BYTES = 128 * 1024
-# Memory of a piece besides its bytes, so that a program which writes single bytes is held back in time too.
+# Memory of a piece besides its bytes, so that a program that writes single bytes is paused in time too.
 _PIECE_COST_BYTES = 160
 _JOIN_BELOW_BYTES = 64 * 1024
 
@@ -20,21 +20,21 @@ Piece = tuple[wire.OutputStream, bytes | bytearray]
 
 
 class OutputSender:
-    """Sends Started and then pieces of output, in order. `hold` and `release` stop and start the reading of output."""
+    """Sends Started and then pieces of output, in order. `pause` and `resume` control the reading of output."""
 
-    def __init__(self, frames: FrameSocket, hold: Callable[[], None], release: Callable[[], None]) -> None:
+    def __init__(self, frames: FrameSocket, pause: Callable[[], None], resume: Callable[[], None]) -> None:
         self._frames = frames
-        self._hold = hold
-        self._release = release
+        self._pause = pause
+        self._resume = resume
         self._unsent: deque[Piece] = deque()
         self._unsent_bytes = 0
-        self._held = False
+        self._paused = False
         self._more = asyncio.Event()
         self._over = False
         self._sending: asyncio.Task[None] | None = None
 
     def start(self, pid: int) -> asyncio.Task[None]:
-        """Begin to send; the task fails when the caller is gone."""
+        """Start sending; the task fails when the caller is gone."""
         self._sending = asyncio.ensure_future(self._send_all(pid))
         return self._sending
 
@@ -53,12 +53,12 @@ class OutputSender:
             self._unsent.append((stream, data))
             self._unsent_bytes += _cost_bytes(data)
         self._more.set()
-        if self._unsent_bytes > PAUSE_ABOVE_BYTES and not self._held:
-            self._held = True
-            self._hold()
+        if self._unsent_bytes > PAUSE_ABOVE_BYTES and not self._paused:
+            self._paused = True
+            self._pause()
 
     async def finish(self) -> None:
-        """Send what is left and end; waits while the caller does not read."""
+        """Send the rest; waits while the caller does not read."""
         if self._sending is not None:
             self._over = True
             self._more.set()
@@ -76,9 +76,9 @@ class OutputSender:
                 stream, data = self._unsent.popleft()
                 await self._frames.send(wire.Reply(output={"stream": stream, "data": bytes(data)}))
                 self._unsent_bytes -= _cost_bytes(data)
-                if self._held and self._unsent_bytes < RESUME_BELOW_BYTES:
-                    self._held = False
-                    self._release()
+                if self._paused and self._unsent_bytes < RESUME_BELOW_BYTES:
+                    self._paused = False
+                    self._resume()
             if self._over:
                 return
             self._more.clear()

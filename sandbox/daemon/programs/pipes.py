@@ -1,4 +1,4 @@
-"""Pipes between the server and tool processes, read and written without ever blocking the loop."""
+"""Pipes between the server and tool processes, read and written without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -7,27 +7,43 @@ import fcntl
 import os
 import sys
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 _READ_BYTES = 256 * 1024
 _DEFAULT_PIPE_BYTES = 64 * 1024
 _LARGE_PIPE_BYTES = 1024 * 1024
 _WRITE_BYTES = 64 * 1024
-# As in <asm-generic/ioctls.h>: how many bytes wait. The module termios has it too, and costs an import.
+# From <asm-generic/ioctls.h>: the number of bytes in the pipe. The module termios has it, but costs an import.
 _FIONREAD = 0x541B
 
-# What nobody reads any more is drained this slowly, so that a forgotten `yes &` costs no processor time.
+# A process may leave its streams to children. They are drained until they were silent for so long,
+_IDLE_S = 0.05
+# and at most for so long.
+_DRAIN_LIMIT_S = 0.5
+# Pipes without a call are drained this slowly, so that a forgotten `yes &` costs no processor time.
 _LINGERING_PAUSE_S = 0.05
 _LINGERING_PIPES = 1024
 
-# One buffer for all pipes: each reading is consumed before the next one.
+# One buffer for all pipes: each read is consumed before the next one.
 _buffer = bytearray(_READ_BYTES)
 
 
-class OutputPipe:
-    """A pipe a program writes to. `on_data(buffer, size)` is called with each piece; `closed` is done at its end.
+async def until_silent(closed: Sequence[asyncio.Future[None]], count: Callable[[], int]) -> None:
+    """Wait until all streams are closed or `count`, of what they wrote, stops growing; half a second at most."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + _DRAIN_LIMIT_S
+    seen = -1
+    while seen != count() and loop.time() < deadline_s:
+        seen = count()
+        _, still_open = await asyncio.wait(closed, timeout=_IDLE_S)
+        if not still_open:
+            return
 
-    While it is paused nothing is read, so a program that writes more than the pipe holds waits.
+
+class OutputPipe:
+    """A pipe a program writes to. `on_data(buffer, size)` gets each piece; `closed` is done at the end.
+
+    While it is paused it is not read, so the program blocks once the pipe is full.
     """
 
     def __init__(self, on_data: Callable[[bytearray, int], None]) -> None:
@@ -38,13 +54,13 @@ class OutputPipe:
         self._large = False
         self._paused = False
         self._due_bytes = 0
-        self._taken: asyncio.Future[None] | None = None
+        self._emptied: asyncio.Future[None] | None = None
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.pieces = 0
         self._loop.add_reader(self._fd, self._readable)
 
     def close_write_end(self) -> None:
-        """Close this process' copy of the writing end."""
+        """Close this process' copy of the write end."""
         if self.write_fd >= 0:
             os.close(self.write_fd)
             self.write_fd = -1
@@ -58,18 +74,18 @@ class OutputPipe:
             self.close()
             return
         if size >= _DEFAULT_PIPE_BYTES and not self._large:
-            # Only who writes much gets a large pipe: their memory counts against one allowance of the user.
+            # Only for programs that write much: the memory of all pipes counts against one limit of the user.
             self._large = True
             try:
                 fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _LARGE_PIPE_BYTES)
             except OSError:
-                pass  # the allowance is used up; a small pipe works too
+                pass  # the limit is reached; a small pipe works too
         self.pieces += 1
         self._on_data(_buffer, size)
-        if self._taken is not None:
+        if self._emptied is not None:
             self._due_bytes -= size
-            if self._due_bytes <= 0 and not self._taken.done():
-                self._taken.set_result(None)
+            if self._due_bytes <= 0:
+                _set(self._emptied)
 
     def pause(self) -> None:
         """Stop reading."""
@@ -78,41 +94,44 @@ class OutputPipe:
             self._loop.remove_reader(self._fd)
 
     def resume(self) -> None:
-        """Read on."""
+        """Continue reading."""
         if self._fd >= 0 and self._paused:
             self._paused = False
             self._loop.add_reader(self._fd, self._readable)
 
-    def take_waiting(self) -> asyncio.Future[None]:
-        """Return what is done when everything that waits in the pipe now has been read, or the pipe was let go."""
-        self._taken = self._loop.create_future()
+    def emptied(self) -> asyncio.Future[None]:
+        """Return a future for when everything that is in the pipe now has been read, or the pipe is released."""
+        self._emptied = self._loop.create_future()
         self._due_bytes = _waiting_bytes(self._fd) if self._fd >= 0 else 0
         if self._due_bytes <= 0:
-            self._taken.set_result(None)
-        return self._taken
+            self._emptied.set_result(None)
+        return self._emptied
 
     def close(self) -> None:
-        """Close both ends this process holds."""
+        """Close both ends this process has."""
         self.close_write_end()
-        fd = self._let_go()
+        fd = self._release()
         if fd >= 0:
             os.close(fd)
 
-    def _let_go(self) -> int:
+    def _release(self) -> int:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             self._loop.remove_reader(fd)
-        if not self.closed.done():
-            self.closed.set_result(None)
-        if self._taken is not None and not self._taken.done():
-            self._taken.set_result(None)
+        _set(self.closed)
+        _set(self._emptied)
         return fd
 
     def leave_to(self, lingering: LingeringPipes) -> None:
-        """Give up a pipe that a background process still holds."""
-        fd = self._let_go()
+        """Release a pipe that a background process may still write to."""
+        fd = self._release()
         if fd >= 0:
             lingering.adopt(fd)
+
+
+def _set(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)
 
 
 def _waiting_bytes(fd: int) -> int:
@@ -120,14 +139,14 @@ def _waiting_bytes(fd: int) -> int:
 
 
 class LingeringPipes:
-    """Drains what background processes write after their call is over, so that they do not die of SIGPIPE."""
+    """Drains what background processes write after their call has ended, so that they do not die of SIGPIPE."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._fds: OrderedDict[int, None] = OrderedDict()
 
     def adopt(self, fd: int) -> None:
-        """Take over a pipe's reading end. Past the limit the oldest one is closed."""
+        """Take over a pipe's read end. Over the limit the oldest one is closed."""
         if len(self._fds) >= _LINGERING_PIPES:
             self._close(next(iter(self._fds)))
         self._fds[fd] = None
@@ -154,54 +173,74 @@ class LingeringPipes:
         os.close(fd)
 
 
-class InputPipe:
-    """A pipe a program reads from."""
+class Writer:
+    """A non-blocking descriptor to write to; it is closed when it has no reader any more."""
 
-    def __init__(self) -> None:
+    def __init__(self, fd: int) -> None:
         self._loop = asyncio.get_running_loop()
-        self.read_fd, self._fd = os.pipe()
-        os.set_blocking(self._fd, False)
-        self._room: asyncio.Future[None] | None = None
+        self._fd = fd
+        self._writable: asyncio.Future[None] | None = None
 
-    def close_read_end(self) -> None:
-        """Close this process' copy of the reading end."""
-        if self.read_fd >= 0:
-            os.close(self.read_fd)
-            self.read_fd = -1
-
-    async def write(self, data: bytes) -> None:
-        """Write all of `data`; what nobody can read any more is dropped."""
-        view = memoryview(data)
-        while view and self._fd >= 0:
+    async def write_some(self, data: memoryview) -> int:
+        """Write a part of `data` as soon as possible; return its size, 0 once closed."""
+        while self._fd >= 0:
             try:
-                view = view[os.write(self._fd, view[:_WRITE_BYTES]) :]
+                return os.write(self._fd, data[:_WRITE_BYTES])
             except BlockingIOError:
-                await self._wait_for_room()
+                await self._wait_until_writable()
             except OSError:
                 self.close()
+        return 0
 
-    async def _wait_for_room(self) -> None:
-        self._room = self._loop.create_future()
-        self._loop.add_writer(self._fd, self._has_room)
+    async def _wait_until_writable(self) -> None:
+        self._writable = self._loop.create_future()
+        self._loop.add_writer(self._fd, _set, self._writable)
         try:
-            await self._room
+            await self._writable
         finally:
             if self._fd >= 0:
                 self._loop.remove_writer(self._fd)
 
-    def _has_room(self) -> None:
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
+    def release(self) -> int:
+        """Stop writing and leave the descriptor to the caller; -1 if it is closed already."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._loop.remove_writer(fd)
+        _set(self._writable)
+        return fd
 
     def close(self) -> None:
-        """Close both ends this process holds: the program reads the end of its input."""
-        self.close_read_end()
-        self.end()
+        """Close it: the program reads the end of its input."""
+        fd = self.release()
+        if fd >= 0:
+            os.close(fd)
 
-    def end(self) -> None:
-        """Close the end that is written to; a program that has yet to start reads what was written before."""
-        if self._fd >= 0:
-            self._loop.remove_writer(self._fd)
-            os.close(self._fd)
-            self._fd = -1
-        self._has_room()
+
+class InputPipe(Writer):
+    """A pipe a program reads from."""
+
+    def __init__(self) -> None:
+        self.read_fd, fd = os.pipe()
+        os.set_blocking(fd, False)
+        super().__init__(fd)
+
+    def close_read_end(self) -> None:
+        """Close this process' copy of the read end."""
+        if self.read_fd >= 0:
+            os.close(self.read_fd)
+            self.read_fd = -1
+
+    async def write_all(self, data: bytes) -> None:
+        """Write all of `data`; it is dropped once the pipe has no reader."""
+        view = memoryview(data)
+        while view and (size := await self.write_some(view)):
+            view = view[size:]
+
+    def close_write_end(self) -> None:
+        """Close the write end; a program that has yet to start still reads what was written."""
+        super().close()
+
+    def close(self) -> None:
+        """Close both ends this process has."""
+        self.close_read_end()
+        self.close_write_end()

@@ -1,24 +1,23 @@
-"""Writing to the standard input of a background process, for as long as somebody is willing to wait for room.
+"""The standard input of a background process. A caller waits for a limited time until the process reads.
 
-A write whose answer was lost can be made again: by its offset, or by an id, it is told what it had taken.
+A write whose answer was lost can be repeated: by its offset or an id, it continues after what it had written.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import select
 from collections import OrderedDict
 
 from sandbox.daemon.failures import Fault, invalid_argument
+from sandbox.daemon.programs.pipes import Writer
 from sandbox.v1 import channel_pb2 as wire
 
-_WRITE_BYTES = 64 * 1024
 _REMEMBERED_WRITES = 64
 
 
 class _Write:
-    """A write and how many of its bytes were taken, by all its attempts."""
+    """A write, and how many of its bytes all attempts have written."""
 
     __slots__ = ("size_bytes", "taken_bytes")
 
@@ -27,52 +26,41 @@ class _Write:
         self.taken_bytes = 0
 
 
-class ProcessInput:
-    """The writing end of a pipe, or a terminal, which does not block. Writers take turns.
-
-    `taken_bytes` is what all of them have had taken.
-    """
+class ProcessInput(Writer):
+    """The write end of a pipe, or a terminal. Writes are serialized; `taken_bytes` counts all of them."""
 
     def __init__(self, fd: int) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._fd = fd
-        self._turn = asyncio.Lock()
-        self._room: asyncio.Future[None] | None = None
+        super().__init__(fd)
+        self._lock = asyncio.Lock()
         self._writes: OrderedDict[str, _Write] = OrderedDict()
         self.taken_bytes = 0
 
     def is_open(self) -> bool:
-        """Return whether somebody holds the other end."""
+        """Return whether a process has the other end open."""
         if self._fd < 0:
             return False
         poller = select.poll()
         poller.register(self._fd, 0)
-        return not poller.poll(0)  # an error or a hang-up is told without being asked for
+        return not poller.poll(0)  # errors and hang-ups are always reported
 
     async def write(self, data: bytes, wait_s: float, *, offset: int | None = None, request_id: str = "") -> int:
-        """Write `data`; return how many bytes were taken when the time was over or nobody could read any more.
+        """Write `data`; return how many bytes were written before `wait_s` passed or the last reader was gone.
 
-        What an earlier attempt had taken, with the same id or by `offset`, counts and is not written again. Fault when
-        `offset` is past what was taken, or the id was another write's.
+        Bytes that an earlier attempt wrote, with the same id or by `offset`, count and are not written again. Fault if
+        `offset` is beyond what was written, or the id belongs to another write.
         """
         write = _Write(len(data))
 
         async def write_all() -> None:
             nonlocal write
-            async with self._turn:  # an earlier attempt may be under way
+            async with self._lock:  # an earlier attempt may be in progress
                 write = self._known(write, offset, request_id)
-                while write.taken_bytes < len(data) and self._fd >= 0:
-                    at = write.taken_bytes
-                    try:
-                        size = os.write(self._fd, memoryview(data)[at : at + _WRITE_BYTES])
-                        write.taken_bytes += size
-                        self.taken_bytes += size
-                    except BlockingIOError:
-                        await self._wait_for_room()
-                    except OSError:
-                        self.close()
+                view = memoryview(data)
+                while write.taken_bytes < len(data) and (size := await self.write_some(view[write.taken_bytes :])):
+                    write.taken_bytes += size
+                    self.taken_bytes += size
 
-        # Not asyncio.timeout(): it would have to be loaded first, and under attack that may be impossible.
+        # asyncio.timeout() would have to be loaded first, and under attack that may be impossible.
         writing = self._loop.create_task(write_all())
         try:
             await asyncio.wait([writing], timeout=wait_s)
@@ -84,7 +72,7 @@ class ProcessInput:
         return write.taken_bytes
 
     def _known(self, write: _Write, offset: int | None, request_id: str) -> _Write:
-        """Return the write that this is another attempt of, or this one, with what of it was taken already."""
+        """Return the write that this one repeats, or this one, less what was already written of it."""
         earlier = self._writes.get(request_id)
         if earlier is not None:
             if earlier.size_bytes != write.size_bytes:
@@ -103,30 +91,3 @@ class ProcessInput:
             if len(self._writes) > _REMEMBERED_WRITES:
                 self._writes.popitem(last=False)
         return write
-
-    async def _wait_for_room(self) -> None:
-        self._room = self._loop.create_future()
-        self._loop.add_writer(self._fd, self._has_room)
-        try:
-            await self._room
-        finally:
-            if self._fd >= 0:
-                self._loop.remove_writer(self._fd)
-
-    def _has_room(self) -> None:
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
-
-    def let_go(self) -> int:
-        """Stop writing, and leave the descriptor to the caller; -1 when it is gone already."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            self._loop.remove_writer(fd)
-        self._has_room()
-        return fd
-
-    def close(self) -> None:
-        """Close it: the program reads the end of its input."""
-        fd = self.let_go()
-        if fd >= 0:
-            os.close(fd)

@@ -1,7 +1,6 @@
-"""One stream of a background process: its newest bytes in memory, all of them in a file, told by offset.
+"""One stream of a background process: its newest bytes in memory, all of them in a file, read by offset.
 
-Output is taken however much comes and whether or not somebody reads it, so nothing here grows and nothing here holds
-the program up.
+Output is read whether or not a caller wants it, so memory is bounded and the program is not blocked.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from sandbox.v1 import channel_pb2 as wire
 
 
 class StreamOutput:
-    """Takes output in order. `open_file` makes the file once the ring overflows; None means there shall be none."""
+    """Takes output in order. `open_file` creates the file once the ring overflows; None for no file."""
 
     def __init__(self, ring_bytes: int, open_file: Callable[[], OutputFile] | None) -> None:
         self.size_bytes = 0
         self.closed = False
-        # The byte at offset N is at N % ring_bytes. It is made as long as needed, and not longer than ring_bytes.
+        # The byte at offset N is at N % ring_bytes. It grows as needed, up to ring_bytes.
         self._ring = bytearray()
         self._ring_bytes = ring_bytes
         self._open_file = open_file
@@ -32,7 +31,7 @@ class StreamOutput:
         return max(0, self.size_bytes - self._ring_bytes)
 
     def add(self, buffer: bytes | bytearray, size: int) -> None:
-        """Take the first `size` bytes of `buffer`."""
+        """Add the first `size` bytes of `buffer`."""
         with memoryview(buffer) as whole, whole[:size] as view:
             if self._file is None and self._open_file is not None and self.size_bytes + size > self._ring_bytes:
                 self._file = self._open_file()
@@ -40,7 +39,7 @@ class StreamOutput:
             if self._file is not None:
                 self._file.append(view)
             self._keep(view)
-        self._tell()
+        self._notify()
 
     def _keep(self, view: memoryview) -> None:
         start = self.size_bytes
@@ -55,19 +54,19 @@ class StreamOutput:
         self._ring[: len(view) - first] = view[first:]
 
     def end(self) -> None:
-        """No output will follow."""
+        """Close the stream: no output follows."""
         self.closed = True
         if self._file is not None:
             self._file.close()
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         news, self._news = self._news, None
         if news is not None and not news.done():
             news.set_result(None)
 
     async def wait_for(self, offset: int, wait_s: float) -> None:
-        """Wait until there is a byte at `offset`, none can come any more, or the time is over."""
+        """Wait until there is a byte at `offset`, the stream is closed, or `wait_s` passes."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
         while offset >= self.size_bytes and not self.closed and (left_s := deadline - loop.time()) > 0:
@@ -76,7 +75,7 @@ class StreamOutput:
             await asyncio.wait([self._news], timeout=left_s)
 
     def page(self, offset: int, limit_bytes: int) -> wire.ProcessReadReply:
-        """Return bytes from `offset` on, from a later one when those in between are lost."""
+        """Return bytes from `offset`, or from a later offset if those in between are lost."""
         data = b""
         if offset < self.ring_offset:
             data = self._file.read(offset, limit_bytes) if self._file is not None else b""
@@ -93,7 +92,7 @@ class StreamOutput:
         return data + bytes(self._ring[: length - len(data)])
 
     def report(self) -> wire.ProcessOutput:
-        """Return what is known of the stream."""
+        """Return the state of the stream."""
         return wire.ProcessOutput(
             size_bytes=self.size_bytes,
             ring_offset=self.ring_offset,

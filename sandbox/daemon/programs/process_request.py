@@ -1,4 +1,4 @@
-"""Checking what is asked of background processes; a Fault says which field is wrong and how to mend it."""
+"""Validates requests about background processes; a Fault says which field is wrong and how to fix it."""
 
 from __future__ import annotations
 
@@ -32,18 +32,12 @@ _TERMINAL_KIND = b"xterm-256color"
 
 
 class StartRequest:
-    """What to start; every member has been checked."""
-
-    __slots__ = (
-        *("argv", "cwd", "directory", "env", "file_limit_bytes", "id", "merge_stderr", "ring_bytes", "size", "stdin"),
-        "timeout_s",
-    )
+    """What to start, from a request. `size` is (rows, columns) of the terminal, None without one."""
 
     def __init__(self, request: wire.ProcessStartRequest, workspace: str, environment: dict[bytes, bytes]) -> None:
         self.id = check_id(request.id)
         self.argv = check_argv(request.argv)
         self.timeout_s = check_timeout(request.timeout_ms)
-        # (rows, columns) of its terminal, None without one.
         self.size = check_size(request.size if request.HasField("size") else None) if request.terminal else None
         if self.size is not None:
             environment = {**environment, b"TERM": _TERMINAL_KIND}
@@ -59,7 +53,7 @@ class StartRequest:
 
 
 def check_id(process_id: str) -> str:
-    """Return the name of a process."""
+    """Return the id of a process."""
     if not 1 <= len(process_id) <= ID_LIMIT or not _ID_CHARACTERS.issuperset(process_id):
         raise invalid_argument(f"id {process_id[:100]!r}: give 1 to {ID_LIMIT} of A-Z a-z 0-9 _ -")
     return process_id
@@ -84,7 +78,7 @@ def check_wait(wait_ms: int) -> float:
 
 
 def check_page(request: wire.ProcessReadRequest) -> None:
-    """Raise a Fault for a page that cannot be asked for."""
+    """Raise a Fault for an invalid page."""
     if request.stream not in (wire.OUTPUT_STREAM_STDOUT, wire.OUTPUT_STREAM_STDERR):
         raise invalid_argument(f"stream is {request.stream}; give stdout (1) or stderr (2)")
     if not 1 <= request.limit_bytes <= PAGE_LIMIT_BYTES:
@@ -94,7 +88,7 @@ def check_page(request: wire.ProcessReadRequest) -> None:
 
 
 def check_input(data: bytes) -> bytes:
-    """Return what is to be written to stdin."""
+    """Return the bytes to write to stdin."""
     if len(data) > INPUT_LIMIT_BYTES:
         raise Fault(
             wire.FAILURE_KIND_TOO_LARGE,
@@ -104,7 +98,7 @@ def check_input(data: bytes) -> bytes:
 
 
 def check_write_id(request_id: str) -> str:
-    """Return the id of a write, "" for none."""
+    """Return the id of a write, or ""."""
     if len(request_id) > WRITE_ID_LIMIT:
         raise invalid_argument(f"request_id has {len(request_id)} characters; {WRITE_ID_LIMIT} are the most")
     return request_id
@@ -120,7 +114,7 @@ def check_signal(request: wire.ProcessSignalRequest) -> int:
 
 
 def _output_directory(request: wire.ProcessStartRequest, process_id: str) -> str:
-    """Return where its files go, "" for nowhere."""
+    """Return the directory of its output files, "" for none."""
     if request.file_limit_bytes > SPILL_LIMIT_BYTES:
         raise invalid_argument(f"file_limit_bytes is {request.file_limit_bytes}; {SPILL_LIMIT_BYTES} is the most")
     if not request.output_directory:

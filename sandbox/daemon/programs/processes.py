@@ -1,6 +1,6 @@
-"""Background processes: started by one call, and there for every other until they are removed.
+"""Background processes: started by one call, and available to all calls until they are removed.
 
-Nothing of a process hangs on a connection: whoever connects finds it by its name and its output by its offset.
+A process does not depend on a connection: any caller finds it by its id, and its output by offset.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from sandbox.daemon.supervisor.spawner import START_LIMIT_S, Spawner
 from sandbox.v1 import channel_pb2 as wire
 
 KEPT_LIMIT = 64
-# Each waiting call has a connection; health and killing must always find one (server.CONNECTIONS_LIMIT).
+# Each waiting call occupies a connection; health and kill calls must always get one (server.CONNECTIONS_LIMIT).
 WAITERS_LIMIT = 128
-# A tree that was killed has let go of its streams, which are then drained at once; one that survives may never end.
+# A killed tree has closed its streams, which are drained at once; a tree that survives may never end.
 _END_LIMIT_S = 2.0
 
 
@@ -43,12 +43,7 @@ class Processes:
     """All background processes of the sandbox, the oldest first."""
 
     def __init__(
-        self,
-        spawner: Spawner,
-        cgroup: Cgroup,
-        workspace: str,
-        environment: dict[bytes, bytes],
-        disk: DiskWatch | None = None,
+        self, spawner: Spawner, cgroup: Cgroup, workspace: str, environment: dict[bytes, bytes], disk: DiskWatch
     ) -> None:
         self._spawner = spawner
         self._disk = disk
@@ -57,17 +52,17 @@ class Processes:
         self._environment = environment
         self._kept: dict[str, BackgroundProcess] = {}
         self._starting: set[str] = set()
-        self._pace = RateLimit()
+        self._rate_limit = RateLimit()
         self._waiters = 0
         self._lingering = LingeringPipes()
         self._tasks: set[asyncio.Task[int]] = set()
 
     def running(self) -> int:
-        """Return how many run."""
+        """Return the number of running processes."""
         return sum(process.running for process in self._kept.values())
 
     async def answer(self, call: str, request: wire.Request) -> wire.Reply:
-        """Return the final frame of a call whose name begins with process_."""
+        """Return the final frame of a call whose name starts with process_."""
         match call:
             case "process_start":
                 return wire.Reply(process=await self._start(request.process_start))
@@ -109,28 +104,25 @@ class Processes:
 
     async def _spawn(self, request: StartRequest) -> BackgroundProcess:
         name = repr(request.argv[0][:200])[1:]
-        if self._disk is not None:
-            try:
-                await self._disk.refuse_process(START_LIMIT_S)
-            except OSError as error:
-                raise _start_fault(error, name) from None
-            self._disk.begin()
         try:
-            streams = ProcessStreams(request, self._workspace, self._pace)
+            await self._disk.refuse_process(START_LIMIT_S)
+        except OSError as error:
+            raise _start_fault(error, name) from None
+        self._disk.begin()
+        try:
+            streams = ProcessStreams(request, self._workspace, self._rate_limit)
         except OSError as error:
             raise fault_of(error, name) from None
         try:
             process = await self._spawner.start(
                 request.argv, request.env, request.cwd, streams.stdio(), terminal=request.size is not None
             )
-        except OSError as error:
+        except BaseException as error:
             streams.close()
-            raise _start_fault(error, name) from None
-        except BaseException:
-            streams.close()
+            if isinstance(error, OSError):
+                raise _start_fault(error, name) from None
             raise
-        if self._disk is not None:
-            self._disk.begin()  # it may have waited, and nobody have looked any more
+        self._disk.begin()  # the watch may have ended while the start waited
         streams.started()
         background = BackgroundProcess(request, process, streams, self._cgroup)
         if request.timeout_s is not None:
@@ -139,10 +131,10 @@ class Processes:
         return background
 
     def _forget_oldest(self) -> None:
-        """Make room. More than the limit are never running, so there is one that has ended."""
+        """Remove the oldest ended ones over the limit, which exist: fewer than the limit run."""
         while len(self._kept) > KEPT_LIMIT:
             oldest = next(process for process in self._kept.values() if not process.running)
-            # What it left behind goes on, as after an exec.
+            # What it left behind keeps running, as after an exec.
             oldest.streams.leave_to(self._lingering)
             self._forget(oldest)
 
@@ -159,7 +151,7 @@ class Processes:
         self._run(self._spawner.kill(process.process))
 
     def _run(self, work: Coroutine[None, None, int]) -> None:
-        """Carry on with something that no connection waits for."""
+        """Run work in the background, independent of connections."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -175,7 +167,7 @@ class Processes:
         return process
 
     async def _living(self) -> dict[int, int]:
-        """Return how many processes of each call live."""
+        """Return the number of live processes of each call."""
         calls: dict[int, int] = {}
         for _ in count_living(calls):
             await asyncio.sleep(0)
@@ -234,14 +226,14 @@ class Processes:
             offset = request.offset if request.HasField("offset") else None
             taken = await stdin.write(data, wait_s, offset=offset, request_id=request_id)
         if taken < len(data):
-            taken = min(taken, len(request.data))  # without the character that ends a terminal's input
-            told = f"{taken} of {len(request.data)} bytes were taken"
+            taken = min(taken, len(request.data))  # without a terminal's end-of-file character
+            summary = f"{taken} of {len(request.data)} bytes were taken"
             if not stdin.is_open():
-                message = f"stdin of process {request.id!r} is closed; {told}"
+                message = f"stdin of process {request.id!r} is closed; {summary}"
                 raise Fault(wire.FAILURE_KIND_CONFLICT, message, errno.EPIPE, taken_bytes=taken)
             raise Fault(
                 wire.FAILURE_KIND_TOO_LARGE,
-                f"{told} within {request.wait_ms} ms, for the process does not read"
+                f"{summary} within {request.wait_ms} ms, for the process does not read"
                 f"{', and its input was not ended' if request.end else ''}; go on from there, or wait longer",
                 taken_bytes=taken,
             )
@@ -294,7 +286,7 @@ class Processes:
         process.ending = process.ending or wire.OUTCOME_CANCELLED
         survivors = await self._spawner.kill(process.process)
         await asyncio.wait([process.over], timeout=_END_LIMIT_S)
-        await process.streams.drain()  # what its children wrote since
+        await process.streams.drain()  # what its children have written since
         self._forget(process)
         return process.report(survivors)
 

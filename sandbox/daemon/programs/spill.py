@@ -1,4 +1,4 @@
-"""The file that takes the output of a call once it is too large to cross the socket."""
+"""The file for the output of a call that is too large to cross the socket."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from sandbox.daemon.programs.private_file import create_private_file
 from sandbox.daemon.programs.spill_quota import SpillQuotas, SpillShare
 from sandbox.v1 import channel_pb2 as wire
 
-# hashlib loads OpenSSL, which an idle daemon does not need; the others are what Python has of its own.
+# hashlib loads OpenSSL, which an idle daemon does not need; the others are built into Python.
 _DIGEST_MODULES = ("hashlib", "_sha2", "_sha256")
 _SHA256_OF_NOTHING = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 
 class Spill:
-    """Writes raw bytes in order of arrival up to a limit, and knows their size, newlines and SHA-256.
+    """Writes raw bytes in order of arrival up to a limit, and counts their size, newlines and SHA-256.
 
-    With a quota, the files of its directory never take more than so many bytes together; 0 is none. A spill never fails
-    a call: what cannot be written (no space, a link in the way, no path, no descriptor) leaves it incomplete.
+    `quota_bytes` bounds all files of its directory together; 0 is no quota. A spill never fails a call: what cannot be
+    written (no space, a link in the way, no path, no descriptor) leaves it incomplete.
     """
 
     def __init__(
         self, path: str, limit_bytes: int, workspace: str, *, quotas: SpillQuotas | None = None, quota_bytes: int = 0
     ) -> None:
         self._path = path
-        self._room_bytes = limit_bytes
+        self._left_bytes = limit_bytes
         self._sha256 = _new_sha256()
         self._size_bytes = 0
         self._newlines = 0
@@ -36,7 +36,7 @@ class Spill:
         self._fd = -1
         self._share: SpillShare | None = None
         if self._sha256 is None:
-            self._incomplete = True  # what has no digest is not written
+            self._incomplete = True  # nothing is written without a digest
             return
         try:
             self._create(path, workspace, quotas if quota_bytes else None, quota_bytes)
@@ -50,14 +50,14 @@ class Spill:
                 self._share = quotas.open(place.directory_fd, place.name, quota_bytes)
 
     def write(self, data: bytes | bytearray, size: int) -> None:
-        """Append the first `size` bytes, as far as there is room."""
+        """Append the first `size` bytes, as far as they fit."""
         if self._incomplete:
             return
-        room_bytes = min(size, self._room_bytes)
+        allowed_bytes = min(size, self._left_bytes)
         if self._share is not None:
-            room_bytes = self._share.room_bytes(room_bytes)
-        self._incomplete = room_bytes < size
-        view = memoryview(data)[:room_bytes]
+            allowed_bytes = self._share.allow(allowed_bytes)
+        self._incomplete = allowed_bytes < size
+        view = memoryview(data)[:allowed_bytes]
         done = 0
         try:
             while done < len(view):
@@ -65,7 +65,7 @@ class Spill:
         except OSError:
             self._incomplete = True
         view = view[:done]
-        self._room_bytes -= done
+        self._left_bytes -= done
         self._size_bytes += done
         if self._share is not None:
             self._share.add(done)
@@ -75,7 +75,7 @@ class Spill:
             self._ends_with_newline = view[done - 1] == 0x0A
 
     def close(self) -> wire.Evicted:
-        """Close the file and return what is said of it."""
+        """Close the file and return its description."""
         self.abandon()
         return wire.Evicted(
             path=self._path,
@@ -86,7 +86,7 @@ class Spill:
         )
 
     def abandon(self) -> None:
-        """Close the file; the call is over without a reply."""
+        """Close the file without a description."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -95,10 +95,10 @@ class Spill:
 
 
 def _new_sha256() -> Any:
-    """Return a new SHA-256, None when none can be loaded: no descriptor is left, or no memory."""
+    """Return a new SHA-256, None if no module can be loaded for lack of descriptors or memory."""
     for name in _DIGEST_MODULES:
         try:
             return __import__(name).sha256()
         except (ImportError, OSError, MemoryError, ValueError, AttributeError):
-            continue  # hashlib that finds a part of it missing fails in any of these ways
+            continue  # hashlib fails in any of these ways if a part of it is missing
     return None

@@ -1,7 +1,7 @@
-"""The quota of a directory of spilled outputs: the files in it never take more together, and the oldest go first.
+"""The quota of a directory of spilled outputs: it bounds their total size by removing the oldest.
 
-Calls spill at the same time, so all that are open in one directory share one set of books. The directory is read when
-a spill opens and not again: what tool code puts there later counts from the next spill on.
+Concurrent spills to one directory share one account. The directory is read when a spill opens: files that tool code
+adds later count from the next spill on.
 """
 
 from __future__ import annotations
@@ -10,40 +10,40 @@ import os
 import stat
 from collections import deque
 
-# Tool code can plant a million names. So many are looked at, and a directory with more of them takes no spill. The
-# oldest files go before there are that many, so planted ones go too, some at each spill.
+# Tool code can create a million names. So many are read, and a directory with more accepts no spill. The oldest files
+# are removed before there are that many, so each spill also removes some files of tool code.
 SCAN_LIMIT_NAMES = 4096
 FILES_LIMIT = 2048
 
 
 class SpillQuotas:
-    """The books of every directory in which a spill is open."""
+    """The accounts of all directories with an open spill."""
 
     def __init__(self) -> None:
-        self._books: dict[tuple[int, int], _Books] = {}
+        self._accounts: dict[tuple[int, int], _Account] = {}
 
     def open(self, directory_fd: int, name: str, quota_bytes: int) -> SpillShare:
-        """Enter a new, empty file in the books of its directory. Close what is returned."""
+        """Add a new, empty file to its directory's account; the caller closes the share."""
         fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory_fd)
         try:
             state = os.fstat(fd)
             key = (state.st_dev, state.st_ino)
-            books = self._books.get(key) or _Books()
-            share = SpillShare(books, fd, name, quota_bytes)
-            books.scan(fd, {name, *(other.name for other in books.shares)})
+            account = self._accounts.get(key) or _Account()
+            share = SpillShare(account, fd, name, quota_bytes)
+            account.scan(fd, {name, *(other.name for other in account.shares)})
         except BaseException:
             os.close(fd)
             raise
-        for unused in [place for place, other in self._books.items() if not other.shares]:
-            del self._books[unused]
-        self._books[key] = books
-        books.shares.add(share)
-        share.room_bytes(0)
+        for unused in [place for place, other in self._accounts.items() if not other.shares]:
+            del self._accounts[unused]
+        self._accounts[key] = account
+        account.shares.add(share)
+        share.allow(0)
         return share
 
 
-class _Books:
-    """What is known of one directory."""
+class _Account:
+    """The files of one directory."""
 
     def __init__(self) -> None:
         self.shares: set[SpillShare] = set()
@@ -52,7 +52,7 @@ class _Books:
         self.overfull = False
 
     def scan(self, fd: int, written: set[str]) -> None:
-        """Read the directory: the regular files but for those that calls write."""
+        """Read the regular files of the directory, except those being written."""
         others = []
         self.overfull = False
         with os.scandir(fd) as entries:
@@ -63,7 +63,7 @@ class _Books:
                 try:
                     state = entry.stat(follow_symlinks=False)
                 except OSError:
-                    continue  # it has just gone
+                    continue  # it was removed meanwhile
                 if stat.S_ISREG(state.st_mode) and entry.name not in written:
                     others.append((state.st_mtime_ns, entry.name, state.st_size))
         self.others = deque(sorted(others))
@@ -72,51 +72,51 @@ class _Books:
             self.remove_oldest(fd)
 
     def remove_oldest(self, fd: int) -> None:
-        """Remove the oldest file that no call writes."""
+        """Remove the oldest file that is not being written."""
         _, name, size = self.others.popleft()
         try:
-            # unlink() follows no link, and a directory that took the name refuses it.
+            # unlink() does not follow links, and fails for a directory of that name.
             os.unlink(name, dir_fd=fd)
         except FileNotFoundError:
             pass
         except OSError:
-            return  # it stays, and so does what it takes
+            return  # it stays, and still counts
         self.used_bytes -= size
 
 
 class SpillShare:
     """One open file's share of its directory's quota."""
 
-    def __init__(self, books: _Books, fd: int, name: str, quota_bytes: int) -> None:
+    def __init__(self, account: _Account, fd: int, name: str, quota_bytes: int) -> None:
         self.name = name
         self.size_bytes = 0
-        self._books = books
+        self._account = account
         self._fd = fd
         self._quota_bytes = quota_bytes
 
-    def room_bytes(self, wanted_bytes: int) -> int:
-        """Return how much of `wanted_bytes` may be written now; removes old files for it."""
-        books = self._books
-        if books.overfull:
+    def allow(self, wanted_bytes: int) -> int:
+        """Return how much of `wanted_bytes` may be written now, after removing old files."""
+        account = self._account
+        if account.overfull:
             return 0
-        while books.others and books.used_bytes + wanted_bytes > self._quota_bytes:
-            books.remove_oldest(self._fd)
-        return min(wanted_bytes, max(self._quota_bytes - books.used_bytes, 0))
+        while account.others and account.used_bytes + wanted_bytes > self._quota_bytes:
+            account.remove_oldest(self._fd)
+        return min(wanted_bytes, max(self._quota_bytes - account.used_bytes, 0))
 
     def add(self, size_bytes: int) -> None:
-        """Book bytes that were written."""
+        """Count bytes that were written."""
         self.size_bytes += size_bytes
-        self._books.used_bytes += size_bytes
+        self._account.used_bytes += size_bytes
 
     def close(self) -> None:
-        """From now on the file is one of those that may be removed, the newest of them. Harmless the second time."""
+        """Make the file the newest of those that may be removed. Safe to call twice."""
         if self._fd < 0:
             return
         os.close(self._fd)
         self._fd = -1
-        books = self._books
-        books.shares.discard(self)
-        if any(share.name == self.name for share in books.shares):
-            books.used_bytes -= self.size_bytes  # another call took the name, and with it this file went
+        account = self._account
+        account.shares.discard(self)
+        if any(share.name == self.name for share in account.shares):
+            account.used_bytes -= self.size_bytes  # another call replaced this file
         else:
-            books.others.append((0, self.name, self.size_bytes))
+            account.others.append((0, self.name, self.size_bytes))

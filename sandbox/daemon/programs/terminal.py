@@ -1,7 +1,7 @@
 """A pseudo-terminal: the program's stdin, stdout and stderr in one, with a size.
 
-The server is the tool user to the file system, so the kernel gives the terminal to the tool user. It never becomes the
-server's own: O_NOCTTY, and the server leads no session.
+The file system user of the server is the tool user, so the kernel makes the tool user the owner of the terminal. It
+never becomes the server's controlling terminal: O_NOCTTY, and the server leads no session.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from sandbox.daemon.programs.process_output import StreamOutput
 from sandbox.daemon.programs.rate_limit import RateLimit
 
 _READ_BYTES = 64 * 1024
-_SIZE = struct.Struct("4H")  # rows, columns, and two that count pixels
+_SIZE = struct.Struct("4H")  # rows, columns, and two for pixels
 _END_OF_FILE = b"\x04"
 
 
 class TerminalInput(ProcessInput):
-    """What is typed. A terminal's input has no end of its own, so closing is never left to a write that failed."""
+    """Typed input. It shares the terminal's descriptor, so a failed write does not close it."""
 
     def close(self) -> None:
-        self.let_go()
+        self.release()
 
 
 class Terminal:
     """Both ends of a pseudo-terminal; the program gets the slave."""
 
-    def __init__(self, output: StreamOutput, rows: int, columns: int, pace: RateLimit) -> None:
+    def __init__(self, output: StreamOutput, rows: int, columns: int, rate_limit: RateLimit) -> None:
         self._loop = asyncio.get_running_loop()
         self._output = output
-        self._pace = pace
+        self._rate_limit = rate_limit
         self._fd, self._slave = os.openpty()
         self.closed: asyncio.Future[None] = self._loop.create_future()
         os.set_blocking(self._fd, False)
@@ -47,10 +47,9 @@ class Terminal:
         return [self._slave]
 
     def close_tool_ends(self) -> None:
-        """Let it end with the last process that has it open.
+        """Let the terminal close with the last process that has it open.
 
-        Called when the first process is over, not before: until then a program that let go of its terminal may open it
-        again as /dev/tty.
+        Called when the first process has ended: until then a program that closed its terminal may open /dev/tty.
         """
         if self._slave >= 0:
             os.close(self._slave)
@@ -62,7 +61,7 @@ class Terminal:
             fcntl.ioctl(self._fd, termios.TIOCSWINSZ, _SIZE.pack(rows, columns, 0, 0))
 
     def end_of_file(self) -> bytes:
-        """Return what a user would type to end the input; ^D unless the program chose another."""
+        """Return the character that ends the input: ^D unless the program chose another."""
         try:
             character = termios.tcgetattr(self._fd)[6][termios.VEOF]
         except (termios.error, ValueError):
@@ -75,25 +74,25 @@ class Terminal:
         except BlockingIOError:
             return
         except OSError:
-            data = b""  # EIO: nobody has it open any more
+            data = b""  # EIO: no process has it open any more
         if data:
             self._output.add(data, len(data))
-            self._pace.took(self, len(data))
+            self._rate_limit.took(self, len(data))
         else:
             self.close()
 
     def pause(self) -> None:
-        """Take nothing for now."""
+        """Stop reading."""
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
 
     def resume(self) -> None:
-        """Go on."""
+        """Continue reading."""
         if self._fd >= 0:
             self._loop.add_reader(self._fd, self._readable)
 
     def close(self) -> None:
-        """Close both ends; what is left on it gets SIGHUP."""
+        """Close both ends; the remaining processes get SIGHUP."""
         self.close_tool_ends()
         self.input.close()
         fd, self._fd = self._fd, -1

@@ -11,7 +11,7 @@ import pytest
 from sandbox.daemon.failures import Fault
 from sandbox.daemon.files import search, tree_files
 from sandbox.daemon.files.read_files import read_lines
-from sandbox.daemon.programs.exec_request import check_program
+from sandbox.daemon.programs.exec_request import Program
 from sandbox.v1 import channel_pb2 as wire
 
 
@@ -34,7 +34,7 @@ async def _lines(path: str, **fields: Any) -> object:
 
 
 async def _exec(path: str, **fields: Any) -> object:
-    return check_program(wire.ExecRequest(argv=[b"/bin/true"], **fields), path, {})
+    return Program(wire.ExecRequest(argv=[b"/bin/true"], **fields), path, {})
 
 
 def _output(**fields: int) -> dict[str, Any]:

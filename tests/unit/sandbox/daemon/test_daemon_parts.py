@@ -15,7 +15,7 @@ import pytest
 from sandbox.daemon.failures import Fault
 from sandbox.daemon.frames import MAX_FRAME_BYTES, BrokenFrame, FrameSocket
 from sandbox.daemon.limits.cgroup import Cgroup
-from sandbox.daemon.programs.exec_request import check_program, tool_environment
+from sandbox.daemon.programs.exec_request import Program, tool_environment
 from sandbox.daemon.settings import read_settings
 from sandbox.daemon.supervisor.call_tree import call_of, is_dead
 from sandbox.daemon.supervisor.control_wire import decode_program, encode_program
@@ -174,7 +174,7 @@ def test_limits_are_read_from_both_versions_of_control_groups(tmp_path: Path) ->
 )
 def test_what_cannot_be_run_is_refused_by_field(fields: dict[str, Any], kind: int) -> None:
     with pytest.raises(Fault) as caught:
-        check_program(wire.ExecRequest(**fields), "/tmp", {})
+        Program(wire.ExecRequest(**fields), "/tmp", {})
     assert caught.value.kind == kind
 
 

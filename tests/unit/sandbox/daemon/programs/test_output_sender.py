@@ -31,15 +31,15 @@ class SlowFrames:
 
 
 class Recorder:
-    """A sender over slow frames, and what it said of holding."""
+    """A sender over slow frames, and the pauses it requested."""
 
     def __init__(self) -> None:
         self.frames = SlowFrames()
-        self.held: list[bool] = []
+        self.paused: list[bool] = []
         self.sender = OutputSender(
             self.frames,  # type: ignore[arg-type]
-            lambda: self.held.append(True),
-            lambda: self.held.append(False),
+            lambda: self.paused.append(True),
+            lambda: self.paused.append(False),
         )
 
 
@@ -50,20 +50,20 @@ async def recorder() -> AsyncIterator[Recorder]:
     made.sender.close()
 
 
-async def test_a_caller_that_does_not_read_holds_the_program_and_one_that_does_lets_it_go(recorder: Recorder) -> None:
+async def test_a_caller_that_does_not_read_pauses_the_program_and_one_that_does_resumes_it(recorder: Recorder) -> None:
     recorder.sender.start(5)
     recorder.sender.add(OUT, bytes(PAUSE_ABOVE_BYTES))
     recorder.sender.add(ERR, b"e")
-    assert recorder.held == [True]
+    assert recorder.paused == [True]
     recorder.frames.allowed.set()
     await recorder.sender.finish()
-    assert recorder.held == [True, False]
+    assert recorder.paused == [True, False]
     assert [reply.WhichOneof("reply") for reply in recorder.frames.sent] == ["started", "output", "output"]
 
 
 async def test_pieces_of_one_byte_hold_the_program_long_before_they_take_that_many_bytes(recorder: Recorder) -> None:
     pieces = 0
-    while not recorder.held:
+    while not recorder.paused:
         recorder.sender.add(OUT if pieces % 2 else ERR, b"x")
         pieces += 1
     assert pieces < PAUSE_ABOVE_BYTES // 100
@@ -114,7 +114,7 @@ async def test_a_paused_pipe_is_not_read_and_what_waits_in_it_is_taken_after_it_
     pipe = OutputPipe(lambda buffer, size: taken.extend(buffer[:size]))
     pipe.pause()
     os.write(pipe.write_fd, b"waiting")
-    waiting = pipe.take_waiting()
+    waiting = pipe.emptied()
     for _ in range(5):
         await asyncio.sleep(0)
     assert not taken
@@ -122,7 +122,7 @@ async def test_a_paused_pipe_is_not_read_and_what_waits_in_it_is_taken_after_it_
     pipe.resume()
     await asyncio.wait_for(waiting, 10)
     assert taken == b"waiting"
-    assert pipe.take_waiting().done()
+    assert pipe.emptied().done()
     pipe.close()
 
 
@@ -130,8 +130,8 @@ async def test_a_pipe_that_is_closed_while_something_waits_in_it_keeps_nobody_wa
     pipe = OutputPipe(lambda _buffer, _size: None)
     pipe.pause()
     os.write(pipe.write_fd, b"waiting")
-    waiting = pipe.take_waiting()
+    waiting = pipe.emptied()
     pipe.close()
     assert waiting.done()
     pipe.resume()
-    assert pipe.take_waiting().done()
+    assert pipe.emptied().done()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.daemon.programs.background_process import _beginning
+from sandbox.daemon.programs.background_process import _prefix
 from sandbox.daemon.programs.output_file import OutputFile
 from sandbox.daemon.programs.process_output import StreamOutput
 from sandbox.daemon.programs.rate_limit import RateLimit
@@ -144,5 +144,5 @@ async def test_a_source_that_is_too_fast_pauses_and_goes_on_by_itself() -> None:
 
 
 def test_arguments_are_told_by_their_first_bytes() -> None:
-    assert _beginning([b"a", b"b" * 5000, b"c"]) == [b"a", b"b" * 4095]
-    assert len(_beginning([b"a"] + [b""] * 10_000)) == 4096
+    assert _prefix([b"a", b"b" * 5000, b"c"]) == [b"a", b"b" * 4095]
+    assert len(_prefix([b"a"] + [b""] * 10_000)) == 4096
