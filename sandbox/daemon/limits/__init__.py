@@ -1,9 +1,9 @@
-"""What tool code may use: counted while it runs, and stopped past a limit.
+"""Limits on tool code: usage is counted while it runs, and tool code is stopped past a limit.
 
-    disk_watch, disk_ledger, disk_use          the workspace kept within its limit of disk, by what numbers
+    disk_watch, disk_ledger, disk_use          keeps the workspace within its disk limit
     kernel_use                                 sockets, terminals and open files, counted by the same watch
-    disk_reading                               what files take, for who asks
-    cgroup                                     the kernel's own counts
+    disk_reading                               disk usage for callers
+    cgroup                                     the kernel's own accounting
 
 Imports the supervisor; files, programs and the server import it.
 """

@@ -1,24 +1,21 @@
-"""What the kernel's control group says of this sandbox: limits, use, kills and refusals. Version 2 and version 1.
-
-0 always means unlimited or unknown.
-"""
+"""The cgroup of this sandbox, version 2 or 1: limits, usage, kills and refusals. 0 means unlimited or unknown."""
 
 import os
 import time
 
 _ROOT = "/sys/fs/cgroup"
 _V1_UNLIMITED_BYTES = 2**62
-# Between the kernel's killing of a process and the news of its end.
+# Between the kernel's kill of a process and its reported end.
 _LATELY_S = 1.0
 
 
 class Cgroup:
-    """Reads the files of the container's own group, which the engine mounts at /sys/fs/cgroup."""
+    """Reads the files of the container's cgroup, mounted at /sys/fs/cgroup."""
 
     def __init__(self, root: str = _ROOT) -> None:
         self._root = root
         self._unified = os.path.exists(f"{root}/cgroup.controllers")
-        # What every call reads twice stays open.
+        # Kept open, as every call reads them twice.
         self._memory_events = self._open("memory.events" if self._unified else "memory/memory.oom_control")
         self._observed: list[tuple[float, int]] = []  # when, and how many kills there were
         self._settled_kills = 0
@@ -41,7 +38,7 @@ class Cgroup:
         return self._bytes("pids.max" if self._unified else "pids/pids.max")
 
     def cpu_limit_millis(self) -> int:
-        """Return the limit on processor time in thousandths of a processor."""
+        """Return the limit on CPU time in thousandths of a CPU."""
         if self._unified:
             quota, _, period = self._read("cpu.max").strip().partition(" ")
         else:
@@ -53,15 +50,15 @@ class Cgroup:
         return self._bytes("memory.current" if self._unified else "memory/memory.usage_in_bytes")
 
     def pids(self) -> int:
-        """Return how many processes and threads there are."""
+        """Return the number of processes and threads."""
         return self._bytes("pids.current" if self._unified else "pids/pids.current")
 
     def memory_kills(self) -> int:
-        """Return how many processes the kernel has killed for memory so far."""
+        """Return how many processes the kernel has killed for memory."""
         return _counter(self._memory_events, b"oom_kill")
 
     def observe_kills(self) -> int:
-        """Return memory_kills() and remember when it was so. Called at the start and at the end of every program."""
+        """Return memory_kills() and record the time. Called at the start and end of every program."""
         now_s, kills = time.monotonic(), self.memory_kills()
         self._observed.append((now_s, kills))
         while now_s - self._observed[0][0] > _LATELY_S:
@@ -69,15 +66,15 @@ class Cgroup:
         return kills
 
     def killed_since(self, before: int) -> bool:
-        """Return whether a SIGKILL that ended a program just now may be one of the kernel's, for memory.
+        """Return whether a SIGKILL that just ended a program may be the kernel's, for memory.
 
-        `before` is what observe_kills() said at its start. The kernel counts for the whole sandbox, so kills that
-        others saw well before this moment are not taken for this one.
+        `before` is observe_kills() at its start. The kernel counts for the whole sandbox, so kills that other programs
+        observed well before this moment do not count.
         """
         return self.observe_kills() > max(before, self._settled_kills)
 
     def pids_refused(self) -> int:
-        """Return how many processes and threads the kernel has refused for the limit on them so far."""
+        """Return how many processes and threads the kernel has refused for their limit."""
         return _counter(self._pids_events, b"max")
 
     def _bytes(self, name: str) -> int:
@@ -100,7 +97,7 @@ class Cgroup:
 
 
 def _counter(fd: int, name: bytes) -> int:
-    """Return the number that follows a name on a line of its own."""
+    """Return the number after a name at the start of a line."""
     if fd < 0:
         return 0
     try:

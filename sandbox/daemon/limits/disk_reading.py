@@ -1,7 +1,6 @@
-"""What files take of the disk, for who asks: counted when somebody asks, and no more often than costs little.
+"""Disk usage for callers, counted on request but only as often as is cheap.
 
-The watch has numbers of its own (disk_ledger.py): those are of a moment when there was a reason to count, and rather
-too large than too small.
+The watch has numbers of its own (disk_ledger.py), of the last time it had a reason to count, and rather too large.
 """
 
 from __future__ import annotations
@@ -13,45 +12,42 @@ from collections.abc import Callable, Iterator, Sequence
 
 from sandbox.daemon.limits.disk_use import DiskUse, count_tree, count_unlinked
 
-# Between two counts passes so many times what the last one took.
+# A count is followed by a pause of so many times its duration.
 _PAUSE = 9
-# A count that takes longer goes on, and is told to who asks next.
-_PATIENCE_S = 1.0
+# A longer count continues, for the next caller.
+_WAIT_S = 1.0
 
 
 class DiskReading:
-    """Counts what is below directories; `counting` is held meanwhile.
-
-    `held` has files count that tool processes hold without a name.
-    """
+    """Counts directories, with the lock `counting`. `unlinked` includes removed files that processes have open."""
 
     def __init__(
         self,
         tops: Sequence[str],
         counting: asyncio.Lock,
         *,
-        held: bool = True,
+        unlinked: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tops = tops
         self._counting = counting
-        self._held = held
+        self._unlinked = unlinked
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
         self._found: Sequence[DiskUse | None] = [None] * len(tops)
         self._due_s = 0.0
 
     async def read(self) -> Sequence[DiskUse | None]:
-        """Return what is below each, as it is or was a little before; None for what is not known."""
+        """Return the usage of each directory, possibly a little old; None if it is unknown."""
         if self._task is None and self._clock() >= self._due_s:
             self._task = asyncio.get_running_loop().create_task(self._count())
         if self._task is not None:
-            await asyncio.wait([self._task], timeout=_PATIENCE_S)
+            await asyncio.wait([self._task], timeout=_WAIT_S)
         return self._found
 
     async def _count(self) -> None:
         try:
-            # Two counts at once would take each other's right to look into a directory that its owner may not read.
+            # A count may change a directory's mode temporarily, which must not happen twice at once.
             async with self._counting:
                 began_s = self._clock()
                 self._found = [await self._count_below(top) for top in self._tops]
@@ -63,7 +59,7 @@ class DiskReading:
     async def _count_below(self, top: str) -> DiskUse | None:
         use = DiskUse()
         try:
-            if self._held:
+            if self._unlinked:
                 await through(count_unlinked(top, use))
             await through(count_tree(top, use))
         except OSError:
@@ -72,9 +68,9 @@ class DiskReading:
 
 
 def mounted_use(top: str) -> DiskUse | None:
-    """Return what is taken of a file system that is a directory's own; None where it does not say.
+    """Return the usage of a whole file system; None if it does not report it.
 
-    A count would find as much, but for gVisor, whose tmpfs says of a file with holes that it takes its size.
+    A count would find the same except on gVisor, whose tmpfs reports the full size for sparse files.
     """
     try:
         state = os.statvfs(top)
@@ -87,6 +83,6 @@ def mounted_use(top: str) -> DiskUse | None:
 
 
 async def through(steps: Iterator[None]) -> None:
-    """Take the steps of a count, and let others have their turn in between."""
+    """Run the steps of a count, and other tasks in between."""
     for _ in steps:
         await asyncio.sleep(0)

@@ -1,13 +1,12 @@
-"""How much of a disk the files below a directory take, and what of it no name leads to any more.
+"""Disk usage below a directory, and of removed files that processes still have open.
 
-The tree may change underway, and whoever changes it may want to hide something. Directories are opened through their
-parents and through no link. One that its owner has no right to read gets it for the while it is looked into. What still
-cannot be seen is told, `hidden`, and which calls have processes that hide something, `hiding`. A file of several names
-counts for each by its share, so it counts once.
+Tool code may change the tree meanwhile in order to hide files. Directories are opened through their parents and never
+through a link. A directory that its owner cannot read is made readable temporarily. `hidden` says that something could
+not be seen, and `hiding` has the calls whose processes cannot be inspected. A file with several names counts by its
+share for each.
 
-What has lost its name keeps the directories above it, which may have lost theirs, and on some disks keep the blocks of
-all names that were ever in them. Nobody can look up from a file or a socket, so which calls hold such ones is told:
-`holding`.
+A removed file keeps its directories, which may be removed as well, and on some disks keep the blocks of all names they
+ever had. These cannot be found from a file or socket, so `keeping` has the calls that keep any.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from sandbox.daemon.kernel import is_gvisor
 from sandbox.daemon.supervisor.call_tree import call_of, is_dead, read_status
 
 BLOCK_BYTES = 512
-# Each level holds two descriptors. What lies deeper is looked into afterwards, so many of its directories.
+# Each level takes two descriptors. Of deeper directories, so many are counted afterwards.
 _DEPTH_LIMIT = 128
 _DEEP_LIMIT = 100
-# Entries, and descriptors of processes, that are looked at before others have their turn.
+# Entries and descriptors that are inspected before other tasks run.
 _TURN = 200
-# Of all processes together. Who has more of them open hides something, or might.
+# Of all processes together. A call with more of them counts as hiding.
 _DESCRIPTORS_LIMIT = 20_000
 _MAPS_LIMIT_BYTES = 1024 * 1024
 _FDINFO_BYTES = 4096
@@ -35,14 +34,14 @@ _OWNER_READS = stat.S_IRUSR | stat.S_IXUSR
 
 
 class DiskUse:
-    """What was counted so far."""
+    """What was counted so far; see the module."""
 
     def __init__(self) -> None:
         self.size_bytes = 0.0
         self.files = 0
         self.hidden = False
         self.hiding: set[int] = set()
-        self.holding: set[int] = set()
+        self.keeping: set[int] = set()
 
     def add(self, state: os.stat_result) -> None:
         """Count one name of a file or a directory."""
@@ -52,7 +51,7 @@ class DiskUse:
 
 
 def count_tree(top: str, use: DiskUse) -> Iterator[None]:
-    """Count everything below a directory into `use`; yields now and then, for others to have their turn."""
+    """Count everything below a directory into `use`; yields regularly, so the caller can run other tasks."""
     levels: list[_Directory] = []
     deep: list[_Directory] = []
     try:
@@ -91,13 +90,13 @@ def _count_entry(entry: os.DirEntry[str], use: DiskUse) -> None:
     try:
         use.add(entry.stat(follow_symlinks=False))
     except FileNotFoundError:
-        pass  # gone since the listing
+        pass  # removed since the listing
     except OSError:
         use.hidden = True
 
 
 class _Directory:
-    """An open directory. Its rights, where they had to be changed, are given back when it is closed."""
+    """An open directory. close() restores its mode if that was changed."""
 
     def __init__(self, fd: int, mode: int | None) -> None:
         self.fd = fd
@@ -106,19 +105,20 @@ class _Directory:
 
     @classmethod
     def open(cls, name: str, parent_fd: int | None, use: DiskUse) -> _Directory | None:
-        """Return a directory of a parent, counted; None for one that is gone or cannot be seen."""
+        """Open and count a directory of a parent; None if it is gone or cannot be opened."""
         fd, mode = -1, None
         try:
             try:
                 fd = os.open(name, _OPEN, dir_fd=parent_fd)
             except PermissionError:
-                fd, mode = _opened_by_right(name, parent_fd)
+                fd, mode = _open_with_rights(name, parent_fd)
             state = os.fstat(fd)
             if mode is None and not state.st_mode & stat.S_IXUSR:
-                mode = _give_right(fd, state)
+                mode = stat.S_IMODE(state.st_mode)
+                os.fchmod(fd, mode | _OWNER_READS)
             directory = cls(fd, mode)
         except (FileNotFoundError, NotADirectoryError):
-            pass  # gone, or another thing by now, since the listing
+            pass  # removed or replaced since the listing
         except OSError:
             use.hidden = True
         else:
@@ -138,12 +138,12 @@ class _Directory:
         os.close(self.fd)
 
 
-def _opened_by_right(name: str, parent_fd: int | None) -> tuple[int, int]:
-    """Open a directory that its owner may not read; return what its mode was. The owner may change that."""
+def _open_with_rights(name: str, parent_fd: int | None) -> tuple[int, int]:
+    """Make a directory readable for its owner and open it; return its former mode too."""
     handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent_fd)
     try:
         mode = stat.S_IMODE(os.fstat(handle).st_mode)
-        # By way of /proc, because a descriptor of a path alone cannot be changed.
+        # Through /proc: fchmod() refuses an O_PATH descriptor.
         place = f"/proc/self/fd/{handle}"
         os.chmod(place, mode | _OWNER_READS)
         return os.open(place, _OPEN & ~os.O_NOFOLLOW), mode
@@ -151,19 +151,13 @@ def _opened_by_right(name: str, parent_fd: int | None) -> tuple[int, int]:
         os.close(handle)
 
 
-def _give_right(fd: int, state: os.stat_result) -> int:
-    mode = stat.S_IMODE(state.st_mode)
-    os.fchmod(fd, mode | _OWNER_READS)
-    return mode
-
-
 def count_unlinked(top: str, use: DiskUse) -> Iterator[None]:
-    """Count what tool processes and this one hold of a directory's disk that has no name any more; yields as well.
+    """Count removed files on a directory's disk that tool processes and this one have open; yields as well.
 
-    This one: what it sends and takes, and outputs whose files tool code has removed.
+    This process has files open that it sends or receives, and outputs that tool code has removed.
     """
-    held = _Held(top, use)
-    held.count_own()
+    unlinked = _UnlinkedFiles(top, use)
+    unlinked.count_own()
     for name in os.listdir("/proc"):
         if not name.isdecimal():
             continue
@@ -172,11 +166,11 @@ def count_unlinked(top: str, use: DiskUse) -> Iterator[None]:
         if not call:
             continue
         try:
-            yield from held.count(name, call)
+            yield from unlinked.count(name, call)
         except (FileNotFoundError, ProcessLookupError):
             pass  # it has ended
         except OSError:
-            use.hiding.add(call)  # it lets nobody look into it
+            use.hiding.add(call)  # it cannot be inspected
         yield
 
 
@@ -190,11 +184,11 @@ def _own_descriptors() -> Iterator[tuple[int, os.stat_result]]:
         try:
             yield int(name), os.fstat(int(name))
         except OSError:
-            pass  # what listed them
+            pass  # the listing's own
 
 
-class _Held:
-    """Looks into processes, for files and directories without a name."""
+class _UnlinkedFiles:
+    """Inspects processes for files and directories without a name."""
 
     def __init__(self, top: str, use: DiskUse) -> None:
         self._device = os.stat(top).st_dev
@@ -212,7 +206,7 @@ class _Held:
 
     def count(self, pid: str, call: int) -> Iterator[None]:
         in_memory = False
-        # A thread may have descriptors and a directory of its own. The first one may have ended, and has nothing then.
+        # Threads may have their own descriptors and directory. The first one may have ended, and has none then.
         for task in os.listdir(f"/proc/{pid}/task"):
             place = f"/proc/{pid}/task/{task}"
             for fd in os.listdir(f"{place}/fd"):
@@ -225,7 +219,7 @@ class _Held:
                 self._count_descriptor(place, fd, call)
             for name in ("cwd", "root"):
                 self._count_link(f"{place}/{name}", call)
-            # Memory they have in common. What runs is held even where nothing of it is mapped any more.
+            # They share memory. The running executable stays open even if none of it is mapped any more.
             if not in_memory:
                 in_memory = self._count_link(f"{place}/exe", call)
                 if self._maps_hide(f"{place}/maps"):
@@ -236,46 +230,46 @@ class _Held:
             state = os.stat(f"{place}/fd/{fd}")
             if stat.S_ISSOCK(state.st_mode):
                 with open(f"{place}/fdinfo/{fd}", "rb", buffering=0) as file:
-                    said = (file.read(_FDINFO_BYTES) or b"").partition(b"scm_fds:")[2].split(None, 1)
-                # Files that are under way between processes are nobody's meanwhile.
-                if said and said[0] != b"0":
+                    in_flight = (file.read(_FDINFO_BYTES) or b"").partition(b"scm_fds:")[2].split(None, 1)
+                # Files in flight between processes belong to none.
+                if in_flight and in_flight[0] != b"0":
                     self._use.hiding.add(call)
                 if self._bound is None or state.st_ino in self._bound:
-                    self._use.holding.add(call)
+                    self._use.keeping.add(call)
                 return
         except FileNotFoundError:
             return  # closed since the listing
         self._add(state, f"{place}/fd/{fd}", call)
 
     def _count_link(self, link: str, call: int) -> bool:
-        """Count what a link of /proc leads to; return whether it leads anywhere."""
+        """Count the target of a /proc link; return whether it has one."""
         try:
             self._add(os.stat(link), link, call)
         except (FileNotFoundError, ProcessLookupError):
             return False  # a thread that has ended
         except PermissionError:
-            # gVisor asks for the same real user, which the server is not, and has no rights like those of files here.
+            # gVisor requires the same real user, which the server has not, and ignores its file system rights.
             if not self._gvisor:
                 raise
             return False
         return True
 
     def _add(self, state: os.stat_result, link: str, call: int = 0) -> None:
-        """Count what no name leads to any more, once."""
+        """Count a file without a name, once."""
         if state.st_dev != self._device:
             return
-        # gVisor goes on to count a name that is gone, and its link says so.
-        if state.st_nlink and not (self._gvisor and _leads(link).endswith(b" (deleted)")):
+        # gVisor still counts a removed name, but marks the link.
+        if state.st_nlink and not (self._gvisor and _target(link).endswith(b" (deleted)")):
             return
         if call:
-            self._use.holding.add(call)
+            self._use.keeping.add(call)
         if state.st_ino not in self._seen:
             self._seen.add(state.st_ino)
             self._use.size_bytes += state.st_blocks * BLOCK_BYTES
             self._use.files += 1
 
     def _maps_hide(self, path: str) -> bool:
-        """Return whether files may be mapped that have no name and are not open: nobody can say how large they are."""
+        """Return whether removed files that are not open may be mapped: their size is unknown."""
         data = bytearray()
         try:
             with open(path, "rb", buffering=0) as file:
@@ -294,7 +288,7 @@ class _Held:
 
 
 def _bound_sockets() -> set[int] | None:
-    """Return the Unix sockets that have a name, None where they are too many to tell."""
+    """Return the Unix sockets that have a name, None if there are too many."""
     try:
         with open("/proc/net/unix", "rb", buffering=0) as file:
             data = bytearray()
@@ -304,14 +298,14 @@ def _bound_sockets() -> set[int] | None:
                     return None
     except OSError:
         return set()
-    # The number of a socket is the last word, or there is a space and then its name, of whatever characters.
-    told = (line.split(None, 6) for line in data.split(b"\n"))
-    ends = (words[6].partition(b" ") for words in told if len(words) == 7)
+    # The last word is the inode, or the inode, a space and the socket's name of any characters.
+    found = (line.split(None, 6) for line in data.split(b"\n"))
+    ends = (words[6].partition(b" ") for words in found if len(words) == 7)
     return {int(number) for number, named, _ in ends if named and number.isdigit()}
 
 
-def _leads(link: str) -> bytes:
-    """Return where a link leads, nothing where it is gone."""
+def _target(link: str) -> bytes:
+    """Return the target of a link, b"" if it is gone."""
     try:
         return os.readlink(os.fsencode(link))
     except OSError:

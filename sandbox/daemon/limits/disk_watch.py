@@ -1,23 +1,22 @@
-"""What keeps the workspace within its limit where the engine's disk has no quotas, which few have.
+"""Keeps the workspace within its limit where the engine's disk has no quotas, which few have.
 
-While anything of the tool user runs, the disk's free space is looked at several times a second, which costs next to
-nothing. Whatever it shrank by may have been this sandbox: when that might pass the limit everything of the tool user is
-stopped, and the workspace counted, and with it what is held without a name, by processes or by the daemon for a caller.
-What is within its limit goes on. Past it everything is killed, and the calls are told. A command may run then to remove
-files, and is ended when it takes more than there was; far past the limit none is started, and only the file calls can
-make room. A task of its own has kernel objects counted (kernel_use.py), also while the workspace is counted, and past
-their limits everything is killed as well.
+While tool processes run, the disk's free space is read several times a second, which is cheap. Any decrease may have
+been this sandbox's: if it could exceed the limit, the daemon pauses all tool processes and counts the workspace,
+including removed files that processes or the daemon have open. Within the limit they are resumed. Over it they are
+killed, and their calls report it. Commands may then still run to remove files, and are killed if they take more than
+there was; far over the limit none is started, and only file calls can free space. A separate task counts kernel objects
+(kernel_use.py), also during a count, and kills tool processes over those limits.
 
-What cannot be stopped, because its processes have each other go on, is killed as well. No program is started before the
-workspace was counted once: a daemon that is new does not know what the one before it allowed, and would allow more each
-time. Calls that hide something from being counted (processes that let nobody look into them, files under way between
-processes) are ended once the disk has shrunk by what the workspace has room for, and directories that cannot be counted
-are charged with all of that. So a limit can be passed by what is written between two looks, INTERVAL_LEAST_S near the
-limit; by _FAR_LEAST_BYTES more where others write to the disk as well, for what is within its limit is not stopped all
-the time. Tool code cannot take disk faster than it writes (tool_filter.py). Disk that others fill is of no concern here
-until less than the reserve is free, of bytes or of files: then nothing may grow, and after something did only file
-calls can make room. What is let be of growth, for each sandbox anew, might add up: so below half of the reserve no
-program is started at all. The numbers, and what follows from them, are disk_ledger.py's.
+Processes that cannot be paused, because they resume each other, are killed as well. No program starts before the
+workspace was counted once: a new daemon does not know what the previous one allowed, and would allow more each time.
+Calls that hide something from a count (processes that cannot be inspected, files in flight between processes) are
+killed once the disk has shrunk by what the workspace may still use, and directories that cannot be counted are charged
+with all of it. So the limit can be exceeded by what is written between two looks, INTERVAL_LEAST_S near the limit; by
+_FAR_LEAST more if others write to the disk as well, because a workspace within its limit is not paused all the time.
+Tool code cannot allocate disk faster than it writes (tool_filter.py). Disk that others fill does not matter until less
+than the reserve is free, of bytes or files: then nothing may grow, and after something did only file calls can free
+space. The growth that each sandbox is allowed then could add up: so below half of the reserve no program starts at all.
+The numbers, and the decisions from them, are in disk_ledger.py.
 """
 
 from __future__ import annotations
@@ -39,20 +38,20 @@ from sandbox.daemon.supervisor.call_tree import count_living
 from sandbox.daemon.supervisor.spawner import Spawner
 from sandbox.v1 import channel_pb2 as wire
 
-# What a new directory takes of most disks.
+# The size of a new directory on most disks.
 _DIRECTORY_BYTES = 4096
 _SECOND_LOOK_S = 0.03
-# Between two looks at sockets, terminals and open files.
+# The interval between counts of sockets, terminals and open files.
 _KERNEL_INTERVAL_S = 0.1
 
 SHORT = "the host's disk has less than its reserve left, so nothing may grow"
 SPENT = "the host's disk has less than half of its reserve left, so no program is started"
 HOST_DISK = (SHORT, SPENT)
-"""Refusals that are not for the workspace's own limit."""
+"""Refusals for other reasons than the workspace's own limit."""
 
 
 class DiskWatch:
-    """Watches one workspace. Limits of 0 are none; without any it does nothing."""
+    """Watches one workspace. Limits of 0 are no limits; without any it does nothing."""
 
     def __init__(self, spawner: Spawner, settings: Settings, kernel: KernelUse | None = None) -> None:
         self._spawner = spawner
@@ -61,32 +60,31 @@ class DiskWatch:
         self._ledger = DiskLedger(settings.workspace_bytes, settings.workspace_files, settings.disk_reserve_bytes)
         self._on = bool(settings.workspace_bytes or settings.workspace_files or settings.disk_reserve_bytes)
         self.counting = asyncio.Lock()
-        self._holding = asyncio.Lock()
+        self._pausing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._first: asyncio.Task[None] | None = None
-        self._at_ease: asyncio.Task[None] | None = None
-        # Whether a program was to start since the last look at whether any lives.
+        self._background: asyncio.Task[None] | None = None
+        # Whether a program was about to start since the last check for live processes.
         self._begun = False
-        # Held while what the last program left is counted: it is allowed, and nobody is to add to it meanwhile.
+        # Locked while the leftovers of the last program are counted: they are allowed, and must not grow meanwhile.
         self._closing = asyncio.Lock()
 
     @property
     def used(self) -> tuple[int, int]:
-        """The bytes and the files of the workspace as they were last counted."""
+        """The bytes and files of the workspace by the last count."""
         return self._ledger.used
 
     def begin(self) -> None:
-        """Look from now on, for as long as anything of the tool user lives. Called before a program is started."""
+        """Watch for as long as tool processes live. Called before a program is started."""
         self._begun = True
         if self._on and self._task is None:
             self._ledger.look(self._disk())
             self._task = asyncio.get_running_loop().create_task(self._watch())
 
     async def refuse_start(self, limit_s: float | None = None) -> str:
-        """Return why no program may be started now, "" where one may.
+        """Return why no program may start now, "" if one may.
 
-        The workspace is far past its limit, or grew while the disk is short. TimeoutError when it could not be counted
-        within `limit_s`.
+        TimeoutError if the workspace could not be counted within `limit_s`.
         """
         if not self._on:
             return ""
@@ -97,7 +95,7 @@ class DiskWatch:
         if self._ledger.is_far():
             await self._count_still()
             if self._ledger.is_far():
-                return self._ledger.said
+                return self._ledger.full_message
         if self._ledger.is_spent(self._disk()):
             return SPENT
         if await self._grew_while_short():
@@ -105,13 +103,13 @@ class DiskWatch:
         return ""
 
     async def refuse_process(self, limit_s: float | None = None) -> None:
-        """Raise NO_SPACE where no program may be started now, and TimeoutError as refuse_start()."""
+        """Raise NO_SPACE if no program may start now, and TimeoutError as refuse_start()."""
         why = await self.refuse_start(limit_s)
         if why:
             raise _no_space(why)
 
     async def admit_parents(self, path: str) -> bool:
-        """Return whether the directories above a path may be made; counts them in where there is something to make."""
+        """Return whether the missing directories above a path fit, and count them."""
         if not self._concerns(path) or _is_directory(os.path.dirname(path)):
             return True
         try:
@@ -121,16 +119,16 @@ class DiskWatch:
         return True
 
     async def admit_directory(self, path: str) -> None:
-        """Count in a directory and those above it, which may be missing as well; NO_SPACE where they do not fit."""
+        """Count a directory and its missing parents; NO_SPACE if they do not fit."""
         depth = len(components(path))
         await self.admit(path, depth * _DIRECTORY_BYTES, depth)
 
     def gives_back(self, old: os.stat_result | None, size_bytes: int) -> bool:
-        """Return whether a file that is replaced gives back what so many bytes take: they fit past the limit, too."""
+        """Return whether replacing a file frees as much as the new bytes take, so that they fit over the limit too."""
         if not self._on:
             return False
         if self._ledger.counted and self._ledger.fits(size_bytes, 1) and not self._ledger.is_short(self._disk()):
-            return False  # there is room for it all the same, which is found out sooner
+            return False  # it fits anyway, which is cheaper to check
         return (
             old is not None
             and old.st_nlink == 1
@@ -141,7 +139,7 @@ class DiskWatch:
 
     @asynccontextmanager
     async def writing(self, path: str, size_bytes: int) -> AsyncIterator[None]:
-        """Count in what a child writes to a path meanwhile, which no count sees; NO_SPACE where it does not fit."""
+        """Count what a child writes to a path meanwhile, unseen by counts; NO_SPACE if it does not fit."""
         await self.admit(path, size_bytes)
         if not self._concerns(path):
             yield
@@ -153,7 +151,7 @@ class DiskWatch:
             self._ledger.show(size_bytes)
 
     async def admit(self, path: str, size_bytes: int, files: int = 1) -> None:
-        """Count in what a file call is about to write to a path; NO_SPACE where it does not fit."""
+        """Count what a file call is about to write to a path; NO_SPACE if it does not fit."""
         if not self._concerns(path):
             return
         if not self._ledger.counted:
@@ -161,14 +159,14 @@ class DiskWatch:
         if not self._ledger.fits(size_bytes, files):
             await self._count_still()
             if not self._ledger.fits(size_bytes, files):
-                raise _no_space(self._ledger.said)
+                raise _no_space(self._ledger.full_message)
         free_bytes, free_files = self._disk()
         if self._ledger.is_short((free_bytes - size_bytes, free_files - files)):
             raise _no_space(SHORT)
         self._ledger.expect(size_bytes, files)
 
     def _concerns(self, path: str) -> bool:
-        # No file call follows a link, so it is written where the path says.
+        # File calls follow no links, so the path is where it is written.
         return self._on and join(components(path)).startswith(f"{self._top}/")
 
     async def _watch(self) -> None:
@@ -176,37 +174,37 @@ class DiskWatch:
         try:
             while self._begun:
                 self._begun = False
-                while await self._anybody_lives():
-                    with suppress(OSError):  # the next look may find what it needs
+                while await self._tool_processes_live():
+                    with suppress(OSError):  # the next look may succeed
                         await self._look()
                     await asyncio.sleep(self._ledger.interval_s())
-                # What the last one wrote is known now; what the disk shrinks by from here on is others'.
+                # All writes of the last process are known; from here on the disk shrinks by others.
                 self._ledger.look(self._disk())
                 if not self._begun and self._ledger.may_be_past():
                     async with self._closing:
-                        self._ledger.allow_what_there_is()
+                        self._ledger.allow_current_use()
                         await self._count()
         finally:
-            # Before anything is awaited: a program that starts from here on needs a new watch.
+            # Before the next await: a program that starts from here on needs a new watch.
             self._task = None
             self._ledger.look_away()
             kernel.cancel()
             await asyncio.wait([kernel])
 
     async def _watch_kernel(self) -> None:
-        """Kill everything that is past the limits on kernel objects. A count of the workspace delays none of this."""
+        """Kill tool processes over the limits on kernel objects, also during a count of the workspace."""
         if self._kernel is None:
             return
         self._kernel.begin()
         while True:
-            # First, for most programs have ended by then.
+            # Sleep first: most programs have ended by then.
             await asyncio.sleep(_KERNEL_INTERVAL_S)
             with suppress(OSError):  # the next look tries again
                 if self._kernel.is_past():
                     self._spawner.mark_for_kernel()
                     await self._spawner.kill_everything()
 
-    async def _anybody_lives(self) -> bool:
+    async def _tool_processes_live(self) -> bool:
         if self._spawner.live():
             return True
         calls: dict[int, int] = {}
@@ -214,35 +212,35 @@ class DiskWatch:
             for _ in count_living(calls):
                 await asyncio.sleep(0)
         except OSError:
-            return True  # not known: the watch must go on
+            return True  # unknown: keep watching
         return bool(calls)
 
     async def _look(self) -> None:
         free = self._disk()
         self._ledger.look(free)
-        self._ledger.forget_short(free)
-        if self._ledger.is_to_be_counted(free) and (self._ledger.may_be_past() or not await self._counts_at_ease()):
-            await self._look_still(free)
+        self._ledger.update_floor(free)
+        if self._ledger.is_count_due(free) and (self._ledger.may_be_past() or not await self._count_in_background()):
+            await self._count_paused(free)
         elif self._ledger.is_past(self._disk()):
             await self._end_everything()
 
-    async def _look_still(self, free: Free) -> None:
-        """Count while everything is held, or it would write on for as long as that takes; end what is past."""
+    async def _count_paused(self, free: Free) -> None:
+        """Count while tool processes are paused, as they would write on meanwhile; kill them if over the limit."""
         ended = False
-        async with self._holding:
+        async with self._pausing:
             try:
-                if not await self._holds() or await self._counts_past(free):
+                if not await self._pauses() or await self._counts_past(free):
                     ended = True
                     await self._end_everything()
             finally:
-                gone_on = await self._spawner.resume()
-        # What ran while it was counted may have moved what it has to where that was counted already.
-        if gone_on and not ended:
+                ran = await self._spawner.resume()
+        # A process that ran during the count may have moved files to where was counted already.
+        if ran and not ended:
             await self._end_everything()
 
-    async def _counts_at_ease(self) -> bool:
-        """Count while tool code goes on, and look meanwhile; return False as soon as it might be past what it may."""
-        count = self._at_ease = asyncio.get_running_loop().create_task(self._count(running=True))
+    async def _count_in_background(self) -> bool:
+        """Count while tool code runs, and look meanwhile; return False as soon as the limit might be exceeded."""
+        count = self._background = asyncio.get_running_loop().create_task(self._count(running=True))
         while not (await asyncio.wait([count], timeout=self._ledger.interval_s()))[0]:
             self._ledger.look(self._disk())
             if self._ledger.may_be_past():
@@ -251,8 +249,8 @@ class DiskWatch:
         count.result()
         return True
 
-    async def _holds(self) -> bool:
-        """Stop everything of the tool user; return whether it is."""
+    async def _pauses(self) -> bool:
+        """Pause all tool processes; return whether that succeeded."""
         try:
             await self._spawner.pause_everything()
         except OSError:
@@ -260,19 +258,19 @@ class DiskWatch:
         return True
 
     async def _count_still(self) -> None:
-        """Count for a file call or a start. What runs is held here, too, or it would hide what it has meanwhile."""
+        """Count for a file call or a start, with running tool processes paused, as they could hide files meanwhile."""
         if self._task is None:
             await self._count()
             return
         asked_s = self._ledger.clock_s
-        async with self._holding:
+        async with self._pausing:
             if self._ledger.counted_from_s >= asked_s:
-                return  # by who held it before, and began later
+                return  # another caller counted meanwhile
             try:
-                await self._count(running=not await self._holds())
+                await self._count(running=not await self._pauses())
             finally:
-                gone_on = await self._spawner.resume()
-        if gone_on:
+                ran = await self._spawner.resume()
+        if ran:
             await self._end_everything()
 
     async def _counts_past(self, free: Free) -> bool:
@@ -280,9 +278,9 @@ class DiskWatch:
         return self._ledger.is_past(free)
 
     async def _count_first(self, limit_s: float | None = None) -> None:
-        """Count what a workspace has that was not counted yet; TimeoutError when that takes longer.
+        """Count a workspace for the first time; TimeoutError if that takes longer.
 
-        It goes on whether or not anybody waits: a large one on a slow disk would never be known otherwise.
+        The count continues without a caller: a large workspace on a slow disk would never be counted otherwise.
         """
         first = self._first = self._first or asyncio.get_running_loop().create_task(self._count())
         done, _ = await asyncio.wait([first], timeout=limit_s)
@@ -292,51 +290,52 @@ class DiskWatch:
         first.result()
 
     async def _count(self, *, running: bool = False) -> None:
-        """Count the workspace and what is held of it; `running` says that tool code goes on meanwhile."""
+        """Count the workspace and removed files; `running` says that tool code runs meanwhile."""
         async with self.counting:
             shrunk, suspected = self._ledger.begin_count(), self._ledger.is_suspected()
-            use, held = DiskUse(), await self._counted_held()
+            use, unlinked = DiskUse(), await self._count_unlinked()
             await through(count_tree(self._top, use))
-            use.size_bytes += held.size_bytes
-            use.files += held.files
-            # When there is next to nothing left, nobody may hold what keeps more than can be seen.
-            hiding = held.hiding | held.holding if self._ledger.is_spent(self._disk()) else held.hiding
+            use.size_bytes += unlinked.size_bytes
+            use.files += unlinked.files
+            # When hardly anything is left, no call may keep files that could have more than is visible.
+            spent = self._ledger.is_spent(self._disk())
+            hiding = unlinked.hiding | unlinked.keeping if spent else unlinked.hiding
             for call in hiding if suspected else ():
                 self._spawner.mark_for_disk(call)
-                with suppress(OSError):  # the next count finds it again, and what this one found is needed
+                with suppress(OSError):  # the next count finds it again
                     await self._spawner.kill_call(call)
-            # Those that are let be may have more than was seen.
-            self._ledger.take_count(use, shrunk, running=running or bool(held.hiding and not suspected))
+            # Calls that hide and were not killed may have more than was seen.
+            self._ledger.take_count(use, shrunk, running=running or bool(unlinked.hiding and not suspected))
 
-    async def _counted_held(self) -> DiskUse:
-        held = DiskUse()
-        await through(count_unlinked(self._top, held))
-        if held.hiding:
-            # On its way to its program a process lets nobody look into it either.
+    async def _count_unlinked(self) -> DiskUse:
+        use = DiskUse()
+        await through(count_unlinked(self._top, use))
+        if use.hiding:
+            # A pending child cannot be inspected either, so look again.
             await asyncio.sleep(_SECOND_LOOK_S)
-            first, held = held.hiding, DiskUse()
-            await through(count_unlinked(self._top, held))
-            held.hiding &= first
-        return held
+            first, use = use.hiding, DiskUse()
+            await through(count_unlinked(self._top, use))
+            use.hiding &= first
+        return use
 
     async def _end_everything(self) -> None:
-        """Kill everything of the tool user; what it leaves behind is what the next program may have."""
+        """Kill all tool processes; the next program may have what they leave behind."""
         host = self._ledger.is_short(self._disk()) and not self._ledger.is_past_own()
         self._spawner.mark_for_disk(host=host)
         await self._spawner.kill_everything()
-        self._ledger.allow_what_there_is()
+        self._ledger.allow_current_use()
         await self._count()
-        self._ledger.lower_short()
+        self._ledger.lower_floor()
 
     async def _grew_while_short(self) -> bool:
         free = self._disk()
-        self._ledger.forget_short(free)
+        self._ledger.update_floor(free)
         if self._ledger.is_past_floor(free):
             await self._count_still()
         return self._ledger.is_past_floor(free)
 
     def _disk(self) -> Free:
-        """Return the bytes and the inodes that are free on the workspace's disk, which may count no inodes."""
+        """Return the free bytes and inodes of the workspace's disk; some file systems have no inodes."""
         try:
             state = os.statvfs(self._top)
         except OSError:

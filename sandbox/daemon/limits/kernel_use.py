@@ -1,20 +1,19 @@
-"""Kernel objects that no control group limits: sockets, terminals and open files.
+"""Kernel objects that no cgroup limits: sockets, terminals and open files.
 
-What unread data of sockets takes is charged to nobody (control groups of version 1, and Unix sockets in any), terminals
-have one limit for the whole host, and so have open files. All three are counted while tool code runs: the watch of the
-disk (disk_watch.py) ends everything of it that is past a limit. A buffer has a size that tool code cannot change
-(tool_filter.py), so a number of sockets is a bound on bytes.
+Unread socket data is not charged to any cgroup (version 1, and Unix sockets in both), and terminals and open files have
+one limit for the whole host. All three are counted while tool code runs, and the disk watch (disk_watch.py) kills it
+past a limit. Tool code cannot change the size of buffers (tool_filter.py), so the number of sockets bounds their bytes.
 """
 
 from __future__ import annotations
 
 import os
 
-# Of a control group without a limit on memory, too.
+# Also without a memory limit.
 _SOCKETS_LEAST = 256
 _SOCKETS_MOST = 16_384
-# The share of the memory limit that sockets may take besides, and what one takes at most: Linux' default for either
-# direction, which TCP is held to by net.ipv4.tcp_rmem and tcp_wmem.
+# Sockets may take so large a share of the memory limit in addition. A socket takes at most Linux' default for either
+# direction, which net.ipv4.tcp_rmem and tcp_wmem enforce for TCP.
 _SOCKETS_SHARE = 4
 _BUFFER_BYTES = 212_992
 TERMINALS_LIMIT = 128
@@ -25,26 +24,26 @@ _PROC = "/proc"
 
 
 class KernelUse:
-    """Looks at what there is. `memory_bytes` is the sandbox's memory limit, 0 for none."""
+    """Counts kernel objects. `memory_bytes` is the sandbox's memory limit, 0 for none."""
 
     def __init__(self, memory_bytes: int, *, proc: str = _PROC, terminals: str = _TERMINALS) -> None:
         fitting = memory_bytes // _SOCKETS_SHARE // _BUFFER_BYTES
         self.sockets_limit = min(max(fitting, _SOCKETS_LEAST), _SOCKETS_MOST)
         self._proc = proc
         self._terminals = terminals
-        # The fewest open files of the whole host that were seen since tool code began to run.
+        # The fewest open files of the whole host since tool code began to run.
         self._least_files: int | None = None
 
     def begin(self) -> None:
-        """Take what others have open now for no growth of this sandbox."""
+        """Ignore the files that other processes of the host have open now."""
         self._least_files = None
 
     def is_past(self) -> bool:
-        """Return whether the sandbox has more than it may; what this kernel does not tell is within its limit."""
+        """Return whether the sandbox exceeds a limit; what this kernel does not report counts as within it."""
         return self._sockets() > self.sockets_limit or self._count_terminals() > TERMINALS_LIMIT or self._has_files()
 
     def _sockets(self) -> int:
-        """Return how many sockets of any kind the sandbox's network namespace has, those on their way included."""
+        """Return the number of sockets in the sandbox's network namespace, including those in flight."""
         words = self._read("net/sockstat").split(maxsplit=3)
         return int(words[2]) if words[:2] == [b"sockets:", b"used"] else 0
 
@@ -55,7 +54,7 @@ class KernelUse:
             return 0
 
     def _has_files(self) -> bool:
-        """Return whether so many are open here. Counted only when the host, whose number costs nothing, has more."""
+        """Return whether too many are open, which is counted only if the whole host has more than that."""
         words = self._read("sys/fs/file-nr").split()
         if not words:
             return False
@@ -69,10 +68,10 @@ class KernelUse:
     def _of_process(self, pid: str) -> int:
         place = f"{self._proc}/{pid}/fd"
         try:
-            # The directory's size is their number since Linux 6.2.
+            # Since Linux 6.2 the directory's size is their number.
             return os.stat(place).st_size or len(os.listdir(place))
         except OSError:
-            return 0  # it has ended, or is the daemon's
+            return 0  # it has ended, or belongs to the daemon
 
     def _read(self, name: str) -> bytes:
         try:

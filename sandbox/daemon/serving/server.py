@@ -72,7 +72,7 @@ class Server:
         self._environment = tool_environment(dict(os.environb), real(settings.workspace))
         self._disk = DiskWatch(spawner, settings, KernelUse(self._cgroup.memory_limit_bytes()))
         tops = (settings.workspace,) if settings.contained else (settings.workspace, _TMP)
-        self._disk_reading = DiskReading([real(top) for top in tops], self._disk.counting, held=settings.contained)
+        self._disk_reading = DiskReading([real(top) for top in tops], self._disk.counting, unlinked=settings.contained)
         self._executor = Executor(spawner, self._cgroup, settings.workspace, self._environment, self._disk)
         self._processes: Processes | None = None
         self._health = Health(self._cgroup)

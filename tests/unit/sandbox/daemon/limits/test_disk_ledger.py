@@ -54,21 +54,21 @@ def test_what_has_shrunk_is_counted_again_now_and_then_though_nothing_seems_to_b
     kept = Kept()
     kept.count(use(1))
     kept.now_s += 5.1
-    assert not kept.is_to_be_counted(PLENTY)
+    assert not kept.is_count_due(PLENTY)
     kept.look(less(1))
-    assert kept.is_to_be_counted(less(1))
+    assert kept.is_count_due(less(1))
     kept.count(use(1))
     kept.look(less(2))
     kept.now_s += 4.9
-    assert not kept.is_to_be_counted(less(2))
+    assert not kept.is_count_due(less(2))
     kept.now_s += 0.2
-    assert kept.is_to_be_counted(less(2))
+    assert kept.is_count_due(less(2))
     kept.count(use(1), took_s=1)
     kept.look(less(3))
     kept.now_s += 99
-    assert not kept.is_to_be_counted(less(3))
+    assert not kept.is_count_due(less(3))
     kept.now_s += 1.1
-    assert kept.is_to_be_counted(less(3))
+    assert kept.is_count_due(less(3))
 
 
 def test_what_may_be_past_is_counted_after_a_pause_and_what_may_be_far_at_once() -> None:
@@ -77,12 +77,12 @@ def test_what_may_be_past_is_counted_after_a_pause_and_what_may_be_far_at_once()
     kept.look(less(50))
     kept.now_s += 8.9
     assert kept.may_be_past()
-    assert not kept.is_to_be_counted(less(50))
+    assert not kept.is_count_due(less(50))
     kept.now_s += 0.2
-    assert kept.is_to_be_counted(less(50))
+    assert kept.is_count_due(less(50))
     kept.count(use(90), took_s=1)
     kept.look(less(400))
-    assert kept.is_to_be_counted(less(400))
+    assert kept.is_count_due(less(400))
 
 
 def test_what_is_hidden_from_a_count_is_charged_with_all_that_the_disk_shrank_by() -> None:
@@ -124,7 +124,7 @@ def test_what_was_past_the_limit_may_go_back_and_not_come_again() -> None:
     kept.count(use(150))
     kept.count(use(152))
     assert kept.is_past(PLENTY)
-    kept.allow_what_there_is()
+    kept.allow_current_use()
     kept.count(use(152))
     assert not kept.is_past(PLENTY)
 
@@ -138,18 +138,18 @@ def test_while_the_disk_is_short_each_end_lowers_what_there_may_be_and_none_rais
     kept.count(use(30))
     assert kept.is_past(short)
     # Ended for growing, and left more than there was: what there was remains the measure.
-    kept.lower_short()
+    kept.lower_floor()
     assert kept.is_past_floor(short)
     kept.count(use(20))
     assert not kept.is_past_floor(short)
     # Ended again, and left less: that is the measure from then on.
     kept.count(use(2))
-    kept.lower_short()
+    kept.lower_floor()
     kept.count(use(20))
     assert kept.is_past_floor(short)
-    kept.forget_short(short)
+    kept.update_floor(short)
     assert kept.is_past_floor(short)
-    kept.forget_short(PLENTY)
+    kept.update_floor(PLENTY)
     assert not kept.is_past_floor(short)
 
 

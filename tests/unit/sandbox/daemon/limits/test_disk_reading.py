@@ -62,7 +62,7 @@ async def test_those_who_ask_at_the_same_time_share_a_count(counts: Counts) -> N
 async def test_who_asks_waits_a_moment_only_and_the_next_one_has_what_was_found(
     counts: Counts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_reading, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(disk_reading, "_WAIT_S", 0.01)
     counts.going_on.clear()
     assert await counts.read() is None
     counts.going_on.set()
@@ -89,7 +89,7 @@ async def test_what_is_there_is_counted_below_each_directory(tmp_path: Path) -> 
     for name, size_bytes in (("one", 100_000), ("two", 300_000)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_bytes(b"x" * size_bytes)
-    reading = DiskReading((f"{tmp_path}/one", f"{tmp_path}/two", f"{tmp_path}/none"), asyncio.Lock(), held=False)
+    reading = DiskReading((f"{tmp_path}/one", f"{tmp_path}/two", f"{tmp_path}/none"), asyncio.Lock(), unlinked=False)
     one, two, none = await reading.read()
     assert one is not None
     assert two is not None

@@ -112,14 +112,14 @@ def apart() -> Iterator[Path]:
         yield Path(top)
 
 
-def held(top: Path) -> tuple[int, float, set[int]]:
+def unlinked(top: Path) -> tuple[int, float, set[int]]:
     use = DiskUse()
     for _ in count_unlinked(str(top), use):
         pass
     return use.files, use.size_bytes, use.hiding
 
 
-def test_what_this_process_holds_without_a_name_counts_once(apart: Path) -> None:
+def test_removed_files_that_this_process_has_open_count_once(apart: Path) -> None:
     fd = os.open(apart, os.O_RDWR | os.O_TMPFILE)
     os.write(fd, bytes(MIB))
     other = os.dup(fd)
@@ -127,12 +127,12 @@ def test_what_this_process_holds_without_a_name_counts_once(apart: Path) -> None
     directory = os.open(apart / "directory", os.O_PATH)
     (apart / "named").write_bytes(bytes(MIB))
     named = os.open(apart / "named", os.O_RDONLY)
-    assert held(apart) == (1, MIB, set())
+    assert unlinked(apart) == (1, MIB, set())
     (apart / "directory").rmdir()
-    assert held(apart) == (2, MIB, set())
+    assert unlinked(apart) == (2, MIB, set())
     for opened in (fd, other, directory, named):
         os.close(opened)
-    assert held(apart) == (0, 0, set())
+    assert unlinked(apart) == (0, 0, set())
 
 
 def test_processes_that_are_no_tool_code_are_not_looked_into(apart: Path) -> None:
@@ -145,7 +145,7 @@ input()
     with subprocess.Popen([sys.executable, "-c", program, apart], stdin=-1, stdout=-1) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        use = held(apart)
+        use = unlinked(apart)
         process.communicate(b"\n")
     assert use == (0, 0, set())
 
@@ -161,16 +161,16 @@ input()
         ("kept = open('named', 'w')", False),
     ],
 )
-def test_who_holds_what_may_keep_more_than_can_be_seen_is_told(apart: Path, holds: str, is_told: bool) -> None:
+def test_calls_that_keep_more_than_is_visible_are_reported(apart: Path, holds: str, is_told: bool) -> None:
     program = f"import os, socket\ntop = os.getcwd()\nkept = []\n{holds}\nprint(flush=True)\ninput()"
     use = DiskUse()
     with subprocess.Popen([sys.executable, "-c", program], cwd=apart, stdin=-1, stdout=-1) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        for _ in disk_use._Held(str(apart), use).count(str(process.pid), 7):
+        for _ in disk_use._UnlinkedFiles(str(apart), use).count(str(process.pid), 7):
             pass
         process.communicate(b"\n")
-    assert (use.holding, use.hiding) == ({7} if is_told else set(), set())
+    assert (use.keeping, use.hiding) == ({7} if is_told else set(), set())
 
 
 @pytest.mark.parametrize("gvisor", [True, False])
@@ -188,7 +188,7 @@ def test_what_gvisor_lets_nobody_look_at_hides_nothing_and_elsewhere_it_does(
     monkeypatch.setattr(disk_use, "call_of", lambda _: 7)
     monkeypatch.setattr(os, "listdir", lambda path: [str(os.getpid())] if path == "/proc" else really_list(path))
     monkeypatch.setattr(os, "stat", stat)
-    assert held(apart) == (0, 0, set() if gvisor else {7})
+    assert unlinked(apart) == (0, 0, set() if gvisor else {7})
 
 
 def test_a_file_is_held_here_for_as_long_as_it_is_open(tmp_path: Path) -> None:

@@ -30,9 +30,9 @@ class PlayedSpawner:
         self.lives = False
         self.host = False
         self.done: list[str] = []
-        # What comes of holding everything: it cannot be done, or some went on while it was counted.
-        self.holds = True
-        self.gone_on = 0
+        # What comes of keeping everything: it cannot be done, or some went on while it was counted.
+        self.pauses = True
+        self.ran_meanwhile = 0
         # How many orders to kill everything fail before one is obeyed.
         self.failures = 0
         # What goes with those that are killed.
@@ -46,14 +46,14 @@ class PlayedSpawner:
         self.done.append("marked" if call is None else f"marked {call}")
 
     async def pause_everything(self) -> int:
-        self.done.append("held")
-        if not self.holds:
+        self.done.append("paused")
+        if not self.pauses:
             raise TimeoutError
         return 1
 
     async def resume(self) -> int:
-        self.done.append("released")
-        return self.gone_on
+        self.done.append("resumed")
+        return self.ran_meanwhile
 
     def mark_for_kernel(self) -> None:
         self.done.append("marked for kernel")
@@ -165,8 +165,8 @@ async def test_past_the_limit_everything_is_held_counted_and_killed(watched: Wat
     watched.begin()
     await watched.until(lambda: watched.watch._ledger.counted)
     watched.write("large", 20 * MIB)
-    await watched.until(lambda: "released" in watched.spawner.done)
-    assert watched.spawner.done == ["held", "marked", "killed", "released"]
+    await watched.until(lambda: "resumed" in watched.spawner.done)
+    assert watched.spawner.done == ["paused", "marked", "killed", "resumed"]
     assert not watched.spawner.host
     assert watched.watch.used[0] >= 20 * MIB
     assert await watched.watch.refuse_start() == ""
@@ -190,9 +190,9 @@ async def test_what_others_take_of_the_disk_holds_for_a_moment_and_ends_nothing(
     watched.begin()
     await watched.until(lambda: watched.watch._ledger.counted)
     watched.free[0] -= 500 * MIB
-    await watched.until(lambda: "released" in watched.spawner.done)
+    await watched.until(lambda: "resumed" in watched.spawner.done)
     await watched.end()
-    assert watched.spawner.done == ["held", "released"]
+    assert watched.spawner.done == ["paused", "resumed"]
 
 
 async def test_what_was_written_in_a_last_moment_is_known_afterwards_and_may_be_removed(watched: Watched) -> None:
@@ -243,24 +243,25 @@ async def test_directories_above_a_file_that_are_to_be_made_count_as_well(watche
 
 
 @pytest.mark.parametrize(
-    "holds, gone_on, done", [(False, 0, ["marked", "killed", "released"]), (True, 1, ["released", "marked", "killed"])]
+    "holds, ran_meanwhile, done",
+    [(False, 0, ["marked", "killed", "resumed"]), (True, 1, ["resumed", "marked", "killed"])],
 )
 async def test_what_does_not_stay_stopped_while_it_is_counted_is_ended(
-    watched: Watched, holds: bool, gone_on: int, done: list[str]
+    watched: Watched, holds: bool, ran_meanwhile: int, done: list[str]
 ) -> None:
-    watched.spawner.holds, watched.spawner.gone_on = holds, gone_on
+    watched.spawner.pauses, watched.spawner.ran_meanwhile = holds, ran_meanwhile
     watched.begin()
     await watched.until(lambda: watched.watch._ledger.counted)
     watched.free[0] -= 500 * MIB
     await watched.until(lambda: watched.watch._task is None)
-    assert watched.spawner.done == ["held", *done]
+    assert watched.spawner.done == ["paused", *done]
 
 
 async def test_who_grew_while_the_disk_is_short_starts_nothing_before_it_made_room(tmp_path: Path) -> None:
     watched = Watched(tmp_path, reserve_bytes=1500 * MIB, size_bytes=1000 * MIB)
     assert await watched.watch.refuse_start() == ""
     watched.begin()
-    await watched.until(lambda: watched.watch._ledger._short is not None)
+    await watched.until(lambda: watched.watch._ledger._floor is not None)
     watched.write("large", 30 * MIB)
     await watched.until(lambda: watched.watch._task is None)
     assert "killed" in watched.spawner.done
@@ -280,7 +281,7 @@ async def test_while_the_disk_is_short_for_all_who_grows_is_ended_and_nobody_els
         await watched.watch.admit(f"{tmp_path}/file", 1)
     watched.begin()
     watched.free[0] -= 100 * MIB
-    await watched.until(lambda: watched.watch._ledger._short is not None)
+    await watched.until(lambda: watched.watch._ledger._floor is not None)
     assert "killed" not in watched.spawner.done
     watched.write("large", 30 * MIB)
     await watched.until(lambda: "killed" in watched.spawner.done)
@@ -318,7 +319,7 @@ async def test_what_a_program_moves_while_it_is_counted_is_not_taken_to_be_gone(
     (watched.top / "file").unlink()
     watched.write("little", 100)
     await watched.look()
-    assert "held" not in watched.spawner.done
+    assert "paused" not in watched.spawner.done
     assert watched.watch.used[0] >= 7 * MIB
     await watched.watch._count()
     assert watched.watch.used[0] < MIB
@@ -335,7 +336,7 @@ async def test_who_hides_something_for_more_than_a_moment_is_ended_once_the_disk
     monkeypatch.setattr(disk_watch, "count_unlinked", lambda _, use: iter([use.hiding.update(next(left))]))
     watched.free[0] -= shrunk_mib * MIB + 1
     await watched.look()
-    assert [what for what in watched.spawner.done if what not in ("held", "released")] == done
+    assert [what for what in watched.spawner.done if what not in ("paused", "resumed")] == done
 
 
 @pytest.mark.parametrize("free", [[600 * MIB, 1_000_000], [9000 * MIB, 20_000]], ids=["bytes", "files"])
@@ -355,7 +356,7 @@ async def test_a_disk_that_is_short_of_files_is_short(tmp_path: Path) -> None:
     with pytest.raises(Fault, match="reserve"):
         await watched.watch.admit(f"{tmp_path}/file", 1)
     watched.begin()
-    await watched.until(lambda: watched.watch._ledger._short is not None)
+    await watched.until(lambda: watched.watch._ledger._floor is not None)
     for number in range(1_200):
         watched.write(str(number), 1)
     await watched.until(lambda: "killed" in watched.spawner.done)
@@ -367,13 +368,13 @@ async def test_a_file_call_that_finds_no_room_has_what_runs_held_while_it_is_cou
     watched.free[0] -= 7 * MIB
     await watched.until(lambda: not watched.watch._ledger.fits(2 * MIB, 1))
     await watched.watch.admit(f"{watched.top}/file", 2 * MIB)
-    assert watched.spawner.done == ["held", "released"]
+    assert watched.spawner.done == ["paused", "resumed"]
     watched.free[0] -= 5 * MIB
     await watched.until(lambda: not watched.watch._ledger.fits(2 * MIB, 1))
-    watched.spawner.holds = False
+    watched.spawner.pauses = False
     with pytest.raises(Fault, match="its limit"):
         await watched.watch.admit(f"{watched.top}/file", 2 * MIB)
-    watched.spawner.holds, watched.spawner.gone_on = True, 1
+    watched.spawner.pauses, watched.spawner.ran_meanwhile = True, 1
     with pytest.raises(Fault, match="its limit"):
         await watched.watch.admit(f"{watched.top}/file", 9 * MIB)
     assert "killed" in watched.spawner.done
@@ -394,7 +395,7 @@ async def test_below_half_of_the_reserve_who_holds_what_has_no_name_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = Watched(tmp_path, size_bytes=1000 * MIB, reserve_bytes=1500 * MIB)
-    monkeypatch.setattr(disk_watch, "count_unlinked", lambda _, use: iter([use.holding.add(3)]))
+    monkeypatch.setattr(disk_watch, "count_unlinked", lambda _, use: iter([use.keeping.add(3)]))
     await watched.look()
     watched.free[0] = 800 * MIB
     await watched.look()
@@ -493,9 +494,9 @@ async def test_what_is_written_while_it_is_counted_at_ease_is_stopped_before_the
     may_end = _slow_count(monkeypatch)
     watched.later_s += 60
     await watched.until(watched.watch.counting.locked)
-    assert "held" not in watched.spawner.done
+    assert "paused" not in watched.spawner.done
     watched.write("large", 30 * MIB)
-    await watched.until(lambda: "held" in watched.spawner.done)
+    await watched.until(lambda: "paused" in watched.spawner.done)
     may_end.set()
     await watched.until(lambda: "killed" in watched.spawner.done)
     await watched.end()
@@ -508,7 +509,7 @@ async def test_refused_writes_that_come_at_once_have_it_counted_once(
     assert await watched.watch.refuse_start() == ""
     watched.begin()
     watched.write("large", 7 * MIB)
-    await watched.watch._look_still(watched.watch._disk())
+    await watched.watch._count_paused(watched.watch._disk())
     watched.spawner.done.clear()
     may_end = _slow_count(monkeypatch)
     writes = [asyncio.create_task(watched.watch.admit(f"{tmp_path}/{name}", 4 * MIB)) for name in range(8)]
@@ -518,7 +519,7 @@ async def test_refused_writes_that_come_at_once_have_it_counted_once(
     refused = await asyncio.gather(*writes, return_exceptions=True)
     assert [type(one) for one in refused] == [Fault] * 8
     # Those who asked after the first count had begun are content with the second.
-    assert watched.spawner.done.count("held") <= 2
+    assert watched.spawner.done.count("paused") <= 2
     await watched.end()
 
 
@@ -565,7 +566,7 @@ def terminals(tmp_path_factory: pytest.TempPathFactory) -> Terminals:
     return Terminals(tmp_path_factory.mktemp("dev") / "pts")
 
 
-async def test_kernel_objects_past_their_limit_end_everything_while_the_workspace_is_counted_at_ease(
+async def test_kernel_objects_past_their_limit_end_everything_during_a_count_of_the_workspace(
     tmp_path: Path, terminals: Terminals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = Watched(tmp_path, kernel=terminals.kernel)
