@@ -1,8 +1,8 @@
-"""The daemon's composition: `python3 -m sandbox.daemon [--socket PATH] [--workspace PATH] [--tool-uid N] ...`.
+"""The entry point: `python3 -m sandbox.daemon [--socket PATH] [--workspace PATH] [--tool-uid N] ...`.
 
-Started as root with the capabilities CHOWN, SETUID, SETGID and KILL it makes the listening socket, gives the workspace
-to the tool user and splits: this process stays root and becomes init, the child gives up everything and becomes the
-server.
+Started as root with the capabilities CHOWN, SETUID, SETGID and KILL, it creates the listening socket, gives the
+workspace to the tool user and forks: this process stays root and becomes init; the child drops its privileges and
+becomes the server.
 """
 
 import gc
@@ -11,7 +11,7 @@ import socket
 import stat
 import sys
 
-from sandbox.daemon import lazy_module as lean_imports
+from sandbox.daemon import lazy_module
 from sandbox.daemon.settings import Settings, read_settings
 from sandbox.daemon.supervisor.identity import become_server
 
@@ -19,7 +19,7 @@ BACKLOG = 512
 
 
 class CannotStart(Exception):
-    """The surroundings are not fit; str() says what to mend."""
+    """The environment is unsuitable; str() says what to fix."""
 
 
 def main(arguments: list[str]) -> int:
@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
                 f"it must start as root to become other users, not as uid {os.geteuid()}; start the container with "
                 "user 0 and the capabilities CHOWN, SETUID, SETGID and KILL"
             )
-        lean_imports.install()
+        lazy_module.install()
         _prepare_workspace(settings)
         listener = _listen(settings)
     except (CannotStart, ValueError, OSError) as error:
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
 
 
 def run(listener: socket.socket, settings: Settings) -> int:
-    """Be init, and have a server that answers who connects; return the exit status of the sandbox."""
+    """Fork the server and be init; return the exit status of the sandbox."""
     from sandbox.daemon.supervisor.init import Init
     from sandbox.daemon.supervisor.launch import ToolIdentity
 
@@ -54,7 +54,7 @@ def run(listener: socket.socket, settings: Settings) -> int:
         control_init.close()
         if settings.contained:
             become_server(settings)
-        # Not before the fork: init would be as large, and each program it starts is a fork of init.
+        # After the fork: init must stay small, as each start forks.
         from sandbox.daemon.serving.server import serve
 
         serve(listener, control_server, settings)

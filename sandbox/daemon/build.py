@@ -1,4 +1,4 @@
-"""Which build of the daemon this is: what deploy/bundle.py left beside it."""
+"""The build of the daemon, from the file that deploy/bundle.py wrote."""
 
 import sys
 
@@ -6,9 +6,9 @@ _DIGITS = 64
 
 
 def read_build(prefix: str) -> str:
-    """Return the digest of the sources that the bundle at `prefix` was made of, "" where there is no bundle.
+    """Return the digest of the sources of the bundle at `prefix`, "" without a bundle.
 
-    Whatever else stands in the file is returned as it is, 64 characters of it: the gateway then refuses this daemon.
+    Other content is returned as it is, up to 64 characters, and the gateway refuses the daemon.
     """
     try:
         with open(f"{prefix}/BUILD", "rb", buffering=0) as file:
@@ -17,5 +17,5 @@ def read_build(prefix: str) -> str:
         return ""
 
 
-# Taken at start, and once.
+# Read once, at start.
 BUILD = read_build(sys.prefix)

@@ -1,4 +1,4 @@
-"""How a call fails: a kind to branch on and a message that says what is wrong and how to mend it."""
+"""Failures of calls: a kind to branch on, and a message that says what is wrong and how to fix it."""
 
 import errno
 
@@ -47,7 +47,7 @@ _ADVICE = {
 
 
 class Fault(Exception):
-    """A call failed in a way that the caller can act on. `number` is an errno, `taken_bytes` what input was taken."""
+    """A failure that the caller can act on. `number` is an errno, `taken_bytes` the input that was read."""
 
     def __init__(self, kind: wire.FailureKind, message: str, number: int = 0, *, taken_bytes: int = 0) -> None:
         super().__init__(message)
@@ -57,23 +57,23 @@ class Fault(Exception):
         self.taken_bytes = taken_bytes
 
     def failure(self) -> wire.Failure:
-        """Return the frame member that tells the gateway."""
+        """Return the frame member for the gateway."""
         text = self.message.encode("utf-8", "backslashreplace")[:MESSAGE_LIMIT_BYTES].decode("utf-8", "ignore")
         return wire.Failure(kind=self.kind, message=text, errno=self.number, taken_bytes=self.taken_bytes)
 
 
 def invalid_argument(message: str) -> Fault:
-    """Return the fault of an argument that is wrong."""
+    """Return the fault of an invalid argument."""
     return Fault(wire.FAILURE_KIND_INVALID_ARGUMENT, message)
 
 
 def invalid_path(message: str) -> Fault:
-    """Return the fault of a path that is refused."""
+    """Return the fault of an invalid path."""
     return Fault(wire.FAILURE_KIND_INVALID_PATH, message)
 
 
 def fault_of(error: OSError, path: str) -> Fault:
-    """Return the fault that tells the kernel's refusal at `path`."""
+    """Return the fault for an error of the kernel at `path`."""
     number = error.errno or 0
     what = _ADVICE.get(number) or (error.strerror or str(error)).lower()
     return Fault(_KINDS.get(number, wire.FAILURE_KIND_INTERNAL), f"{path}: {what}", number)

@@ -6,23 +6,23 @@ from sandbox.daemon.frames import BrokenFrame, FrameSocket
 from sandbox.v1 import channel_pb2 as wire
 
 DATA_LIMIT_BYTES = 1024 * 1024
-# What is read at once of a stream that is taken apart as it comes.
+# The buffer of read_piece().
 _BUFFER_BYTES = 512 * 1024
 _DATA_TAG = wire.Input.DATA_FIELD_NUMBER << 3 | 2
 
 
 class InputStream:
-    """Bytes from the caller, until it says end."""
+    """Bytes from the caller, until its end frame."""
 
     def __init__(self, frames: FrameSocket) -> None:
         self._frames = frames
         self._ended = False
-        # For read_piece(): what has come and is not taken yet, and how much of it and of what comes is a frame's data.
+        # For read_piece(): received bytes that were not returned yet, and how many more bytes are the frame's data.
         self._buffer = memoryview(b"")
         self._start = self._end = self._left = 0
 
     async def read(self) -> bytes | None:
-        """Return the next bytes, None at the end. BrokenFrame when the caller breaks the protocol or goes away."""
+        """Return the next bytes, None at the end. BrokenFrame if the caller violates the protocol or goes away."""
         if self._ended:
             return None
         frame = await self._frames.read()
@@ -38,7 +38,7 @@ class InputStream:
         return message.data
 
     async def read_piece(self) -> memoryview | None:
-        """Return bytes as soon as there are any, without a copy; good until the next call. Else as read()."""
+        """Return the next bytes as they arrive, without a copy; valid until the next call. Otherwise as read()."""
         while not self._ended:
             if self._left and self._start < self._end:
                 stop = min(self._end, self._start + self._left)
@@ -49,7 +49,7 @@ class InputStream:
             if not self._left:
                 head = _data_head(self._buffer[self._start : self._end])
                 if head is None:
-                    # The end, or a message in another order than ours: protobuf knows.
+                    # The end, or another encoding: left to protobuf.
                     self._frames.put_back(bytes(self._buffer[self._start : self._end]))
                     self._start = self._end = 0
                     data = await self.read()
@@ -73,26 +73,26 @@ class InputStream:
         self._end += count
 
     async def discard(self) -> None:
-        """Read on to the end, so that the next frame is the next request."""
+        """Read to the end, so that the next frame is the next request."""
         while await self.read_piece() is not None:
             pass
 
 
-def _data_head(come: memoryview) -> tuple[int, int] | tuple[()] | None:
-    """Return the sizes of a frame's head and of the data after it; () when too little has come, None for no plain data.
+def _data_head(received: memoryview) -> tuple[int, int] | tuple[()] | None:
+    """Return the sizes of a data frame's head and its data; () if more bytes are needed, None for any other frame.
 
-    A plain data frame is a length, the tag of data, the data's length in seven-bit groups, and nothing but the data.
+    A data frame is a length, the tag of data, the data's length as a varint, and the data.
     """
-    if len(come) < 4:
+    if len(received) < 4:
         return ()
-    frame_bytes = int.from_bytes(come[:4], "big")
+    frame_bytes = int.from_bytes(received[:4], "big")
     if frame_bytes < 2:
         return None
     size = shift = 0
     for at in range(4, 4 + min(frame_bytes, 4)):
-        if at >= len(come):
+        if at >= len(received):
             return ()
-        byte = come[at]
+        byte = received[at]
         if at == 4:
             if byte != _DATA_TAG:
                 return None

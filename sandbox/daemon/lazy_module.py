@@ -1,13 +1,12 @@
-"""Keeps the daemon small: what its libraries import and it hardly ever uses is loaded when it is used.
+"""Keeps the daemon small: modules that its libraries import but rarely use are loaded on first use.
 
-asyncio and protobuf import some sixty modules for work that the daemon does not do: TLS, streams,
-asyncio's own subprocesses, thread pools, logging, source lines in stack traces, the pure-Python protobuf runtime.
-Together they would be 7 MiB, as much as all the rest. In place of each stands a module with the names that are asked
-for while importing; any other name loads the real one, so what is never used costs nothing. Away for good are TLS,
-without which asyncio works by design, and asyncio's subprocesses, for init starts programs. The names of its streams
-are not in asyncio itself, only in asyncio.streams.
+asyncio and protobuf import some sixty modules for features that the daemon does not use: TLS, streams, subprocesses,
+thread pools, logging, source lines in stack traces, the pure-Python protobuf runtime. They would take 7 MiB, as much as
+everything else. Each is replaced by a lazy module with the names that other modules import; any other name loads the
+real module. TLS, which asyncio does not require, and asyncio's subprocesses are removed for good. The names of
+asyncio.streams are not available in asyncio itself.
 
-A module that is needed while a sandbox is under attack has no place here: there may be no descriptor to read it with.
+Modules that are needed while a sandbox is under attack must not be lazy: there may be no descriptor left to load them.
 """
 
 import sys
@@ -18,27 +17,27 @@ from sandbox.daemon.serving.loop_log import LoopLog, print_exc
 
 
 class LazyModule(ModuleType):
-    """A module that becomes the real one when a name is used that `known` does not have."""
+    """A module that loads the real one when a name is used that is not in `known`."""
 
     def __init__(self, name: str, known: dict[str, object]) -> None:
         super().__init__(name)
         vars(self).update(known)
 
     def __getattr__(self, name: str) -> object:
-        # A `from module import ...` asks whether it is a package, for which `import module.part` looks in the real one.
+        # `from module import ...` tests whether it is a package; `import module.part` looks in the real one.
         if name == "__path__" and self.__name__ not in _PACKAGES:
             raise AttributeError(name)
         return getattr(_real(self.__name__), name)
 
 
 def install() -> None:
-    """Call before anything else is imported, in the process that will be init and server."""
+    """Call before other imports, in the process that becomes init and server."""
     sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]
     for name, known in _KNOWN.items():
         if name not in sys.modules:
             sys.modules[name] = LazyModule(name, known)
             if name in _PARTS_OF_ASYNCIO:
-                # asyncio takes all names of these parts into its own, and then looks at each part by its name.
+                # asyncio imports all names of these parts, and then accesses each part by its name.
                 part = name.rpartition(".")[2]
                 vars(sys.modules[name]).update({part: sys.modules[name], "__all__": (part, *known)})
     import concurrent  # an empty package
@@ -47,24 +46,24 @@ def install() -> None:
 
 
 def loaded_for_use() -> list[str]:
-    """Return the names of modules that had a stand-in and were loaded all the same."""
+    """Return the names of the lazy modules that were loaded."""
     return [name for name in _KNOWN if not isinstance(sys.modules.get(name), LazyModule)]
 
 
 def _real(name: str) -> ModuleType:
-    stand_in = sys.modules.get(name)
-    if isinstance(stand_in, LazyModule):
+    lazy = sys.modules.get(name)
+    if isinstance(lazy, LazyModule):
         del sys.modules[name]
         try:
             __import__(name)
         except BaseException:
-            sys.modules[name] = stand_in  # the next use tries again
+            sys.modules[name] = lazy  # the next use tries again
             raise
     return sys.modules[name]
 
 
 def _function(module: str, name: str) -> Callable[..., object]:
-    """Return a stand-in for a function, which other modules take over by its name."""
+    """Return a lazy function, for modules that import it by name."""
 
     def call(*arguments: object, **options: object) -> object:
         return getattr(_real(module), name)(*arguments, **options)
@@ -75,8 +74,8 @@ def _function(module: str, name: str) -> Callable[..., object]:
 _PACKAGES = ("concurrent.futures", "logging")
 _PARTS_OF_ASYNCIO = ("asyncio.streams", "asyncio.subprocess", "asyncio.timeouts")
 
-# What stands in, with the names that it is asked for while others are imported. The values are the real ones' or, where
-# only a class to derive from or an annotation is wanted, enough for that.
+# The lazy modules with the names that are used during imports. The values are the real ones or, for base classes and
+# annotations, sufficient substitutes.
 _KNOWN: dict[str, dict[str, object]] = {
     "asyncio.base_subprocess": {"BaseSubprocessTransport": object},
     "asyncio.log": {"logger": LoopLog()},
@@ -97,7 +96,7 @@ _KNOWN: dict[str, dict[str, object]] = {
     "linecache": {},
     "locale": {},
     "logging": {"DEBUG": 10},
-    # A search compiles patterns, for which `re` and its parser are needed.
+    # Needs `re` and its parser.
     "sandbox.daemon.files.search": {},
     "subprocess": {"PIPE": -1, "STDOUT": -2, "DEVNULL": -3},
     "traceback": {"extract_stack": _function("traceback", "extract_stack"), "print_exc": print_exc},

@@ -1,7 +1,7 @@
-"""Opening exactly the path that was judged: no component, the last included, is ever followed through a symbolic link.
+"""Opens exactly the path that the policy judged: no component, including the last, is followed through a symbolic link.
 
-Each component is opened relative to its parent's descriptor with O_NOFOLLOW, so a link planted between the gateway's
-judgement and this moment is refused by the kernel, not missed by a check.
+Each component is opened relative to its parent's descriptor with O_NOFOLLOW, so the kernel refuses a link that was
+created after the gateway's decision.
 """
 
 import errno
@@ -15,23 +15,23 @@ from sandbox.v1 import channel_pb2 as wire
 PATH_LIMIT_BYTES = 4095
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
-# Below it lies every path that a call names. In a container nothing changes it.
+# The root of all paths in calls. It never changes in a container.
 _root = "/"
 
 
 def serve_below(root: str) -> None:
-    """Take another directory for the root of all paths from now on; it must have /workspace and /tmp in it."""
+    """Make a directory the root of all paths; it must contain /workspace and /tmp."""
     global _root  # noqa: PLW0603 - of the process, as chroot() has it
     _root = root
 
 
 def real(path: str) -> str:
-    """Return what the kernel calls an absolute path of a call."""
+    """Return the real path of an absolute path in a call."""
     return path if _root == "/" else _root + path
 
 
 def components(path: str, what: str = "path") -> list[str]:
-    """Return the names of an absolute path, [] for the root. Fault says why a path is not accepted."""
+    """Return the names of an absolute path, [] for the root; Fault if it is invalid."""
     if not path:
         raise invalid_path(f"{what} is missing; give an absolute path such as /workspace/notes.txt")
     if not path.startswith("/"):
@@ -44,7 +44,7 @@ def components(path: str, what: str = "path") -> list[str]:
     if ".." in names:
         raise invalid_path(f'{what} {path!r} has a ".." component; give the path it leads to')
     if names and names[0] == "proc":
-        # Under /proc this process would show itself, not the tool's processes.
+        # /proc would show this process, not the tool's processes.
         raise invalid_path(f"{what} {path!r} is in /proc, which the file tools do not serve; run a command to read it")
     return names
 
@@ -55,9 +55,9 @@ def join(names: list[str]) -> str:
 
 
 def open_directory(names: list[str], depth: int, *, make: bool = False) -> int:
-    """Return an O_PATH descriptor of the first `depth` names; `make` creates what is missing with mode 755.
+    """Return an O_PATH descriptor of the first `depth` names; `make` creates missing ones with mode 755.
 
-    The names after them are only for the message, which tells where the whole path leads.
+    The remaining names are for the message, which shows where the whole path leads.
     """
     fd = os.open(_root, _DIRECTORY)
     try:
@@ -83,19 +83,19 @@ def _enter(fd: int, name: str, make: bool) -> int:
     try:
         os.mkdir(name, 0o755, dir_fd=fd)
     except FileExistsError:
-        pass  # somebody else was faster
+        pass  # it was created meanwhile
     return os.open(name, _DIRECTORY, dir_fd=fd)
 
 
 class Place:
-    """A name in an open directory; close it, or use it in a with statement."""
+    """A name in an open directory. Close it, or use it as a context manager."""
 
     __slots__ = ("directory_fd", "name", "names", "path")
 
     def __init__(self, path: str, *, make_parents: bool = False, what: str = "path") -> None:
         self.names = components(path, what)
         self.path = join(self.names)
-        # The root has no name in a parent; "." stands for it.
+        # The root has no parent.
         self.name = self.names[-1] if self.names else "."
         self.directory_fd = open_directory(self.names, max(len(self.names) - 1, 0), make=make_parents)
 
@@ -112,14 +112,14 @@ class Place:
             self.directory_fd = -1
 
     def stat(self) -> os.stat_result:
-        """Return what lstat says."""
+        """Return the result of lstat."""
         try:
             return os.stat(self.name, dir_fd=self.directory_fd, follow_symlinks=False)
         except OSError as error:
             raise fault_of(error, self.path) from None
 
     def stat_or_none(self) -> os.stat_result | None:
-        """Return what lstat says, None when there is nothing."""
+        """Return the result of lstat, None if nothing exists."""
         try:
             return os.stat(self.name, dir_fd=self.directory_fd, follow_symlinks=False)
         except FileNotFoundError:
@@ -135,11 +135,8 @@ class Place:
             raise _explain(error, self.directory_fd, self.names, len(self.names) - 1) from None
 
     def open_regular(self, *, one_name: bool = False) -> tuple[int, os.stat_result]:
-        """Open a regular file for reading; a Fault tells directories, links, pipes and devices apart.
-
-        `one_name` refuses a file that has hard links.
-        """
-        # O_NONBLOCK: opening a pipe without a writer would wait forever.
+        """Open a regular file for reading; Fault for anything else. `one_name` refuses a file with hard links."""
+        # O_NONBLOCK: opening a pipe without a writer would block forever.
         fd = self.open(os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             state = os.fstat(fd)
@@ -156,7 +153,7 @@ class Place:
         return self.open(os.O_RDONLY | os.O_DIRECTORY)
 
     def refuse_link(self, state: os.stat_result) -> None:
-        """Raise the Fault of a symbolic link when `state` is one."""
+        """Raise a Fault if `state` is a symbolic link."""
         if stat.S_ISLNK(state.st_mode):
             raise _link_fault(self.directory_fd, self.names, len(self.names) - 1)
 
@@ -172,7 +169,7 @@ def require_regular(state: os.stat_result, path: str) -> None:
 
 
 def refuse_other_names(state: os.stat_result, path: str) -> None:
-    """Raise a Fault when a regular file has more than one name: what a rule says of one would not hold for another."""
+    """Raise a Fault if a regular file has more than one name: policy rules for one do not cover the others."""
     if state.st_nlink > 1:
         raise Fault(
             wire.FAILURE_KIND_PERMISSION_DENIED,

@@ -1,4 +1,4 @@
-"""What the daemon is told at start: a handful of `--name=value` arguments, each also readable as AIRLOCK_NAME."""
+"""The daemon's settings: `--name=value` arguments, each also available as the variable AIRLOCK_NAME."""
 
 DEFAULTS = {
     "socket": "/run/airlock/daemon.sock",
@@ -6,31 +6,27 @@ DEFAULTS = {
     "tool-uid": "10001",
     "tool-gid": "10001",
     "daemon-uid": "10002",
-    # Of the workspace, and what is to stay free on its disk; 0 is no limit.
+    # Limits of the workspace, and what must stay free on its disk; 0 is no limit.
     "workspace-bytes": "0",
     "workspace-files": "0",
     "disk-reserve-bytes": "0",
-    # 1 lets tool code install seccomp filters of its own.
+    # 1 lets tool code install seccomp filters.
     "seccomp-filters": "0",
 }
 _AMOUNTS = ("workspace-bytes", "workspace-files", "disk-reserve-bytes", "seccomp-filters")
 
 
 class Settings:
-    """Where to listen, as whom tool code and the server run, and how much the workspace may take; 0 is no limit."""
+    """The socket, the users of tool code and server, and the limits of the workspace; 0 is no limit.
 
-    __slots__ = (
-        *("daemon_uid", "socket", "tool_gid", "tool_uid", "workspace"),
-        *("disk_reserve_bytes", "seccomp_filters", "workspace_bytes", "workspace_files"),
-    )
+    `users` are the tool user's uid and gid, and the server's uid.
+    """
 
     def __init__(
         self,
         socket: str,
         workspace: str,
-        tool_uid: int,
-        tool_gid: int,
-        daemon_uid: int,
+        users: tuple[int, int, int],
         *,
         workspace_bytes: int = 0,
         workspace_files: int = 0,
@@ -39,9 +35,7 @@ class Settings:
     ) -> None:
         self.socket = socket
         self.workspace = workspace
-        self.tool_uid = tool_uid
-        self.tool_gid = tool_gid
-        self.daemon_uid = daemon_uid
+        self.tool_uid, self.tool_gid, self.daemon_uid = users
         self.workspace_bytes = workspace_bytes
         self.workspace_files = workspace_files
         self.disk_reserve_bytes = disk_reserve_bytes
@@ -49,12 +43,12 @@ class Settings:
 
     @property
     def contained(self) -> bool:
-        """Whether tool code has a user of its own. All settings that are read do; a daemon of engines/local has -1."""
+        """Whether tool code has a user of its own; false only in engines/local, whose ids are -1."""
         return self.tool_uid >= 0
 
 
 def read_settings(arguments: list[str], environment: dict[str, str]) -> Settings:
-    """Return the settings; an argument beats the environment beats the default. ValueError says what is wrong."""
+    """Return the settings; arguments override the environment, which overrides defaults. ValueError if invalid."""
     values = dict(DEFAULTS)
     for name in DEFAULTS:
         variable = "AIRLOCK_" + name.upper().replace("-", "_")
@@ -85,4 +79,5 @@ def read_settings(arguments: list[str], environment: dict[str, str]) -> Settings
         if not values[name].startswith("/"):
             raise ValueError(f"--{name} must be an absolute path, not {values[name]!r}")
     workspace = values["workspace"].rstrip("/") or "/"
-    return Settings(values["socket"], workspace, ids["tool-uid"], ids["tool-gid"], ids["daemon-uid"], **amounts)
+    users = ids["tool-uid"], ids["tool-gid"], ids["daemon-uid"]
+    return Settings(values["socket"], workspace, users, **amounts)

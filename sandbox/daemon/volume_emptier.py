@@ -1,7 +1,7 @@
-"""Removes everything below /workspace: the one program of a container for a volume that the engine cannot remove.
+"""Removes everything below /workspace: the program of a container for a volume that the engine cannot remove.
 
-An engine opens a descriptor for each level of a tree and has no more than its own limit of them. This holds a few,
-however deep the tree is. Started as root, it works as the user that owns the workspace, which tool code's files are of.
+The engine opens a descriptor for each level of a tree and fails at its limit. This opens a few, however deep the tree
+is. Started as root, it switches to the owner of the workspace.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def main(top: str) -> None:
 
 
 def _opened(directory_fd: int, name: str) -> int:
-    """Open a directory, with all rights in it for its owner."""
+    """Open a directory after giving its owner all rights to it."""
     handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory_fd)
     try:
-        # By way of /proc, because a descriptor of a path alone cannot be changed.
+        # Through /proc: fchmod() refuses an O_PATH descriptor.
         place = f"/proc/self/fd/{handle}"
         os.chmod(place, _OWNER_ALL)
         return os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,8 +1,8 @@
-"""Work that may take long or never end runs in a short-lived child process of the server, which can be killed.
+"""Runs slow or unbounded work in a short-lived child process of the server, which can be killed.
 
-A regular expression cannot be interrupted and a huge tree would block the server's loop; a forked child does neither
-harm. It has the server's identity, hence the same protection and the same rights. It sends fragments, serialized
-protobuf messages that merge into the reply, through a pipe.
+A regular expression cannot be interrupted, and a huge tree would block the server's event loop. The forked child has
+the server's identity, and so its protection and rights. It sends fragments through a pipe: serialized protobuf messages
+that are merged into the reply.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Emit = Callable[[Any], None]  # takes a protobuf message
 
 
 async def work_in_child(work: Callable[[Emit], None], reply: Mergeable, timeout_s: float, path: str) -> bool:
-    """Run `work` in a child and merge what it emits into `reply`; return False when the time limit ended it.
+    """Run `work` in a child and merge what it emits into `reply`; return False if it exceeded the time limit.
 
-    `path` is what a failure names. Cancelling kills the child.
+    Failures name `path`. Cancelling kills the child.
     """
     loop = asyncio.get_running_loop()
     output, child_output = os.pipe()
@@ -59,7 +59,7 @@ async def work_in_child(work: Callable[[Emit], None], reply: Mergeable, timeout_
             if piece is None:
                 return False
             if not piece:
-                # Also when nothing came yet: work that ends says so, and what was killed has not found nothing.
+                # Completed work sends an empty fragment, so this child was killed.
                 raise Fault(wire.FAILURE_KIND_EXHAUSTED, f"{path}: the search was killed, perhaps for memory")
             data += piece
             if _merge(data, reply):
@@ -94,7 +94,7 @@ def _settle(future: asyncio.Future[bool], value: bool) -> None:
 
 
 def _merge(data: bytearray, reply: Mergeable) -> bool:
-    """Consume the whole fragments in `data`; return True after the empty one that ends the work."""
+    """Consume the complete fragments in `data`; return True after the empty one that ends the work."""
     start = 0
     while len(data) - start >= _HEADER.size:
         kind, size = _HEADER.unpack_from(data, start)
@@ -115,7 +115,7 @@ def _merge(data: bytearray, reply: Mergeable) -> bool:
 
 
 def _run_child(work: Callable[[Emit], None], output: int, path: str) -> None:
-    """Never returns; nothing of the server's loop may run here."""
+    """Run in the child, without the server's event loop; never returns."""
 
     def send(kind: int, body: bytes) -> None:
         view = memoryview(_HEADER.pack(kind, len(body)) + body)
@@ -147,7 +147,7 @@ def _run_child(work: Callable[[Emit], None], output: int, path: str) -> None:
 
 
 def _close_from(first: int) -> None:
-    """Let go of the server's sockets: a connection must not stay open because a child still holds it."""
+    """Close the server's sockets, or connections would stay open as long as the child."""
     os.closerange(first, max(int(name) for name in os.listdir("/proc/self/fd")) + 1)
 
 

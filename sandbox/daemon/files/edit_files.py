@@ -13,7 +13,7 @@ from sandbox.daemon.paths import Place
 from sandbox.v1 import channel_pb2 as wire
 
 FILE_LIMIT_BYTES = 64 * 1024 * 1024
-# Larger files are edited in a child process, so that they neither block the server nor stay in its memory.
+# Larger files are edited in a child process: they would block the server and enlarge its memory.
 _HERE_LIMIT_BYTES = 1024 * 1024
 _TIMEOUT_S = 60.0
 
@@ -21,10 +21,9 @@ _TIMEOUT_S = 60.0
 async def edit(
     request: wire.EditRequest, *, workspace: str = "", one_name: bool = False, disk: DiskWatch | None = None
 ) -> wire.Reply:
-    """Replace the first match or all of them and say how many are left.
+    """Replace the first match or all, and report how many are left.
 
-    `workspace` is where a temporary name goes; `one_name` refuses a file that has hard links; `disk` says whether
-    another copy of the file fits.
+    A temporary file is created in `workspace`. `one_name` refuses a file with hard links. `disk` admits the copy.
     """
     if not request.old_text:
         raise invalid_argument("old_text is empty; give the exact text to replace, or write the whole file instead")
@@ -46,13 +45,13 @@ async def edit(
                     message = f"{place.path}: the edit took longer than {_TIMEOUT_S:.0f} s"
                     raise Fault(wire.FAILURE_KIND_INTERNAL, message)
             finally:
-                # The child may have been killed before it could clean up.
+                # The child may have been killed.
                 remove_temporary(place, workspace, temporary_name)
             return wire.Reply(edit=reply)
 
 
 def _most_bytes(request: wire.EditRequest, size_bytes: int) -> int:
-    """Return how large a file can be after the edit."""
+    """Return the maximum size of the file after the edit."""
     most = size_bytes // len(request.old_text) if request.replace_all else 1
     grown_bytes = max(len(request.new_text) - len(request.old_text), 0)
     return min(size_bytes + most * grown_bytes, FILE_LIMIT_BYTES)
@@ -70,9 +69,9 @@ def _edit(request: wire.EditRequest, emit: Emit, workspace: str, temporary_name:
             replacement = Replacement(place, workspace=workspace, temporary_name=temporary_name, one_name=one_name)
             try:
                 replacement.write(text.replace(request.old_text, request.new_text, replaced))
-                replacement.take_place()
+                replacement.commit()
             finally:
-                replacement.leave()
+                replacement.close()
     emit(wire.EditReply(replaced=replaced, left=matches - replaced))
 
 
@@ -82,7 +81,6 @@ def _read_whole(place: Place, *, one_name: bool) -> bytes:
         if state.st_size > FILE_LIMIT_BYTES:
             raise _too_large(place.path, state.st_size, "is")
         try:
-            # One byte more than allowed, for a file that grows meanwhile.
             data = file.read(state.st_size) or b""
             while more := file.read(256 * 1024):
                 data += more

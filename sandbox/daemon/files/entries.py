@@ -1,11 +1,11 @@
-"""From what the kernel says of a path to the Entry of a reply."""
+"""Converts stat results to the Entry of a reply."""
 
 import os
 import stat
 
 from sandbox.v1 import channel_pb2 as wire
 
-# A page of entries or matches stays below this, so that it fits one frame whatever the names are.
+# The limit of a page of entries or matches, which must fit one frame.
 PAGE_LIMIT_BYTES = 1024 * 1024
 
 

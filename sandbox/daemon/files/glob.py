@@ -1,7 +1,7 @@
-"""glob: paths whose names match a pattern, as pathlib of Python 3.13 does, in sorted order.
+"""glob: paths that match a pattern, with the semantics of pathlib in Python 3.13, in sorted order.
 
-`*` and `?` match inside one name, dotfiles too; `**` as a whole component matches any number of directories, none
-included, and as the last one everything. Symbolic links are found but never followed.
+`*` and `?` match within one name, including dotfiles; `**` as a component matches any number of directories, including
+none, and as the last one everything. Symbolic links are found but not followed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Matcher = Callable[[str], object] | None  # None is **
 
 
 class Pattern:
-    """A pattern taken apart. A set of positions in it says what a path has matched so far."""
+    """A parsed pattern. A set of positions in it is the state of matching a path."""
 
     def __init__(self, pattern: str) -> None:
         parts = [part for part in pattern.split("/") if part not in ("", ".")]
@@ -59,7 +59,7 @@ class Pattern:
 
     def _past_any_depth(self, positions: set[int]) -> frozenset[int]:
         result = set(positions)
-        # Those already reached lead nowhere new, so that a run of ** costs its length and not its square.
+        # Positions that were reached already are skipped, or a run of ** would take quadratic time.
         for position in sorted(positions):
             after = position
             while after < len(self._matchers) and self._matchers[after] is None and after + 1 not in result:
@@ -77,7 +77,7 @@ def _matcher(part: str) -> Matcher:
 
 
 def check_pattern(pattern: str) -> None:
-    """Raise the Fault of a pattern that cannot be used."""
+    """Raise a Fault for an invalid pattern."""
     if not pattern or not pattern.strip("/."):
         raise invalid_argument("pattern is empty; give one such as **/*.py")
     if pattern.startswith("/"):
@@ -89,13 +89,13 @@ def check_pattern(pattern: str) -> None:
 
 
 def glob(request: wire.GlobRequest, limit: int, workspace: str, emit: Emit) -> None:
-    """Emit EntriesReply fragments: one for each entry of the page, then the totals."""
+    """Emit EntriesReply fragments: one per entry of the page, then the totals."""
     pattern = Pattern(request.pattern)
     with Place(request.path) as place:
         top_fd = place.open_listing()
         names = place.names
         top_state = os.fstat(top_fd)
-    # What each directory on the way to the present one has matched; the tree is walked in depth.
+    # The positions of each directory on the current path; the walk is depth-first.
     positions = [pattern.start()]
     page = _Page(request.offset, limit, emit)
     if pattern.complete(positions[0]):
@@ -112,14 +112,14 @@ def glob(request: wire.GlobRequest, limit: int, workspace: str, emit: Emit) -> N
             try:
                 page.add(join([*names, *found.names]), found.stat)
             except FileNotFoundError:
-                continue  # gone since the listing
+                continue  # removed since the listing
             if page.full:
                 break
     page.close()
 
 
 class _Page:
-    """Counts matches and emits those of the page; full at the first one past it."""
+    """Counts matches and emits those of the page; `full` from the first one beyond it."""
 
     def __init__(self, offset: int, limit: int, emit: Emit) -> None:
         self._offset = offset

@@ -1,8 +1,7 @@
 """grep: lines that match a Python regular expression, in files that are text.
 
-A line over 4 MiB is searched in pieces that overlap by 64 KiB: a match up to that long is found wherever it lies, ^
-matches at the line's real start only and $ at its real end, and the line is reported once. A longer match in such a
-line may be missed.
+A line over 4 MiB is searched in pieces that overlap by 64 KiB. Matches up to that size are found anywhere, ^ and $
+match at the real start and end of the line only, and the line is reported once. Longer matches may be missed.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ PATTERN_LIMIT_BYTES = 64 * 1024
 TEXT_LIMIT_BYTES = 1000
 _BINARY_PROBE_BYTES = 8192
 _BLOCK_BYTES = 1024 * 1024
-# A longer line is searched in pieces of this size: one line of a hostile file must not fill the memory.
+# Longer lines are searched in pieces of this size, which bounds the memory for a hostile file.
 _LINE_LIMIT_BYTES = 4 * 1024 * 1024
-# No shorter than the longest pattern, so that a literal is found across any two pieces.
+# At least the longest pattern, so that a literal is found across two pieces.
 _OVERLAP_BYTES = 64 * 1024
-# Stands for what follows a piece, so that $ does not match at its end.
-_GOES_ON = "\udcff"
+# Appended to a piece with a continuation, so that $ does not match at its end.
+_CONTINUES = "\udcff"
 _SPECIAL = re.compile(r"[.^$*+?{}\[\]\\|()]")
 
 
 def grep(request: wire.GrepRequest, limit: int, workspace: str, emit: Emit, *, one_name: bool = False) -> None:
     """Emit GrepReply fragments: each match of the page as it is found, then the totals.
 
-    `one_name` refuses a file that has hard links, and passes over those that it meets in a directory.
+    `one_name` refuses a file with hard links, and skips such files in a directory.
     """
     search = _Search(request, limit, emit, one_name=one_name)
     with Place(request.path) as place:
@@ -77,11 +76,11 @@ class _Search:
         self.full = False
 
     def miss(self) -> None:
-        """Count what cannot be searched."""
+        """Count a file or directory that cannot be searched."""
         self.unsearched += 1
 
     def found(self, found: Found, path: str) -> None:
-        """Search a file of the tree; one that cannot be read is counted, one that is gone is not."""
+        """Search a file of the tree; an unreadable one is counted, a removed one is not."""
         try:
             flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
             fd = os.open(found.name, flags, dir_fd=found.directory_fd)
@@ -112,7 +111,7 @@ class _Search:
                     return
                 reported = number
         except OSError:
-            self.miss()  # cannot be read to its end; what was found stays
+            self.miss()  # cannot be read to the end; what was found stays
         finally:
             os.close(fd)
 
@@ -132,7 +131,7 @@ class _Search:
 
 
 def _finder(pattern: str) -> Callable[[bytes, bool, bool], tuple[int, int] | None]:
-    """Return a function from a piece of a line, and whether it begins and ends the line, to its first match's span."""
+    """Return a function that takes a piece of a line, and whether it starts and ends it, and finds the first match."""
     if not _SPECIAL.search(pattern):
         needle = pattern.encode("utf-8", "surrogateescape")
 
@@ -153,8 +152,8 @@ def _finder(pattern: str) -> Callable[[bytes, bool, bool], tuple[int, int] | Non
 
     def find(line: bytes, begins: bool, ends: bool) -> tuple[int, int] | None:
         text = line.decode("utf-8", "surrogateescape")
-        # ^ matches at the text's start, not at the place where the search begins.
-        match = compiled.search(text if ends else text + _GOES_ON, 0 if begins else 1)
+        # ^ matches at the start of the text, not where the search starts.
+        match = compiled.search(text if ends else text + _CONTINUES, 0 if begins else 1)
         if match is None or (not ends and match.start() >= len(text)):
             return None
         start = len(text[: match.start()].encode("utf-8", "surrogateescape"))
@@ -164,9 +163,9 @@ def _finder(pattern: str) -> Callable[[bytes, bool, bool], tuple[int, int] | Non
 
 
 def _lines(fd: int) -> Iterator[tuple[int, bytes, bool, bool]]:
-    """Yield (number from 1, line without its end, begins, ends): a piece of a very long line has the line's number.
+    """Yield (number from 1, line without its end, begins, ends), the latter two for pieces of a very long line.
 
-    A piece that does not begin its line repeats the last 64 KiB of the one before.
+    A piece that does not begin its line repeats the last 64 KiB of the previous one.
     """
     number = 1
     begins = True
@@ -187,7 +186,7 @@ def _lines(fd: int) -> Iterator[tuple[int, bytes, bool, bool]]:
 
 
 def _around(line: bytes, span: tuple[int, int]) -> bytes:
-    """Return 1,000 bytes of a line at most, around the match, without its carriage return, cut between characters."""
+    """Return at most 1,000 bytes of a line around the match, without splitting characters."""
     line = line.removesuffix(b"\r")
     if len(line) <= TEXT_LIMIT_BYTES:
         return line

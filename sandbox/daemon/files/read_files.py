@@ -1,4 +1,4 @@
-"""Reading files: by bytes in a stream, and by lines in pages."""
+"""Reads files: as a stream of bytes, or as pages of lines."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _OFFSET_LIMIT = 2**63 - 1
 
 
 async def read(request: wire.ReadRequest, frames: FrameSocket, *, one_name: bool = False) -> None:
-    """Send the bytes, in the final frame when they fit one, else as chunks before it.
+    """Send the bytes in the final frame if they fit, otherwise as chunks before it.
 
-    `one_name` refuses a file that has hard links.
+    `one_name` refuses a file with hard links.
     """
     _check_offset(request.offset)
     with Place(request.path) as place:
@@ -44,9 +44,9 @@ async def read(request: wire.ReadRequest, frames: FrameSocket, *, one_name: bool
 
 
 async def _send_chunks(frames: FrameSocket, fd: int, offset: int, wanted: int, path: str) -> None:
-    # One buffer for all, from the file into it and from it into the socket: each copy more is a tenth of the speed.
+    # A single buffer between file and socket: each further copy costs a tenth of the speed.
     buffer = memoryview(bytearray(CHUNK_BYTES))
-    # With the usual 208 KiB a chunk would take several turns of both ends.
+    # The default of 208 KiB would split a chunk into several round trips of both event loops.
     frames.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
     while wanted > 0:
         try:
@@ -54,7 +54,7 @@ async def _send_chunks(frames: FrameSocket, fd: int, offset: int, wanted: int, p
         except OSError as error:
             raise fault_of(error, path) from None
         if not got:
-            return  # the file became shorter
+            return  # the file was truncated
         await send_around(frames.connection, _chunk_head(got), buffer[:got])
         offset += got
         wanted -= got
@@ -62,7 +62,7 @@ async def _send_chunks(frames: FrameSocket, fd: int, offset: int, wanted: int, p
 
 
 def _chunk_head(size: int) -> bytes:
-    """Return what stands before the bytes in Reply(chunk=Chunk(data=...)), as protobuf has it."""
+    """Return the encoding of Reply(chunk=Chunk(data=...)) before the bytes."""
     inner = field_head(wire.Chunk.DATA_FIELD_NUMBER, size)
     return field_head(wire.Reply.CHUNK_FIELD_NUMBER, len(inner) + size) + inner
 
@@ -86,7 +86,7 @@ def _check_offset(offset: int) -> None:
 
 
 async def read_lines(request: wire.ReadLinesRequest, *, one_name: bool = False) -> wire.Reply:
-    """Return a page of lines; memory does not grow with the file. `one_name` refuses a file that has hard links."""
+    """Return a page of lines, in constant memory. `one_name` refuses a file with hard links."""
     limit_bytes = request.limit_bytes
     if not 1 <= request.limit <= LINES_LIMIT:
         raise invalid_argument(f"limit is {request.limit} lines; give 1 to {LINES_LIMIT}")
@@ -97,7 +97,7 @@ async def read_lines(request: wire.ReadLinesRequest, *, one_name: bool = False) 
         path = place.path
     try:
         start = await _line_start(fd, request.offset, path)
-        # One byte more than the page takes tells whether anything follows.
+        # One more byte shows whether anything follows.
         data = _read_at(fd, limit_bytes + 1, start, path)
     finally:
         os.close(fd)
@@ -106,7 +106,7 @@ async def read_lines(request: wire.ReadLinesRequest, *, one_name: bool = False) 
     page = data[: min(end, limit_bytes)]
     if cut:
         page = _without_started_character(page)
-        # A page that happens to end with a line was not cut inside one.
+        # The page may happen to end with a line.
         cut = not page.endswith(b"\n")
     next_byte = start + len(page)
     return wire.Reply(
@@ -123,7 +123,7 @@ async def read_lines(request: wire.ReadLinesRequest, *, one_name: bool = False) 
 
 
 async def _line_start(fd: int, skip_lines: int, path: str) -> int:
-    """Return where the line after `skip_lines` lines begins; the end of the file when there are not so many."""
+    """Return the offset of the line after `skip_lines` lines, or the end of the file."""
     position = 0
     while skip_lines:
         data = _read_at(fd, CHUNK_BYTES, position, path)
@@ -139,7 +139,7 @@ async def _line_start(fd: int, skip_lines: int, path: str) -> int:
 
 
 def _end_of_lines(data: bytes, lines: int) -> int:
-    """Return the length of the first `lines` lines of data, all of it when there are not so many."""
+    """Return the length of the first `lines` lines of data, or of all data."""
     end = 0
     for _ in range(lines):
         newline = data.find(b"\n", end)
@@ -150,7 +150,7 @@ def _end_of_lines(data: bytes, lines: int) -> int:
 
 
 def _without_started_character(page: bytes) -> bytes:
-    """Return the page without the beginning of a UTF-8 character at its end, unless nothing else is in it."""
+    """Return the page without an incomplete UTF-8 character at its end, unless it has nothing else."""
     for back in range(1, min(4, len(page))):
         byte = page[-back]
         if byte & 0xC0 == 0x80:

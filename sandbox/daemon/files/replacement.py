@@ -1,11 +1,10 @@
-"""Replacing a file atomically: readers see the old bytes or the new, and what is cut short leaves nothing.
+"""Replaces files atomically: readers see the old bytes or the new ones, and an interrupted write leaves nothing.
 
-The new bytes go into a file without a name (O_TMPFILE), which the kernel itself takes back when the daemon or the
-machine dies. It gets the target's name by a link where nothing has that yet. A name that is taken can only be replaced
-by a rename, so there the file has a name of its own while that takes: microseconds, and more where ext4 first sends a
-large file to the disk. Where the file system knows no files without a name, it has one from the start. Such names lie
-at the top of the workspace, where remove_unfinished() finds them at the next start, or beside the target when that is
-on another file system.
+The new bytes go to a file without a name (O_TMPFILE), which the kernel removes if the daemon or the machine dies. If
+the target does not exist, the file is linked to its name. Otherwise it gets a temporary name and is renamed over the
+target, which takes microseconds, or longer if ext4 first writes a large file to disk. On file systems without O_TMPFILE
+it has a temporary name from the start. Temporary names are at the top of the workspace, where remove_unfinished() finds
+them at the next start, or beside the target if that is on another file system.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ NEW_FILE_MODE = 0o644
 _TEMPORARY = (".airlock-", ".tmp")
 _TEMPORARY_RANDOM_BYTES = 8
 _HEX = "0123456789abcdef"
-# Names looked at when the daemon starts; more at the top of a workspace are not worth a slow start.
+# Names inspected when the daemon starts; more are not worth a slow start.
 _UNFINISHED_LIMIT = 20_000
-# What the kernel says where a file system has no files without a name; EISDIR where it never heard of them.
+# The errors of file systems without O_TMPFILE; EISDIR from kernels without it.
 _NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 
 
 class Replacement:
-    """A file on its way to replace another; leave() removes it unless it has taken the place.
+    """A new file that replaces a target with commit(); close() discards it otherwise.
 
-    `workspace` is where a temporary name goes, "" for beside the target; `one_name` refuses a target with hard links.
+    A temporary name is created in `workspace`, or beside the target for "". `one_name` refuses targets with hard links.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class Replacement:
             if one_name:
                 refuse_other_names(existing, place.path)
             _require_writable(place)
-            # Another's rights were lent to the old content, not to this.
+            # setuid and setgid were granted to the old content.
             mode = stat.S_IMODE(existing.st_mode) & ~(stat.S_ISUID | stat.S_ISGID)
         self._place = place
         self._is_new = existing is None
@@ -63,7 +62,7 @@ class Replacement:
                 self._fd = self._open_named()
             os.fchmod(self._fd, mode)
         except OSError as error:
-            self.leave()
+            self.close()
             raise fault_of(error, place.path) from None
 
     def write(self, data: bytes | memoryview) -> None:
@@ -78,21 +77,21 @@ class Replacement:
 
     @property
     def slow(self) -> bool:
-        """Whether taking the place or leaving can take long: either file has many bytes to let go of."""
+        """Whether commit() or close() may be slow, because either file has many bytes to free."""
         return max(self._size_bytes, self._old_size_bytes) > HERE_LIMIT_BYTES
 
-    def take_place(self) -> os.stat_result:
-        """Give it the target's name and return what it is now."""
+    def commit(self) -> os.stat_result:
+        """Replace the target; return the state of the new file."""
         try:
             state = os.fstat(self._fd)
-            if self._named or not self._is_new or not self._took_free_name():
-                self._take_over()
+            if self._named or not self._is_new or not self._link_to_target():
+                self._rename_over_target()
         except OSError as error:
             raise fault_of(error, self._place.path) from None
         return state
 
-    def leave(self) -> None:
-        """Close, and remove what has not taken its place."""
+    def close(self) -> None:
+        """Close the file, and remove it unless it was committed."""
         if self._named:
             _unlink(self._temporary_fd, self._name)
             self._named = False
@@ -102,7 +101,7 @@ class Replacement:
         self._fd = self._temporary_fd = -1
 
     def _open_unnamed(self) -> int:
-        """Return a descriptor of a file without a name, -1 where there can be none or it could not be given one."""
+        """Return a descriptor of a file without a name, -1 if that or linking it is not supported."""
         try:
             fd = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=self._place.directory_fd)
         except OSError as error:
@@ -121,16 +120,16 @@ class Replacement:
         self._named = True
         return fd
 
-    def _took_free_name(self) -> bool:
-        """Link it to the target's name; return False when something has that name by now."""
+    def _link_to_target(self) -> bool:
+        """Link it to the target's name; return False if that exists by now."""
         try:
             self._link(self._place.name, self._place.directory_fd)
         except FileExistsError:
             return False
         return True
 
-    def _take_over(self) -> None:
-        """Rename it over the target, by way of a temporary name when it has none yet."""
+    def _rename_over_target(self) -> None:
+        """Rename it over the target, from a temporary name."""
         if not self._named:
             self._temporary_fd = _temporary_directory(self._place, self._workspace)
             self._link(self._name, self._temporary_fd)
@@ -139,12 +138,12 @@ class Replacement:
         self._named = False
 
     def _link(self, name: str, directory_fd: int) -> None:
-        # By way of /proc, because linking a descriptor itself takes a capability.
+        # Through /proc: linking a descriptor requires a capability.
         os.link(f"/proc/self/fd/{self._fd}", name, dst_dir_fd=directory_fd, follow_symlinks=True)
 
 
 def new_temporary_name() -> str:
-    """Return a name that nobody can guess, so nobody can plant something there to make the writing fail."""
+    """Return an unpredictable name: tool code could otherwise create it first, and make the write fail."""
     return os.urandom(_TEMPORARY_RANDOM_BYTES).hex().join(_TEMPORARY)
 
 
@@ -155,14 +154,14 @@ def _is_temporary_name(name: str) -> bool:
 
 
 def remove_temporary(place: Place, workspace: str, name: str) -> None:
-    """Remove the temporary file of a Replacement that was killed, if it is there."""
+    """Remove the temporary file of a killed Replacement, if it exists."""
     fd = _temporary_directory(place, workspace)
     _unlink(fd, name)
     os.close(fd)
 
 
 def remove_unfinished(workspace: str) -> None:
-    """Remove what the last daemon of this workspace was in the middle of writing when it was killed."""
+    """Remove the temporary files of an earlier daemon of this workspace that was killed."""
     names = components(workspace)
     with suppress(OSError, Fault):
         top_fd = open_directory(names, len(names))
@@ -180,7 +179,7 @@ def remove_unfinished(workspace: str) -> None:
 
 
 def _temporary_directory(place: Place, workspace: str) -> int:
-    """Return a descriptor of the workspace's top, or of the target's directory when that is on another file system."""
+    """Return a descriptor of the workspace, or of the target's directory if that is on another file system."""
     fd = -1
     with suppress(OSError, Fault):
         names = components(workspace)
@@ -199,7 +198,7 @@ def _unlink(directory_fd: int, name: str) -> None:
 
 
 def _require_writable(place: Place) -> None:
-    # A rename would also replace a read-only file; who protected it did not mean that.
+    # A rename would replace a read-only file as well.
     if not os.access(place.name, os.W_OK, dir_fd=place.directory_fd, effective_ids=True):
         message = f"{place.path} is not writable for the tool user; change its mode first if it may be replaced"
         raise Fault(wire.FAILURE_KIND_PERMISSION_DENIED, message, errno.EACCES)

@@ -1,4 +1,4 @@
-"""The two searches, glob and grep, each in a child process that a time limit can kill."""
+"""The searches glob and grep, each in a child process with a time limit."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ async def glob(request: wire.GlobRequest, workspace: str) -> wire.Reply:
 
 
 async def grep(request: wire.GrepRequest, workspace: str, *, one_name: bool = False) -> wire.Reply:
-    """Return a page of matches; those found before the time limit, when it ended the search.
+    """Return a page of matches, as far as they are found within the time limit.
 
-    `one_name` leaves out files that have hard links and counts them.
+    `one_name` skips and counts files with hard links.
     """
     limit = check_limit(request.limit)
     if not request.pattern or len(request.pattern.encode()) > _PATTERN_LIMIT_BYTES:

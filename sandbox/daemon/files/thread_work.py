@@ -1,8 +1,8 @@
-"""One system call that may take long, in a thread of its own, so that the server's loop goes on meanwhile.
+"""Runs one slow system call in a thread, so that it does not block the server's event loop.
 
-Letting go of a file of many gigabytes takes the kernel seconds, and so does a rename over a file on ext4, which begins
-to write the new bytes to the disk first. A child process could not do it with this process' descriptors; a thread
-can. asyncio.to_thread would keep a pool of them, and their memory, for good.
+Freeing a file of many gigabytes takes the kernel seconds, and so does a rename over a file on ext4, which first writes
+the new bytes to disk. A child process could not do this with the server's descriptors. asyncio.to_thread would keep a
+pool of threads, and their memory, for good.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     _Value = TypeVar("_Value")
 
-# Less is done at once: a thread costs more than what it would spare.
+# Smaller files are handled directly: a thread would cost more than it saves.
 HERE_LIMIT_BYTES = 8 * 1024 * 1024
 
 
 async def work_in_thread(work: Callable[[], _Value]) -> _Value:
     """Return what `work` returns or raise what it raises.
 
-    A cancelled caller waits for the end as well, and is cancelled then: `work` uses descriptors that he will close.
+    Cancellation is deferred until `work` has ended, because it uses descriptors that the caller closes.
     """
     loop = asyncio.get_running_loop()
     done = asyncio.Event()
@@ -41,7 +41,7 @@ async def work_in_thread(work: Callable[[], _Value]) -> _Value:
     try:
         _thread.start_new_thread(run, ())
     except RuntimeError:
-        return work()  # the sandbox has no thread left; slow is better than not at all
+        return work()  # no thread left in the sandbox
     cancelled: asyncio.CancelledError | None = None
     while not done.is_set():
         try:

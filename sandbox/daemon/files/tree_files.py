@@ -1,4 +1,4 @@
-"""Describing, listing, making, removing and renaming."""
+"""Describes, lists, creates, removes and renames paths."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ ENTRIES_LIMIT = 10_000
 # Larger directories are listed by a child process.
 _HERE_LIMIT = 5_000
 _TIMEOUT_S = 60.0
-# Millions of files take minutes; who no longer wants them gone ends the call, which ends the child.
+# Millions of files take minutes; cancelling the call kills the child.
 REMOVE_TIMEOUT_S = 600.0
-# So deep a tree is removed from above; each level holds a descriptor.
+# Removal recurses so deep, with a descriptor per level.
 _LEVELS = 64
 
 
@@ -85,7 +85,7 @@ def _emit_page(request: wire.ListRequest, limit: int, names: list[str], emit: Em
             try:
                 state = os.stat(name, dir_fd=fd, follow_symlinks=False)
             except OSError:
-                state = None  # gone since the listing; its place in the page stays, so that pages fit together
+                state = None  # removed since the listing; it stays in the page, so that pages are consistent
             entry = entry_of(name, state) if state else wire.Entry(name=os.fsencode(name), type=wire.ENTRY_TYPE_OTHER)
             fragment = wire.EntriesReply(entries=[entry])
             sent_bytes += fragment.ByteSize()
@@ -143,7 +143,7 @@ def _remove_tree(path: str) -> None:
 
 
 def remove_directory(directory_fd: int, name: str) -> None:
-    """Remove a directory through descriptors, so that no link swapped in meanwhile leads elsewhere; OSError."""
+    """Remove a directory through descriptors, so that no link is followed; raises OSError."""
     fd = _opened(directory_fd, name)
     try:
         empty_directory(fd)
@@ -153,16 +153,15 @@ def remove_directory(directory_fd: int, name: str) -> None:
 
 
 def empty_directory(fd: int, *, opened: Callable[[int, str], int] | None = None) -> None:
-    """Remove what is in a directory, however deep; `opened` opens a name of a directory for that. Raises OSError."""
+    """Remove the contents of a directory of any depth; `opened` opens subdirectories. Raises OSError."""
     while _empty(fd, fd, levels=_LEVELS, opened=opened or _opened):
         pass
 
 
 def _empty(top_fd: int, directory_fd: int, *, levels: int, opened: Callable[[int, str], int]) -> bool:
-    """Empty a directory; return whether something below it was moved up to `top_fd`, and so is still there.
+    """Empty a directory; return whether something below it was moved to `top_fd`, and so still exists.
 
-    That is what happens to what lies deeper than so many levels: neither descriptors nor calls grow with a tree that
-    somebody has made deep.
+    Deeper directories than `levels` are moved there, so neither descriptors nor the stack grow with the tree's depth.
     """
     moved = False
     with os.scandir(directory_fd) as listing:

@@ -1,4 +1,4 @@
-"""Walking a tree in sorted order without following symbolic links, each directory opened through its parent."""
+"""Walks a tree in sorted order without following symbolic links; each directory is opened through its parent."""
 
 import os
 import stat
@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 
 from sandbox.daemon.paths import PATH_LIMIT_BYTES
 
-# Directories deeper than this are not searched, but counted: each level holds a descriptor.
+# Deeper directories are counted and not searched: each level takes a descriptor.
 DEPTH_LIMIT = 256
 _NAME_LIMIT_BYTES = 255
 
-# Where evicted results are kept, below the workspace; searches skip it unless they start inside it.
+# The directory of evicted output, below the workspace; searches skip it unless they start inside it.
 PRIVATE_NAME = ".airlock"
 
 
 class Found:
-    """One thing in the tree. `names` leads to it from the top; `directory_fd` is its directory, open meanwhile."""
+    """An entry of the tree: its `names` from the top, and its open directory."""
 
     __slots__ = ("directory_fd", "is_directory", "is_regular", "name", "names")
 
@@ -27,7 +27,7 @@ class Found:
         self.is_regular = is_regular
 
     def stat(self) -> os.stat_result:
-        """Return what lstat says; OSError when it is gone."""
+        """Return the result of lstat; OSError if it is gone."""
         return os.stat(self.name, dir_fd=self.directory_fd, follow_symlinks=False)
 
 
@@ -39,11 +39,10 @@ def walk(
     *,
     top: Sequence[str] = (),
 ) -> Iterator[Found]:
-    """Yield everything below a directory, parents before children, names in order; `enter` may keep it out of one.
+    """Yield everything below a directory, parents before children, in sorted order.
 
-    `skip` is the names of one directory, from the top, to leave out. What cannot be read, lies too deep, or has a
-    longer path than any call takes is passed over; `missed` is called for each such directory. `top` is the names that
-    lead to the top.
+    `enter` decides whether to walk a directory, and `skip` is the path of one to omit. `missed` is called for each
+    directory that cannot be read, is too deep, or has a longer path than calls accept. `top` is the path of the top.
     """
     above_bytes = sum(1 + len(os.fsencode(name)) for name in top)
     yield from _walk(top_fd, (), above_bytes, skip, enter or (lambda _: True), missed or (lambda: None))
@@ -57,7 +56,7 @@ def _walk(
     enter: Callable[[Found], bool],
     missed: Callable[[], None],
 ) -> Iterator[Found]:
-    # Names only, for a directory may have a million of them and the entries themselves take four times the memory.
+    # Names only: a directory may have a million of them, and entries take four times the memory.
     listed: list[str] = []
     directories: set[str] = set()
     others: set[str] = set()
@@ -93,7 +92,7 @@ def _walk(
         try:
             child = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
         except FileNotFoundError:
-            continue  # gone since the listing
+            continue  # removed since the listing
         except OSError:
             missed()
             continue
@@ -104,7 +103,7 @@ def _walk(
 
 
 def private_below(names: list[str], workspace: str) -> tuple[str, ...] | None:
-    """Return where the private directory lies below a search's top, None when it does not."""
+    """Return the private directory's path below a search's top, None if it is not below."""
     private = [*(name for name in workspace.split("/") if name), PRIVATE_NAME]
     if names == private[: len(names)] and len(names) < len(private):
         return tuple(private[len(names) :])
@@ -112,5 +111,5 @@ def private_below(names: list[str], workspace: str) -> tuple[str, ...] | None:
 
 
 def is_directory(fd: int) -> bool:
-    """Return whether a descriptor is one of a directory."""
+    """Return whether a descriptor is a directory."""
     return stat.S_ISDIR(os.fstat(fd).st_mode)

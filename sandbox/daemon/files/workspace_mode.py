@@ -1,4 +1,4 @@
-"""The mode of the workspace's root: tool code owns it, and may lock itself out."""
+"""The mode of the workspace's root, which tool code owns and may remove its own access to."""
 
 import os
 import stat
@@ -7,10 +7,7 @@ from sandbox.daemon.paths import real
 
 
 def let_owner_in(workspace: str) -> None:
-    """Give the tool user back what it took from itself at the top; the caller has its rights on files.
-
-    What stays closed for another reason is told by the call that finds it so.
-    """
+    """Restore the tool user's access to the root of its workspace, if possible."""
     place = real(workspace)
     try:
         mode = stat.S_IMODE(os.stat(place).st_mode)

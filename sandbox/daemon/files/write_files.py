@@ -1,4 +1,4 @@
-"""Writing: a file's bytes come in the request or as input after it, and replace what is there at their end."""
+"""Writes files: the bytes are in the request or follow as input, and replace the file at their end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sandbox.daemon.limits.disk_watch import DiskWatch
 from sandbox.daemon.paths import Place
 from sandbox.v1 import channel_pb2 as wire
 
-# After so many bytes other calls have their turn: while input keeps coming, nothing else would let them.
+# After so many bytes other tasks run; a fast input would otherwise block them.
 _TURN_BYTES = 1024 * 1024
 
 
@@ -26,16 +26,16 @@ async def write(
     one_name: bool = False,
     disk: DiskWatch | None = None,
 ) -> wire.Reply:
-    """Replace the file with the bytes of the request or of the input that follows it; `disk` says whether they fit.
+    """Replace the file with the bytes of the request or of the input that follows it, as far as `disk` admits them.
 
-    What takes no more than the old file gives back fits past the limit, too.
+    Over the limit, bytes are admitted that take no more than replacing the old file frees.
     """
     with Place(request.path, make_parents=disk is None or await disk.admit_parents(request.path)) as place:
         if not place.names:
             raise Fault(wire.FAILURE_KIND_IS_A_DIRECTORY, "/ is a directory; a file was expected", errno.EISDIR)
         if disk is not None and not (request.inline and disk.gives_back(place.stat_or_none(), len(request.data))):
             await disk.admit(place.path, len(request.data))
-        # From here on nobody else has a turn until what was admitted is written: what counts the disk sees all of it.
+        # No other task runs until the admitted bytes are written, so a count of the disk sees all of them.
         replacement = Replacement(place, workspace=workspace, one_name=one_name)
         try:
             if request.inline:
@@ -50,10 +50,10 @@ async def write(
                     if written_bytes >= _TURN_BYTES:
                         written_bytes = 0
                         await asyncio.sleep(0)
-            state = await work_in_thread(replacement.take_place) if replacement.slow else replacement.take_place()
+            state = await work_in_thread(replacement.commit) if replacement.slow else replacement.commit()
             return wire.Reply(entry=entry_of(place.path, state))
         finally:
             if replacement.slow:
-                await work_in_thread(replacement.leave)
+                await work_in_thread(replacement.close)
             else:
-                replacement.leave()
+                replacement.close()

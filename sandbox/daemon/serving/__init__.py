@@ -1,7 +1,7 @@
-"""The server: connections, calls, and what it says of itself.
+"""The server: connections, calls, and its reports about itself.
 
-    server                             connections and calls
-    health, posture, mounts            what is said of the daemon and the sandbox
+    server, calls                      connections and calls
+    health, posture, mounts            reports about the daemon and the sandbox
     loop_log                           the event loop's log, without the logging package
 
 Imports all other packages of the daemon; start at server.py.

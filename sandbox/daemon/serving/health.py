@@ -1,4 +1,4 @@
-"""How the daemon is: answered from what it knows and a few small files of the kernel's, whatever tool code does."""
+"""The daemon's health, from its own state and a few small kernel files, whatever tool code does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sandbox.v1 import channel_pb2 as wire
 
 
 class Health:
-    """Knows when the server began to listen, and how many calls it has in flight."""
+    """Records when the server began to listen, and counts calls in flight."""
 
     def __init__(self, cgroup: Cgroup) -> None:
         self.calls = 0
@@ -18,7 +18,7 @@ class Health:
         self._listening_since_ns = time.monotonic_ns()
 
     def reply(self, processes: int, workspace: DiskUse | None = None, tmp: DiskUse | None = None) -> wire.Reply:
-        """Return the answer; `processes` is how many background processes run, the rest what files take."""
+        """Return the answer, with the number of running background processes and disk usage."""
         return wire.Reply(
             health=wire.HealthReply(
                 uptime_ms=(time.monotonic_ns() - self._listening_since_ns) // 1_000_000,
@@ -28,13 +28,13 @@ class Health:
                 memory_bytes=self._cgroup.memory_bytes(),
                 memory_kills=self._cgroup.memory_kills(),
                 pids_refused=self._cgroup.pids_refused(),
-                workspace=_told(workspace),
-                tmp=_told(tmp),
+                workspace=_disk_count(workspace),
+                tmp=_disk_count(tmp),
             )
         )
 
 
-def _told(use: DiskUse | None) -> wire.DiskCount | None:
+def _disk_count(use: DiskUse | None) -> wire.DiskCount | None:
     if use is None:
         return None
     return wire.DiskCount(size_bytes=int(use.size_bytes), files=use.files, partial=use.hidden)

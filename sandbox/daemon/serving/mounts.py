@@ -1,4 +1,4 @@
-"""What is mounted in this sandbox, as the kernel lists it."""
+"""The mounts of this sandbox, as the kernel lists them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import stat
 from sandbox.v1 import channel_pb2 as wire
 
 MOUNTS_LIMIT = 512
-# Beyond it a path is cut: it is then none that anybody asked for. Together the mounts stay well within a frame.
+# Longer paths are cut, as no valid mount has one. All mounts together fit into a frame.
 _PATH_BYTES = 1024
 _TYPE_BYTES = 32
-# null, zero, full, random, urandom and tty: what is written to them reaches nobody else.
+# null, zero, full, random, urandom and tty: writes to them do not leave the sandbox.
 _HARMLESS_DEVICES = frozenset(os.makedev(*number) for number in ((1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0)))
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
 
 
 def read_mounts(tool_uid: int, tool_groups: list[int]) -> list[wire.Mount]:
-    """Return the first 512 mounts, those that others were mounted over included."""
+    """Return the first 512 mounts, including hidden ones."""
     with open("/proc/self/mountinfo", "rb") as file:
         found = parse_mounts(file.read())
     for mount in found:
@@ -27,7 +27,7 @@ def read_mounts(tool_uid: int, tool_groups: list[int]) -> list[wire.Mount]:
 
 
 def parse_mounts(text: bytes) -> list[wire.Mount]:
-    """Return what lines of mountinfo say; who may write there is not said in them."""
+    """Parse mountinfo, which does not say whether tool code may write."""
     found = []
     for line in text.splitlines()[:MOUNTS_LIMIT]:
         mount, _, file_system = line.partition(b" - ")
@@ -49,12 +49,12 @@ def parse_mounts(text: bytes) -> list[wire.Mount]:
 
 
 def _writable(path: str, uid: int, groups: list[int]) -> bool:
-    """Whether a user may write at the top of a mount, or let itself do so; the server's own rights are no matter."""
+    """Return whether a user may write to the top of a mount, or can obtain that right."""
     try:
         state = os.stat(path, follow_symlinks=False)
     except OSError:
-        return False  # out of tool code's reach
+        return False  # tool code cannot reach it
     if stat.S_ISCHR(state.st_mode) and state.st_rdev in _HARMLESS_DEVICES:
-        return False  # also what is hidden behind /dev/null
+        return False  # also files that /dev/null hides
     of_group = state.st_gid in groups and state.st_mode & stat.S_IWGRP
     return state.st_uid == uid or bool(of_group or state.st_mode & stat.S_IWOTH)

@@ -1,4 +1,4 @@
-"""What really holds this sandbox, read from the kernel: never from the configuration that was asked for."""
+"""The isolation of this sandbox as reported by the kernel, never from the requested configuration."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _INTERFACES_LIMIT = 64
 
 
 async def read_posture(spawner: Spawner, cgroup: Cgroup, daemon_socket: str) -> wire.Posture:
-    """Return the posture. Nothing is executed, so it works in an image without a single program."""
+    """Return the posture, without executing a program: the image may have none."""
     output, tool_output = os.pipe()
     try:
         await spawner.probe(tool_output, os.fsencode(daemon_socket))
     finally:
         os.close(tool_output)
-        with open(output, "rb") as file:  # noqa: ASYNC230 - whoever writes has ended
+        with open(output, "rb") as file:  # noqa: ASYNC230 - the writer has ended
             tool = parse_status(file.read())
     with open(f"/proc/{os.getppid()}/status", "rb") as file:  # noqa: ASYNC230 - in memory
         init = parse_status(file.read())
@@ -35,7 +35,7 @@ async def read_posture(spawner: Spawner, cgroup: Cgroup, daemon_socket: str) -> 
         capabilities_bounding=int(init["CapBnd"], 16),
         tool_capabilities_effective=int(tool["CapEff"], 16),
         no_new_privileges=tool.get("NoNewPrivs") == "1",
-        # Of both: what tool code has besides is the daemon's own doing, and no sign of the engine's filter.
+        # Of both, because tool code also has the daemon's filter.
         seccomp_mode=min(int(status.get("Seccomp", "0")) for status in (init, tool)),
         root_read_only=_root_read_only(mounts),
         memory_limit_bytes=cgroup.memory_limit_bytes(),
@@ -64,7 +64,7 @@ def parse_status(text: bytes) -> dict[str, str]:
 
 
 def _root_read_only(mounts: list[wire.Mount]) -> bool:
-    """Return what the kernel's list says of everything mounted at /; gVisor's statvfs() knows no flags."""
+    """Return whether everything mounted at / is read-only; gVisor's statvfs() has no flags."""
     roots = [mount.read_only for mount in mounts if mount.path == "/"]
     return bool(roots) and all(roots)
 
@@ -75,13 +75,13 @@ def _tool_groups(tool: dict[str, str]) -> list[int]:
 
 
 def _namespaces() -> list[wire.Namespace]:
-    """Return this process' own, which are pid 1's: it was forked from it and never had the power to leave them."""
+    """Return this process' namespaces, which are pid 1's: it lacks the capability to leave them."""
     found = []
     for kind in _NAMESPACES:
         try:
             _, _, inode = os.readlink(f"/proc/self/ns/{kind}").rstrip("]").partition("[")
         except OSError:
-            continue  # this kernel has no such namespace
+            continue  # not supported by this kernel
         if inode.isdecimal():
             found.append(wire.Namespace(kind=kind, inode=int(inode)))
     return found

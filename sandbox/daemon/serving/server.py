@@ -1,7 +1,7 @@
-"""The server: accepts connections, reads requests, answers each by the room that knows how.
+"""The server: accepts connections, reads requests and dispatches them.
 
-It runs without privileges on one asyncio loop. A connection carries one call at a time; when the caller hangs up during
-one, the call is cancelled and what it started dies. Background processes are nobody's: they stay.
+It runs without privileges on one asyncio loop. A connection carries one call at a time; when the caller hangs up, the
+call is cancelled and what it started is killed. Background processes belong to no call and keep running.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from sandbox.v1 import channel_pb2 as wire
 if TYPE_CHECKING:
     from sandbox.daemon.programs.processes import Processes
 
-# Connections, and on them calls on files and of programs; the next ones wait. The others cost next to nothing and never
-# wait for calls to end: the way to learn how the daemon is, and to mend it, stays open.
+# Limits of connections, and of concurrent file and program calls, beyond which new ones wait. Other calls are cheap and
+# never wait, so the daemon's health and processes can always be inspected.
 CONNECTIONS_LIMIT = 512
 CALLS_LIMIT = 256
 _TMP = "/tmp"  # noqa: S108
@@ -61,13 +61,13 @@ async def _serve(listener: socket.socket, control: socket.socket, settings: Sett
 
 
 class Server:
-    """Everything a call may need, and the way to it."""
+    """Dispatches calls to their implementations."""
 
     def __init__(self, spawner: Spawner, settings: Settings) -> None:
         self._settings = settings
         self._workspace = settings.workspace
         self._spawner = spawner
-        # A process of this machine is in its owner's control group: what that says is not this sandbox's.
+        # In engines/local the cgroup is the user's, not the sandbox's.
         self._cgroup = Cgroup() if settings.contained else Cgroup(os.devnull)
         self._environment = tool_environment(dict(os.environb), real(settings.workspace))
         self._disk = DiskWatch(spawner, settings, KernelUse(self._cgroup.memory_limit_bytes()))
@@ -83,7 +83,7 @@ class Server:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def accept_from(self, listener: socket.socket) -> None:
-        """Accept connections forever. Past the limit the next ones wait in the kernel's queue."""
+        """Accept connections forever. Over the limit new ones wait in the kernel's queue."""
         loop = asyncio.get_running_loop()
         listener.setblocking(False)
         slots = asyncio.Semaphore(CONNECTIONS_LIMIT)
@@ -94,7 +94,7 @@ class Server:
             except OSError as error:
                 print(f"airlock daemon: cannot accept: {error}", file=sys.stderr)
                 slots.release()
-                await asyncio.sleep(0.05)  # no descriptors left; calls that end will free some
+                await asyncio.sleep(0.05)  # no descriptors left; calls will free some
                 continue
             task = loop.create_task(self._serve_connection(connection))
             self._tasks.add(task)
@@ -121,14 +121,14 @@ class Server:
                 self._hangups.forget(connection)
 
     async def _is_tool_code(self, connection: socket.socket) -> bool:
-        """Whether the peer is a process of this sandbox with the tool user: it must not get here, and is not served."""
+        """Return whether the peer is a tool process of this sandbox, which must not be served."""
         peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
         pid, uid, _ = _PEER.unpack(peer)
         if pid == os.getpid():
-            # This process does not call itself: gVisor names whoever asks, and never the peer. Then nobody is served
-            # unless tool code was seen to be kept out.
+            # gVisor reports this process instead of the peer. Then connections are served only if the posture shows
+            # that tool code cannot connect.
             return not (await self._read_posture()).socket_closed_to_tools
-        # Whoever connects from outside has no pid in this namespace.
+        # A peer outside the sandbox has no pid in this namespace.
         return bool(pid) and uid == self._settings.tool_uid
 
     async def _serve_call(self, request: wire.Request, frames: FrameSocket) -> None:
@@ -166,12 +166,12 @@ class Server:
             return await answer_file_call(request, frames, given, self._workspace, self._disk)
 
     async def _count_disk(self) -> Sequence[DiskUse | None]:
-        """Return what the workspace and /tmp take."""
+        """Return the disk usage of the workspace and /tmp."""
         counted = await self._disk_reading.read()
         return (*counted, mounted_use(_TMP)) if self._settings.contained else counted
 
     def _background(self) -> Processes:
-        """Return the background processes. Their code is loaded when there is the first call on them."""
+        """Return the background processes, whose code is loaded with the first call."""
         if self._processes is None:
             from sandbox.daemon.programs.processes import Processes
 
@@ -183,7 +183,7 @@ class Server:
         return wire.Reply(hello=wire.HelloReply(protocol_version=PROTOCOL_VERSION, posture=posture, build=BUILD))
 
     async def _read_posture(self) -> wire.Posture:
-        """Return what holds this sandbox, as it was when that was first asked: nothing here can change it."""
+        """Return the posture, read once: nothing in the sandbox can change it."""
         if self._posture is None:
             async with self._reading_posture:
                 if self._posture is None:

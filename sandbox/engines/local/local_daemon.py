@@ -50,7 +50,7 @@ def main(root: str, descriptor: int) -> int:
     call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # only the guard would end it
     paths.serve_below(root)
     call_tree.find_with(find_by_descent)
-    return run(listener, Settings("", _WORKSPACE, _NO_USER, _NO_USER, _NO_USER))
+    return run(listener, Settings("", _WORKSPACE, (_NO_USER,) * 3))
 
 
 def _guard(daemon: int) -> int:

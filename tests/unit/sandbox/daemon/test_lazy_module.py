@@ -21,7 +21,7 @@ def _python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def test_init_and_server_start_without_any_module_that_has_a_stand_in() -> None:
+def test_init_and_server_start_without_loading_any_lazy_module() -> None:
     # Without site: a .pth file of this host may load some before. The second line names modules that only those load,
     # and one that the server needs.
     code = (
@@ -33,7 +33,7 @@ def test_init_and_server_start_without_any_module_that_has_a_stand_in() -> None:
     assert _python(code, "-S").stdout.splitlines() == ["[]", "['asyncio.transports']"]
 
 
-def test_what_stands_behind_a_stand_in_is_there_when_it_is_used() -> None:
+def test_a_lazy_module_is_loaded_when_it_is_used() -> None:
     code = (
         _SERVER + "import inspect, traceback, typing, logging, subprocess, locale, linecache;"
         "import concurrent.futures, concurrent.futures.thread;"
@@ -53,7 +53,7 @@ def test_what_stands_behind_a_stand_in_is_there_when_it_is_used() -> None:
     _python(code)
 
 
-def test_asyncio_keeps_its_promises_around_the_stand_ins() -> None:
+def test_asyncio_works_with_lazy_modules() -> None:
     code = _SERVER + (
         "import asyncio\n"
         "async def main():\n"

@@ -89,7 +89,12 @@ class Watched:
         self.free = [1000 * MIB, 1_000_000]
         self.spawner = PlayedSpawner()
         settings = Settings(
-            "/s", str(top), 1, 1, 2, workspace_bytes=size_bytes, workspace_files=files, disk_reserve_bytes=reserve_bytes
+            "/s",
+            str(top),
+            (1, 1, 2),
+            workspace_bytes=size_bytes,
+            workspace_files=files,
+            disk_reserve_bytes=reserve_bytes,
         )
         self.watch = DiskWatch(cast(Spawner, self.spawner), settings, kernel)
         self.watch._disk = lambda: (self.free[0], self.free[1])  # type: ignore[method-assign]
@@ -440,7 +445,7 @@ def test_a_file_gives_back_what_it_takes_when_nobody_else_has_it(tmp_path: Path)
 
 async def test_without_limits_nothing_is_looked_at(tmp_path: Path) -> None:
     spawner = PlayedSpawner()
-    watch = DiskWatch(cast(Spawner, spawner), Settings("/s", str(tmp_path), 1, 1, 2))
+    watch = DiskWatch(cast(Spawner, spawner), Settings("/s", str(tmp_path), (1, 1, 2)))
     spawner.lives = True
     watch.begin()
     await watch.admit(f"{tmp_path}/file", 2**50)
