@@ -1,10 +1,10 @@
-"""The engine proxy: a Docker socket that lets through what a gateway asks for, and nothing that would make it root.
+"""The engine proxy: a Docker socket that passes the requests of a gateway, and none that would grant root on the host.
 
-Whoever may create any container is root on the engine's host: it mounts the host's root directory and is privileged.
-A list of paths does not help, for to create containers is what a gateway is for. So what is created is read, too.
+A client that can create any container is root on the engine's host: it mounts the host's root directory and is
+privileged. A gateway has to create containers, so filtering by path is not enough: the bodies are validated as well.
 
-    request_head    one request's head, read strictly
-    routes          which requests there are, and what is looked at in each
-    container_body  what a container may be made of, a volume too
-    proxy           the server: asks the three above, and moves bytes
+    request_head    the head of one request, parsed strictly
+    routes          the allowed requests, and what is validated in each
+    container_body  the allowed containers and volumes
+    proxy           the server: validates requests and forwards them
 """

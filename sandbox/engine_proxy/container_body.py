@@ -1,6 +1,6 @@
-"""What a gateway may have made: containers as container_config.py describes them, and nothing that reaches the host.
+"""What a gateway may create: containers as in container_config.py, and nothing with access to the host.
 
-Every field that is not known is refused: the engine reads names in any case, and knows more of them each year.
+Unknown fields are refused: the engine ignores the case of names, and each release adds fields.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sandbox.filesystem import WORKSPACE
 
 OWN_NAME = re.compile(r"airlock-[A-Za-z0-9_.-]{1,200}")
 NEVER_STARTED = "/never-started"
-"""The entry point of a container that is only there for its volumes."""
+"""The entry point of a container that exists for its volumes only."""
 _RUNTIME_VOLUME = re.compile(r"airlock-runtime-[0-9a-f]{12}")
 _SANDBOX_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,100}")
 _SYSCTL = re.compile(r"kernel\.(shm|msg|sem)\w*|fs\.mqueue\.\w+|net\.ipv4\.tcp_[rw]mem")
@@ -34,7 +34,7 @@ Check = Callable[[Any], bool]
 
 
 class Refused(Exception):
-    """What was asked for may not be had by a gateway; str() names the field."""
+    """The request is not allowed for a gateway; str() names the field."""
 
 
 def _text(value: Any) -> bool:
@@ -99,7 +99,7 @@ _HOST: Mapping[str, Check] = {
     "PidsLimit": _number,
     "Ulimits": lambda value: isinstance(value, list) and all(_ulimit(item) for item in value),
 }
-# What a container that runs has in any case, and one that is never started may do without.
+# Required in a container that runs; one that is never started may omit them.
 _NEEDED = ("CapDrop", "SecurityOpt", "ReadonlyRootfs", "LogConfig", "Memory", "MemorySwap", "NanoCpus", "PidsLimit")
 _VOLUME_MOUNT: Mapping[str, Check] = {
     "Type": _one_of("volume"),
@@ -111,13 +111,13 @@ _VOLUME_MOUNT: Mapping[str, Check] = {
 _VOLUME_OPTIONS: Mapping[str, Check] = {
     "NoCopy": _flag,
     "Labels": _mapping,
-    # The local driver mounts whatever device its other options name, the host's root directory as well.
+    # Other options of the local driver mount any device, including the host's root directory.
     "DriverConfig": lambda value: _volume_driver(value, "Name", "Options"),
 }
 
 
 def check_container(body: Any, channel_root: Path) -> None:
-    """Raise Refused for a body of POST /containers/create that is more than a sandbox, or its gateway's own volumes."""
+    """Raise Refused for a body of POST /containers/create that exceeds a sandbox or a gateway's own volumes."""
     _check("container", body, _CONTAINER)
     host = body.get("HostConfig", {})
     _check("HostConfig", host, _HOST)
@@ -133,16 +133,16 @@ def check_container(body: Any, channel_root: Path) -> None:
     for mount in mounts:
         _check_mount(mount, channel_root, never_started=never_started)
     if never_started:
-        _check_carried([(mount["Type"], mount["Target"]) for mount in mounts])
+        _check_single_volume([(mount["Type"], mount["Target"]) for mount in mounts])
 
 
 def fills_volume(body: Mapping[str, Any]) -> bool:
-    """Return whether the engine copies files of an image when it creates a container that was checked."""
+    """Return whether the engine copies files of an image to a volume when it creates this container."""
     return any(_is_copied(mount) for mount in body["HostConfig"].get("Mounts", []))
 
 
 def check_volume(body: Any) -> None:
-    """Raise Refused for a body of POST /volumes/create that is more than a volume of a size, or one with labels."""
+    """Raise Refused for a body of POST /volumes/create with more than a name, a size and labels."""
     named = isinstance(body, dict) and isinstance(body.get("Name"), str) and OWN_NAME.fullmatch(body["Name"])
     driver = {k: v for k, v in body.items() if k not in ("Name", "Labels")} if named else None
     if not _volume_driver(driver) or not _mapping(body.get("Labels", {})):
@@ -150,9 +150,9 @@ def check_volume(body: Any) -> None:
 
 
 def check_binds(found: Mapping[str, Any], channel_root: Path) -> None:
-    """Raise Refused for a container, as GET /containers/{id}/json tells of it, that has more of the host than channels.
+    """Raise Refused for a container, from GET /containers/{id}/json, that mounts more of the host than channels.
 
-    Of what it was made from they may be links by now.
+    The channels may have been replaced by links since it was created.
     """
     for mount in found.get("Mounts") or ():
         if mount.get("Type") not in ("volume", "tmpfs"):
@@ -160,20 +160,20 @@ def check_binds(found: Mapping[str, Any], channel_root: Path) -> None:
 
 
 def check_files(found: Mapping[str, Any], *, written: bool) -> None:
-    """Raise Refused for a container, as check_binds() has it, whose files the engine is not to read or write.
+    """Raise Refused for a container, as in check_binds(), whose files the engine must not read or write.
 
-    For that it mounts what the container has on the host, by paths: a bind may be a link by now, and so may what lies
-    in another of its volumes, if something that runs has that one too.
+    To do so it mounts the container's binds and volumes by path. A bind may be a link by now, and so may a path in a
+    volume that a running container has too.
     """
     mounts = found.get("Mounts") or []
     if found.get("Path") != NEVER_STARTED or not mounts:
         raise Refused("archive: only of a container that is never started, and has a volume")
-    _check_carried([(mount.get("Type"), mount.get("Destination")) for mount in mounts])
+    _check_single_volume([(mount.get("Type"), mount.get("Destination")) for mount in mounts])
     if written and (mounts[0]["Destination"] != WORKSPACE or _RUNTIME_VOLUME.fullmatch(str(mounts[0].get("Name")))):
         raise Refused("archive: the runtime's volume is not written to")
 
 
-def _check_carried(mounts: Sequence[tuple[Any, Any]]) -> None:
+def _check_single_volume(mounts: Sequence[tuple[Any, Any]]) -> None:
     if any(mount not in (("volume", WORKSPACE), ("volume", RUNTIME_DIRECTORY)) for mount in mounts) or len(mounts) > 1:
         raise Refused(
             f"Mounts: what is never started has one volume, at {WORKSPACE} or {RUNTIME_DIRECTORY}, and no channel"
@@ -210,13 +210,13 @@ def _check_mount(mount: Any, channel_root: Path, *, never_started: bool) -> None
     runtime = _RUNTIME_VOLUME.fullmatch(mount["Source"]) is not None
     if runtime != (mount["Target"] == RUNTIME_DIRECTORY):
         raise Refused(f"Mounts: a runtime's volume, and no other one, is mounted at {RUNTIME_DIRECTORY}")
-    # The engine copies by paths, as root: whoever made links there meanwhile would lead it anywhere on the host.
+    # The engine copies by path, as root, so links that are created meanwhile could lead it anywhere on the host.
     if not (runtime and never_started) and (_is_copied(mount) or (runtime and mount.get("ReadOnly") is not True)):
         raise Refused("Mounts: no volume is filled from an image but a runtime's, which nothing that runs may change")
 
 
 def _directory(path: Path) -> bool:
-    """Return whether a path is a directory and no link to one."""
+    """Return whether a path is a directory and not a link."""
     try:
         return stat.S_ISDIR(path.lstat().st_mode)
     except OSError:
@@ -231,7 +231,7 @@ def _volume_driver(value: Any, name: str = "Driver", options: str = "DriverOpts"
 
 
 def _tmpfs(item: tuple[str, str]) -> bool:
-    """Return whether it is a tmpfs of its own: `remount`, at a channel by another name, would change the host's."""
+    """Return whether it is a new tmpfs: `remount`, at an alias of a channel, would change a mount of the host."""
     target, options = item
     return posixpath.normpath(target) == target and all(map(_TMPFS_OPTION.fullmatch, options.split(",")))
 

@@ -1,7 +1,6 @@
-"""EngineProxy: the server. One request a connection, so that no second one hides behind a first.
+"""EngineProxy: the server. Each connection carries one request, so that a second one cannot hide behind it.
 
-A request is written anew from what was understood of it, its body, where that is checked, as well: what the engine
-reads is what was looked at.
+Requests and validated bodies are encoded again from their parsed form: the engine reads what was validated.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ _ANSWER_LIMIT_BYTES = 4 * 1024 * 1024
 _PIECE_BYTES = 256 * 1024
 _CHUNK_LIMIT_BYTES = 64 * 1024 * 1024
 _CONNECTIONS = 256
-# What of a head goes through besides what is written anew.
+# Header fields that pass unchanged.
 _KEPT_FIELDS = ("user-agent", "content-type", "x-registry-auth", "accept")
 
 
 def listening_socket(path: Path, *, group: int | None = None) -> socket.socket:
-    """Make a socket that its owner, and a group, may use; one that is left from before is replaced."""
+    """Create a socket for its owner and a group; an existing one is replaced."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     made = socket.socket(socket.AF_UNIX)
@@ -63,17 +62,17 @@ def listening_socket(path: Path, *, group: int | None = None) -> socket.socket:
 
 @dataclass
 class EngineProxy:
-    """Lets through to the engine at `engine`, a socket, what a gateway with channels in `channel_root` may ask for."""
+    """Passes the requests of a gateway with channels in `channel_root` to the socket `engine`."""
 
     engine: Path
     channel_root: Path
-    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONNECTIONS))
+    _connections: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONNECTIONS))
     _filling: asyncio.Lock = field(default_factory=asyncio.Lock)
-    # The loop holds its tasks weakly, and asyncio lets go of a connection's once its client has closed.
+    # Strong references: asyncio drops the task of a connection once the client has closed it.
     _serving: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def serve(self, listen: socket.socket) -> asyncio.Server:
-        """Answer at a socket that listening_socket() made."""
+        """Serve on a socket from listening_socket()."""
         return await asyncio.start_unix_server(self._take, sock=listen, limit=LIMIT_BYTES)
 
     def _take(self, reader: StreamReader, writer: StreamWriter) -> None:
@@ -82,19 +81,19 @@ class EngineProxy:
         serving.add_done_callback(self._serving.discard)
 
     async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
-        async with self._places:
+        async with self._connections:
             try:
                 await self._answer(reader, writer)
             except BadRequest as error:
-                await _say(writer, 400, f"the engine proxy does not take this: {error}")
+                await _send_error(writer, 400, f"the engine proxy does not take this: {error}")
             except Refused as error:
                 log.warning("refused: %s", error)
-                await _say(writer, 403, f"the engine proxy refuses it: {error}")
+                await _send_error(writer, 403, f"the engine proxy refuses it: {error}")
             except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-                await _say(writer, 502, f"the engine does not answer its proxy: {error!r}")
+                await _send_error(writer, 502, f"the engine does not answer its proxy: {error!r}")
             except Exception:
                 log.exception("fault")
-                await _say(writer, 500, "a fault of the engine proxy")
+                await _send_error(writer, 500, "a fault of the engine proxy")
             finally:
                 writer.close()
 
@@ -114,45 +113,45 @@ class EngineProxy:
         if container is not None:
             found = await self._container(head, container)
             if found is None:
-                await _say(writer, 404, f"No such container: {container}")
+                await _send_error(writer, 404, f"No such container: {container}")
                 return
             if route.starts and found.get("Path") == NEVER_STARTED:
                 raise Refused("this container is never started")
             if route.starts:
-                # What a channel was made of may have been exchanged since, and is mounted now.
+                # The channel is mounted now, and may have been replaced since.
                 check_binds(found, self.channel_root)
             if route.files:
                 check_files(found, written=head.method == "PUT")
-            # By its id, for in the meantime its name may be another's.
+            # By id: another container may have the name by now.
             path = f"/containers/{found['Id']}{path.removeprefix(f'/containers/{container}')}"
         body = await self._body(reader, head, route)
         if route.body == "container" and body is not None and fills_volume(json.loads(body)):
-            # The engine copies by paths, as root: two images in one volume could lead each other out of it.
+            # The engine copies by path, as root: concurrent copies to one volume could lead each other out of it.
             async with self._filling:
                 await self._forward(reader, writer, head, path, body, to_the_end=True)
         else:
             await self._forward(reader, writer, head, path, body)
 
     async def _container(self, head: Head, name: str) -> dict[str, Any] | None:
-        """Return what the engine says of a container; None where there is none, Refused for one of nobody's."""
+        """Return the engine's description of a container; None if it is missing, Refused if it is not a gateway's."""
         async with asyncio.timeout(_ENGINE_TIMEOUT_S), _connected(self.engine) as (reader, writer):
             request = f"GET {head.version}/containers/{quote(name)}/json HTTP/1.0\r\nHost: docker\r\n\r\n"
             writer.write(request.encode())
             status = (await reader.readline()).split()
             while (await reader.readline()).strip():
                 pass
-            said = await reader.read(-1) if len(status) > 1 else b""
-        if len(said) > _ANSWER_LIMIT_BYTES or len(status) < 2:
+            answer = await reader.read(-1) if len(status) > 1 else b""
+        if len(answer) > _ANSWER_LIMIT_BYTES or len(status) < 2:
             raise OSError("the engine's answer is none")
         if status[1] == b"404":
             return None
-        found = json.loads(said)
+        found = json.loads(answer)
         if status[1] != b"200" or INSTANCE_LABEL not in (found["Config"].get("Labels") or {}):
             raise Refused(f"container {name} is not a gateway's")
         return dict(found)
 
     async def _body(self, reader: StreamReader, head: Head, route: Route) -> bytes | None:
-        """Return the body to be sent, checked; None for one that goes through."""
+        """Return the validated body; None for one that passes unchanged."""
         if route.body == "stream":
             return None
         length = head.length_bytes
@@ -181,7 +180,7 @@ class EngineProxy:
         *,
         to_the_end: bool = False,
     ) -> None:
-        """Send a request on and its answer back; `to_the_end` waits for the answer though the client is gone."""
+        """Forward a request and its answer; `to_the_end` waits for the answer even if the client is gone."""
         fields = {"host": "docker", "connection": "close"}
         fields |= {name: head.fields[name] for name in _KEPT_FIELDS if name in head.fields}
         if body is not None:
@@ -194,11 +193,11 @@ class EngineProxy:
         lines = [f"{head.method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
         async with _connected(self.engine) as (answer, engine):
             engine.write("\r\n".join(lines).encode("latin-1") + (body or b""))
-            # Beside the answer: the rest of the body, or an eye on a client that gives up, which ends a pull, say.
+            # Concurrently: send the rest of the body, or watch for the client to hang up, which ends a pull, say.
             if body is None:
                 beside = asyncio.create_task(_send_body(reader, engine, head))
             else:
-                beside = asyncio.create_task(asyncio.sleep(0) if to_the_end else _gone(reader, engine))
+                beside = asyncio.create_task(asyncio.sleep(0) if to_the_end else _watch_hangup(reader, engine))
             begun = False
             try:
                 while piece := await answer.read(_PIECE_BYTES):
@@ -208,20 +207,20 @@ class EngineProxy:
             except OSError:
                 if not begun:
                     raise
-                writer.transport.abort()  # nothing of ours may look like the rest of an answer
+                writer.transport.abort()  # an error message must not look like the rest of the answer
             finally:
                 beside.cancel()
                 await asyncio.gather(beside, return_exceptions=True)
 
 
-async def _gone(reader: StreamReader, engine: StreamWriter) -> None:
-    """Let go of the engine when the client is gone, or sends what nobody asked for."""
+async def _watch_hangup(reader: StreamReader, engine: StreamWriter) -> None:
+    """Abort the engine's connection when the client hangs up or sends unexpected data."""
     await reader.read(1)
     engine.transport.abort()
 
 
 async def _send_body(reader: StreamReader, engine: StreamWriter, head: Head) -> None:
-    """Send a body on, and not a byte behind its end. Where it breaks off, so does the engine's."""
+    """Forward a body, and no byte after its end. If it breaks off, abort the engine's connection."""
     try:
         if head.length_bytes is not None:
             await _copy(reader, engine, head.length_bytes)
@@ -263,8 +262,8 @@ async def _connected(engine: Path) -> AsyncIterator[tuple[StreamReader, StreamWr
         writer.close()
 
 
-async def _say(writer: StreamWriter, status: int, message: str) -> None:
-    """Answer as the engine would. Where an answer has begun, or nobody reads it, nothing more can be said."""
+async def _send_error(writer: StreamWriter, status: int, message: str) -> None:
+    """Answer in the engine's format, unless the client is gone."""
     body = json.dumps({"message": message}).encode()
     head = f"HTTP/1.1 {status} Refused\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The head of one HTTP request, read so strictly that no two readers could take it for two different requests."""
+"""Parses the head of an HTTP request, so strictly that no other parser could read a different request."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ LIMIT_BYTES = 64 * 1024
 _LINE = re.compile(r"([A-Z]{3,7}) (/[\x21-\x7e]*) HTTP/1\.[01]")
 _FIELD = re.compile(r"([A-Za-z0-9-]{1,64}):[ \t]*([\x20-\x7e\t]*?)[ \t]*")
 _VERSION = re.compile(r"/v1\.([0-9]{1,2})(?=/)")
-# Before 1.25 a start could bring a whole new configuration along.
+# Before 1.25 a start could change the whole configuration.
 _LEAST_MINOR_VERSION = 40
 
 
 class BadRequest(Exception):
-    """What a client sent is no request, or may be read in two ways."""
+    """The request is malformed or ambiguous."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """A request: `path` without its version and decoded, `version` as it stood, "" or as /v1.41."""
+    """A request: `version` is "" or like /v1.41, and `path` is decoded, without the version."""
 
     method: str
     version: str
@@ -31,12 +31,12 @@ class Head:
 
     @property
     def length_bytes(self) -> int | None:
-        """How long its body is; None for one in chunks."""
+        """The length of the body; None if it is chunked."""
         return None if "transfer-encoding" in self.fields else int(self.fields.get("content-length", "0"))
 
 
 def read_head(data: bytes) -> Head:
-    """Read a head, up to and with its empty line; raises BadRequest."""
+    """Parse a head, including its final empty line; raises BadRequest."""
     lines = data.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
     line = _LINE.fullmatch(lines[0])
     if line is None:

@@ -1,12 +1,9 @@
-"""The requests that a gateway makes of an engine, and what is looked at in each. Every other one is refused.
-
-docker_requests.py makes them; a test holds the two together.
-"""
+"""The requests that a gateway makes (docker_requests.py), and what is validated in each. All others are refused."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 from sandbox.engine_proxy.container_body import OWN_NAME, Refused
@@ -18,65 +15,55 @@ _IMAGE = r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,510}"
 
 @dataclass(frozen=True)
 class Route:
-    """A kind of request: the parameters it may have, and which body, if any.
+    """A kind of request: its parameters and its body.
 
-    `body`: "container" and "volume" are read and checked, "stream" goes through as it is, "none" is left out. `files`
-    says that the engine reads or writes files of the container.
+    `body`: "container" and "volume" are parsed and validated, "stream" passes unchanged, "none" is dropped. `starts`
+    says that the request starts the container, `files` that the engine reads or writes files of the container.
     """
 
     method: str
-    path: re.Pattern[str]
-    parameters: frozenset[str] = frozenset()
+    path: str
+    parameters: tuple[str, ...] = ()
+    _: KW_ONLY
     body: Literal["none", "container", "volume", "stream"] = "none"
     starts: bool = False
     files: bool = False
 
 
-def _route(
-    method: str,
-    path: str,
-    *parameters: str,
-    body: Literal["none", "container", "volume", "stream"] = "none",
-    starts: bool = False,
-    files: bool = False,
-) -> Route:
-    return Route(method, re.compile(path), frozenset(parameters), body, starts, files)
-
-
 ROUTES = (
-    _route("GET", "/_ping"),
-    _route("HEAD", "/_ping"),
-    _route("GET", "/version"),
-    _route("GET", "/info"),
-    _route("GET", "/images/json", "all", "digests", "filter", "filters", "only_ids"),
-    _route("GET", f"/images/{_IMAGE}/json"),
-    # From a registry only: an image from a URL would have the engine fetch what its host can reach.
-    _route("POST", "/images/create", "fromImage", "tag", "platform"),
-    _route("GET", "/containers/json", "all", "filters", "limit", "size", "trunc_cmd"),
-    _route("POST", "/containers/create", "name", body="container"),
-    _route("GET", f"{_CONTAINER}/json"),
-    _route("POST", f"{_CONTAINER}/start", starts=True),
-    _route("POST", f"{_CONTAINER}/stop", "t"),
-    _route("POST", f"{_CONTAINER}/kill", "signal"),
-    _route("POST", f"{_CONTAINER}/wait", "condition"),
-    _route("GET", f"{_CONTAINER}/stats", "stream", "one-shot"),
-    _route("GET", f"{_CONTAINER}/archive", "path", files=True),
-    _route("PUT", f"{_CONTAINER}/archive", "path", body="stream", files=True),
-    _route("DELETE", _CONTAINER, "v", "force", "link"),
-    _route("GET", "/volumes", "filters"),
-    _route("POST", "/volumes/create", body="volume"),
-    _route("GET", f"/volumes/{OWN_NAME.pattern}"),
-    _route("DELETE", f"/volumes/{OWN_NAME.pattern}", "force"),
+    Route("GET", "/_ping"),
+    Route("HEAD", "/_ping"),
+    Route("GET", "/version"),
+    Route("GET", "/info"),
+    Route("GET", "/images/json", ("all", "digests", "filter", "filters", "only_ids")),
+    Route("GET", f"/images/{_IMAGE}/json"),
+    # From a registry only: to load an image from a URL the engine would fetch anything its host can reach.
+    Route("POST", "/images/create", ("fromImage", "tag", "platform")),
+    Route("GET", "/containers/json", ("all", "filters", "limit", "size", "trunc_cmd")),
+    Route("POST", "/containers/create", ("name",), body="container"),
+    Route("GET", f"{_CONTAINER}/json"),
+    Route("POST", f"{_CONTAINER}/start", starts=True),
+    Route("POST", f"{_CONTAINER}/stop", ("t",)),
+    Route("POST", f"{_CONTAINER}/kill", ("signal",)),
+    Route("POST", f"{_CONTAINER}/wait", ("condition",)),
+    Route("GET", f"{_CONTAINER}/stats", ("stream", "one-shot")),
+    Route("GET", f"{_CONTAINER}/archive", ("path",), files=True),
+    Route("PUT", f"{_CONTAINER}/archive", ("path",), body="stream", files=True),
+    Route("DELETE", _CONTAINER, ("v", "force", "link")),
+    Route("GET", "/volumes", ("filters",)),
+    Route("POST", "/volumes/create", body="volume"),
+    Route("GET", f"/volumes/{OWN_NAME.pattern}"),
+    Route("DELETE", f"/volumes/{OWN_NAME.pattern}", ("force",)),
 )
 
 
 def route_of(head: Head) -> tuple[Route, str | None]:
-    """Return a request's route, and the container it is about, by a name or an id; Refused for one that has none."""
+    """Return a request's route and the name or id of its container, if any; raises Refused."""
     for route in ROUTES:
-        found = route.path.fullmatch(head.path) if route.method == head.method else None
+        found = re.fullmatch(route.path, head.path) if route.method == head.method else None
         if found is None:
             continue
-        unknown = sorted(set(head.query) - route.parameters)
+        unknown = sorted(set(head.query).difference(route.parameters))
         if unknown:
             raise Refused(f"{head.method} {head.path}: no parameter {unknown[0][:64]!r} for a gateway")
         name = head.query.get("name")
