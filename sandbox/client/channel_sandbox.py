@@ -77,17 +77,14 @@ class ChannelSandbox:
 
     @property
     def outdated(self) -> bool:
-        """Whether it is to be replaced once it is unused: its spec differs, or it is past its lifetime."""
         return self._outdated or self.overdue_s is not None
 
     @property
     def overdue_s(self) -> float | None:
-        """How long it is past its lifetime; None if it is not."""
         return self._overdue_s()
 
     @property
     def busy(self) -> bool:
-        """Whether calls of any process are in progress in it."""
         return self._users > 0 or (self.lock is not None and self.lock.in_use())
 
     def take_ended_processes(self) -> int:
@@ -102,11 +99,9 @@ class ChannelSandbox:
 
     @property
     def alive(self) -> bool:
-        """Whether its daemon has kept the protocol so far."""
         return self.channel.lost is None
 
     def borrow(self) -> bool:
-        """Begin a use; False when another process removed the sandbox, which is then no longer alive."""
         if self._users == 0 and self.lock is not None and not self.lock.begin_use():
             self.channel.mark_lost(DaemonLost("another gateway removed the sandbox"))
             return False
@@ -114,7 +109,6 @@ class ChannelSandbox:
         return True
 
     def give_back(self) -> None:
-        """End a use."""
         self._users -= 1
         if self._users == 0 and self.lock is not None:
             self.lock.end_use()
@@ -131,7 +125,6 @@ class ChannelSandbox:
         )
 
     async def ping(self) -> bool:
-        """Return whether the daemon answers within a second; a slow one is not lost for that."""
         try:
             async with asyncio.timeout(_PING_TIMEOUT_S):
                 await self.health()

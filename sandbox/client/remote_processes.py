@@ -154,7 +154,6 @@ class RemoteProcesses:
         )
 
     async def resize(self, process_id: str, rows: int, columns: int) -> Process:
-        """Change the size of a process' terminal."""
         asked = pb.ProcessResizeRequest(id=_checked_id(process_id), size=_checked_size(rows, columns))
         return await self._query_of(process_id, pb.Request(process_resize=asked))
 

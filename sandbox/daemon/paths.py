@@ -106,20 +106,17 @@ class Place:
         self.close()
 
     def close(self) -> None:
-        """Close the directory."""
         if self.directory_fd >= 0:
             os.close(self.directory_fd)
             self.directory_fd = -1
 
     def stat(self) -> os.stat_result:
-        """Return the result of lstat."""
         try:
             return os.stat(self.name, dir_fd=self.directory_fd, follow_symlinks=False)
         except OSError as error:
             raise fault_of(error, self.path) from None
 
     def stat_or_none(self) -> os.stat_result | None:
-        """Return the result of lstat, None if nothing exists."""
         try:
             return os.stat(self.name, dir_fd=self.directory_fd, follow_symlinks=False)
         except FileNotFoundError:
@@ -149,11 +146,9 @@ class Place:
         return fd, state
 
     def open_listing(self) -> int:
-        """Open a directory for listing."""
         return self.open(os.O_RDONLY | os.O_DIRECTORY)
 
     def refuse_link(self, state: os.stat_result) -> None:
-        """Raise a Fault if `state` is a symbolic link."""
         if stat.S_ISLNK(state.st_mode):
             raise _link_fault(self.directory_fd, self.names, len(self.names) - 1)
 

@@ -33,7 +33,6 @@ class Pattern:
         self._matchers: list[Matcher] = [_matcher(part) for part in parts]
 
     def start(self) -> frozenset[int]:
-        """Return the positions before any name."""
         return self._past_any_depth({0})
 
     def step(self, positions: frozenset[int], name: str) -> frozenset[int]:
@@ -50,11 +49,9 @@ class Pattern:
         return self._past_any_depth(after)
 
     def complete(self, positions: frozenset[int]) -> bool:
-        """Return whether the whole pattern has matched."""
         return len(self._matchers) in positions
 
     def may_go_on(self, positions: frozenset[int]) -> bool:
-        """Return whether something deeper could match."""
         return any(position < len(self._matchers) for position in positions)
 
     def _past_any_depth(self, positions: set[int]) -> frozenset[int]:

@@ -66,7 +66,6 @@ class Replacement:
             raise fault_of(error, place.path) from None
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append."""
         view = memoryview(data)
         self._size_bytes += len(view)
         try:
@@ -129,7 +128,6 @@ class Replacement:
         return True
 
     def _rename_over_target(self) -> None:
-        """Rename it over the target, from a temporary name."""
         if not self._named:
             self._temporary_fd = _temporary_directory(self._place, self._workspace)
             self._link(self._name, self._temporary_fd)

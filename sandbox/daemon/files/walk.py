@@ -27,7 +27,6 @@ class Found:
         self.is_regular = is_regular
 
     def stat(self) -> os.stat_result:
-        """Return the result of lstat; OSError if it is gone."""
         return os.stat(self.name, dir_fd=self.directory_fd, follow_symlinks=False)
 
 

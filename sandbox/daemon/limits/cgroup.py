@@ -22,11 +22,9 @@ class Cgroup:
         self._pids_events = self._open("pids.events" if self._unified else "pids/pids.events")
 
     def memory_limit_bytes(self) -> int:
-        """Return the limit on memory."""
         return self._bytes("memory.max" if self._unified else "memory/memory.limit_in_bytes")
 
     def memory_swap_limit_bytes(self) -> int:
-        """Return the limit on memory and swap together."""
         if not self._unified:
             return self._bytes("memory/memory.memsw.limit_in_bytes")
         memory = self._read("memory.max").strip()
@@ -34,11 +32,9 @@ class Cgroup:
         return int(memory) + int(swap) if memory.isdigit() and swap.isdigit() else 0
 
     def pids_limit(self) -> int:
-        """Return the limit on processes and threads."""
         return self._bytes("pids.max" if self._unified else "pids/pids.max")
 
     def cpu_limit_millis(self) -> int:
-        """Return the limit on CPU time in thousandths of a CPU."""
         if self._unified:
             quota, _, period = self._read("cpu.max").strip().partition(" ")
         else:
@@ -46,15 +42,12 @@ class Cgroup:
         return int(quota) * 1000 // int(period) if quota.isdigit() and period.isdigit() and int(period) else 0
 
     def memory_bytes(self) -> int:
-        """Return the memory in use, caches included."""
         return self._bytes("memory.current" if self._unified else "memory/memory.usage_in_bytes")
 
     def pids(self) -> int:
-        """Return the number of processes and threads."""
         return self._bytes("pids.current" if self._unified else "pids/pids.current")
 
     def memory_kills(self) -> int:
-        """Return how many processes the kernel has killed for memory."""
         return _counter(self._memory_events, b"oom_kill")
 
     def observe_kills(self) -> int:

@@ -83,7 +83,6 @@ class DiskLedger:
 
     @property
     def clock_s(self) -> float:
-        """The clock."""
         return self._clock()
 
     @property
@@ -94,7 +93,6 @@ class DiskLedger:
 
     @property
     def counted(self) -> bool:
-        """Whether it was ever counted."""
         return self._used is not None
 
     @property
@@ -104,12 +102,10 @@ class DiskLedger:
 
     @property
     def full_message(self) -> str:
-        """What the workspace has, and its limit."""
         size_bytes, files = self.used
         return FULL.format(size=size_bytes, files=files, limit=self._limit[0], most=self._limit[1])
 
     def look(self, free: Free) -> None:
-        """Record what is free now."""
         before = self._free or free
         # A sum of decreases: space that others free in between does not count against it.
         self._shrunk = _sum(self._shrunk, (max(before[0] - free[0], 0), max(before[1] - free[1], 0)))
@@ -184,11 +180,9 @@ class DiskLedger:
             self._floor = None
 
     def fits(self, size_bytes: int, files: int) -> bool:
-        """Return whether so much more is within the limit."""
         return not _over(_sum(self._most(), (self._unseen_bytes + size_bytes, files)), self._limit)
 
     def is_count_due(self, free: Free) -> bool:
-        """Return whether it is time for a count."""
         if self._used is None:
             return True
         since_s = self._clock() - self._counted_s
@@ -227,7 +221,6 @@ class DiskLedger:
         return _over(self._known(), self._allowed, _SLACK)
 
     def is_far(self) -> bool:
-        """Return whether the counted use is far over the limit."""
         return self._is_far(self._known())
 
     def is_past_floor(self, free: Free) -> bool:

@@ -44,7 +44,6 @@ class DiskUse:
         self.keeping: set[int] = set()
 
     def add(self, state: os.stat_result) -> None:
-        """Count one name of a file or a directory."""
         self.files += 1
         links = 1 if stat.S_ISDIR(state.st_mode) else max(state.st_nlink, 1)
         self.size_bytes += state.st_blocks * BLOCK_BYTES / links

@@ -71,7 +71,6 @@ class DiskWatch:
 
     @property
     def used(self) -> tuple[int, int]:
-        """The bytes and files of the workspace by the last count."""
         return self._ledger.used
 
     def begin(self) -> None:

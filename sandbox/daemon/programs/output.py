@@ -81,7 +81,6 @@ class KeptOutput:
                 self._tail.add(stream, memoryview(data)[cut:])
 
     def report(self, reply: wire.ExecReply, *, streamed: bool) -> None:
-        """Add what is kept to the reply."""
         reply.output_bytes = self.total_bytes
         if not streamed:
             for stream, data in self._pieces:
@@ -92,7 +91,6 @@ class KeptOutput:
             reply.evicted.CopyFrom(self._spill.close())
 
     def abandon(self) -> None:
-        """Close the file; the call ends without a reply."""
         if self._spill is not None:
             self._spill.abandon()
 

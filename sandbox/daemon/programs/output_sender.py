@@ -39,7 +39,6 @@ class OutputSender:
         return self._sending
 
     def add(self, stream: wire.OutputStream, data: bytes) -> None:
-        """Queue a piece."""
         if not data:
             return
         last_stream, last = self._unsent[-1] if self._unsent else (None, b"")
@@ -65,7 +64,6 @@ class OutputSender:
             await self._sending
 
     def close(self) -> None:
-        """Stop sending."""
         if self._sending is not None:
             self._sending.cancel()
 

@@ -60,7 +60,6 @@ class OutputPipe:
         self._loop.add_reader(self._fd, self._readable)
 
     def close_write_end(self) -> None:
-        """Close this process' copy of the write end."""
         if self.write_fd >= 0:
             os.close(self.write_fd)
             self.write_fd = -1
@@ -88,13 +87,11 @@ class OutputPipe:
                 _set(self._emptied)
 
     def pause(self) -> None:
-        """Stop reading."""
         if self._fd >= 0 and not self._paused:
             self._paused = True
             self._loop.remove_reader(self._fd)
 
     def resume(self) -> None:
-        """Continue reading."""
         if self._fd >= 0 and self._paused:
             self._paused = False
             self._loop.add_reader(self._fd, self._readable)
@@ -225,7 +222,6 @@ class InputPipe(Writer):
         super().__init__(fd)
 
     def close_read_end(self) -> None:
-        """Close this process' copy of the read end."""
         if self.read_fd >= 0:
             os.close(self.read_fd)
             self.read_fd = -1

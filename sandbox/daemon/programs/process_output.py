@@ -31,7 +31,6 @@ class StreamOutput:
         return max(0, self.size_bytes - self._ring_bytes)
 
     def add(self, buffer: bytes | bytearray, size: int) -> None:
-        """Add the first `size` bytes of `buffer`."""
         with memoryview(buffer) as whole, whole[:size] as view:
             if self._file is None and self._open_file is not None and self.size_bytes + size > self._ring_bytes:
                 self._file = self._open_file()
@@ -54,7 +53,6 @@ class StreamOutput:
         self._ring[: len(view) - first] = view[first:]
 
     def end(self) -> None:
-        """Close the stream: no output follows."""
         self.closed = True
         if self._file is not None:
             self._file.close()
@@ -92,7 +90,6 @@ class StreamOutput:
         return data + bytes(self._ring[: length - len(data)])
 
     def report(self) -> wire.ProcessOutput:
-        """Return the state of the stream."""
         return wire.ProcessOutput(
             size_bytes=self.size_bytes,
             ring_offset=self.ring_offset,

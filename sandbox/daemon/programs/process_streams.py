@@ -54,20 +54,17 @@ class ProcessStreams:
         )
 
     def stdio(self) -> list[int]:
-        """Return what the program gets."""
         if self.terminal is not None:
             return self.terminal.stdio()
         stdout, stderr = self._pipes[0].write_fd, self._pipes[-1].write_fd
         return [stdout, stderr, self._stdin] if self.input is not None else [stdout, stderr]
 
     def started(self) -> None:
-        """Close this process' copies of what the program got."""
         for pipe in self._pipes:
             pipe.close_write_end()
         self._close_stdin()
 
     def first_ended(self) -> None:
-        """Handle the end of the first process."""
         if self.terminal is not None:
             self.terminal.close_tool_ends()
 
@@ -99,7 +96,6 @@ class ProcessStreams:
         self.close()
 
     def close(self) -> None:
-        """Close everything; safe to call twice."""
         for pipe in self._pipes:
             pipe.close()
         if self.terminal is not None:

@@ -58,7 +58,6 @@ class Processes:
         self._tasks: set[asyncio.Task[int]] = set()
 
     def running(self) -> int:
-        """Return the number of running processes."""
         return sum(process.running for process in self._kept.values())
 
     async def answer(self, call: str, request: wire.Request) -> wire.Reply:
@@ -151,7 +150,6 @@ class Processes:
         self._run(self._spawner.kill(process.process))
 
     def _run(self, work: Coroutine[None, None, int]) -> None:
-        """Run work in the background, independent of connections."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

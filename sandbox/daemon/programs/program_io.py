@@ -84,7 +84,6 @@ class ProgramIO:
         return self._sender.start(pid) if self._sender is not None else None
 
     async def finish_streaming(self) -> None:
-        """Send the rest; waits while the caller does not read."""
         if self._sender is not None:
             await self._sender.finish()
 
@@ -99,16 +98,13 @@ class ProgramIO:
         await until_silent([pipe.closed for pipe in self._pipes], lambda: sum(pipe.pieces for pipe in self._pipes))
 
     def leave_to(self, lingering: LingeringPipes) -> None:
-        """Release pipes that background processes may still write to."""
         for pipe in self._pipes:
             pipe.leave_to(lingering)
 
     def report(self, reply: wire.ExecReply) -> None:
-        """Add the output to the reply."""
         self._output.report(reply, streamed=self._sender is not None)
 
     def close(self) -> None:
-        """Close everything; safe to call twice."""
         if self._sender is not None:
             self._sender.close()
         for pipe in self._pipes:

@@ -75,7 +75,6 @@ class Spill:
             self._ends_with_newline = view[done - 1] == 0x0A
 
     def close(self) -> wire.Evicted:
-        """Close the file and return its description."""
         self.abandon()
         return wire.Evicted(
             path=self._path,
@@ -86,7 +85,6 @@ class Spill:
         )
 
     def abandon(self) -> None:
-        """Close the file without a description."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -72,7 +72,6 @@ class _Account:
             self.remove_oldest(fd)
 
     def remove_oldest(self, fd: int) -> None:
-        """Remove the oldest file that is not being written."""
         _, name, size = self.others.popleft()
         try:
             # unlink() does not follow links, and fails for a directory of that name.
@@ -104,7 +103,6 @@ class SpillShare:
         return min(wanted_bytes, max(self._quota_bytes - account.used_bytes, 0))
 
     def add(self, size_bytes: int) -> None:
-        """Count bytes that were written."""
         self.size_bytes += size_bytes
         self._account.used_bytes += size_bytes
 

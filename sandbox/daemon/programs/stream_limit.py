@@ -27,7 +27,6 @@ class LimitedOutput:
         return within
 
     def report(self, reply: wire.ExecReply, *, streamed: bool) -> None:
-        """Add the number of bytes to the reply."""
         del streamed
         reply.output_bytes = self.total_bytes
 

@@ -43,7 +43,6 @@ class Terminal:
         self._loop.add_reader(self._fd, self._readable)
 
     def stdio(self) -> list[int]:
-        """Return what the program gets."""
         return [self._slave]
 
     def close_tool_ends(self) -> None:
@@ -82,12 +81,10 @@ class Terminal:
             self.close()
 
     def pause(self) -> None:
-        """Stop reading."""
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
 
     def resume(self) -> None:
-        """Continue reading."""
         if self._fd >= 0:
             self._loop.add_reader(self._fd, self._readable)
 

@@ -13,7 +13,7 @@ class LoopLog:
         return False
 
     def debug(self, *_arguments: object, **_options: object) -> None:
-        """Drop it, like an unconfigured logger."""
+        pass  # like an unconfigured logger
 
     info = debug
 

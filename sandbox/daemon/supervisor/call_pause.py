@@ -31,7 +31,6 @@ class PausedCalls:
         self.calls: set[int] = set()
 
     def clear(self) -> None:
-        """Forget everything."""
         for kept in (self.signalled, self.stopped, self.resumed, self.calls):
             kept.clear()
 

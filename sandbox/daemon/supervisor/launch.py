@@ -32,7 +32,6 @@ class ToolIdentity:
 
     @property
     def contained(self) -> bool:
-        """Whether tool code has a user of its own."""
         return self.uid >= 0
 
 

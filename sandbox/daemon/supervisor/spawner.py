@@ -51,7 +51,6 @@ class Process:
                 timer.cancel()
 
     def wake(self) -> None:
-        """End the wait in changed()."""
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 

@@ -60,11 +60,9 @@ class RunningSandbox:
 
     @property
     def alive(self) -> bool:
-        """Whether it can still be used."""
         return self.channel.lost is None
 
     def listed(self) -> ListedSandbox:
-        """Return it as lists show it."""
         made = (self.id, self.spec.thread, self.spec.image, self.spec.runtime, self.created_s)
         if not self.alive:
             return ListedSandbox(*made, "failed", reason=f"it was lost: {self.channel.lost}")

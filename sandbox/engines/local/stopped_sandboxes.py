@@ -22,7 +22,6 @@ class StoppedSandbox:
     since_s: float
 
     def listed(self) -> ListedSandbox:
-        """Return it as lists show it."""
         spec = self.spec
         return ListedSandbox(
             self.id, spec.thread, spec.image, spec.runtime, self.created_s, "idle_stopped", self.since_s
@@ -37,7 +36,6 @@ class StoppedSandboxes:
         self._on_removed = on_removed
 
     def add(self, sandbox: StoppedSandbox) -> None:
-        """Record a sandbox that was just stopped."""
         self.by_owner[owner_of(sandbox.spec)] = sandbox
 
     def remove(self, owners: list[Owner], reason: str) -> None:
