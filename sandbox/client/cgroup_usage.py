@@ -18,26 +18,22 @@ async def read_usage(sandbox: Sandbox) -> Usage | None:
     posture = sandbox.posture
     if not posture.memory_limit_bytes:
         return None  # gVisor, or the in-memory engine
-    unified = await _read(sandbox, "cgroup.controllers") is not None
-    if unified:
-        cpu = counted(_named(await _read(sandbox, "cpu.stat"), "usage_usec"))
-        cpu_s = None if cpu is None else cpu / 1_000_000
-        used, peak = await _number(sandbox, "memory.current"), await _number(sandbox, "memory.peak")
-        inactive = _named(await _read(sandbox, "memory.stat"), "inactive_file")
-        pids = await _number(sandbox, "pids.current")
+    if await _read(sandbox, "cgroup.controllers") is not None:  # version 2
+        cpu, per_s = counted(_named(await _read(sandbox, "cpu.stat"), "usage_usec")), 1_000_000
+        memory, current, peak_name, pids = "memory", "current", "peak", "pids.current"
+        cache = "inactive_file"
     else:
-        cpu = await _number(sandbox, "cpuacct/cpuacct.usage")
-        cpu_s = None if cpu is None else cpu / 1_000_000_000
-        used = await _number(sandbox, "memory/memory.usage_in_bytes")
-        peak = await _number(sandbox, "memory/memory.max_usage_in_bytes")
-        inactive = _named(await _read(sandbox, "memory/memory.stat"), "total_inactive_file")
-        pids = await _number(sandbox, "pids/pids.current")
+        cpu, per_s = await _number(sandbox, "cpuacct/cpuacct.usage"), 1_000_000_000
+        memory, current, peak_name, pids = "memory/memory", "usage_in_bytes", "max_usage_in_bytes", "pids/pids.current"
+        cache = "total_inactive_file"
+    used = await _number(sandbox, f"{memory}.{current}")
+    inactive = _named(await _read(sandbox, f"{memory}.stat"), cache)
     return Usage(
-        cpu_s=cpu_s,
+        cpu_s=None if cpu is None else cpu / per_s,
         memory_bytes=None if used is None else max(used - (inactive or 0), 0),
         memory_limit_bytes=counted(posture.memory_limit_bytes),
-        memory_peak_bytes=peak,
-        pids=counted(pids, PIDS_LIMIT),
+        memory_peak_bytes=await _number(sandbox, f"{memory}.{peak_name}"),
+        pids=counted(await _number(sandbox, pids), PIDS_LIMIT),
         pids_limit=counted(posture.pids_limit, PIDS_LIMIT),
     )
 

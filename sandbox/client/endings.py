@@ -40,47 +40,48 @@ _START_FAILURES = {
 
 def of_command(ended: Ending, reply: pb.ExecReply) -> str:
     """Return the message for a command line, to be shown after its outcome."""
-    said = []
-    if ended.outcome == "failed_to_start":
-        number = replies.errno(reply.errno)
-        said.append(f"/bin/sh did not start: {_strerror(number)}. The sandbox image needs a /bin/sh and a /workspace.")
-    elif ended.outcome == "pids_limit":
-        said.append(_MAKE_ROOM)
-    elif ended.outcome == "disk_limit":
-        said.append(_of_disk(reply))
-    elif ended.outcome == "out_of_memory" and reply.errno:
-        said.append(_OVER_KERNEL)
-    return "; ".join([*said, *_found(ended, reply)])
+    message = ""
+    match ended.outcome:
+        case "failed_to_start":
+            reason = _strerror(replies.errno(reply.errno))
+            message = f"/bin/sh did not start: {reason}. The sandbox image needs a /bin/sh and a /workspace."
+        case "pids_limit":
+            message = _MAKE_ROOM
+        case "disk_limit":
+            message = _of_disk(reply)
+        case "out_of_memory" if reply.errno:
+            message = _OVER_KERNEL
+    return _joined(message, ended, reply)
 
 
 def of_program(ended: Ending, reply: pb.ExecReply, asked: pb.ExecRequest) -> str:
     """Return the message for a program with streams."""
-    said = []
+    message = ""
     match ended.outcome:
         case "failed_to_start":
             number = replies.errno(reply.errno)
             advice = _START_FAILURES.get(number or 0)
             program = asked.argv[0][:200].decode("utf-8", "replace")
-            said.append(f"{program!r} did not start: {_strerror(number)}" + (f": {advice}" if advice else ""))
+            message = f"{program!r} did not start: {_strerror(number)}" + (f": {advice}" if advice else "")
         case "pids_limit":
-            said.append(f"the sandbox's limit of processes is reached and none could be made; {_MAKE_ROOM}")
+            message = f"the sandbox's limit of processes is reached and none could be made; {_MAKE_ROOM}"
         case "out_of_memory" if reply.errno:
-            said.append(_OVER_KERNEL)
+            message = _OVER_KERNEL
         case "out_of_memory":
-            said.append("the sandbox's memory limit was reached and the kernel killed the program; use less memory")
+            message = "the sandbox's memory limit was reached and the kernel killed the program; use less memory"
         case "disk_limit":
-            said.append(_of_disk(reply))
+            message = _of_disk(reply)
         case "output_limit":
-            said.append(
+            message = (
                 f"the program wrote more than {asked.stream_limit_bytes:,} bytes and was killed; ask for more, or "
                 "write to a file and read that"
             )
         case "timed_out":
-            said.append(
+            message = (
                 f"the time limit of {asked.timeout_ms / 1000:g} s was reached and everything the program had started "
                 "was killed"
             )
-    return "; ".join([*said, *_found(ended, reply)])
+    return _joined(message, ended, reply)
 
 
 def survivors(reply: pb.ExecReply) -> str:
@@ -88,19 +89,19 @@ def survivors(reply: pb.ExecReply) -> str:
     return f"{reply.survivors} processes could not be killed; the next call gets a new sandbox with the same workspace"
 
 
-def _found(ended: Ending, reply: pb.ExecReply) -> list[str]:
-    """Return what the daemon reports besides the outcome."""
-    said = []
+def _joined(message: str, ended: Ending, reply: pb.ExecReply) -> str:
+    """Append what the daemon reports besides the outcome."""
+    messages = [message] if message else []
     # A shell reports this in its own words or not at all, and exits with 1, 2 or 254.
     refused = replies.count(reply.pids_refused)
     if refused and ended.outcome in ("exited", "signalled") and ended.exit_code != 0:
-        said.append(
+        messages.append(
             f"the sandbox refused a process or thread {refused:,} times meanwhile, for its limit of processes; run "
             f"fewer at once, {_MAKE_ROOM}"
         )
     if reply.survivors:
-        said.append(survivors(reply))
-    return said
+        messages.append(survivors(reply))
+    return "; ".join(messages)
 
 
 def _of_disk(reply: pb.ExecReply) -> str:

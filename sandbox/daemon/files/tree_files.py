@@ -34,13 +34,11 @@ async def list_directory(request: wire.ListRequest) -> wire.Reply:
     """Return a page of a directory's entries, sorted by name."""
     limit = check_limit(request.limit)
     reply = wire.EntriesReply()
-    names = _names(request.path, _HERE_LIMIT)
-    if names is not None and limit <= _HERE_LIMIT:
-        _emit_page(request, limit, names, reply.MergeFrom)
+    if limit <= _HERE_LIMIT and _emit_page(request, limit, reply.MergeFrom, at_most=_HERE_LIMIT):
         return wire.Reply(entries=reply)
 
     def work(emit: Emit) -> None:
-        _emit_page(request, limit, _names(request.path, None) or [], emit)
+        _emit_page(request, limit, emit)
 
     if not await work_in_child(work, reply, _TIMEOUT_S, request.path):
         message = f"{request.path}: listing took longer than {_TIMEOUT_S:.0f} s; move some of the files elsewhere"
@@ -55,48 +53,36 @@ def check_limit(limit: int) -> int:
     return limit
 
 
-def _names(path: str, at_most: int | None) -> list[str] | None:
-    """Return the names in a directory, None when there are more than `at_most`."""
-    with Place(path) as place:
-        fd = place.open_listing()
-        try:
-            with os.scandir(fd) as listing:
-                names = []
-                for entry in listing:
-                    names.append(entry.name)
-                    if at_most is not None and len(names) > at_most:
-                        return None
-                return names
-        except OSError as error:
-            raise fault_of(error, place.path) from None
-        finally:
-            os.close(fd)
-
-
-def _emit_page(request: wire.ListRequest, limit: int, names: list[str], emit: Emit) -> None:
-    names.sort()
-    sent = 0
-    sent_bytes = 0
-    more = False
+def _emit_page(request: wire.ListRequest, limit: int, emit: Emit, *, at_most: int | None = None) -> bool:
+    """Emit a page; return False, and emit nothing, if the directory has more than `at_most` entries."""
     with Place(request.path) as place:
         fd = place.open_listing()
+    names = []
     try:
+        with os.scandir(fd) as listing:
+            for found in listing:
+                names.append(found.name)
+                if at_most is not None and len(names) > at_most:
+                    return False
+        names.sort()
+        sent = sent_bytes = 0
         for name in names[request.offset : request.offset + limit]:
             try:
-                state = os.stat(name, dir_fd=fd, follow_symlinks=False)
-            except OSError:
-                state = None  # removed since the listing; it stays in the page, so that pages are consistent
-            entry = entry_of(name, state) if state else wire.Entry(name=os.fsencode(name), type=wire.ENTRY_TYPE_OTHER)
+                entry = entry_of(name, os.stat(name, dir_fd=fd, follow_symlinks=False))
+            except OSError:  # removed since the listing; it stays in the page, so that pages are consistent
+                entry = wire.Entry(name=os.fsencode(name), type=wire.ENTRY_TYPE_OTHER)
             fragment = wire.EntriesReply(entries=[entry])
             sent_bytes += fragment.ByteSize()
             if sent_bytes > PAGE_LIMIT_BYTES:
                 break
             emit(fragment)
             sent += 1
+    except OSError as error:
+        raise fault_of(error, place.path) from None
     finally:
         os.close(fd)
-    more = request.offset + sent < len(names)
-    emit(wire.EntriesReply(total=len(names), more=more))
+    emit(wire.EntriesReply(total=len(names), more=request.offset + sent < len(names)))
+    return True
 
 
 def make_directory(request: wire.MkdirRequest) -> wire.Reply:

@@ -60,65 +60,17 @@ PR_SET_SECCOMP = 22
 MODE_FILTER = 2
 _SECCOMP_SET_MODE_FILTER = 1
 
-# For each machine, the architectures of the programs it runs and their call numbers.
-_Numbers = dict[str, tuple[int, ...]]
+# For each machine, the architectures of the programs it runs, each with its numbers of these calls.
+_NAMES = ("io_setup", "fallocate", "ioctl", "socket", "socketpair", "setsockopt", "prctl", "seccomp", "socketcall")
+_Numbers = tuple[tuple[int, ...], ...]
 _CALLS: dict[str, tuple[tuple[int, _Numbers], ...]] = {
     "x86_64": (
-        (
-            0xC000003E,
-            {
-                "io_setup": (206, 543),
-                "fallocate": (285,),
-                "ioctl": (16, 514),
-                "socket": (41,),
-                "socketpair": (53,),
-                "setsockopt": (54, 541),
-                "prctl": (157,),
-                "seccomp": (317,),
-            },
-        ),
-        (
-            0x40000003,
-            {
-                "io_setup": (245,),
-                "fallocate": (324,),
-                "ioctl": (54,),
-                "socket": (359,),
-                "socketpair": (360,),
-                "setsockopt": (366,),
-                "prctl": (172,),
-                "seccomp": (354,),
-                "socketcall": (102,),
-            },
-        ),
+        (0xC000003E, ((206, 543), (285,), (16, 514), (41,), (53,), (54, 541), (157,), (317,), ())),
+        (0x40000003, ((245,), (324,), (54,), (359,), (360,), (366,), (172,), (354,), (102,))),
     ),
     "aarch64": (
-        (
-            0xC00000B7,
-            {
-                "io_setup": (0,),
-                "fallocate": (47,),
-                "ioctl": (29,),
-                "socket": (198,),
-                "socketpair": (199,),
-                "setsockopt": (208,),
-                "prctl": (167,),
-                "seccomp": (277,),
-            },
-        ),
-        (
-            0x40000028,
-            {
-                "io_setup": (243,),
-                "fallocate": (352,),
-                "ioctl": (54,),
-                "socket": (281,),
-                "socketpair": (288,),
-                "setsockopt": (294,),
-                "prctl": (172,),
-                "seccomp": (383,),
-            },
-        ),
+        (0xC00000B7, ((0,), (47,), (29,), (198,), (199,), (208,), (167,), (277,), ())),
+        (0x40000028, ((243,), (352,), (54,), (281,), (288,), (294,), (172,), (383,), ())),
     ),
 }
 
@@ -186,7 +138,7 @@ def _of_architecture(numbers: _Numbers, *, own_filters: bool) -> _Program:
         filtered["seccomp"] = [_argument(0), *_for((_SECCOMP_SET_MODE_FILTER,), _refuse(_EINVAL)), *_allow()]
     part = [(_LOAD, 0, 0, _NUMBER_AT), (_AND, 0, 0, _WITHOUT_X32), *_for(_UNKNOWN, _refuse(_ENOSYS))]
     for name, then in filtered.items():
-        part += _for(numbers.get(name, ()), then)
+        part += _for(numbers[_NAMES.index(name)], then)
     return [*part, *_allow()]
 
 
