@@ -87,6 +87,19 @@ def _enter(fd: int, name: str, make: bool) -> int:
     return os.open(name, _DIRECTORY, dir_fd=fd)
 
 
+def open_with_rights(name: str, parent_fd: int | None, rights: int) -> tuple[int, int]:
+    """Open a directory after adding rights to its mode, as its owner may; return its former mode too."""
+    handle = os.open(name, _DIRECTORY, dir_fd=parent_fd)
+    try:
+        mode = stat.S_IMODE(os.fstat(handle).st_mode)
+        # Through /proc: fchmod() refuses an O_PATH descriptor.
+        place = f"/proc/self/fd/{handle}"
+        os.chmod(place, mode | rights)
+        return os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), mode
+    finally:
+        os.close(handle)
+
+
 class Place:
     """A name in an open directory. Close it, or use it as a context manager."""
 

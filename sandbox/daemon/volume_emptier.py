@@ -11,6 +11,7 @@ import stat
 import sys
 
 from sandbox.daemon.files.tree_files import empty_directory
+from sandbox.daemon.paths import open_with_rights
 
 _OWNER_ALL = stat.S_IRWXU
 
@@ -24,19 +25,7 @@ def main(top: str) -> None:
         os.setuid(state.st_uid)
     fd = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     os.fchmod(fd, _OWNER_ALL)
-    empty_directory(fd, opened=_opened)
-
-
-def _opened(directory_fd: int, name: str) -> int:
-    """Open a directory after giving its owner all rights to it."""
-    handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory_fd)
-    try:
-        # Through /proc: fchmod() refuses an O_PATH descriptor.
-        place = f"/proc/self/fd/{handle}"
-        os.chmod(place, _OWNER_ALL)
-        return os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    finally:
-        os.close(handle)
+    empty_directory(fd, opened=lambda parent_fd, name: open_with_rights(name, parent_fd, _OWNER_ALL)[0])
 
 
 if __name__ == "__main__":

@@ -1,12 +1,44 @@
-"""Converts stat results to the Entry of a reply."""
+"""Entries of replies, and pages of entries and matches."""
+
+from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
+from typing import Any
 
 from sandbox.v1 import channel_pb2 as wire
 
 # The limit of a page of entries or matches, which must fit one frame.
 PAGE_LIMIT_BYTES = 1024 * 1024
+
+
+class Page:
+    """Emits the results of a page in fragments; `total` counts them, `full` is set by the first one beyond the page."""
+
+    def __init__(self, offset: int, limit: int, emit: Callable[[Any], None]) -> None:
+        self._offset = offset
+        self._left = limit
+        self._left_bytes = PAGE_LIMIT_BYTES
+        self._emit = emit
+        self.total = 0
+        self.full = False
+
+    def skip(self) -> bool:
+        """Return whether the next result is before the page, and count it in that case."""
+        before = self.total < self._offset
+        self.total += before
+        return before
+
+    def add(self, fragment: Any) -> bool:
+        """Emit a result, a protobuf message, unless the page is full; return whether it is not."""
+        self.total += 1
+        self._left_bytes -= fragment.ByteSize()
+        self.full = not self._left or self._left_bytes < 0
+        if not self.full:
+            self._left -= 1
+            self._emit(fragment)
+        return not self.full
 
 
 def entry_of(name: str, state: os.stat_result) -> wire.Entry:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from sandbox.daemon.failures import invalid_argument
 from sandbox.daemon.files.child_work import Emit
-from sandbox.daemon.files.entries import PAGE_LIMIT_BYTES, entry_of
+from sandbox.daemon.files.entries import Page, entry_of
 from sandbox.daemon.files.walk import Found, private_below, walk
 from sandbox.daemon.paths import Place, join
 from sandbox.v1 import channel_pb2 as wire
@@ -94,55 +94,28 @@ def glob(request: wire.GlobRequest, limit: int, workspace: str, emit: Emit) -> N
         top_state = os.fstat(top_fd)
     # The positions of each directory on the current path; the walk is depth-first.
     positions = [pattern.start()]
-    page = _Page(request.offset, limit, emit)
-    if pattern.complete(positions[0]):
-        page.add(join(names), lambda: top_state)
+    page = Page(request.offset, limit, emit)
+    unsearched = 0
+
+    def miss() -> None:
+        nonlocal unsearched
+        unsearched += 1
+
+    if pattern.complete(positions[0]) and not page.skip():
+        page.add(wire.EntriesReply(entries=[entry_of(join(names), top_state)]))
 
     def enter(found: Found) -> bool:
         return pattern.may_go_on(positions[len(found.names)])
 
-    for found in walk(top_fd, private_below(names, workspace), enter, page.miss, top=names):
+    for found in walk(top_fd, private_below(names, workspace), enter, miss, top=names):
         depth = len(found.names)
         after = pattern.step(positions[depth - 1], found.name)
         positions[depth:] = [after]
-        if pattern.complete(after) and (found.is_directory or not pattern.directories_only):
+        if pattern.complete(after) and (found.is_directory or not pattern.directories_only) and not page.skip():
             try:
-                page.add(join([*names, *found.names]), found.stat)
+                entry = entry_of(join([*names, *found.names]), found.stat())
             except FileNotFoundError:
                 continue  # removed since the listing
-            if page.full:
+            if not page.add(wire.EntriesReply(entries=[entry])):
                 break
-    page.close()
-
-
-class _Page:
-    """Counts matches and emits those of the page; `full` from the first one beyond it."""
-
-    def __init__(self, offset: int, limit: int, emit: Emit) -> None:
-        self._offset = offset
-        self._limit = limit
-        self._emit = emit
-        self._total = 0
-        self._sent = 0
-        self._sent_bytes = 0
-        self._unsearched = 0
-        self.full = False
-
-    def add(self, path: str, stat: Callable[[], os.stat_result]) -> None:
-        if self._total < self._offset:
-            self._total += 1
-            return
-        fragment = wire.EntriesReply(entries=[entry_of(path, stat())])
-        self._total += 1
-        self._sent_bytes += fragment.ByteSize()
-        if self._sent >= self._limit or self._sent_bytes > PAGE_LIMIT_BYTES:
-            self.full = True
-            return
-        self._sent += 1
-        self._emit(fragment)
-
-    def miss(self) -> None:
-        self._unsearched += 1
-
-    def close(self) -> None:
-        self._emit(wire.EntriesReply(total=self._total, more=self.full, unsearched=self._unsearched))
+    emit(wire.EntriesReply(total=page.total, more=page.full, unsearched=unsearched))

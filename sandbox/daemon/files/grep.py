@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from sandbox.daemon.failures import invalid_argument
 from sandbox.daemon.files.child_work import Emit
-from sandbox.daemon.files.entries import PAGE_LIMIT_BYTES
+from sandbox.daemon.files.entries import Page
 from sandbox.daemon.files.walk import Found, is_directory, private_below, walk
 from sandbox.daemon.paths import Place, join, refuse_other_names, require_regular
 from sandbox.v1 import channel_pb2 as wire
@@ -54,26 +54,26 @@ def grep(request: wire.GrepRequest, limit: int, workspace: str, emit: Emit, *, o
             if not found.is_regular or (included and not included(found.name)):
                 continue
             search.found(found, join([*names, *found.names]))
-            if search.full:
+            if search.page.full:
                 break
-    totals = wire.GrepReply(more=search.full, binary_files=search.binary_files)
-    totals.hard_linked_files = search.hard_linked_files
-    totals.unsearched = search.unsearched
-    emit(totals)
+    emit(
+        wire.GrepReply(
+            more=search.page.full,
+            binary_files=search.binary_files,
+            hard_linked_files=search.hard_linked_files,
+            unsearched=search.unsearched,
+        )
+    )
 
 
 class _Search:
     def __init__(self, request: wire.GrepRequest, limit: int, emit: Emit, *, one_name: bool) -> None:
         self._find = _finder(request.pattern)
-        self._skip = request.offset
-        self._limit = limit
-        self._emit = emit
-        self._sent_bytes = 0
+        self.page = Page(request.offset, limit, emit)
         self._one_name = one_name
         self.binary_files = 0
         self.hard_linked_files = 0
         self.unsearched = 0
-        self.full = False
 
     def miss(self) -> None:
         """Count a file or directory that cannot be searched."""
@@ -116,18 +116,10 @@ class _Search:
             os.close(fd)
 
     def _report(self, path: str, number: int, line: bytes, span: tuple[int, int]) -> bool:
-        if self._skip:
-            self._skip -= 1
+        if self.page.skip():
             return True
         match = wire.GrepMatch(path=os.fsencode(path), line=number, text=_around(line, span))
-        fragment = wire.GrepReply(matches=[match])
-        self._sent_bytes += fragment.ByteSize()
-        if not self._limit or self._sent_bytes > PAGE_LIMIT_BYTES:
-            self.full = True
-            return False
-        self._limit -= 1
-        self._emit(fragment)
-        return True
+        return self.page.add(wire.GrepReply(matches=[match]))
 
 
 def _finder(pattern: str) -> Callable[[bytes, bool, bool], tuple[int, int] | None]:

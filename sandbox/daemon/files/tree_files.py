@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from sandbox.daemon.failures import Fault, fault_of, invalid_argument, invalid_path
 from sandbox.daemon.files.child_work import Emit, work_in_child
-from sandbox.daemon.files.entries import PAGE_LIMIT_BYTES, entry_of
+from sandbox.daemon.files.entries import Page, entry_of
 from sandbox.daemon.files.thread_work import HERE_LIMIT_BYTES, work_in_thread
 from sandbox.daemon.paths import Place, components, join, open_directory
 from sandbox.v1 import channel_pb2 as wire
@@ -65,23 +65,20 @@ def _emit_page(request: wire.ListRequest, limit: int, emit: Emit, *, at_most: in
                 if at_most is not None and len(names) > at_most:
                     return False
         names.sort()
-        sent = sent_bytes = 0
+        page = Page(0, limit, emit)
         for name in names[request.offset : request.offset + limit]:
             try:
                 entry = entry_of(name, os.stat(name, dir_fd=fd, follow_symlinks=False))
             except OSError:  # removed since the listing; it stays in the page, so that pages are consistent
                 entry = wire.Entry(name=os.fsencode(name), type=wire.ENTRY_TYPE_OTHER)
-            fragment = wire.EntriesReply(entries=[entry])
-            sent_bytes += fragment.ByteSize()
-            if sent_bytes > PAGE_LIMIT_BYTES:
+            if not page.add(wire.EntriesReply(entries=[entry])):
                 break
-            emit(fragment)
-            sent += 1
     except OSError as error:
         raise fault_of(error, place.path) from None
     finally:
         os.close(fd)
-    emit(wire.EntriesReply(total=len(names), more=request.offset + sent < len(names)))
+    more = page.full or request.offset + page.total < len(names)
+    emit(wire.EntriesReply(total=len(names), more=more))
     return True
 
 

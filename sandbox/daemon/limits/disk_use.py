@@ -16,6 +16,7 @@ import stat
 from collections.abc import Iterator
 
 from sandbox.daemon.kernel import is_gvisor
+from sandbox.daemon.paths import open_with_rights
 from sandbox.daemon.supervisor.call_tree import call_of, is_dead, read_status
 
 BLOCK_BYTES = 512
@@ -110,7 +111,7 @@ class _Directory:
             try:
                 fd = os.open(name, _OPEN, dir_fd=parent_fd)
             except PermissionError:
-                fd, mode = _open_with_rights(name, parent_fd)
+                fd, mode = open_with_rights(name, parent_fd, _OWNER_READS)
             state = os.fstat(fd)
             if mode is None and not state.st_mode & stat.S_IXUSR:
                 mode = stat.S_IMODE(state.st_mode)
@@ -135,19 +136,6 @@ class _Directory:
             except OSError:
                 pass
         os.close(self.fd)
-
-
-def _open_with_rights(name: str, parent_fd: int | None) -> tuple[int, int]:
-    """Make a directory readable for its owner and open it; return its former mode too."""
-    handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent_fd)
-    try:
-        mode = stat.S_IMODE(os.fstat(handle).st_mode)
-        # Through /proc: fchmod() refuses an O_PATH descriptor.
-        place = f"/proc/self/fd/{handle}"
-        os.chmod(place, mode | _OWNER_READS)
-        return os.open(place, _OPEN & ~os.O_NOFOLLOW), mode
-    finally:
-        os.close(handle)
 
 
 def count_unlinked(top: str, use: DiskUse) -> Iterator[None]:

@@ -52,14 +52,13 @@ def start(
 ) -> tuple[int, int]:
     """Start a program in a new session; return its pid and a descriptor for the outcome of its exec.
 
-    The descriptor ends without data once the program was executed or killed before; otherwise error_number() reads it.
-    It must be polled: tool code can stop the child between the change of user and the exec, and an exec waits for file
-    leases. With `terminal`, stdio is a terminal that becomes the session's.
+    The descriptor ends without data once the program was executed, or killed before; error_number() reads other data.
+    Poll it: tool code can stop the child before the exec, which may also wait for file leases. With `terminal`, stdio
+    is a terminal that becomes the session's.
     """
     groups: list[int] | None = [call_gid(call)]
     if not tool.contained:
         groups, env = None, [*env, call_mark(os.getsid(0)) + b"%d" % call]
-    stdin, stdout, stderr = stdio
     reading, writing = os.pipe()
     directory = os.fsdecode(cwd) if not tool.contained or _is_open_to_all(cwd) else None
 
@@ -82,7 +81,7 @@ def start(
             (writing,),
             directory,  # type: ignore[arg-type]  # None: not by fork_exec
             env,
-            *(stdin, -1, -1, stdout, -1, stderr),  # the child's ends; the parent's are elsewhere
+            *(stdio[0], -1, -1, stdio[1], -1, stdio[2]),  # the child's ends; the parent's are elsewhere
             *(reading, writing),
             True,  # restore the signals that Python ignores
             True,  # new session
