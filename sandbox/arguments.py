@@ -18,20 +18,18 @@ _NAME_BYTES = 255
 def checked_path(path: str) -> str:
     """Return the path without doubled or trailing slashes and dots; raises InvalidPath when it is not a plain one."""
     if not path.startswith("/"):
-        raise InvalidPath(f"{path!r} is not absolute: paths start with /, for example /workspace/{path[:200]}")
+        raise InvalidPath(f"{path!r} is not an absolute path: start it with /, for example /workspace/{path[:200]}")
     if "\0" in path:
-        raise InvalidPath("the path has a NUL character; leave it out")
+        raise InvalidPath("the path contains a NUL character: remove it")
     try:
         size_bytes = len(path.encode())
     except UnicodeEncodeError:
-        raise InvalidPath(
-            f"{path!r} has bytes that are not UTF-8, and such a path cannot be asked for; rename it with execute"
-        ) from None
+        raise InvalidPath(f"{path!r} is not valid UTF-8, so this call cannot name it: rename it with execute") from None
     names = [name for name in path.split("/") if name not in ("", ".")]
     if ".." in names:
-        raise InvalidPath(f"{path[:500]!r} has '..': give the path it leads to")
+        raise InvalidPath(f"{path[:500]!r} contains '..': give the resolved path")
     if size_bytes > _PATH_BYTES or any(len(name.encode()) > _NAME_BYTES for name in names):
-        raise InvalidPath(f"the path is too long: {_PATH_BYTES:,} bytes, and {_NAME_BYTES} bytes a name, are the limit")
+        raise InvalidPath(f"the path is too long: at most {_PATH_BYTES:,} bytes, and {_NAME_BYTES} bytes per name")
     return "/" + "/".join(names)
 
 

@@ -49,7 +49,7 @@ def said_outside(error: BaseException) -> str:
 
 def reason_of(error: BaseException) -> str:
     """Return why a sandbox did not come up, as its tenant is told."""
-    return said_outside(error) or "nobody waited for it any more"
+    return said_outside(error) or "every caller that waited for it has given up"
 
 
 class EngineUnavailable(SandboxError):
@@ -58,7 +58,7 @@ class EngineUnavailable(SandboxError):
     @property
     def outside(self) -> str:
         """That it is away."""
-        return "the engine that makes sandboxes does not answer: the gateway's operator has to look"
+        return "the gateway's Docker engine does not answer: contact the gateway's operator"
 
 
 class SandboxUnavailable(SandboxError):

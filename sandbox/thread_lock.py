@@ -105,7 +105,8 @@ class ThreadLock:
         while not self.try_gate():
             if asyncio.get_running_loop().time() > deadline_s:
                 raise SandboxUnavailable(
-                    f"another gateway makes or removes the sandbox of this thread for over {limit_s:.0f} s; try again"
+                    f"another gateway has been creating or removing this thread's sandbox for over {limit_s:.0f}"
+                    " s: try again"
                 )
             await asyncio.sleep(retry_s)
             retry_s = min(2 * retry_s, _LAST_RETRY_S)

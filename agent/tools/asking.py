@@ -113,11 +113,13 @@ async def _answer(approver: Approver, state: AgentState, execution: ToolExecutio
         raise
     except BaseException as error:  # an approver of the host's: one that cannot be asked has not allowed it
         _log.exception("the approver failed")
-        return Denied(f"an approval is needed and could not be asked for: {type(error).__name__}")
+        return Denied(f"this call needs an approval, and requesting it failed: {type(error).__name__}")
     if isinstance(answer, Granted | Denied | Pending):
         return answer
     _log.error("the approver answered with %s", type(answer).__name__)
-    return Denied(f"an approval is needed and the approver gave no answer, but {type(answer).__name__}")
+    return Denied(
+        f"this call needs an approval, and the approver returned {type(answer).__name__} instead of an answer"
+    )
 
 
 async def _use(approver: Approver, granted: Granted) -> str:

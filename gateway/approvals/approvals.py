@@ -61,7 +61,7 @@ class Approvals:
         await self._store.expire(tenant.name)
         found = await self._store.get(tenant.name, approval_id)
         if found is None:
-            raise NotFound(f"no approval {approval_id[:64]!r}: `airlock approvals list` shows their ids")
+            raise NotFound(f"approval {approval_id[:64]!r} not found: `airlock approvals list` lists the ids")
         return found
 
     async def page(
@@ -101,7 +101,7 @@ class Approvals:
         first = await self._store.grants.revoke(tenant.name, grant_id)
         found = await self._store.grants.get(tenant.name, grant_id)
         if found is None:
-            raise NotFound(f"no grant {grant_id[:64]!r}: `airlock approvals grants` shows their ids")
+            raise NotFound(f"grant {grant_id[:64]!r} not found: `airlock approvals grants` lists the ids")
         if first:
             whose = {"tenant": tenant.name, "thread": found.thread, "run_id": found.run_id}
             log.info("grant revoked", grant_id=found.id, approval_id=found.approval_id, by=by, **whose)
@@ -147,7 +147,9 @@ class Approvals:
         if len(message) > MESSAGE_LIMIT_CHARS:
             raise InvalidArgument(f"message: {MESSAGE_LIMIT_CHARS:,} characters at most")
         if bool(arguments_json) != (answer == "edit"):
-            raise InvalidArgument("arguments_json: a JSON object with the answer edit, and empty with any other")
+            raise InvalidArgument(
+                "arguments_json: must be a JSON object for the answer edit and empty for any other answer"
+            )
         redactor = redactor_of(tenant.policy.document)
         message = message if redactor is None else redactor.shown(message)
         approval = await self.get(tenant, approval_id)
@@ -190,7 +192,7 @@ class Approvals:
             case "allow_run" | "allow_thread":
                 if not approval.proposed_rule:
                     raise InvalidArgument(
-                        "answer: no rule is narrow enough to stand for this call, so it can be allowed once only"
+                        "answer: no rule narrow enough exists for this call, so it can only be allowed once"
                     )
                 if answer == "allow_run" and approval.run_id is None:
                     raise InvalidArgument("answer: this call belongs to no run; allow it once or for its thread")
@@ -213,7 +215,7 @@ class Approvals:
         decision = policy.judge(approval.tool, arguments, facts)
         if decision.verdict == "deny":
             raise EditRefused(
-                f"with these arguments the policy denies the call (rule {decision.rule}): {decision.reason}",
+                f"the policy denies the call with these arguments (rule {decision.rule}): {decision.reason}",
                 rule=decision.rule,
             )
         return Resolution(
@@ -244,14 +246,14 @@ def _edited_call(approval: Approval, arguments_json: str) -> ToolCall:
 def _already(approval: Approval) -> AirlockError:
     details: Mapping[str, str] = {"status": approval.status}
     if approval.status == PENDING:
-        return Internal("the answer was not taken; give it again")
+        return Internal("the answer was not recorded; send it again")
     if approval.status in (EXPIRED, CANCELLED):
         why = "nobody answered in time" if approval.status == EXPIRED else "it is not asked any more"
         return AlreadyResolved(f"the approval {approval.id} is {approval.status}: {why}", **details)
     seconds = math.floor((approval.resolved_us or 0) / 1_000_000)
     answered = {"resolved_by": approval.resolved_by or "", "answer": approval.answer or "", "resolved_s": str(seconds)}
     return AlreadyResolved(
-        f"the approval {approval.id} was answered already: {approval.answer} by {approval.resolved_by}",
+        f"approval {approval.id} was already answered: {approval.answer} by {approval.resolved_by}",
         **details,
         **answered,
     )

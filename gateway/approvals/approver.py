@@ -100,7 +100,7 @@ class ThreadApprover:
         if granted.approval_id in self._used_before or await self._store.use(granted.approval_id):
             self._used_before.discard(granted.approval_id)
             return ""
-        return f"the approval {granted.approval_id} was used already: it was for one call"
+        return f"approval {granted.approval_id} was already used: it allowed one call"
 
     async def _answer_run(self, execution: ToolExecution, digest: str, run_id: str) -> Granted | Denied | Pending:
         found = await self._store.of_calls(run_id, [execution.call.id])
@@ -145,14 +145,14 @@ class ThreadApprover:
             case "denied":
                 said = f": {approval.message}" if approval.message else ""
                 return Denied(
-                    f"an approver refused{said} (asked because {approval.reason})", approval.id, outcome=DENIED
+                    f"an approver denied the call{said} (asked because {approval.reason})", approval.id, outcome=DENIED
                 )
             case "expired":
                 waited_s = round((approval.expires_us - approval.created_us) / 1_000_000, 2)
                 said = f"an approval was needed and nobody answered within {waited_s:g} s ({approval.reason})"
                 return Denied(said, approval.id, outcome=EXPIRED)
             case _:
-                return Denied(f"the approval {approval.id} was used already: it was for one call", approval.id)
+                return Denied(f"approval {approval.id} was already used: it allowed one call", approval.id)
 
     async def _ask(self, execution: ToolExecution, digest: str) -> Pending | Denied:
         call, verdict = execution.call, execution.verdict
@@ -160,8 +160,8 @@ class ThreadApprover:
         text = json.dumps(arguments)
         if len(text) > _ARGUMENTS_LIMIT_CHARS:
             return Denied(
-                f"an approval is needed, and arguments of {len(text):,} characters are too many for anybody to judge; "
-                f"the limit is {_ARGUMENTS_LIMIT_CHARS:,}",
+                f"this call needs an approval, but its arguments have {len(text):,} characters; an approver can "
+                f"judge at most {_ARGUMENTS_LIMIT_CHARS:,}",
                 rule=APPROVAL,
             )
         asked = Asked(

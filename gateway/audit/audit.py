@@ -29,7 +29,7 @@ class Audit:
     async def check_known(self, tenant: str) -> None:
         """Raise NotFound for a tenant that is neither configured nor has a chain; "" stands for the operators."""
         if tenant and tenant not in self._configured and await self._reader.head(tenant) is None:
-            raise NotFound(f"no tenant {tenant[:64]!r}: it is not configured and has no audit; check the name")
+            raise NotFound(f"tenant {tenant[:64]!r} is not configured and has no audit records: check the name")
 
     async def page(
         self, tenant: str, wanted: AuditFilter, *, size: int, token: str

@@ -101,7 +101,7 @@ class LocalPolicies:
             if await is_named(self._policies, change, edit.version):
                 text = await self.text(change)
                 return PolicyChangeRequest(layer, text, "rollback", edit.by, edit.comment), f"change {change.id}"
-        raise NotFound(f"no version {edit.version!r}; `airlock policy history` lists those there are")
+        raise NotFound(f"version {edit.version!r} not found: `airlock policy history` lists the versions")
 
     async def _version(self, change: Change) -> str:
         from gateway.policy_versions.policies import stored_document, version_of

@@ -128,7 +128,7 @@ async def current(
 
 def _list(found: Sequence[tuple[Change, str]]) -> None:
     if not found:
-        out.print("nothing was ever applied here")
+        out.print("no policy was ever applied here")
         return
     rows = []
     for change, version in found:

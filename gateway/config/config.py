@@ -223,7 +223,7 @@ class Config(Section):
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise Misconfigured(f"{path}: not YAML: {error}") from error
         if not isinstance(document, dict):
-            raise Misconfigured(f"{path}: a mapping is expected; create one with `airlock init DIR`")
+            raise Misconfigured(f"{path}: must be a mapping; create one with `airlock init DIR`")
         try:
             return cls.model_validate({**document, "directory": path.resolve().parent})
         except ValidationError as error:

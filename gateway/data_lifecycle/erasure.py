@@ -117,11 +117,11 @@ class Erasure:
             # To the end, even if the caller disconnects: only this task knows what became of the files.
             removed = await to_the_end(self._removed(tenant, name, actor, deletion))
         except DeletionLost as error:
-            raise ThreadBusy(f"thread {name[:64]!r} is being deleted by another call: wait until it is gone") from error
+            raise ThreadBusy(f"another call is deleting thread {name[:64]!r}: wait until it is done") from error
         except (SandboxBusy, CallUnderWay) as error:
-            raise ThreadBusy(f"calls are under way in thread {name[:64]!r}: wait until they are over") from error
+            raise ThreadBusy(f"thread {name[:64]!r} is busy with tool calls: wait until they finish") from error
         except RunUnderWay as error:
-            raise ThreadBusy(f"run {error} is under way in thread {name[:64]!r}: cancel it first") from error
+            raise ThreadBusy(f"thread {name[:64]!r} is busy with run {error}: cancel it first") from error
         except WorkspaceIncomplete as error:
             raise Unavailable(
                 f"files of thread {name[:64]!r} may be gone, so it takes no calls; delete it again: {error}"
@@ -131,7 +131,7 @@ class Erasure:
                 f"the files of thread {name[:64]!r} are not removed, nor anything else: {error}"
             ) from error
         if removed is None:
-            raise NotFound(f"no thread {name[:64]!r}: `airlock thread list` shows their names")
+            raise NotFound(f"thread {name[:64]!r} not found: `airlock thread list` lists the threads")
         await self._database.truncate_log()
         return removed
 

@@ -60,7 +60,8 @@ class Authentication:
             caller = await self._certificates(context)
             if caller is None:
                 raise Unauthenticated(
-                    "no key: send the metadata `authorization: Bearer KEY` (AIRLOCK_API_KEY for the CLI)"
+                    "the request has no API key: send the metadata `authorization: Bearer KEY` (the CLI reads "
+                    "AIRLOCK_API_KEY)"
                 )
             return caller
         is_token = self._tokens is not None and secret.count(".") == _DOTS and not secret.startswith(PREFIX)
@@ -98,6 +99,6 @@ def _secret_in(context: Context) -> str | None:
         if name == "authorization" and isinstance(value, str):
             scheme, _, secret = value.partition(" ")
             if scheme.lower() != "bearer" or not secret:
-                raise Unauthenticated("authorization: `Bearer KEY` is expected")
+                raise Unauthenticated("authorization: must be `Bearer KEY`")
             return secret
     return None

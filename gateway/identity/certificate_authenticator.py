@@ -58,7 +58,7 @@ class CertificateAuthenticator:
                 self._cache.clear()
             known = self._cache[pem] = self._read(pem)
         if not known.not_before_s <= self._clock() <= known.not_after_s:
-            raise Unauthenticated("the client's certificate has expired, or is not valid yet")
+            raise Unauthenticated("the client certificate has expired or is not yet valid")
         if len({(one.tenant, one.scopes) for one in known.matches}) != 1:
             problem = "more than one tenant" if known.matches else "no tenant"
             raise Unauthenticated(f"the names in the client's certificate match {problem}: see identity.certificates")
@@ -71,7 +71,7 @@ class CertificateAuthenticator:
             certificate = x509.load_pem_x509_certificate(pem)
             names = _names(certificate)
         except ValueError as error:
-            raise Unauthenticated("the client's certificate cannot be read") from error
+            raise Unauthenticated("the client certificate cannot be parsed") from error
         return _Known(
             certificate.not_valid_before_utc.timestamp(),
             certificate.not_valid_after_utc.timestamp(),

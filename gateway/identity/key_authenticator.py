@@ -41,9 +41,10 @@ class KeyAuthenticator:
                 self._cache.pop(digest, None)
                 details = await self._audit_details(digest)
                 if details.get("key_state") == KEY_EXPIRED:
-                    raise KeyExpired("this key has expired: ask an operator for a new one", audit_details=details)
+                    raise KeyExpired("the API key has expired: ask an operator for a new one", audit_details=details)
                 raise Unauthenticated(
-                    "this key is not known: make one with `airlock key create --tenant NAME --config FILE`",
+                    "the API key is not valid: check it, or create one with `airlock key create --tenant NAME "
+                    "--config FILE`",
                     audit_details=details,
                 )
             if len(self._cache) >= _CACHE_LIMIT:

@@ -60,7 +60,7 @@ class KeySet:
         elif self._is_older_than(_REFRESH_S):
             self._fetched()  # in the background
         if self._keys is None:
-            raise Unavailable(f"the public keys of {self._issuer} could not be read; the gateway's log says why")
+            raise Unavailable(f"the gateway could not load the public keys of {self._issuer}; its log says why")
         found = self._keys.get(key_id)
         if found is None:
             raise Unauthenticated("the token is signed with a key that its issuer does not publish")

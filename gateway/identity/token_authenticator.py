@@ -102,14 +102,14 @@ class TokenAuthenticator:
                 options={"require": list(_REQUIRED), "verify_exp": False, "verify_nbf": False, "verify_iat": False},
             )
         except (jwt.PyJWTError, ValueError, TypeError) as error:
-            raise Unauthenticated(f"the token is refused: {error}") from error
+            raise Unauthenticated(f"the token is not valid: {error}") from error
         until_s = _seconds(claims, "exp") + settings.leeway_s
         if now_s > until_s or now_s < _seconds(claims, "nbf") - settings.leeway_s:
-            raise Unauthenticated("the token has expired, or is not valid yet: get another from its issuer")
+            raise Unauthenticated("the token has expired or is not yet valid: get a new one from its issuer")
         subject = str(claims["sub"])
         _check_text("sub", subject)
         if not 0 < len(subject) <= _SUBJECT_LIMIT_CHARS:
-            raise Unauthenticated(f"the token's sub is empty, or longer than {_SUBJECT_LIMIT_CHARS} characters")
+            raise Unauthenticated(f"the token's sub claim must have 1 to {_SUBJECT_LIMIT_CHARS} characters")
         caller = Caller(f"token_{digest_of(f'{settings.issuer} {subject}')[:16]}", self._shown(settings, subject))
         return _Verified(
             until_s, self._monotonic_s(), _tenant(settings, claims, subject), caller, _scopes(settings, claims)
@@ -131,7 +131,7 @@ def _tenant(settings: JwtSettings, claims: Mapping[str, Any], subject: str) -> s
         raise Unauthenticated("no tenant matches the token's sub: see identity.jwt.tenants")
     named = claims.get(settings.named_by)
     if not isinstance(named, str) or not named:
-        raise Unauthenticated(f"the token names no tenant in its claim {settings.named_by}")
+        raise Unauthenticated(f"the token names no tenant in its {settings.named_by} claim")
     _check_text(settings.named_by, named)
     return named
 

@@ -189,7 +189,8 @@ class Policies:
         own, operator = self._last.get(tenant), self._last.get(OPERATOR)
         if own is None:
             raise Misconfigured(
-                f"no policy is in force for tenant {tenant}: `airlock policy apply FILE --tenant {tenant}` applies one"
+                f"tenant {tenant} has no policy, so all its calls are refused: run `airlock policy apply FILE "
+                f"--tenant {tenant}`"
             )
         return f"{operator.digest if operator is not None else ''}:{own.digest}"
 
@@ -218,7 +219,9 @@ class Policies:
             try:
                 document = await self._in_thread(partial(stored_document, text))
             except (PolicyError, ValueError) as error:
-                raise Misconfigured(f"the policy of {whose} does not load any more: {error}; apply another") from error
+                raise Misconfigured(
+                    f"the stored policy of {whose} no longer loads: {error}; apply a new one"
+                ) from error
             found = self._layers[digest] = _Layer(digest, document)
         return found
 
@@ -227,7 +230,7 @@ class Policies:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._compiler, work)
         except RuntimeError as error:  # the executor is shut down
-            raise Unavailable("the gateway is stopping; ask again when it is back") from error
+            raise Unavailable("the gateway is shutting down: try again when it is back") from error
 
 
 def stored_document(text: str) -> PolicyDocument:

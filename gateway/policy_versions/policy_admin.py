@@ -52,7 +52,7 @@ class PolicyAdmin:
         """
         self._check_layer(layer)
         if bool(text) == bool(version):
-            raise InvalidArgument("text: one of text and version says what is to be in force")
+            raise InvalidArgument("text: set exactly one of text and version")
         if version:
             text = await self._policies.store.text((await self._change(layer, version)).digest)
         await self._check(layer, text)
@@ -85,12 +85,12 @@ class PolicyAdmin:
         if not version:
             change = self._policies.change_in_force(layer)
             if change is None:
-                raise NotFound("nothing was ever applied here")
+                raise NotFound("no policy was ever applied here")
             return change
         for change in await self._policies.store.history(layer, _HISTORY):
             if await is_named(self._policies, change, version):
                 return change
-        raise NotFound(f"no version {version[:64]!r} among the last {_HISTORY:,}")
+        raise NotFound(f"version {version[:64]!r} not found among the last {_HISTORY:,} versions")
 
     def _check_layer(self, layer: str) -> None:
         if layer != OPERATOR and layer not in self._config.tenants:

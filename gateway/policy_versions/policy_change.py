@@ -60,7 +60,7 @@ async def _changed(policies: Policies, standing: Change | None, asked: PolicyCha
     version = "" if standing is None else await policies.named(standing)
     expected = asked.expected_version or "nothing"
     return PolicyChanged(
-        f"{version or 'nothing'} is in force, not {expected[:128]!r}, so nothing was changed: look at it, and apply "
-        "yours again if it should still be",
+        f"the policy in force is {version or 'nothing'}, not {expected[:128]!r}, so nothing was changed: review "
+        "it, then apply your policy again if it still fits",
         version=version,
     )

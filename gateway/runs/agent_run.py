@@ -71,7 +71,7 @@ class AgentRuns:
             await self._recall(live, suspended)
         tenant = await self._with_policy(live, tenant, suspended)
         if run.agent not in tenant.agents:
-            raise NotFound(f"the agent {run.agent!r} of this run is not configured any more")
+            raise NotFound(f"the agent {run.agent!r} of this run is no longer configured")
         tool_path = self._parts.tool_calls.tool_path(tenant, live.thread, run.id, run.agent)
         state = suspended.state if suspended is not None else AgentState(run_id=run.id, thread=live.thread.name)
         read = partial(self._as_stored, live.thread, state.with_(agent=run.agent))

@@ -25,12 +25,13 @@ class Placing:
     async def thread(self, tenant: Tenant, name: str, elsewhere: OtherEngine) -> Thread:
         """Return a thread whose files are elsewhere; OtherEngine if no gateway of that engine is serving."""
         if self._hosting.closing.is_set():
-            raise Unavailable("the gateway is stopping; ask again when it is back")
+            raise Unavailable("the gateway is shutting down: try again when it is back")
         engine = elsewhere.details["engine"]
         if not await self._waiting.store.serves(engine):
-            raise OtherEngine(f"{elsewhere}. No gateway on that engine serves now", engine=engine)
+            raise OtherEngine(f"{elsewhere}. No gateway is currently serving that engine", engine=engine)
         if await self._waiting.store.placed(tenant.name) >= LIVE_LIMIT:
             raise Overloaded(
-                f"{LIVE_LIMIT} runs of this tenant wait for a gateway on another engine; wait for one or cancel one"
+                f"{LIVE_LIMIT} runs of this tenant wait for a gateway on another engine, which is the limit: wait "
+                "for one or cancel one"
             )
         return await self._store.thread(tenant.name, name)

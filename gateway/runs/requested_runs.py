@@ -69,7 +69,7 @@ class RequestedRuns:
             if stored is not None:
                 return stored
             if isinstance(error, ConstraintViolated):
-                raise InProgress(f"the request {asked.id!r} is under way: make it again in a moment") from error
+                raise InProgress(f"request {asked.id!r} is still running: repeat it in a moment") from error
             raise
 
     async def _stored(self, tenant: Tenant, asked: RunRequest) -> Run | None:
@@ -83,4 +83,4 @@ class RequestedRuns:
 
 
 def _reused(asked: RunRequest) -> RequestIdReused:
-    return RequestIdReused(f"request_id: {asked.id!r} was given to another run; take a new one for each run")
+    return RequestIdReused(f"request_id: {asked.id!r} was already used for a different run; use a new one for each run")

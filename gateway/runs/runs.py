@@ -119,11 +119,15 @@ class Runs:
         thread = await self._parts.tool_calls.thread(tenant, thread_name)
         # Nothing may be awaited between check and reservation, or two runs would pass.
         if hosting.full(tenant.name):
-            raise Overloaded(f"{LIVE_LIMIT} runs of this tenant are under way; wait for one or cancel one")
+            raise Overloaded(
+                f"this tenant already has {LIVE_LIMIT} active runs, which is the limit: wait for one or cancel one"
+            )
         if thread.id in hosting.busy:
-            raise ThreadBusy(f"a run is under way in thread {thread.name!r}: wait for it, cancel it, or use another")
+            raise ThreadBusy(
+                f"thread {thread.name!r} is busy with a run: wait for it, cancel it, or use another thread"
+            )
         if hosting.closing.is_set():
-            raise Unavailable("the gateway is stopping; ask again when it is back")
+            raise Unavailable("the gateway is shutting down: try again when it is back")
         hosting.busy[thread.id] = thread
         return thread
 
@@ -160,11 +164,11 @@ class Runs:
         if is_of_deletion(error):
             self._parts.tool_calls.forget_thread(tenant, thread.name)
             raise ThreadBusy(
-                f"thread {thread.name!r} is being deleted or restored, or was just now: start the run again"
+                f"thread {thread.name!r} is being deleted or restored, or was a moment ago: start the run again"
             ) from None
         if (other := await self._store.under_way(thread)) is not None:
             raise ThreadBusy(
-                f"the run {other} is under way in thread {thread.name!r}: wait for it, cancel it, or use another",
+                f"thread {thread.name!r} is busy with run {other}: wait for it, cancel it, or use another thread",
                 run_id=other,
             ) from None
 
@@ -180,14 +184,13 @@ class Runs:
         """Raise what keeps a run from starting in a thread."""
         if await self._store.thread_chars(thread) > THREAD_LIMIT_CHARS:
             raise TooLarge(
-                f"thread: what was said in {thread.name!r} is over {THREAD_LIMIT_CHARS:,} characters; "
-                "start a new thread"
+                f"thread: the messages of {thread.name!r} exceed {THREAD_LIMIT_CHARS:,} characters; start a new thread"
             )
         waiting = await self._parts.waiting.store.in_thread(thread)
         if waiting is not None:
             raise ThreadBusy(
-                f"the run {waiting} in thread {thread.name!r} waits for an approval: answer it, cancel the run, or "
-                "use another thread",
+                f"run {waiting} in thread {thread.name!r} is waiting for an approval: answer it, cancel the run, "
+                "or use another thread",
                 run_id=waiting,
             )
 

@@ -117,7 +117,7 @@ class Threads:
             raise InvalidArgument(f"set: {full}; remove some first") from None
         except ThreadGoing:
             raise ThreadBusy(
-                f"thread {name[:64]!r} was deleted just now, or is being made of another; ask again"
+                f"thread {name[:64]!r} was just deleted, or is being created as a fork: try again"
             ) from None
         if busy is not None:
             raise _busy(name, busy)
@@ -136,7 +136,7 @@ class Threads:
     async def _row(self, tenant: Tenant, name: str) -> ThreadRow:
         row = await self._listed.get(tenant.name, name)
         if row is None:
-            raise NotFound(f"no thread {name[:64]!r}: `airlock thread list` shows their names")
+            raise NotFound(f"thread {name[:64]!r} not found: `airlock thread list` lists the threads")
         return row
 
 
@@ -149,7 +149,7 @@ def _position(one: MessageRow) -> tuple[int, str]:
 
 
 def _busy(name: str, run_id: str) -> ThreadBusy:
-    return ThreadBusy(f"the run {run_id} is under way in thread {name!r}: wait for it or cancel it", run_id=run_id)
+    return ThreadBusy(f"thread {name!r} is busy with run {run_id}: wait for it or cancel it", run_id=run_id)
 
 
 def _check_entry(key: str, value: str) -> None:

@@ -22,7 +22,7 @@ async def stored_run(store: Store, tenant: Tenant, run_id: str) -> Run:
     """Return a run; NotFound also for another tenant's run."""
     run = await store.run(tenant.name, run_id)
     if run is None:
-        raise NotFound(f"no run {run_id[:64]!r}: `airlock runs list` shows those there are")
+        raise NotFound(f"run {run_id[:64]!r} not found: `airlock runs list` lists the runs")
     return run
 
 
@@ -54,7 +54,7 @@ async def watched(
         if run.status not in RUNS_UNDER_WAY:
             return
         if hosting.closing.is_set():
-            raise Unavailable(f"the gateway is stopping; watch again from sequence {sequence} when it is back")
+            raise Unavailable(f"the gateway is shutting down: watch again from sequence {sequence} when it is back")
         run = await stored_run(store, tenant, run_id)
         if run.status in RUNS_UNDER_WAY and run_id not in hosting.live and run.last_sequence < sequence:
             await _pause(hosting.closing)

@@ -62,4 +62,4 @@ class HistoryReader:
 
     async def _refuse_unknown(self, tenant: str, thread: str | None) -> None:
         if thread is not None and await self._threads.get(tenant, thread) is None:
-            raise NotFound(f"no thread {thread[:64]!r}: `airlock thread list` shows their names")
+            raise NotFound(f"thread {thread[:64]!r} not found: `airlock thread list` lists the threads")

@@ -52,12 +52,12 @@ class SandboxAdmin:
         found = await self.find(tenant, thread)
         if found is not None and found.state == "idle_stopped":
             return NotFound(
-                f"the sandbox of thread {thread!r} is stopped: `airlock sandbox resume {shlex.quote(thread)}`, or its "
-                "next call, starts it again"
+                f"the sandbox of thread {thread!r} is stopped: run `airlock sandbox resume {shlex.quote(thread)}"
+                "`, or make a call in the thread"
             )
         if await self._threads.get(tenant.name, thread) is None:
-            return NotFound(f"no thread {thread[:64]!r}: `airlock thread list` shows their names")
-        return NotFound(f"thread {thread!r} has no sandbox now; its next call makes one, with the files as they were")
+            return NotFound(f"thread {thread[:64]!r} not found: `airlock thread list` lists the threads")
+        return NotFound(f"thread {thread!r} has no sandbox; its next call creates one with the same files")
 
     async def create(self, tenant: Tenant, thread: str) -> ListedSandbox:
         """Return the sandbox of a thread, made or started again as for a call where none lives.
@@ -73,7 +73,7 @@ class SandboxAdmin:
             sandbox_id = await sandbox.prepare()
             found = await self._living(tenant, thread)
             if found is None:
-                raise Unavailable("the sandbox was made and is gone again: it was stopped, or made room; ask again")
+                raise Unavailable("the sandbox was created and already stopped or replaced: try again")
             if before is None or before.id != sandbox_id:
                 details = {"sandbox": sandbox_id, "image": found.image, "runtime": found.runtime}
                 kind = "sandbox_resumed" if stopped == sandbox_id else "sandbox_created"
@@ -117,7 +117,7 @@ class SandboxAdmin:
             raise _nothing(thread)
         if row.run_id is not None:
             raise ThreadBusy(
-                f"the run {row.run_id} is under way in thread {thread!r}: wait for it or cancel it", run_id=row.run_id
+                f"thread {thread!r} is busy with run {row.run_id}: wait for it or cancel it", run_id=row.run_id
             )
         await self._tool_calls.thread(tenant, thread)  # OtherEngine, where its files are on one
         await self._tool_calls.take_place(tenant)
@@ -161,4 +161,4 @@ def _entry(tenant: Tenant, kind: str, thread: str, **details: str) -> AuditEntry
 
 
 def _nothing(thread: str) -> NotFound:
-    return NotFound(f"thread {thread!r} has neither a sandbox nor files here: there is nothing to remove")
+    return NotFound(f"thread {thread!r} has no sandbox and no files here, so there is nothing to remove")

@@ -83,7 +83,7 @@ class ApprovalService(grpc_pb.ApprovalServiceServicer):
                 yield pb.WatchApprovalsResponse(caught_up=True)
             else:
                 yield pb.WatchApprovalsResponse(approval=_approval(approval))
-        raise Unavailable("the gateway is stopping; watch again when it is back")
+        raise Unavailable("the gateway is shutting down: watch again when it is back")
 
     @unary
     async def ResolveApproval(  # noqa: N802

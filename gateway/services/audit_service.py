@@ -48,7 +48,9 @@ class AuditService(grpc_pb.AuditServiceServicer):
         async for record in self._audit.tail(whose, wanted, from_sequence=request.from_sequence, follow=request.follow):
             yield pb.TailAuditResponse(record=_record(record))
         if request.follow:
-            raise Unavailable("the gateway is stopping; follow again, from the next sequence number, when it is back")
+            raise Unavailable(
+                "the gateway is shutting down: follow again, from the next sequence number, when it is back"
+            )
 
     @unary
     async def VerifyAudit(  # noqa: N802
@@ -76,7 +78,9 @@ class AuditService(grpc_pb.AuditServiceServicer):
             await self._audit.check_known(asked)
             return asked
         if asked not in ("", tenant.name):
-            raise NotFound(f"no audit of a tenant {asked!r}: leave `tenant` out, for a tenant's key reads its own")
+            raise NotFound(
+                f"a tenant's key cannot read the audit of tenant {asked!r}: omit `tenant` to read the key's own"
+            )
         return tenant.name
 
 

@@ -151,7 +151,7 @@ class SandboxService(SnapshotCalls):
             told += 1
             yield pb.WatchSandboxStatsResponse(stats=[stats_message(one) for one in found])
         if told != request.readings or not told:
-            raise Unavailable("the gateway is stopping; watch again when it is back")
+            raise Unavailable("the gateway is shutting down: watch again when it is back")
 
     @unary
     async def ListSandboxTransitions(  # noqa: N802
@@ -181,7 +181,7 @@ class SandboxService(SnapshotCalls):
         async for one in self._history.watch(tenant.name, thread=thread, after=after):
             told = None if one is None else transition_message(one)
             yield pb.WatchSandboxTransitionsResponse(transition=told)
-        raise Unavailable("the gateway is stopping; watch again, after the id that came last, when it is back")
+        raise Unavailable("the gateway is shutting down: watch again, after the last id received, when it is back")
 
     def _message(self, tenant: Tenant, one: ListedSandbox) -> pb.Sandbox:
         calls = self._keeper.users(tenant.name, one.thread)

@@ -43,7 +43,9 @@ class AnonymousConnections:
             if name in self._open and self._open[name] >= limit:
                 whose = name.partition(" ")[0]
                 where = {"connection": "on this connection", "host": "from this address", "all": "on this gateway"}
-                raise Overloaded(f"{limit} calls without a known caller are open {where[whose]}: try again", _RETRY_S)
+                raise Overloaded(
+                    f"{limit} calls without an authenticated caller are open {where[whose]}: try again", _RETRY_S
+                )
         for name in names:
             self._open[name] += 1
         ended = False

@@ -61,8 +61,8 @@ def refuse_in_use(directory: Path, instance: str) -> None:
     try:
         if not _take(descriptor, fcntl.LOCK_EX):
             raise Misconfigured(
-                "another gateway of the same database is running on this engine, and it uses the same containers and "
-                "volumes; stop it first"
+                "another gateway with the same database is running on this engine and uses the same containers "
+                "and volumes: stop it first"
             )
     finally:
         os.close(descriptor)
@@ -84,7 +84,7 @@ def _lock(descriptor: int, directory: Path, database: DatabaseIdentity) -> None:
             log.warning("the database was moved or restored", directory=str(directory), before=holder.shown)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps({"id": database.id, "shown": database.shown}).encode(), 0)
-    raise Misconfigured(f"{directory} is being claimed by another gateway at this moment; try again")
+    raise Misconfigured(f"another gateway is claiming {directory} at this moment: try again")
 
 
 def _take(descriptor: int, kind: int) -> bool:

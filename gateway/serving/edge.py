@@ -107,7 +107,9 @@ async def _admitted(service: Service, method: str, context: Context) -> Tenant |
     if scope not in who.scopes:
         raise _scope_missing(who, scope)
     if who.tenant is None and not getattr(service, "for_operators", False):
-        raise ScopeMissing("an operator's key belongs to no tenant: make one with `airlock key create --tenant NAME`")
+        raise ScopeMissing(
+            "an operator's key belongs to no tenant: create a tenant's key with `airlock key create --tenant NAME`"
+        )
     CALLER.set(who.caller)
     PRINCIPAL.set(who)
     schedule_for(OPERATORS if who.tenant is None else who.tenant.name)
@@ -123,8 +125,8 @@ def _scope_missing(who: Principal, scope: str) -> ScopeMissing:
     else:
         whose = f"--tenant {who.tenant.name} --scope {scope}"
     return ScopeMissing(
-        f"this key is for {', '.join(who.scopes) or 'nothing'}, and the call needs {scope}: make a key with "
-        f"`airlock key create {whose}`",
+        f"the API key has the scopes {', '.join(who.scopes) or 'nothing'}, and this call needs {scope}: create a "
+        f"key with `airlock key create {whose}`",
         scope=scope,
     )
 
@@ -236,7 +238,7 @@ async def _abort(context: Context, error: Exception) -> NoReturn:
         error = not_decoded(error)
     if not isinstance(error, AirlockError):
         log.error("fault", exc_info=error)
-        error = Internal("a fault of the gateway; its log has the details")
+        error = Internal("internal error in the gateway; its log has the details")
     refused(error)
     # grpc-stubs do not know this method, nor that it never returns.
     abort: Callable[[grpc.Status], Awaitable[NoReturn]] = context.abort_with_status  # type: ignore[attr-defined]

@@ -79,7 +79,7 @@ def host_and_port(listen: str) -> tuple[str, int]:
     """Return the parts of HOST:PORT; Misconfigured for anything else."""
     host, _, port = listen.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > _LAST_PORT:
-        raise Misconfigured(f"--listen {listen!r}: HOST:PORT is expected, such as 127.0.0.1:7443")
+        raise Misconfigured(f"--listen {listen!r}: must be HOST:PORT, such as 127.0.0.1:7443")
     return host, int(port)
 
 
@@ -135,4 +135,4 @@ def _found(host: str, port: int) -> tuple[Any, ...]:
 
 
 def _not_to_be_had(listen: str) -> Misconfigured:
-    return Misconfigured(f"--listen {listen}: in use, or not an address of this machine")
+    return Misconfigured(f"--listen {listen}: the port is in use, or the address does not belong to this machine")

@@ -31,7 +31,7 @@ class OpenRpcs:
         """Count one more until what is returned is called; raises Overloaded."""
         if self.in_all >= OPEN_RPCS and self.in_all >= self._most(tenant):
             raise Overloaded(
-                f"{self.in_all} calls and streams are open on this gateway, the most there may be: try again later",
+                f"this gateway already has {self.in_all} open calls and streams, which is the limit: try again later",
                 _RETRY_S,
             )
         self.in_all += 1

@@ -68,7 +68,7 @@ class Reads:
         except TimeoutError:
             self._withdraw(whose, turn)
             whose_are = "of this caller " if self._counts[whose] >= self._each else ""
-            raise Overloaded(f"too many requests {whose_are}are still arriving; try again", 1.0) from None
+            raise Overloaded(f"too many requests {whose_are}are still arriving: try again", 1.0) from None
         except asyncio.CancelledError:
             self._withdraw(whose, turn)
             raise

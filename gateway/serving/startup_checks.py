@@ -28,8 +28,8 @@ def refuse_open_files(config: Config) -> None:
         if mode & stat.S_IRWXO and _reachable(path):
             wanted = "700" if path.is_dir() else "600"
             raise Misconfigured(
-                f"{path} is open to every user of this machine, and has keys' digests, policies and what agents did: "
-                f"`chmod {wanted} {path}`"
+                f"{path} is readable by every user of this machine and contains key digests, policies and agents' "
+                f"records: run `chmod {wanted} {path}`"
             )
 
 
@@ -37,9 +37,9 @@ def refuse_plaintext(config: Config, listen: str, *, insecure: bool) -> None:
     """Raise Misconfigured where keys and results would cross a network unencrypted."""
     if config.tls is None and not insecure and not is_loopback(listen):
         raise Misconfigured(
-            f"--listen {listen} is reached from other machines, and without TLS keys and results cross the network in "
-            "the clear: configure `tls: {certificate: FILE, key: FILE}`, listen on 127.0.0.1, or say "
-            "--insecure-plaintext where something in front of the gateway encrypts"
+            f"--listen {listen} is reachable from other machines, and without TLS, keys and results cross the "
+            f"network unencrypted: configure `tls: {{certificate: FILE, key: FILE}}`, listen on 127.0.0.1, or "
+            f"pass --insecure-plaintext if a proxy in front of the gateway terminates TLS"
         )
 
 
@@ -52,13 +52,12 @@ def refuse_unconfined(config: Config, listen: str, *, workers: int) -> None:
         return
     if not is_loopback(listen):
         raise Misconfigured(
-            f"--listen {listen} is reached from other machines, and with `sandbox.engine: memory` every command runs "
-            "on this one unconfined, as the gateway's own user: listen on 127.0.0.1, or use `engine: docker`"
+            f"--listen {listen} is reachable from other machines, and with `sandbox.engine: memory` every command "
+            "runs unconfined on this machine as the gateway's user: listen on 127.0.0.1, or use `engine: docker`"
         )
     if workers > 1:
         raise Misconfigured(
-            "--workers: the sandboxes of `sandbox.engine: memory` are of one process; leave it out, or use "
-            "`engine: docker`"
+            "--workers: `sandbox.engine: memory` works in one process only: omit --workers, or use `engine: docker`"
         )
 
 
@@ -69,8 +68,9 @@ async def refuse_known_keys(database: Database) -> None:
         found = await store.find(digest_of(key))
         if found is not None:
             raise Misconfigured(
-                f"the key {key} of the documentation is good for tenant {found.tenant or 'of operators'}: revoke it "
-                f"with `airlock key revoke {found.id}` and make another with `airlock key create`"
+                f"the example key {key} from the documentation is valid for tenant "
+                f"{found.tenant or 'of operators'}: revoke it with `airlock key revoke {found.id}` and create "
+                "another with `airlock key create`"
             )
 
 

@@ -28,15 +28,13 @@ def locked_state(state_dir: Path) -> Iterator[None]:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise Misconfigured(
-            f"state_dir {state_dir}: {error.strerror}; the gateway must be able to write there"
-        ) from error
+        raise Misconfigured(f"state_dir {state_dir}: {error.strerror}; the gateway needs write access to it") from error
     try:
         if not _locked(descriptor):
             holder = os.read(descriptor, 32).decode("ascii", "replace").strip()
             raise Misconfigured(
-                f"state_dir {state_dir} is in use by another gateway (process {holder or 'unknown'}): "
-                "stop that one, or give this one a state_dir of its own"
+                f"state_dir {state_dir} is in use by another gateway (process {holder or 'unknown'}): stop it, or "
+                "give this gateway its own state_dir"
             )
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode())
@@ -65,10 +63,12 @@ def held_slot(state_dir: Path, worker: Worker) -> Iterator[Slot]:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise Misconfigured(f"{path}: {error.strerror}; the gateway must be able to write there") from error
+        raise Misconfigured(f"{path}: {error.strerror}; the gateway needs write access to it") from error
     try:
         if not _locked(descriptor):
-            raise Misconfigured(f"{path} is held by a worker of an earlier gateway that has not stopped yet; try again")
+            raise Misconfigured(
+                f"{path} is locked by a worker of an earlier gateway that has not stopped yet: try again"
+            )
         found = [_id_in(descriptor)]
         if worker.index == 0:
             found += _given_up(state_dir, worker.count)

@@ -96,7 +96,7 @@ class Workers:
             if self._stopping.is_set():
                 return
             if not self._ready[index].is_set():
-                raise Misconfigured(f"worker {index} did not start (exit code {code}); its log above says why")
+                raise Misconfigured(f"worker {index} failed to start (exit code {code}); see its log above")
             pause_s = _FIRST_PAUSE_S if loop.time() - began_s >= _STEADY_S else min(2 * pause_s, _LAST_PAUSE_S)
             log.error("a worker ended and is started again", worker=index, code=code, pause_s=pause_s)
             with contextlib.suppress(TimeoutError):
@@ -165,10 +165,10 @@ def supervised_worker(said: str) -> Worker:
     """Return which worker the option --worker says this is, and stop when the parent that said so dies."""
     found = _WORKER.fullmatch(said)
     if found is None:
-        raise Misconfigured(f"--worker {said!r}: it is for the workers that `airlock serve --workers` starts itself")
+        raise Misconfigured(f"--worker {said!r}: this option is only for workers that `airlock serve --workers` starts")
     index, count, parent = (int(number) for number in found.groups())
     # A thread of the parent's that starts the worker is the one whose death counts: it is the main one.
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, PARENT_DIED)
     if os.getppid() != parent:
-        raise Misconfigured("the parent of this worker is gone")
+        raise Misconfigured("the parent process of this worker has exited")
     return Worker(index, count, supervised=True)

@@ -51,7 +51,7 @@ class ForkPoints:
         if not said:
             raise NotFound(f"no run {run_id[:64]!r} has said anything in thread {row.name!r}")
         if step is None and row.run_id == run_id:
-            raise ThreadBusy(f"the run {run_id} is under way: wait for it, or fork at one of its steps", run_id=run_id)
+            raise ThreadBusy(f"run {run_id} has not finished: wait for it, or fork at one of its steps", run_id=run_id)
         kept = [one for one in await self._snapshots.of_thread(row.id) if one.run_id == run_id and one.step]
         before = max((one for one in kept if step is None or one.step <= step), key=lambda one: one.step, default=None)
         if before is not None and before.step == step:

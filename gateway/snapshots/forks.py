@@ -150,7 +150,9 @@ class Forks:
         if at.snapshot_id:
             snapshot = await self._stores.snapshots.get(tenant.name, at.snapshot_id)
             if snapshot is None:
-                raise NotFound(f"no snapshot {at.snapshot_id[:64]!r}: `airlock sandbox snapshots` shows their ids")
+                raise NotFound(
+                    f"snapshot {at.snapshot_id[:64]!r} not found: `airlock sandbox snapshots` lists the snapshots"
+                )
             source = source or snapshot.thread
         row = await self._stores.threads.get(tenant.name, source or "default")
         if snapshot is not None and (row is None or row.id != snapshot.thread_id):
@@ -158,7 +160,7 @@ class Forks:
                 f"snapshot {snapshot.id} is of no thread {source[:64]!r} that is there: restore it into one instead"
             )
         if row is None:
-            raise NotFound(f"no thread {source[:64]!r}: `airlock thread list` shows their names")
+            raise NotFound(f"thread {source[:64]!r} not found: `airlock thread list` lists the threads")
         return row, snapshot
 
     async def _now(self, tenant: Tenant, row: ThreadRow, directory: SnapshotDirectory) -> Snapshot:
@@ -167,10 +169,10 @@ class Forks:
             await self._stores.forks.refuse_busy(row.id)
         except RunUnderWay as error:
             raise ThreadBusy(
-                f"run {error} is under way in thread {row.name!r}: wait for it, or fork at one of its steps"
+                f"thread {row.name!r} is busy with run {error}: wait for it, or fork at one of its steps"
             ) from error
         except CallUnderWay as error:
-            raise ThreadBusy(f"calls are under way in thread {row.name!r}: wait until they are over") from error
+            raise ThreadBusy(f"thread {row.name!r} is busy with tool calls: wait until they finish") from error
         except ThreadGoing:
             raise going(row.name) from None
         metadata = await self._stores.threads.metadata(row.id, limit_bytes=_METADATA_LIMIT_BYTES)
@@ -233,7 +235,7 @@ class Forks:
     async def _taken_name(self, tenant: str, name: str, request: WorkspaceRequest | None) -> AirlockError:
         """Return why a row could not be written."""
         if request is not None and await self._stores.restores.request(tenant, request.id) is not None:
-            return InProgress("the same request is under way; ask again for its thread")
+            return InProgress("the same request is still running: repeat it to get its thread")
         if any(one.name == name for one in await self._stores.forks.half_made(tenant)):
             return ThreadBusy(f"thread {name[:64]!r} is being made of another just now: take another name, or wait")
         return Conflict(f"there is a thread {name[:64]!r} already: take another name, or delete it")
@@ -260,5 +262,7 @@ class Forks:
         if request is None or known is None:
             return None
         if known.digest != request.digest:
-            raise RequestIdReused(f"request_id: {request.id!r} was given to another request; take a new one for each")
+            raise RequestIdReused(
+                f"request_id: {request.id!r} was already used for a different request; use a new one for each request"
+            )
         return None if known.answer is None else Forked(**json.loads(known.answer))

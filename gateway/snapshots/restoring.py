@@ -69,9 +69,9 @@ class Restoring:
         except ThreadGoing:
             raise going(target.name) from None
         except RunUnderWay as error:
-            raise ThreadBusy(f"run {error} is under way in thread {target.name!r}: cancel it first") from error
+            raise ThreadBusy(f"thread {target.name!r} is busy with run {error}: cancel it first") from error
         except CallUnderWay as error:
-            raise ThreadBusy(f"calls are under way in thread {target.name!r}: wait until they are over") from error
+            raise ThreadBusy(f"thread {target.name!r} is busy with tool calls: wait until they finish") from error
         try:
             await self.fill(snapshot, directory, target, spec)
         except WorkspaceIncomplete as error:

@@ -241,8 +241,8 @@ class _Lines:
 def quota_exceeded(left_bytes: int) -> QuotaExceeded:
     """Return the error of a snapshot that is too large for what is left of the quota."""
     return QuotaExceeded(
-        f"snapshot_bytes: this snapshot would take more than the {left_bytes:,} bytes that are left of the tenant's "
-        "quota; delete others (`airlock sandbox snapshots --delete ID`)",
+        f"snapshot_bytes: this snapshot would need more than the {left_bytes:,} bytes left of the tenant's quota: "
+        "delete others (`airlock sandbox snapshots --delete ID`)",
         quota="snapshot_bytes",
     )
 

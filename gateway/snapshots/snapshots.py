@@ -109,7 +109,7 @@ class Snapshots:
         """Return a snapshot; NotFound also when it is another tenant's."""
         found = await self._store.get(tenant.name, id_)
         if found is None:
-            raise NotFound(f"no snapshot {id_[:64]!r}: `airlock sandbox snapshots` shows their ids")
+            raise NotFound(f"snapshot {id_[:64]!r} not found: `airlock sandbox snapshots` lists the snapshots")
         return found
 
     async def page(self, tenant: Tenant, *, thread: str, size: int, token: str) -> tuple[Sequence[Snapshot], str]:
@@ -197,7 +197,9 @@ class Snapshots:
         if known is None:
             return None
         if known.digest != request.digest:
-            raise RequestIdReused(f"request_id: {request.id!r} was given to another request; take a new one for each")
+            raise RequestIdReused(
+                f"request_id: {request.id!r} was already used for a different request; use a new one for each request"
+            )
         return None if known.answer is None else json.loads(known.answer)
 
     async def _asked_before(self, tenant: Tenant, request: tuple[str, str]) -> Snapshot | None:
@@ -205,13 +207,15 @@ class Snapshots:
         if found is None:
             return None
         if found[1] != request[1]:
-            raise RequestIdReused(f"request_id: {request[0]!r} was given to another snapshot; take a new one for each")
+            raise RequestIdReused(
+                f"request_id: {request[0]!r} was already used for a different snapshot; use a new one for each snapshot"
+            )
         return found[0]
 
     async def _row(self, tenant: Tenant, name: str) -> ThreadRow:
         row = await self._listed.get(tenant.name, name)
         if row is None:
-            raise NotFound(f"no thread {name[:64]!r}: `airlock thread list` shows their names")
+            raise NotFound(f"thread {name[:64]!r} not found: `airlock thread list` lists the threads")
         return row
 
 

@@ -153,7 +153,7 @@ class Taking:
         automatic = await self._store.automatic(tenant.name)
         if len(automatic) < too_many:
             raise QuotaExceeded(
-                f"snapshots: this tenant has {len(books.ids)} snapshots and {limit} is the quota; delete some "
+                f"snapshots: this tenant has {len(books.ids)} snapshots, and its quota is {limit}: delete some "
                 "(`airlock sandbox snapshots --delete ID`)",
                 quota="snapshots",
                 limit=str(limit),
@@ -214,8 +214,8 @@ def told(kind: str, snapshot: Snapshot, thread: str, **more: JsonValue) -> Audit
 def going(name: str) -> ThreadBusy:
     """Return the error of a thread that is going."""
     return ThreadBusy(
-        f"thread {name[:64]!r} is being deleted or restored, or was just now: take another, or restore it again where "
-        "that was cut short"
+        f"thread {name[:64]!r} is being deleted or restored, or was a moment ago: use another thread, or repeat a "
+        "restore that was interrupted"
     )
 
 

@@ -326,11 +326,11 @@ class ApprovalStore:
         )
         number, taken_bytes = connection.execute(counted).one()
         if number >= PENDING_LIMIT:
-            raise TooManyPending(f"{number} approvals of this tenant wait, and {PENDING_LIMIT} is the limit")
+            raise TooManyPending(f"this tenant has {number} pending approvals, and the limit is {PENDING_LIMIT}")
         if taken_bytes + size_bytes > PENDING_LIMIT_BYTES:
             raise TooManyPending(
-                f"the arguments of this tenant's approvals that wait have {taken_bytes:,} bytes, and with the "
-                f"{size_bytes:,} of this call they would be past the limit of {PENDING_LIMIT_BYTES:,}"
+                f"the arguments of this tenant's pending approvals have {taken_bytes:,} bytes; with the "
+                f"{size_bytes:,} bytes of this call they would exceed the limit of {PENDING_LIMIT_BYTES:,}"
             )
 
 

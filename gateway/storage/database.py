@@ -105,7 +105,7 @@ class Database:
     async def read(self, query: Select[Any], take: Callable[[Iterable[Row[Any]]], T], *, foremost: bool = False) -> T:
         """Return what `take`, in a reader's thread, makes of the rows; those that it does not ask for are not read."""
         if self._closed:
-            raise Unavailable("the gateway is stopping; ask again when it is back")
+            raise Unavailable("the gateway is shutting down: try again when it is back")
         asked = partial(self._read, lambda connection: connection.execute(query), take)
         return await self._readers.run(asked, foremost=foremost)
 
@@ -116,7 +116,7 @@ class Database:
         wait is asked in a thread.
         """
         if self._closed:
-            raise Unavailable("the gateway is stopping; ask again when it is back")
+            raise Unavailable("the gateway is shutting down: try again when it is back")
         if self._engine.dialect.name == "sqlite":
             with contextlib.suppress(SQLAlchemyError, sqlite3.Error):
                 return self._look_at_once(statement, parameters)
@@ -125,7 +125,7 @@ class Database:
     async def found(self, statement: Prepared, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
         """Return what a prepared query finds that may take its time; as `rows` otherwise."""
         if self._closed:
-            raise Unavailable("the gateway is stopping; ask again when it is back")
+            raise Unavailable("the gateway is shutting down: try again when it is back")
         asked = partial(self._read, partial(statement.execute, parameters=parameters), list)
         return await self._readers.run(asked)
 
@@ -153,7 +153,7 @@ class Database:
 
     async def _queued(self, work: Work[Any], *, apart: bool) -> Any:
         if self._closed:
-            raise Unavailable("the gateway is stopping; ask again when it is back")
+            raise Unavailable("the gateway is shutting down: try again when it is back")
         try:
             return await self._writer.done(work, apart=apart)
         except IntegrityError as error:

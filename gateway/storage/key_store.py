@@ -205,14 +205,14 @@ class KeyStore:
             return None
         if found.request_digest != request.digest:
             raise RequestIdReused(
-                f"request_id: {request.id!r} was given to another request for a key; take a new one for each key"
+                f"request_id: {request.id!r} was already used for a different key; use a new one for each key"
             )
         now, known = self._clock(), _key(found)
         over = known.revoked_us is not None or (known.expires_us is not None and known.expires_us <= now)
         if found.used_us is not None or over or known.created_us <= now - _ASKED_AGAIN_US:
             raise Conflict(
-                f"the request {request.id!r} made the key {known.id}, which was used, or was made more than "
-                f"{_ASKED_AGAIN_US // 60_000_000} minutes ago: revoke it if nobody has its secret, and make another",
+                f"request {request.id!r} created the key {known.id}, which has been used or is more than "
+                f"{_ASKED_AGAIN_US // 60000000} minutes old: revoke it if its secret is lost, and create another",
                 key_id=known.id,
             )
         fresh = {"digest": key.digest, "shown": key.shown}
@@ -279,4 +279,4 @@ def _key(row: Row[Any]) -> StoredKey:
 
 
 def _unknown(key_id: str) -> NotFound:
-    return NotFound(f"no key {key_id[:64]!r}: `airlock key list` shows those there are")
+    return NotFound(f"key {key_id[:64]!r} not found: `airlock key list` lists the keys")

@@ -139,7 +139,7 @@ class PolicyStore:
         query = select(policies.c.text).where(policies.c.digest == digest)
         found = await self._database.rows(query, foremost=True)
         if not found:
-            raise NotFound(f"no policy has the digest {digest[:64]!r}: `airlock policy history` lists those there are")
+            raise NotFound(f"no policy has the digest {digest[:64]!r}: `airlock policy history` lists the versions")
         return str(found[0].text)
 
 

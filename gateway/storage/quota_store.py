@@ -204,8 +204,8 @@ def refuse_more_threads(connection: Connection, tenant: str, limit: int) -> None
     threads = _STORED.execute(connection, {"whose": tenant}).scalar() or 0
     if threads >= limit:
         raise QuotaExceeded(
-            f"threads: this tenant has {threads:,} and {limit:,} is the quota; delete some (`airlock thread delete`), "
-            "or use one again",
+            f"threads: this tenant has {threads:,}, and its quota is {limit:,}: delete some (`airlock thread "
+            "delete`) or reuse one",
             quota="threads",
             limit=str(limit),
         )

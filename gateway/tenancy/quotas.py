@@ -104,9 +104,9 @@ class Quotas:
             self._stored[tenant] = stored, now_s
         if stored >= limit:
             raise QuotaExceeded(
-                f"{STORED}: {stored:,} bytes of messages, events and journal are stored of this tenant, "
-                f"{quotas.stored_bytes_limit:,} is the quota; delete threads (`airlock thread delete`), or have the "
-                "operator set `retention`",
+                f"{STORED}: this tenant stores {stored:,} bytes of messages, events and journal, and its quota is "
+                f"{quotas.stored_bytes_limit:,}: delete threads (`airlock thread delete`), or ask the operator to "
+                "set `retention`",
                 quota=STORED,
                 limit=str(quotas.stored_bytes_limit),
             )
@@ -130,7 +130,7 @@ class Quotas:
         if refused:
             self._run_holds.discard(run_id)
             raise QuotaExceeded(
-                f"{RUNS_AT_ONCE}: {limit} runs of this tenant are under way and {limit} is the quota; wait for one to "
+                f"{RUNS_AT_ONCE}: this tenant has {limit} active runs, and its quota is {limit}: wait for one to "
                 "end or cancel one",
                 quota=RUNS_AT_ONCE,
                 limit=str(limit),
@@ -347,8 +347,8 @@ def _used_up(
     rule = rules.get(name)
     if name not in takes and rule is not None:
         return QuotaExceeded(
-            f"rule {rule.rule} lets {_calls(rule.at_once)} pass at once, and so many are under way; try again when one "
-            "has ended",
+            f"rule {rule.rule} allows {_calls(rule.at_once)} at once, and that many are running: try again when "
+            "one has finished",
             quota="at_once",
             rule=rule.rule,
             limit=str(rule.at_once),
@@ -357,11 +357,13 @@ def _used_up(
     again = f"try again in {wait_s} s"
     if rule is not None:
         return QuotaExceeded(
-            f"rule {rule.rule} lets {_calls(rule.calls)} pass in {rule.per_s} s, and so many were made; {again}",
+            f"rule {rule.rule} allows {_calls(rule.calls)} per {rule.per_s} s, and that many were made; {again}",
             left_s(name),
             quota="rate",
             rule=rule.rule,
             limit=str(rule.calls),
         )
     limit = f"{takes[name].limit / _MICRO:g}" if name == COST else str(takes[name].limit)
-    return QuotaExceeded(f"{name}: all {limit} of the tenant are used; {again}", left_s(name), quota=name, limit=limit)
+    return QuotaExceeded(
+        f"{name}: all {limit} of the tenant's quota are used; {again}", left_s(name), quota=name, limit=limit
+    )

@@ -53,7 +53,9 @@ class TenantAdmin:
     def check(self, name: str) -> None:
         """Raise NotFound for a tenant that is not configured."""
         if name not in self._config.tenants:
-            raise NotFound(f"no tenant {name[:64]!r}; the configuration has {', '.join(sorted(self._config.tenants))}")
+            raise NotFound(
+                f"unknown tenant {name[:64]!r}; configured tenants: {', '.join(sorted(self._config.tenants))}"
+            )
 
     async def page(self, size: int, after: str) -> Sequence[KnownTenant]:
         """Return the tenants of a page, and one more if there is a next page, by name."""
@@ -80,7 +82,7 @@ class TenantAdmin:
             )
         stored = any((await rows_of(self._database, name)).values()) if name else False
         if not stored and not await self._erasure.was_deleted(name):
-            raise NotFound(f"nothing is stored of a tenant {name[:64]!r}")
+            raise NotFound(f"no data is stored for tenant {name[:64]!r}")
         return await self._erasure.tenant(name, audit, by)
 
     async def _version(self, name: str) -> str:

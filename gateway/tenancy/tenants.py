@@ -112,7 +112,7 @@ class Tenants:
 
     def _check(self, name: str) -> None:
         if name not in self._models:
-            raise Unauthenticated("this key's tenant is not configured here: ask the operator")
+            raise Unauthenticated("the API key's tenant is not configured on this gateway: ask the operator")
 
 
 def load_tenants(config: Config) -> Mapping[str, Tenant]:

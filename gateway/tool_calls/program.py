@@ -95,10 +95,10 @@ def _working_directory(asked: str) -> str:
         return WORKSPACE
     if not asked.startswith("/"):
         raise InvalidPath(
-            f"program.cwd: {asked[:200]!r} is not absolute; {f'{WORKSPACE}/{asked[:200]}'!r} may be meant"
+            f"program.cwd: {asked[:200]!r} is not an absolute path; did you mean {f'{WORKSPACE}/{asked[:200]}'!r}?"
         )
     if len(asked.encode()) > _PATH_LIMIT_BYTES:
-        raise InvalidPath(f"program.cwd: {_PATH_LIMIT_BYTES:,} bytes at most")
+        raise InvalidPath(f"program.cwd: at most {_PATH_LIMIT_BYTES:,} bytes")
     try:
         return resolve(asked)
     except agent_errors.InvalidPath as error:

@@ -111,7 +111,7 @@ class RequestedCalls:
         """End a call that is under way here; NotFound where there is none, also when it is another tenant's."""
         known = self._under_way.get((tenant.name, request_id))
         if known is None:
-            raise NotFound(f"no call with the request id {request_id[:64]!r} is under way on this gateway")
+            raise NotFound(f"no call with the request id {request_id[:64]!r} is running on this gateway")
         known.task.cancel()
 
     async def close(self) -> None:
@@ -177,7 +177,7 @@ class RequestedCalls:
             return await asyncio.shield(known.task)
         except asyncio.CancelledError:
             if known.task.cancelled():  # not this caller: grpc would send no status at all for a cancel of its own
-                raise Cancelled("the call was cancelled, and what it had started was killed") from None
+                raise Cancelled("the client cancelled the call, and everything it started was killed") from None
             raise
         finally:
             known.callers -= 1
@@ -204,7 +204,9 @@ def _refused_by_quota(execution: ToolExecution) -> bool:
 
 
 def _reused(request: ToolRequest) -> RequestIdReused:
-    return RequestIdReused(f"request_id: {request.id!r} was given to another call; take a new one for each call")
+    return RequestIdReused(
+        f"request_id: {request.id!r} was already used for a different call; use a new one for each call"
+    )
 
 
 def _remembered(stored: RequestedCall, request: ToolRequest) -> FinishedToolCall:

@@ -94,8 +94,8 @@ class RequestedPrograms:
                 return found
         if not failed:
             raise NotFound(
-                f"the request {request.id!r} started the process {process_id}, which is not there any more: it was "
-                "removed or forgotten, or its sandbox is gone"
+                f"request {request.id!r} started the process {process_id}, which no longer exists: it or its "
+                "sandbox was removed"
             )
         await self._store.forget(tenant.name, stored.id)
         return None
@@ -111,7 +111,9 @@ class RequestedPrograms:
         if stored is None:
             return None
         if stored.digest != request.digest:
-            raise RequestIdReused(f"request_id: {request.id!r} was given to another call; take a new one for each call")
+            raise RequestIdReused(
+                f"request_id: {request.id!r} was already used for a different call; use a new one for each call"
+            )
         if stored.state == "executing":
             self._late.refuse(stored.id)
             raise request.in_progress()

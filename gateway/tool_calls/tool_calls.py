@@ -115,7 +115,7 @@ class FinishedToolCall:
             why = f"{verdict.reason} (rule {verdict.rule})" if verdict else "the policy asks"
             approval_id = self.execution.approval_id
             raise ApprovalPending(
-                f"this call needs the approval {approval_id}: {why}. Make it again once it is given",
+                f"this call waits for approval {approval_id}: {why}. Repeat it once the approval is granted",
                 approval_id=approval_id,
             )
 
@@ -236,7 +236,7 @@ class ToolCalls:
         """
         started = perf_counter()
         if not name or len(name) > _NAME_LIMIT_CHARS:
-            raise InvalidArgument(f"name: the name of a tool, {_NAME_LIMIT_CHARS} characters at most")
+            raise InvalidArgument(f"name: must be the name of a tool, at most {_NAME_LIMIT_CHARS} characters")
         await self._quotas.check_stored(tenant.name, tenant.policy.document.quotas, reserved=past_stored)
         tool_path = await self._tool_path(tenant, thread_name)
         tools = tool_path.toolbox if executor is None else executor(tool_path.sandbox)

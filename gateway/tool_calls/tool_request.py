@@ -111,4 +111,4 @@ class ToolRequest:
 
     def in_progress(self) -> InProgress:
         """Return the error of a repetition that is too early."""
-        return InProgress(f"the request {self.id!r} is under way: make it again in a moment, and have its result")
+        return InProgress(f"request {self.id!r} is still running: repeat it in a moment to get its result")

@@ -99,7 +99,7 @@ class RemoteFS:
                     raise DaemonLost("the sandbox daemon sent a chunk of a wrong size")
                 got_bytes += len(data)
                 if length is None and got_bytes > wanted_bytes:
-                    raise TooLarge(f"{path} is over {wanted_bytes:,} bytes; read it in ranges")
+                    raise TooLarge(f"{path} is larger than {wanted_bytes:,} bytes: read it in ranges")
                 if length is not None and got_bytes > length:
                     raise DaemonLost("the sandbox daemon sent more bytes than were asked for")
                 if data and wanted_bytes:

@@ -169,10 +169,10 @@ class Place:
 def require_regular(state: os.stat_result, path: str) -> None:
     """Raise a Fault unless `state` is a regular file."""
     if stat.S_ISDIR(state.st_mode):
-        raise Fault(wire.FAILURE_KIND_IS_A_DIRECTORY, f"{path} is a directory; a file was expected", errno.EISDIR)
+        raise Fault(wire.FAILURE_KIND_IS_A_DIRECTORY, f"{path} is a directory, not a file", errno.EISDIR)
     if not stat.S_ISREG(state.st_mode):
         raise Fault(
-            wire.FAILURE_KIND_INVALID_ARGUMENT, f"{path} is a pipe, socket or device; only regular files can be used"
+            wire.FAILURE_KIND_INVALID_ARGUMENT, f"{path} is a pipe, socket or device: only regular files can be used"
         )
 
 
@@ -197,9 +197,7 @@ def _link_fault(directory_fd: int, names: list[str], depth: int) -> Fault:
     try:
         target = os.readlink(names[depth], dir_fd=directory_fd)
     except OSError:
-        return Fault(
-            wire.FAILURE_KIND_NOT_A_DIRECTORY, f"{at} is not a directory; a directory was expected", errno.ENOTDIR
-        )
+        return Fault(wire.FAILURE_KIND_NOT_A_DIRECTORY, f"{at} is not a directory", errno.ENOTDIR)
     leads_to = os.path.normpath(os.path.join(join(names[:depth]), target, *names[depth + 1 :]))
     message = f"{at} is a symbolic link, and links are not followed; ask for {leads_to} if that is what you mean"
     return Fault(wire.FAILURE_KIND_INVALID_PATH, message, errno.ELOOP)

@@ -163,7 +163,7 @@ class SandboxKeeper:
         Calls of one thread share it. A sandbox made for another spec is replaced once nobody uses it.
         """
         if self._closed:
-            raise SandboxUnavailable("the gateway is stopping; ask again when it is back")
+            raise SandboxUnavailable("the gateway is shutting down: try again when it is back")
         key = owner_of(spec)
         if key not in self._places and not self._engine.has(spec):
             await self._make_room(key[0])
@@ -190,7 +190,7 @@ class SandboxKeeper:
         One made for another spec is lent as it is, and stays.
         """
         if self._closed:
-            raise SandboxUnavailable("the gateway is stopping; ask again when it is back")
+            raise SandboxUnavailable("the gateway is shutting down: try again when it is back")
         key = owner_of(spec)
         if key not in self._places and not self._engine.has(spec):
             yield None
@@ -293,7 +293,7 @@ class SandboxKeeper:
             if sandbox.borrow():
                 return sandbox
             # Another process removed it in between, and nothing had begun in it.
-        raise SandboxUnavailable("other gateways remove this thread's sandbox as fast as it is made; try again")
+        raise SandboxUnavailable("other gateways keep removing this thread's sandbox: try again")
 
     async def _usable(self, place: _Place, spec: SandboxSpec) -> Sandbox:
         """Return the place's sandbox, made or replaced as needed; the caller holds the lock."""
@@ -325,7 +325,7 @@ class SandboxKeeper:
         if self._closed:
             if not self._keeps:
                 await self._engine.remove(made.id, STOPPING)
-            raise SandboxUnavailable("the gateway is stopping; ask again when it is back")
+            raise SandboxUnavailable("the gateway is shutting down: try again when it is back")
         place.sandbox = made
         return made
 
@@ -354,7 +354,7 @@ class SandboxKeeper:
             place.left = None
             if found is not None and self._closed and not self._keeps:
                 await self._engine.remove(found.id, STOPPING)
-                raise SandboxUnavailable("the gateway is stopping; ask again when it is back")
+                raise SandboxUnavailable("the gateway is shutting down: try again when it is back")
             place.sandbox = found
             return found
         if place.users == 1:
@@ -373,14 +373,14 @@ class SandboxKeeper:
         if held[tenant] > self._max_live_per_tenant:
             if not await self._spared(tenant, others):
                 raise SandboxUnavailable(
-                    f"all {self._max_live_per_tenant} sandboxes of this tenant are busy; try again later"
+                    f"all {self._max_live_per_tenant} sandboxes of this tenant are busy: try again later"
                 )
         elif held.total() > self._max_live:
             for most in sorted(held, key=lambda one: (-held[one], one != tenant)):
                 if await self._spared(most, others):
                     return
             raise SandboxUnavailable(
-                f"all {self._max_live} sandboxes are busy; try again later or raise sandbox.max_live"
+                f"all {self._max_live} sandboxes are busy: try again later, or raise sandbox.max_live"
             )
 
     async def _spared(self, tenant: str, others: Collection[Owner]) -> bool:

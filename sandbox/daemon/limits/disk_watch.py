@@ -347,4 +347,4 @@ def _is_directory(path: str) -> bool:
 
 
 def _no_space(why: str) -> Fault:
-    return Fault(wire.FAILURE_KIND_NO_SPACE, f"{why}; remove files you no longer need", errno.EDQUOT)
+    return Fault(wire.FAILURE_KIND_NO_SPACE, f"{why}: remove files you no longer need", errno.EDQUOT)

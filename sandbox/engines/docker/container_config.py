@@ -79,7 +79,7 @@ def image_volumes(declared: Iterable[str]) -> tuple[str, ...]:
         place = posixpath.normpath("/" + path.lstrip("/")) if path.startswith("/") else path
         for own in (RUNTIME_DIRECTORY, CHANNEL_DIRECTORY):
             if place.startswith(f"{own}/"):
-                raise ValueError(f"it declares a volume at {place}, inside of {own}, which is Airlock's own place")
+                raise ValueError(f"it declares a volume at {place}, inside {own}, which Airlock reserves")
         found.add(place)
     return tuple(sorted(found - {WORKSPACE, "/tmp", RUNTIME_DIRECTORY, CHANNEL_DIRECTORY}))  # noqa: S108
 

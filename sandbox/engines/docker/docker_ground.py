@@ -317,7 +317,9 @@ class DockerGround:
         try:
             return Image(found.id, config.image_volumes(found.volumes))
         except ValueError as error:
-            raise SandboxUnavailable(f"image {name!r} cannot be used: {error}; build it without that VOLUME") from error
+            raise SandboxUnavailable(
+                f"image {name!r} cannot be used: {error}; rebuild it without that VOLUME"
+            ) from error
 
     async def _found_image(self, name: str) -> FoundImage:
         """Return what the engine says of an image: asked once for all who want to know it in the same moment."""

@@ -200,11 +200,11 @@ class DockerRequests:
         try:
             return request(self._connected_client())
         except APIError as error:
-            raise SandboxUnavailable(f"the Docker engine refused: {error.explanation or error}") from error
+            raise SandboxUnavailable(f"the Docker engine refused the request: {error.explanation or error}") from error
         except (DockerException, requests.RequestException, OSError) as error:
             raise EngineUnavailable(
-                f"the Docker engine at {self._address} does not answer ({error}). "
-                f"Start it, name another in {self._named_in}, or let this user use its socket."
+                f"the Docker engine at {self._address} does not answer ({error}). Start it, set another address "
+                f"in {self._named_in}, or give this user access to its socket."
             ) from error
 
     def _connected_client(self) -> Client:
@@ -303,11 +303,11 @@ def start_container(client: Client, body: dict[str, Any], name: str, *, image: s
         reason = str(error.explanation or error)
         if any(said in reason.lower() for said in _UNKNOWN_RUNTIME):
             raise RuntimeMissing(
-                f"runtime {body['HostConfig']['Runtime']!r} is not known to the engine; "
-                "install it and name it in daemon.json"
+                f"runtime {body['HostConfig']['Runtime']!r} is not registered with the engine: install it and add "
+                "it to daemon.json"
             ) from error
         if any(said in reason.lower() for said in _FULL):
-            raise EngineFull(f"the engine's host has no room for one more sandbox: {reason}") from error
+            raise EngineFull(f"the engine's host has no resources for another sandbox: {reason}") from error
         raise StartRefused(reason) from error
 
 
@@ -425,7 +425,7 @@ def remove_volume(client: Client, name: str) -> bool:
     except APIError as error:
         # Of a tree that is too deep it says each name.
         said = str(error.explanation)[:_SAID_CHARS]
-        raise SandboxUnavailable(f"volume {name} was not removed: {said}") from error
+        raise SandboxUnavailable(f"volume {name} could not be removed: {said}") from error
     return True
 
 

@@ -82,16 +82,18 @@ class DockerStarting(DockerListing):
             await self._requests.ask(docker_requests.start_container, body, name, image=spec.image)
         except docker_requests.StartRefused as error:
             if config.RUNTIME_DIRECTORY in str(error):
-                raise BundleBroken(f"the daemon could not be started: {error}") from error
-            raise SandboxUnavailable(f"the engine did not start a sandbox of image {spec.image!r}: {error}") from error
+                raise BundleBroken(f"the sandbox daemon could not be started: {error}") from error
+            raise SandboxUnavailable(
+                f"the engine failed to start a sandbox from image {spec.image!r}: {error}"
+            ) from error
 
     async def _refuse_dead(self, sandbox_id: str) -> None:
         name = config.container_name(self._instance, sandbox_id)
         state = await self._requests.ask(docker_requests.container_state, name)
         if not state["Running"]:
             raise BundleBroken(
-                f"the sandbox daemon ended at once with exit code {state['ExitCode']}; "
-                f"does image {self._runtime_image!r} fit this machine? `make setup` makes it anew"
+                f"the sandbox daemon exited immediately with code {state['ExitCode']}: image "
+                f"{self._runtime_image!r} may not fit this machine; run `make setup` to rebuild it"
             )
 
     async def _verify(

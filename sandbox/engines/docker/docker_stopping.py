@@ -46,7 +46,7 @@ class DockerStopping(DockerStarting):
         if lock is None or note is None:
             return self._resting(owner)
         if not await self._stop_unused(owner, lock, note, ASKED):
-            raise SandboxBusy("calls are under way in this sandbox; stop it when they are over, or cancel them")
+            raise SandboxBusy("the sandbox has calls in progress: wait for them or cancel them, then stop it")
         return self._resting(owner) or shown(note, "removed")
 
     async def remove_of(self, tenant: str, thread: str) -> ListedSandbox | None:
@@ -63,7 +63,7 @@ class DockerStopping(DockerStarting):
             lock.close()
             raise
         if not await self._remove_unused(owner, lock, note, ASKED):
-            raise SandboxBusy("calls are under way in this sandbox; remove it when they are over, or cancel them")
+            raise SandboxBusy("the sandbox has calls in progress: wait for them or cancel them, then remove it")
         return was
 
     async def trim_stopped(self, *, timeout_s: float, limit: int) -> int:

@@ -68,7 +68,7 @@ class DockerWorkspaces(DockerGround):
             try:
                 note, stopped = lock.read(), self._stopped.read(owner)
                 if note is not None and not lock.unused():
-                    raise SandboxBusy("calls are under way in this thread; wait until they are over, or cancel them")
+                    raise SandboxBusy("the thread has calls in progress: wait for them or cancel them")
                 fresh = await stack.enter_async_context(self._beside(spec, give))
                 for container in await self._requests.ask(docker_requests.list_containers, self._labels_at(owner)):
                     await self._destroy(container["Labels"][config.SANDBOX_LABEL])
@@ -208,7 +208,7 @@ class DockerWorkspaces(DockerGround):
             lock = ThreadLock.open(self._carriers / f"{config.carrier_name(self._instance, owner)}.lock")
             if not lock.try_gate():
                 lock.close()
-                raise SandboxBusy("the files of this thread are being saved or replaced; wait until that is over")
+                raise SandboxBusy("the files of this thread are being saved or replaced: wait until that is done")
             if not lock.gone:
                 return lock
             lock.close()

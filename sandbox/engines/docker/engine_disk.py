@@ -62,8 +62,8 @@ def _refuse_short(free_bytes: int, reserve_bytes: int, coming_bytes: int) -> Non
     if free_bytes - coming_bytes < reserve_bytes:
         # How much there is of others' disk is not for a tenant to know.
         raise NoSpace(
-            f"the engine's disk is nearly full, and {coming_bytes // _MIB:,} MiB more would not leave the "
-            "operator's reserve: remove files, or have the operator make room"
+            f"the engine's disk is nearly full, and {coming_bytes // _MIB:,} MiB more would use the operator's "
+            "reserve: remove files, or ask the operator to free space"
         )
 
 

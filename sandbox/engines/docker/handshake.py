@@ -46,7 +46,7 @@ async def connected(channel: Channel, boot: asyncio.Future[None], refuse_dead: C
             deadline_s = min(deadline_s, now_s + _BOOT_TIMEOUT_S)
             inspect_at_s = min(inspect_at_s, now_s + _INSPECT_INTERVAL_S)
         if now_s > deadline_s:
-            raise SandboxUnavailable(f"the sandbox daemon did not come up within {_BOOT_TIMEOUT_S:.0f} s")
+            raise SandboxUnavailable(f"the sandbox daemon did not start within {_BOOT_TIMEOUT_S:.0f} s")
         if now_s > inspect_at_s:
             inspect_at_s = now_s + _INSPECT_INTERVAL_S
             await refuse_dead()
@@ -58,9 +58,9 @@ async def introduced(channel: Channel) -> pb.Posture:
     try:
         hello = await channel.hello(timeout_s=_HELLO_TIMEOUT_S)
     except DaemonLost as error:
-        raise SandboxUnavailable(f"the sandbox did not introduce itself: {error}") from error
+        raise SandboxUnavailable(f"the handshake with the sandbox failed: {error}") from error
     except SandboxError as error:
-        raise SandboxUnavailable(f"the sandbox cannot say what holds it: {error}") from error
+        raise SandboxUnavailable(f"the sandbox could not report its isolation: {error}") from error
     refuse_other_build(hello.build)
     return hello.posture
 
@@ -72,8 +72,8 @@ def refuse_other_build(build: str) -> None:
         # What does not run from a bundle, such as a daemon straight from a source tree, says nothing.
         said = "".join(digit for digit in build[:_SHOWN_DIGITS] if digit.isalnum()) or "unknown"
         raise SandboxUnavailable(
-            f"the runtime image is of another release than this gateway (its daemon's build is {said}, "
-            f"{wanted[:_SHOWN_DIGITS]} is wanted); `make setup` makes it anew"
+            f"the runtime image and this gateway are from different releases (the image's daemon build is {said}, "
+            f"the gateway needs {wanted[:_SHOWN_DIGITS]}): run `make setup` to rebuild it"
         )
 
 

@@ -69,13 +69,13 @@ class ImagePulls:
         if pull is None:
             if len(self._pulls) >= _AT_ONCE:
                 raise SandboxUnavailable(
-                    f"image {image!r} waits for {_AT_ONCE} others that are pulled; try again later"
+                    f"image {image!r} is waiting for {_AT_ONCE} other images to be pulled: try again later"
                 )
             pull = self._pulls[image] = self._begin(image)
         await asyncio.wait({pull.end}, timeout=self._wait_s)
         if not pull.end.done():
             since_s = self._clock() - pull.began_s
-            raise SandboxUnavailable(f"image {image!r} is being pulled, for {since_s:.0f} s so far; try again later")
+            raise SandboxUnavailable(f"image {image!r} is being pulled ({since_s:.0f} s so far): try again later")
         failure = pull.end.result()
         if failure is not None:
             raise failure
@@ -175,6 +175,6 @@ def _pull(client: Client, image: str, stopping: Callable[[], str]) -> None:
 
 def _missing(image: str, why: str) -> ImageMissing:
     return ImageMissing(
-        f"image {image!r} is not on the engine, and to pull it failed: {why[:_WHY_CHARS]}. Mend its name in the "
-        "policy's sandbox section, or bring it to the engine (docker pull, docker load)"
+        f"image {image!r} is not on the engine, and pulling it failed: {why[:_WHY_CHARS]}. Correct its name in "
+        "the policy's sandbox section, or load it into the engine (docker pull, docker load)"
     )

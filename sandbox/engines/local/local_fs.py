@@ -78,7 +78,7 @@ class _WorkerConnection(Connection):
 
     def _real(self, path: str) -> str:
         if path != WORKSPACE and not path.startswith(f"{WORKSPACE}/"):
-            raise NotFound(f"{path} is not there: this file system has {WORKSPACE} only")
+            raise NotFound(f"{path} does not exist: this file system contains only {WORKSPACE}")
         return (self._root or "") + path.removeprefix(WORKSPACE)
 
     def _shown(self, reply: pb.Reply) -> pb.Reply:

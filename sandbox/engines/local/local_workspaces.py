@@ -157,7 +157,7 @@ class LocalWorkspaces:
     def alone(self, owner: Owner) -> Iterator[None]:
         """Save or replace an owner's files exclusively; SandboxBusy if another operation is in progress."""
         if owner in self._exclusive:
-            raise SandboxBusy("the files of this thread are being saved or replaced; wait until that is over")
+            raise SandboxBusy("the files of this thread are being saved or replaced: wait until that is done")
         self._exclusive.add(owner)
         try:
             yield

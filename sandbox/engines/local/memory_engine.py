@@ -205,7 +205,7 @@ class MemoryEngine:
         running = self._running.get(owner)
         if running is not None and not await self._stop(running, ASKED):
             if self._running.get(owner) is running:
-                raise SandboxBusy("calls are under way in this sandbox; stop it when they are over, or cancel them")
+                raise SandboxBusy("the sandbox has calls in progress: wait for them or cancel them, then stop it")
             return replace(running.listed(), state="removed")
         stopped = self._stopped.by_owner.get(owner)
         return None if stopped is None else stopped.listed()
@@ -214,7 +214,7 @@ class MemoryEngine:
         owner = owner_by_name(tenant, thread)
         running, stopped = self._running.get(owner), self._stopped.by_owner.get(owner)
         if running is not None and running.users:
-            raise SandboxBusy("calls are under way in this sandbox; remove it when they are over, or cancel them")
+            raise SandboxBusy("the sandbox has calls in progress: wait for them or cancel them, then remove it")
         self._stopped.remove([owner], ASKED)
         if running is None:
             return None if stopped is None else stopped.listed()
@@ -287,7 +287,7 @@ class MemoryEngine:
             while True:
                 running = self._running.get(owner)
                 if running is not None and running.users:
-                    raise SandboxBusy("calls are under way in this thread; wait until they are over, or cancel them")
+                    raise SandboxBusy("the thread has calls in progress: wait for them or cancel them")
                 if running is not None:
                     self._begin_to_end(running, _RESTORED)
                 if owner not in self._ending:

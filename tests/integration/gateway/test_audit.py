@@ -110,4 +110,4 @@ def test_a_tenant_that_is_not_there_has_no_audit_to_verify(tmp_path: Path) -> No
     home = make_home(tmp_path / "home")
     asked = airlock("audit", "verify", "--config", str(home.config), "--tenant", "typo", "--json", check=False)
     assert asked.returncode != 0
-    assert "no tenant 'typo'" in asked.stdout + asked.stderr
+    assert "tenant 'typo' is not configured" in asked.stdout + asked.stderr

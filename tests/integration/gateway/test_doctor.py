@@ -28,7 +28,7 @@ def test_doctor_says_how_to_mend_a_missing_engine(tmp_path: Path) -> None:
     assert looked.returncode == 1
     engine = json.loads(looked.stdout)["findings"][-1]
     assert (engine["what"], engine["state"]) == ("engine", "failed")
-    assert "name another in --engine-url" in engine["mend"]
+    assert "set another address in --engine-url" in engine["mend"]
 
 
 def test_doctor_loads_the_configuration_it_is_given(tmp_path: Path) -> None:

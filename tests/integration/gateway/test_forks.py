@@ -62,7 +62,7 @@ async def test_a_thread_is_forked_after_a_step_of_its_run_and_the_fork_goes_its_
                 assert (json.loads(told.stdout)["step"], json.loads(told.stdout)["messages"]) == (3, 6)
                 assert await client.read_file("end", "/workspace/file") == b"two\n"
                 await client.delete_thread("t")
-                with pytest.raises(NotFound, match="no thread 't'"):
+                with pytest.raises(NotFound, match="thread 't' not found"):
                     await anext(client.snapshots(thread="t"))
     assert containers_of(home.instance) == []
     assert volumes_of(home.instance) == []

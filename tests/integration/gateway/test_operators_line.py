@@ -129,7 +129,7 @@ def test_policies_are_applied_looked_at_and_taken_back_over_the_api_and_both_aud
     assert (there["version"], there["in_force"]) == (first["version"], line.policy("current", *of)["in_force"])
     bad = line.policy("apply", line.file("bad", effect="maybe"), *of, code=1)
     assert (bad["ok"], bad["errors"][0]["line"]) == (False, 3)
-    assert "no version" in line.policy("rollback", "policy_000000000000", *of, code=1)["error"]
+    assert "not found" in line.policy("rollback", "policy_000000000000", *of, code=1)["error"]
     line.policy("apply", line.file("never", effect="deny"), "--operator-layer")
     assert line.policy("current", *of)["operator"]["version"]
     for chain in ("default", ""):

@@ -187,7 +187,7 @@ async def test_the_command_line_prints_exactly_the_agreed_fields(pair: Pair) -> 
 async def test_an_unknown_key_and_no_gateway_are_one_clear_error(pair: Pair) -> None:
     wrong = airlock("tool", "list", "--address", pair.address, "--key", "alk_wrong", check=False)
     assert wrong.returncode == 3
-    assert "key is not known" in wrong.stderr
+    assert "key is not valid" in wrong.stderr
     nobody = airlock("tool", "list", "--address", "127.0.0.1:1", "--key", "x", check=False)
     assert nobody.returncode == 3
     assert "airlock serve" in nobody.stderr

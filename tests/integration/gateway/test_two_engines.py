@@ -98,7 +98,7 @@ async def test_a_run_goes_where_its_files_are_and_elsewhere_only_once_they_were_
                         assert (refused.returncode, "serves at" in refused.stdout) == (2, True)
                         first.kill()
                         await _until_nobody_serves(postgres_url, engine)
-                        with pytest.raises(OtherEngine, match="No gateway on that engine serves now"):
+                        with pytest.raises(OtherEngine, match="No gateway is currently serving that engine"):
                             await there.start_run("go", thread="t")
                         adopted = await asyncio.to_thread(airlock, *adopting, engine)
                         assert json.loads(adopted.stdout) == {"from": engine, "to": ENGINE, "threads": {"default": 1}}

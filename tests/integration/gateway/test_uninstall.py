@@ -68,7 +68,7 @@ def test_a_gateway_is_not_uninstalled_while_another_one_of_its_database_serves(t
         shutil.copy(state / "instance", second / "state" / "instance")
         refused = airlock("uninstall", "--config", str(second / "airlock.yaml"), "--yes", "--json", check=False)
         assert refused.returncode == 2
-        assert "another gateway of the same database is running" in json.loads(refused.stdout)["error"]
+        assert "another gateway with the same database is running" in json.loads(refused.stdout)["error"]
         assert len(containers_of(home.instance)) == len(volumes_of(home.instance)) == 1
     instance = home.instance
     airlock("uninstall", "--config", str(home.config), "--yes", "--json")

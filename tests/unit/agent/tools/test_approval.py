@@ -171,11 +171,11 @@ async def test_hooks_run_again_and_what_they_wrote_before_the_wait_counts_once()
 async def test_the_model_is_told_why_somebody_refused() -> None:
     ran, events = Ran(), Events()
     suspended = await an_agent(Desk(), ran, says("", call("risky"))).run(state())
-    desk = Desk(c1=Denied("an approver refused: use the staging server", "apr_c1"))
+    desk = Desk(c1=Denied("an approver denied the call: use the staging server", "apr_c1"))
     ended = await an_agent(desk, ran, says(ANSWERED)).run(stored(suspended), events)
     assert ran == []
     told = ended.messages[-2].content
-    assert "Blocked by rule close-call of policy: an approver refused: use the staging server" in told
+    assert "Blocked by rule close-call of policy: an approver denied the call: use the staging server" in told
     assert "policy_1" in told
     finished = events.of("tool_call_finished")[0]
     assert (finished["verdict"], finished["outcome"], finished["approval_id"]) == ("deny", "blocked", "apr_c1")

@@ -210,7 +210,7 @@ async def test_a_refusal_is_told_with_its_words_and_holds(desk: Desk) -> None:
     for _ in range(2):
         finished = await desk.call()
         assert finished.execution.blocked
-        assert "an approver refused: use a branch" in said(finished)
+        assert "an approver denied the call: use a branch" in said(finished)
     desk.clock.pass_s(61)
     assert await desk.ask() != approval_id
     assert desk.ran == []

@@ -57,7 +57,7 @@ def test_a_key_is_made_rotated_and_revoked_without_a_gateway(made: dict[str, Any
         (("create", "--operator", "--scope", "run"), "scope: run given"),
         (("create", "--expires-in", "soon"), "--expires-in"),
         (("create", "--tenant", "nobody"), "nobody"),
-        (("rotate", "key_none"), "no key"),
+        (("rotate", "key_none"), "not found"),
     ],
 )
 def test_what_cannot_be_is_said(made: dict[str, Any], wrong: tuple[str, ...], said: str) -> None:

@@ -129,7 +129,7 @@ def test_one_layer_must_be_named(line: Line, which: tuple[str, ...]) -> None:
 
 def test_what_is_not_there_is_told(line: Line) -> None:
     assert "not one of default" in line.policy("history", "--tenant", "nobody", code=2)["error"]
-    assert "no version" in line.policy("rollback", "policy_000000000000", "--tenant", "default", code=1)["error"]
+    assert "not found" in line.policy("rollback", "policy_000000000000", "--tenant", "default", code=1)["error"]
     assert "nothing is in force" in line.policy("current", "--tenant", "default", code=1)["error"]
 
 

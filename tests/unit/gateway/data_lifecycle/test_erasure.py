@@ -233,7 +233,7 @@ async def test_a_thread_with_a_run_under_way_keeps_its_files_and_rows(
 async def test_a_thread_with_calls_under_way_keeps_its_rows(database: Database, erasure: Erasure, files: Files) -> None:
     files.failures = [SandboxBusy("in use")]
     before = await rows(database)
-    with pytest.raises(ThreadBusy, match="calls are under way"):
+    with pytest.raises(ThreadBusy, match="busy with tool calls"):
         await erasure.thread(GONE, await _name(database, GONE), "key")
     assert await rows(database) == before
 

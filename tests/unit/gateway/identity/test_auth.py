@@ -113,7 +113,7 @@ async def test_a_key_for_something_else_is_refused_and_told_what_it_would_need(
     await keys.add("acme", key)
     echo = Echo(needed, _authenticator(keys))
     context = cast(Context, FakeContext(key.secret))
-    said = f"the call needs {needed}: .*--tenant acme --scope {needed}"
+    said = f"this call needs {needed}: .*--tenant acme --scope {needed}"
     with pytest.raises(PermissionError, match=said) as refused:
         await echo.Once("", context)
     assert refused.value.args[0] is grpc.StatusCode.PERMISSION_DENIED
@@ -139,8 +139,8 @@ async def test_only_the_holder_of_an_expired_key_is_told_why_and_operators_are_t
         await keys.revoke(key.id, by="test")
     now[0] = 3_000_000
     authenticate = _authenticator(keys)
-    said, reason = ("has expired", "KEY_EXPIRED") if state == "expired" else ("is not known", "UNAUTHENTICATED")
-    with capture_logs() as logged, pytest.raises(Unauthenticated, match=f"this key {said}") as refused:
+    said, reason = ("has expired", "KEY_EXPIRED") if state == "expired" else ("is not valid", "UNAUTHENTICATED")
+    with capture_logs() as logged, pytest.raises(Unauthenticated, match=f"the API key {said}") as refused:
         await authenticate(cast(Context, FakeContext(key.secret)))
     assert (refused.value.details, refused.value.reason) == ({}, reason)
     known = {} if state == "unknown" else {"key_id": key.id, "shown": key.shown, "tenant": "acme"}

@@ -114,7 +114,7 @@ async def test_a_run_is_refused_where_no_gateway_serves_its_engine_and_nothing_i
 ) -> None:
     first, second = pair
     await first.lose()
-    with pytest.raises(OtherEngine, match="No gateway on that engine serves now") as refused:
+    with pytest.raises(OtherEngine, match="No gateway is currently serving that engine") as refused:
         await second.start()
     assert refused.value.details == {"engine": "E1"}
     assert await world.database.rows(select(runs_table.c.id)) == []

@@ -226,7 +226,7 @@ async def test_the_thread_is_busy_while_a_run_of_it_waits(host: Callable[..., Ho
     gateway = host()
     run, _ = await gateway.waits()
     for one in (gateway, host("gw2")):
-        with pytest.raises(ThreadBusy, match="waits for an approval") as busy:
+        with pytest.raises(ThreadBusy, match="waiting for an approval") as busy:
             await one.start()
         assert busy.value.details == {"run_id": run.id}
 
@@ -238,7 +238,7 @@ async def test_a_refusal_and_its_words_reach_the_model(world: World, host: Calla
     await gateway.status(run, "completed")
     assert world.files.files == {}
     told = world.asked[-1].messages[-1].content
-    assert "an approver refused: ask the owner first" in told
+    assert "an approver denied the call: ask the owner first" in told
     assert "looked-at" in told
 
 

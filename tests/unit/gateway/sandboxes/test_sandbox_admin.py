@@ -138,7 +138,7 @@ async def test_who_goes_away_while_it_is_made_leaves_its_record(
 async def test_one_that_is_stopped_is_started_and_none_is_made_for_it(
     database: Database, engine: FakeEngine, tended: SandboxAdmin
 ) -> None:
-    with pytest.raises(NotFound, match="no thread 'a'"):
+    with pytest.raises(NotFound, match="thread 'a' not found"):
         await tended.resume(TENANT, "a")
     await Store(database).thread("t", "a")
     with pytest.raises(NotFound, match="has no sandbox"):
@@ -185,9 +185,9 @@ async def test_a_sandbox_goes_with_its_files_and_both_are_told(
         ("sandbox_removed", "a", {"sandbox": "s1"}),
         ("workspace_removed", "a", {}),
     ]
-    with pytest.raises(NotFound, match="neither a sandbox nor files"):
+    with pytest.raises(NotFound, match="no sandbox and no files"):
         await tended.delete(TENANT, "a")
-    with pytest.raises(NotFound, match="neither a sandbox nor files"):
+    with pytest.raises(NotFound, match="no sandbox and no files"):
         await tended.delete(TENANT, "never")
     assert len(await records(database)) == 3
 
@@ -250,7 +250,7 @@ async def test_one_that_is_gone_as_soon_as_it_is_made_is_an_error_and_not_a_lie(
         return []
 
     monkeypatch.setattr(engine, "listed", nothing)
-    with pytest.raises(Unavailable, match="gone again"):
+    with pytest.raises(Unavailable, match="already stopped"):
         await tended.create(TENANT, "a")
 
 

@@ -169,7 +169,7 @@ async def test_a_key_that_was_asked_for_twice_is_one_with_the_newer_secret_until
             async with world.client(secret) as service:
                 with pytest.raises(kind):
                     await anext(service.keys())
-        with pytest.raises(Conflict, match="was used") as caught:
+        with pytest.raises(Conflict, match="has been used") as caught:
             await operator.create_key("acme", name="ci", request_id="r1")
         assert caught.value.details["key_id"] == first.key.id
     told = [kind for tenant, kind, details in await world.told() if details.get("key_id") == first.key.id and tenant]

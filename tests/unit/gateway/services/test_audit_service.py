@@ -176,9 +176,9 @@ async def test_an_operator_says_whose_and_reads_the_operators_own_by_default(ser
     assert [record.kind for record in await served.client.audit(tenant="other")] == ["run_started"]
     assert (await served.client.verify_audit(tenant="acme")).records == 0
     for asked in (served.client.audit(tenant="typo"), served.client.verify_audit(tenant="typo")):
-        with pytest.raises(NotFound, match="no tenant 'typo'"):
+        with pytest.raises(NotFound, match="tenant 'typo' is not configured"):
             await asked
-    with pytest.raises(NotFound, match="no tenant 'typo'"):
+    with pytest.raises(NotFound, match="tenant 'typo' is not configured"):
         await anext(aiter(served.client.tail_audit(tenant="typo")))
 
 

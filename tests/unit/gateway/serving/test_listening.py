@@ -36,4 +36,6 @@ def test_a_gateway_says_in_one_line_that_its_port_is_taken(taken: str, tmp_path:
         [sys.executable, "-m", "gateway.cli", *serve], capture_output=True, text=True, check=False, timeout=120
     )
     assert ended.returncode == 2
-    assert ended.stderr.splitlines() == [f"error: --listen {taken}: in use, or not an address of this machine"]
+    assert ended.stderr.splitlines() == [
+        f"error: --listen {taken}: the port is in use, or the address does not belong to this machine"
+    ]

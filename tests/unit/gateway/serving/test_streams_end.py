@@ -27,7 +27,7 @@ async def test_a_stream_ends_when_its_key_is_revoked_and_that_of_another_key_goe
             stream, other_stream = asking.always(), other.always()
             assert await anext(stream) == await anext(other_stream) == b"acme"
             await keys.revoke(mine.id, by="test")
-            with pytest.raises(Unauthenticated, match="not known"):
+            with pytest.raises(Unauthenticated, match="not valid"):
                 await anext(stream)
             assert await other.once()
             pending = asyncio.ensure_future(anext(other_stream))
@@ -63,7 +63,7 @@ async def test_a_call_that_takes_its_time_ends_when_its_key_is_revoked_and_that_
             assert await asking.once()
             assert await other.once()
             await keys.revoke(mine.id, by="test")
-            with pytest.raises(Unauthenticated, match="not known"):
+            with pytest.raises(Unauthenticated, match="not valid"):
                 await calls[0]
             assert not calls[1].done()
             calls[1].cancel()

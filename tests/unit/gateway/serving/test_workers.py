@@ -82,7 +82,7 @@ async def test_all_end_when_they_are_told_to_and_none_is_started_again(two: Set)
 async def test_a_worker_that_cannot_start_ends_the_others_and_is_named(tmp_path: Path) -> None:
     script = f"import sys\nif sys.argv[2] == '1': sys.exit(2)\n{SERVING}"
     made = Set(tmp_path, script, 2)
-    with pytest.raises(Misconfigured, match=r"worker 1 did not start \(exit code 2\)"):
+    with pytest.raises(Misconfigured, match=r"worker 1 failed to start \(exit code 2\)"):
         await made.workers.start()
     for process in made.started(0):
         with pytest.raises(ProcessLookupError):

@@ -258,7 +258,7 @@ async def test_a_thread_whose_restore_was_cut_short_is_not_forked_as_it_is_now_n
 ) -> None:
     thread = await two_steps(desk)
     await desk.database.write((update(threads).values(deletion="rst_lost"), None))
-    with pytest.raises(ThreadBusy, match="restore it again"):
+    with pytest.raises(ThreadBusy, match="repeat a restore"):
         await forks_of(desk).fork(ACME, "a", "b", ForkAt())
     assert (await forks_of(desk).fork(ACME, "a", "b", ForkAt(run_id="r1", step=1))).messages == 3
     await desk.database.write((update(threads).where(threads.c.id == thread.id).values(deletion="frk_other"), None))

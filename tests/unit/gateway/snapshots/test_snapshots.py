@@ -120,7 +120,7 @@ async def test_a_snapshot_is_listed_restored_and_deleted_and_the_audit_has_all_o
     page, token = await desk.snapshots.page(ACME, thread="", size=1, token="")
     rest, end = await desk.snapshots.page(ACME, thread="", size=1, token=token)
     assert ([*page, *rest], end) == ([second, first], "")
-    with pytest.raises(NotFound, match="no thread 'b'"):
+    with pytest.raises(NotFound, match="thread 'b' not found"):
         await desk.snapshots.page(ACME, thread="b", size=0, token="")
     await desk.threads.thread("acme", "b")
     assert (await desk.snapshots.page(ACME, thread="b", size=0, token=""))[0] == []

@@ -147,7 +147,7 @@ async def test_a_call_that_waits_for_its_sandbox_keeps_its_thread(
     sandboxes.may_be_made.clear()
     calling = asyncio.create_task(_call(calls))
     await sandboxes.asked.wait()
-    with pytest.raises(ThreadBusy, match="calls are under way"):
+    with pytest.raises(ThreadBusy, match="busy with tool calls"):
         await erasure.thread("t", "a", "key")
     assert files.removed == []
     sandboxes.may_be_made.set()
@@ -257,7 +257,7 @@ async def test_of_two_deletions_at_once_one_removes_and_gives_nothing_free_for_t
     await _call(calls)
     other = ErasureStore(database)
     files.meanwhile = [lambda: other.begin("t", "a", "del_other")]
-    with pytest.raises(ThreadBusy, match="by another call"):
+    with pytest.raises(ThreadBusy, match="another call is deleting"):
         await erasure.thread("t", "a", "key")
     with pytest.raises(Unavailable, match="being deleted"):
         await _call(calls)

@@ -158,7 +158,7 @@ async def test_a_locked_database_is_one_clear_error_for_all_who_wait(tmp_path: P
 async def test_a_write_after_the_end_is_refused_and_does_not_wait(tmp_path: Path) -> None:
     opened = await Database.open(f"sqlite:///{tmp_path}/b.db")
     await opened.close()
-    with pytest.raises(Unavailable, match="stopping"):
+    with pytest.raises(Unavailable, match="shutting down"):
         await opened.write((insert(threads), {}))
 
 
@@ -181,7 +181,7 @@ async def test_a_database_damaged_while_open_is_unavailable_to_readers(tmp_path:
     with pytest.raises(Unavailable, match="api_keys"):
         await opened.rows(select(api_keys.c.id))
     await opened.close()
-    with pytest.raises(Unavailable, match="stopping"):
+    with pytest.raises(Unavailable, match="shutting down"):
         await opened.rows(select(api_keys.c.id))
 
 

@@ -483,7 +483,7 @@ async def test_holds_are_released_when_a_call_failed_or_was_cancelled(quotas: Qu
     assert await hook.take(_allowed(RuleLimit("r", at_once=1)), _execution("c2")) is None
     assert await hook.take(_allowed(RuleLimit("r", at_once=1)), _execution("c3")) == (
         "r",
-        "rule r lets 1 call pass at once, and so many are under way; try again when one has ended",
+        "rule r allows 1 call at once, and that many are running: try again when one has finished",
     )
     task = asyncio.create_task(_calls(hook, call("go", "c2"), run=stays))
     await began.wait()

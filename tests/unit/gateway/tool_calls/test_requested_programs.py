@@ -216,7 +216,7 @@ async def test_a_process_is_started_once_and_answered_with_as_it_is_now(world: W
     assert (again.id, again.running, again.exit_code) == (first.id, False, 0)
     assert world.sandbox.count("start") == 1
     world.sandbox.kept = ()
-    with pytest.raises(NotFound, match="not there any more"):
+    with pytest.raises(NotFound, match="no longer exists"):
         await world.client.start_process(["sleep", "9"], request_id="r1")
     with pytest.raises(RequestIdReused):
         await world.client.start_process(["sleep", "8"], request_id="r1")

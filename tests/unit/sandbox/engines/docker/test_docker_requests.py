@@ -27,13 +27,13 @@ async def test_the_cure_names_the_place_where_the_address_is_written(tmp_path: P
     url = f"unix://{tmp_path}/none.sock"
     said = await _said(DockerRequests(url, "sandbox.engine_url of a.yaml"))
     assert url in said
-    assert "name another in sandbox.engine_url of a.yaml" in said
+    assert "set another address in sandbox.engine_url of a.yaml" in said
     assert "DOCKER_HOST" not in said
 
 
 async def test_without_an_address_it_is_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
-    assert "name another in DOCKER_HOST" in await _said(DockerRequests(None, "sandbox.engine_url of a.yaml"))
+    assert "set another address in DOCKER_HOST" in await _said(DockerRequests(None, "sandbox.engine_url of a.yaml"))
 
 
 @pytest.mark.parametrize("why", ["no space left on device", "fork/exec: Cannot allocate memory"])

@@ -67,8 +67,8 @@ async def test_a_daemon_of_this_release_is_believed(tmp_path: Path) -> None:
         ("", "build is unknown"),
         ("0" * 64, "build is 000000000000, "),
         ("\x1b[2J" * 9, "build is 2J2J2J"),
-        (own_build().upper(), "of another release"),
-        (own_build()[:-1], "of another release"),
+        (own_build().upper(), "from different releases"),
+        (own_build()[:-1], "from different releases"),
     ],
     ids=["none", "another", "hostile", "upper case", "cut"],
 )
@@ -87,7 +87,7 @@ async def test_a_daemon_that_cannot_say_what_holds_it_is_refused(tmp_path: Path)
         await peer.reply(failure=pb.Failure(kind=pb.FAILURE_KIND_INTERNAL, message="no process can be made"))
 
     async with fake_daemon(tmp_path, answer) as daemon:
-        with pytest.raises(SandboxUnavailable, match="did not introduce itself"):
+        with pytest.raises(SandboxUnavailable, match="handshake with the sandbox failed"):
             await introduced(daemon.channel)
 
 

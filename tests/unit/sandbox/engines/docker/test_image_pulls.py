@@ -93,7 +93,7 @@ async def test_an_image_is_pulled_once_for_all_who_ask_and_then_used(requests: F
 async def test_a_call_waits_a_little_and_the_pull_goes_on_behind_it(requests: FakeRequests) -> None:
     on = engine(requests, wait_s=0.01)
     for _ in range(2):
-        with pytest.raises(SandboxUnavailable, match=r"'x:1' is being pulled, for 0 s so far; try again later"):
+        with pytest.raises(SandboxUnavailable, match=r"'x:1' is being pulled \(0 s so far\): try again later"):
             await on.create(spec("x:1"))
     requests.let_go.set()
     async with asyncio.timeout(30):
@@ -106,7 +106,7 @@ async def test_a_call_waits_a_little_and_the_pull_goes_on_behind_it(requests: Fa
 async def test_what_failed_is_told_and_not_tried_again_for_a_while(requests: FakeRequests) -> None:
     clock = Clock()
     requests.let_go.set()
-    requests.failure = SandboxUnavailable("the Docker engine refused: no route to host")
+    requests.failure = SandboxUnavailable("the Docker engine refused the request: no route to host")
     on = engine(requests, clock=clock)
     for _ in range(3):
         with pytest.raises(ImageMissing, match=r"'x:1' is not on the engine.*no route to host.*docker load"):
@@ -155,7 +155,7 @@ async def test_a_pull_that_drips_ends_with_its_time(requests: FakeRequests) -> N
 async def test_many_images_at_once_are_not_pulled_at_once(requests: FakeRequests) -> None:
     on = engine(requests, wait_s=0.01)
     told = await asyncio.gather(*(on.create(spec(f"x:{n}")) for n in range(4)), return_exceptions=True)
-    assert sum("waits for 2 others" in str(one) for one in told) == 2
+    assert sum("waiting for 2 other images" in str(one) for one in told) == 2
     assert len(requests.pulled) == 2
 
 
