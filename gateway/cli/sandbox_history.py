@@ -13,7 +13,7 @@ from gateway.cli.terminal import fail, out
 from gateway.support.printable_text import printable
 
 if TYPE_CHECKING:
-    from gateway.client.sandbox_transitions import SandboxTransition
+    from gateway.client import SandboxTransition
 
 
 async def history(

@@ -23,9 +23,7 @@ from gateway.client.processes import Process, Processes, ProcessOutput
 from gateway.client.programs import ProgramResult
 from gateway.client.retry import Retry
 from gateway.client.runs import Event, PolicyMode, Run, RunStatus
-from gateway.client.sandbox_stats import DiskStats, SandboxStats
-from gateway.client.sandbox_transitions import SandboxTransition
-from gateway.client.sandboxes import Sandbox
+from gateway.client.sandboxes import DiskStats, Sandbox, SandboxStats, SandboxTransition
 from gateway.client.snapshots import Fork, Snapshot
 from gateway.client.threads import Thread, ThreadMessage
 from gateway.client.tls import Tls

@@ -5,20 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from gateway.client.wire import Wire, message, pause
-from gateway.errors import InvalidArgument, NotFound, Overloaded, Unavailable
+from gateway.client.messages import enum_number, message, record
+from gateway.client.wire import Wire, pause
+from gateway.errors import NotFound, Overloaded, Unavailable
 from gateway.v1 import admin_service_pb2 as pb
 from gateway.v1 import admin_service_pb2_grpc as grpc_pb
-
-_STATES: Mapping[str, pb.KeyState] = {
-    "": pb.KEY_STATE_UNSPECIFIED,
-    "working": pb.KEY_STATE_WORKING,
-    "expired": pb.KEY_STATE_EXPIRED,
-    "revoked": pb.KEY_STATE_REVOKED,
-}
 
 
 @dataclass(frozen=True)
@@ -100,25 +94,17 @@ class AdminCalls(Wire):
 
     async def tenants(self) -> AsyncIterator[TenantInfo]:
         """Yield the tenants of the configuration, by name."""
-        token = ""
-        while True:
-            page = await self._unary(self._admin.ListTenants, pb.ListTenantsRequest(page_token=token), safe=True)
-            for one in page.tenants:
-                yield _tenant(one)
-            token = page.next_page_token
-            if not token:
-                return
+        async for one in self._listed(self._admin.ListTenants, pb.ListTenantsRequest, "tenants"):
+            yield record(TenantInfo, one)
 
     async def tenant(self, name: str) -> TenantInfo:
         """Return a tenant and what is stored of it; NotFound."""
-        request = message(pb.GetTenantRequest, tenant=name)
-        return _tenant((await self._unary(self._admin.GetTenant, request, safe=True)).tenant)
+        return record(TenantInfo, (await self._ask(self._admin.GetTenant, pb.GetTenantRequest, tenant=name)).tenant)
 
     async def delete_tenant_data(self, name: str, *, audit: bool = False) -> ErasedTenant:
         """Remove all that is stored of a tenant, its audit too where asked. StillConfigured, NotFound."""
-        request = message(pb.DeleteTenantDataRequest, tenant=name, audit=audit)
-        erased = await self._unary(self._admin.DeleteTenantData, request, safe=True)
-        return ErasedTenant(dict(erased.removed), dict(erased.left), erased.workspaces_removed, erased.audit_sequence)
+        delete = self._admin.DeleteTenantData
+        return record(ErasedTenant, await self._ask(delete, pb.DeleteTenantDataRequest, tenant=name, audit=audit))
 
     async def create_key(
         self,
@@ -134,7 +120,8 @@ class AdminCalls(Wire):
         One key is made, however often a broken connection makes the client ask. With a `request_id` of your own you may
         ask again within 10 minutes, and get the same key with another secret; Conflict once it was used.
         """
-        request = message(
+        made = await self._ask(
+            self._admin.CreateKey,
             pb.CreateKeyRequest,
             tenant=tenant,
             scopes=list(scopes),
@@ -142,8 +129,7 @@ class AdminCalls(Wire):
             expires_in_s=expires_in_s,
             request_id=request_id or str(uuid.uuid4()),
         )
-        made = await self._unary(self._admin.CreateKey, request, safe=True)
-        return MadeKey(_key(made.key), made.secret)
+        return MadeKey(record(KeyInfo, made.key), made.secret)
 
     async def keys(
         self, tenant: str = "", *, include_ended: bool = False, scope: str = "", state: str = ""
@@ -152,46 +138,36 @@ class AdminCalls(Wire):
 
         `scope`: only those that have it; `state`: only those that are working, expired or revoked.
         """
-        token = ""
-        if state not in _STATES:
-            raise InvalidArgument(f"state: {state!r} is none; there are {', '.join(filter(None, _STATES))}")
-        while True:
-            request = message(
-                pb.ListKeysRequest,
-                tenant=tenant,
-                include_ended=include_ended,
-                page_token=token,
-                scope=scope,
-                state=_STATES[state],
-            )
-            page = await self._unary(self._admin.ListKeys, request, safe=True)
-            for one in page.keys:
-                yield _key(one)
-            token = page.next_page_token
-            if not token:
-                return
+        async for one in self._listed(
+            self._admin.ListKeys,
+            pb.ListKeysRequest,
+            "keys",
+            tenant=tenant,
+            include_ended=include_ended,
+            scope=scope,
+            state=enum_number(pb.KeyState, state, "state") if state else 0,
+        ):
+            yield record(KeyInfo, one)
 
     async def revoke_key(self, key_id: str, *, cancel_runs: bool = False) -> RevokedKey:
         """Make a key useless within a second. Runs that it started go on, or end with `cancel_runs`. NotFound."""
-        request = message(pb.RevokeKeyRequest, key_id=key_id, cancel_runs=cancel_runs)
-        revoked = await self._unary(self._admin.RevokeKey, request, safe=True)
-        return RevokedKey(_key(revoked.key), revoked.runs_under_way)
+        revoke = self._admin.RevokeKey
+        revoked = await self._ask(revoke, pb.RevokeKeyRequest, key_id=key_id, cancel_runs=cancel_runs)
+        return RevokedKey(record(KeyInfo, revoked.key), revoked.runs_under_way)
 
     async def rotate_key(self, key_id: str, *, overlap_s: int = 0, request_id: str = "") -> MadeKey:
         """Make a key like another one, which works for `overlap_s` more; 0 means 24 hours. NotFound.
 
         `request_id`: as `create_key` has it.
         """
-        asked = request_id or str(uuid.uuid4())
-        request = message(pb.RotateKeyRequest, key_id=key_id, overlap_s=overlap_s, request_id=asked)
-        made = await self._unary(self._admin.RotateKey, request, safe=True)
-        return MadeKey(_key(made.key), made.secret)
+        rotate, asked = self._admin.RotateKey, request_id or str(uuid.uuid4())
+        made = await self._ask(rotate, pb.RotateKeyRequest, key_id=key_id, overlap_s=overlap_s, request_id=asked)
+        return MadeKey(record(KeyInfo, made.key), made.secret)
 
     async def policy(self, tenant: str, version: str = "") -> PolicyText:
         """Return a tenant's layer of policy, or the operator's with "": in force, or of a version. NotFound."""
-        request = message(pb.GetPolicyRequest, tenant=tenant, version=version)
-        found = await self._unary(self._admin.GetPolicy, request, safe=True)
-        return PolicyText(found.text, found.version)
+        get = self._admin.GetPolicy
+        return record(PolicyText, await self._ask(get, pb.GetPolicyRequest, tenant=tenant, version=version))
 
     async def apply_policy(
         self,
@@ -237,30 +213,6 @@ class AdminCalls(Wire):
 
     async def policy_changes(self, tenant: str) -> AsyncIterator[PolicyChange]:
         """Yield what was in force, the newest first."""
-        token = ""
-        while True:
-            request = message(pb.ListPolicyChangesRequest, tenant=tenant, page_token=token)
-            page = await self._unary(self._admin.ListPolicyChanges, request, safe=True)
-            for one in page.changes:
-                yield PolicyChange(one.tenant, one.version, one.kind, one.by, one.comment, one.at.ToDatetime(UTC))
-            token = page.next_page_token
-            if not token:
-                return
-
-
-def _tenant(one: pb.Tenant) -> TenantInfo:
-    return TenantInfo(one.name, one.policy_version, dict(one.stored))
-
-
-def _key(one: pb.Key) -> KeyInfo:
-    return KeyInfo(
-        id=one.id,
-        tenant=one.tenant,
-        shown=one.shown,
-        scopes=tuple(one.scopes),
-        name=one.name,
-        created_at=one.created_at.ToDatetime(UTC),
-        expires_at=one.expires_at.ToDatetime(UTC) if one.HasField("expires_at") else None,
-        revoked_at=one.revoked_at.ToDatetime(UTC) if one.HasField("revoked_at") else None,
-        replaced_by=one.replaced_by,
-    )
+        changes = self._listed(self._admin.ListPolicyChanges, pb.ListPolicyChangesRequest, "changes", tenant=tenant)
+        async for one in changes:
+            yield record(PolicyChange, one)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal
 
+from gateway.client.messages import enum_name, enum_number, record
 from gateway.client.reported_approvals import ReportedApprovals
-from gateway.client.wire import Wire, message, pause
+from gateway.client.wire import Wire, pause
 from gateway.errors import InvalidArgument, NotFound, Overloaded, Unavailable
 from gateway.v1 import approval_service_pb2 as pb
 from gateway.v1 import approval_service_pb2_grpc as grpc_pb
@@ -92,31 +93,21 @@ class ApprovalCalls(Wire):
         self, *, status: ApprovalStatus | None = None, thread: str = "", run_id: str = "", limit: int = 50
     ) -> Sequence[Approval]:
         """Return approvals, the newest first."""
-        wanted = f"APPROVAL_STATUS_{status.upper()}" if status else "APPROVAL_STATUS_UNSPECIFIED"
-        if wanted not in pb.ApprovalStatus.keys():  # noqa: SIM118 - an enum of protobuf is no mapping
-            raise InvalidArgument(f"status: {status!r} is not one of {', '.join(_statuses())}")
-        found: list[Approval] = []
-        token = ""
-        while len(found) < limit:
-            request = message(
-                pb.ListApprovalsRequest,
-                status=pb.ApprovalStatus.Value(wanted),
-                thread=thread,
-                run_id=run_id,
-                page_size=min(200, limit - len(found)),
-                page_token=token,
-            )
-            page = await self._unary(self._approvals.ListApprovals, request, safe=True)
-            found += [_approval(one) for one in page.approvals]
-            token = page.next_page_token
-            if not token:
-                break
-        return found
+        found = self._listed(
+            self._approvals.ListApprovals,
+            pb.ListApprovalsRequest,
+            "approvals",
+            limit=limit,
+            status=enum_number(pb.ApprovalStatus, status, "status") if status else 0,
+            thread=thread,
+            run_id=run_id,
+        )
+        return [_approval(one) async for one in found]
 
     async def approval(self, approval_id: str) -> Approval:
         """Return an approval."""
-        request = message(pb.GetApprovalRequest, approval_id=approval_id)
-        return _approval((await self._unary(self._approvals.GetApproval, request, safe=True)).approval)
+        get = self._approvals.GetApproval
+        return _approval((await self._ask(get, pb.GetApprovalRequest, approval_id=approval_id)).approval)
 
     async def watch_approvals(
         self, caught_up: Callable[[], None] = lambda: None, *, resume: bool = True
@@ -164,80 +155,34 @@ class ApprovalCalls(Wire):
         """Answer. `text` is for people and, with deny, for the model; `arguments` are for edit."""
         if answer not in _ANSWERS:
             raise InvalidArgument(f"answer: {answer!r} is not one of {', '.join(_ANSWERS)}")
-        request = message(
+        resolved = await self._ask(
+            self._approvals.ResolveApproval,
             pb.ResolveApprovalRequest,
             approval_id=approval_id,
             answer=_ANSWERS[answer],
             message=text,
             arguments_json="" if arguments is None else json.dumps(arguments),
         )
-        return _approval((await self._unary(self._approvals.ResolveApproval, request, safe=True)).approval)
+        return _approval(resolved.approval)
 
     async def grants(self, *, thread: str = "", include_ended: bool = False, limit: int = 50) -> Sequence[Grant]:
         """Return what answers have granted, the newest first; `include_ended`: also what does not count any more."""
-        found: list[Grant] = []
-        token = ""
-        while len(found) < limit:
-            request = message(
-                pb.ListGrantsRequest,
-                thread=thread,
-                include_ended=include_ended,
-                page_size=min(200, limit - len(found)),
-                page_token=token,
-            )
-            page = await self._unary(self._approvals.ListGrants, request, safe=True)
-            found += [_grant(one) for one in page.grants]
-            token = page.next_page_token
-            if not token:
-                break
-        return found
+        asked: dict[str, Any] = {"limit": limit, "thread": thread, "include_ended": include_ended}
+        found = self._listed(self._approvals.ListGrants, pb.ListGrantsRequest, "grants", **asked)
+        return [record(Grant, one) async for one in found]
 
     async def revoke_grant(self, grant_id: str) -> Grant:
         """Take a grant back: from the next call on it does not count. One that was revoked stays as it is."""
-        request = message(pb.RevokeGrantRequest, grant_id=grant_id)
-        return _grant((await self._unary(self._approvals.RevokeGrant, request, safe=True)).grant)
-
-
-def _statuses() -> list[str]:
-    return [name.removeprefix("APPROVAL_STATUS_").lower() for name in pb.ApprovalStatus.keys()][1:]  # noqa: SIM118 - as above
-
-
-def _grant(one: pb.Grant) -> Grant:
-    return Grant(
-        id=one.id,
-        thread=one.thread,
-        run_id=one.run_id,
-        rule=one.rule,
-        approval_id=one.approval_id,
-        granted_by=one.granted_by,
-        created_at=one.created_at.ToDatetime(UTC),
-        revoked_at=one.revoked_at.ToDatetime(UTC) if one.HasField("revoked_at") else None,
-        in_force=one.in_force,
-    )
+        revoke = self._approvals.RevokeGrant
+        return record(Grant, (await self._ask(revoke, pb.RevokeGrantRequest, grant_id=grant_id)).grant)
 
 
 def _approval(one: pb.Approval) -> Approval:
-    return Approval(
-        id=one.id,
-        thread=one.thread,
-        run_id=one.run_id,
-        call_id=one.call_id,
-        tool=one.tool,
+    return record(
+        Approval,
+        one,
         arguments=json.loads(one.arguments_json or "{}"),
-        digest=one.digest,
-        policy_version=one.policy_version,
-        rule=one.rule,
-        reason=one.reason,
-        asked=tuple(one.asked),
-        proposed_rule=one.proposed_rule,
-        status=pb.ApprovalStatus.Name(one.status).removeprefix("APPROVAL_STATUS_").lower(),
+        status=enum_name(pb.ApprovalStatus, one.status),
         answer=_WORDS.get(one.answer, ""),
-        message=one.message,
-        resolved_by=one.resolved_by,
         edited_arguments=json.loads(one.edited_arguments_json) if one.edited_arguments_json else None,
-        created_at=one.created_at.ToDatetime(UTC),
-        expires_at=one.expires_at.ToDatetime(UTC),
-        resolved_at=one.resolved_at.ToDatetime(UTC) if one.HasField("resolved_at") else None,
-        arguments_size_bytes=one.arguments_size_bytes,
-        arguments_cut=one.arguments_cut,
     )

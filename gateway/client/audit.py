@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from gateway.audit_chain.chain import ChainReport
 from gateway.audit_chain.record import AuditRecord
-from gateway.client.wire import Wire, message
+from gateway.client.messages import message, record, timestamp
+from gateway.client.wire import Wire
 from gateway.errors import InvalidArgument
 from gateway.v1 import audit_service_pb2 as pb
 from gateway.v1 import audit_service_pb2_grpc as grpc_pb
@@ -46,22 +47,9 @@ class AuditCalls(Wire):
         self, query: AuditQuery = ALL_RECORDS, *, tenant: str = "", limit: int = 100
     ) -> Sequence[AuditRecord]:
         """Return records, the newest first."""
-        found: list[AuditRecord] = []
-        token = ""
-        while len(found) < limit:
-            request = message(
-                pb.QueryAuditRequest,
-                tenant=tenant,
-                filter=_filter(query),
-                page_size=min(_PAGE_LIMIT, limit - len(found)),
-                page_token=token,
-            )
-            page = await self._unary(self._audit.QueryAudit, request, safe=True)
-            found += [_record(one) for one in page.records]
-            token = page.next_page_token
-            if not token:
-                break
-        return found
+        asked: dict[str, Any] = {"tenant": tenant, "filter": _filter(query), "limit": limit, "page_limit": _PAGE_LIMIT}
+        found = self._listed(self._audit.QueryAudit, pb.QueryAuditRequest, "records", **asked)
+        return [_record(one) async for one in found]
 
     async def tail_audit(
         self,
@@ -96,16 +84,9 @@ class AuditCalls(Wire):
     async def verify_audit(self, *, tenant: str = "", known: tuple[int, str] | None = None) -> ChainReport:
         """Have the chain computed again. `known` is the sequence number and digest of a record, noted earlier."""
         sequence, digest = known or (0, "")
-        request = message(pb.VerifyAuditRequest, tenant=tenant, known_sequence=sequence, known_digest=digest)
-        said = await self._unary(self._audit.VerifyAudit, request, safe=True)
-        return ChainReport(
-            records=said.records,
-            first_sequence=said.first_sequence,
-            last_sequence=said.last_sequence,
-            last_digest=said.last_digest,
-            broken_sequence=said.broken_sequence,
-            problem=said.problem or ("" if said.whole else "changed"),
-        )
+        known_record = {"known_sequence": sequence, "known_digest": digest}
+        said = await self._ask(self._audit.VerifyAudit, pb.VerifyAuditRequest, tenant=tenant, **known_record)
+        return record(ChainReport, said, problem=said.problem or ("" if said.whole else "changed"))
 
     @property
     def _audit(self) -> Any:
@@ -115,41 +96,9 @@ class AuditCalls(Wire):
 def _filter(query: AuditQuery) -> pb.AuditFilter:
     if isinstance(query.kinds, str):
         raise InvalidArgument("kinds: a tuple of names is expected")
-    wanted = message(
-        pb.AuditFilter,
-        kinds=list(query.kinds),
-        thread=query.thread,
-        run_id=query.run_id,
-        tool=query.tool,
-        verdict=query.verdict,
-        rule=query.rule,
-        actor=query.actor,
-    )
-    for name, at in (("since", query.since), ("until", query.until)):
-        if at is not None:
-            getattr(wanted, name).FromDatetime(at.astimezone(UTC))
-    return wanted
+    return message(pb.AuditFilter, **{**vars(query), "since": timestamp(query.since), "until": timestamp(query.until)})
 
 
 def _record(one: pb.AuditRecord) -> AuditRecord:
-    return AuditRecord(
-        tenant=one.tenant,
-        sequence=one.sequence,
-        at_us=one.at.ToMicroseconds(),
-        kind=one.kind,
-        actor=one.actor,
-        thread=one.thread,
-        run_id=one.run_id,
-        call_id=one.call_id,
-        tool=one.tool,
-        arguments_digest=one.arguments_digest,
-        verdict=one.verdict,
-        rule=one.rule,
-        policy_version=one.policy_version,
-        outcome=one.outcome,
-        size_bytes=one.size_bytes,
-        duration_us=round(one.duration_ms * 1000),
-        details=one.details_json,
-        previous_digest=one.previous_digest,
-        digest=one.digest,
-    )
+    at_us, duration_us = one.at.ToMicroseconds(), round(one.duration_ms * 1000)
+    return record(AuditRecord, one, at_us=at_us, duration_us=duration_us, details=one.details_json)

@@ -15,13 +15,14 @@ from gateway.client.admin import AdminCalls
 from gateway.client.approvals import ApprovalCalls
 from gateway.client.audit import AuditCalls
 from gateway.client.files import FileCalls
+from gateway.client.messages import enum_name, message, record
 from gateway.client.processes import ProcessCalls
 from gateway.client.programs import ProgramCalls
-from gateway.client.runs import RunCalls, word
+from gateway.client.runs import RunCalls
 from gateway.client.sandboxes import SandboxCalls
 from gateway.client.snapshots import SnapshotCalls
 from gateway.client.threads import ThreadCalls
-from gateway.client.wire import OfCaller, OnOutput, give, message, pause
+from gateway.client.wire import OfCaller, OnOutput, give, pause
 from gateway.errors import (
     AirlockError,
     InProgress,
@@ -123,7 +124,7 @@ class Client(
 
     async def list_tools(self) -> Sequence[Tool]:
         """Return the tools and their schemas."""
-        response = await self._unary(self._tools.ListTools, tool_service_pb2.ListToolsRequest(), safe=True)
+        response = await self._ask(self._tools.ListTools, tool_service_pb2.ListToolsRequest)
         return [Tool(tool.name, tool.description, json.loads(tool.parameters_json)) for tool in response.tools]
 
     async def call_tool(
@@ -218,25 +219,13 @@ def _as_json(arguments: Mapping[str, Any]) -> str:
 
 
 def _result(result: tool_service_pb2.ToolResult) -> ToolResult:
-    evicted = result.evicted
-    return ToolResult(
-        call_id=result.call_id,
-        thread=result.thread,
-        verdict=word(tool_service_pb2.Verdict.Name(result.verdict)),
-        rule=result.rule,
-        reason=result.reason,
-        outcome=result.outcome,
-        exit_code=result.exit_code if result.HasField("exit_code") else None,
+    return record(
+        ToolResult,
+        result,
+        verdict=enum_name(tool_service_pb2.Verdict, result.verdict),
         content_bytes=result.content,
-        is_error=result.is_error,
-        evicted=Evicted(evicted.path, evicted.size_bytes, evicted.lines, evicted.sha256, evicted.incomplete)
-        if result.HasField("evicted")
-        else None,
-        duration_ms=result.duration_ms,
+        evicted=record(Evicted, result.evicted) if result.HasField("evicted") else None,
         stdout_bytes=result.stdout,
         stderr_bytes=result.stderr,
-        note=result.note,
-        approval_id=result.approval_id,
-        policy_version=result.policy_version,
         edited_arguments=json.loads(result.edited_arguments_json) if result.edited_arguments_json else None,
     )

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal, get_args
 
 from gateway.client.input import Input, Source
+from gateway.client.messages import enum_name, message, record
 from gateway.client.request_stream import RequestStream
-from gateway.client.wire import Wire, message, pause
+from gateway.client.wire import Wire, pause
 from gateway.errors import InvalidArgument, Overloaded, Unavailable
 from gateway.v1 import workspace_service_pb2 as pb
 from gateway.v1 import workspace_service_pb2_grpc as grpc_pb
 
 FileKind = Literal["file", "directory", "symlink", "other"]
-_PAGE = 1000
+_PAGE_LIMIT = 1000
 
 
 @dataclass(frozen=True)
@@ -118,22 +119,13 @@ class FileCalls(Wire):
         With a `pattern`, relative to `path`, what matches: *.py in the directory itself, **/*.py however deep. Where
         it changes meanwhile an entry may come twice or be missed. Raises NotFound, NotADirectory.
         """
-        token = ""
-        while True:
-            request = message(
-                pb.ListFilesRequest, thread=thread, path=path, pattern=pattern, page_size=_PAGE, page_token=token
-            )
-            page = await self._unary(self._workspaces.ListFiles, request, safe=True)
-            for one in page.files:
-                yield _entry(one)
-            token = page.next_page_token
-            if not token:
-                return
+        asked: dict[str, Any] = {"thread": thread, "path": path, "pattern": pattern, "page_limit": _PAGE_LIMIT}
+        async for one in self._listed(self._workspaces.ListFiles, pb.ListFilesRequest, "files", **asked):
+            yield _entry(one)
 
     async def stat_file(self, thread: str, path: str) -> FileEntry:
         """Describe one path; a symbolic link at its end is described, not followed. Raises NotFound."""
-        request = message(pb.StatFileRequest, thread=thread, path=path)
-        return _entry((await self._unary(self._workspaces.StatFile, request, safe=True)).file)
+        return _entry((await self._ask(self._workspaces.StatFile, pb.StatFileRequest, thread=thread, path=path)).file)
 
     async def remove_file(self, thread: str, path: str, *, recursive: bool = False, missing_ok: bool = False) -> None:
         """Remove a file, a link or a directory; with `recursive` with all that is in it.
@@ -146,11 +138,9 @@ class FileCalls(Wire):
 
     async def make_directory(self, thread: str, path: str) -> None:
         """Make a directory and its parents; one that is there is no error. Raises NotADirectory, NoSpace."""
-        request = message(pb.MakeDirectoryRequest, thread=thread, path=path)
-        await self._unary(self._workspaces.MakeDirectory, request, safe=True)
+        await self._ask(self._workspaces.MakeDirectory, pb.MakeDirectoryRequest, thread=thread, path=path)
 
 
 def _entry(one: pb.FileEntry) -> FileEntry:
-    word = pb.FileKind.Name(one.kind).removeprefix("FILE_KIND_").lower()
-    kind: FileKind = next((known for known in get_args(FileKind) if known == word), "other")
-    return FileEntry(one.name, kind, one.size_bytes, one.modified_at.ToDatetime(UTC), one.mode, one.etag)
+    kind = enum_name(pb.FileKind, one.kind)
+    return record(FileEntry, one, kind=kind if kind in get_args(FileKind) else "other")

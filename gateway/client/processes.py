@@ -12,11 +12,12 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
+from gateway.client.messages import message, record
 from gateway.client.programs import limit_ms, program_message
-from gateway.client.wire import Wire, message
+from gateway.client.wire import Wire
 from gateway.errors import InvalidArgument
 from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc as grpc_pb
@@ -123,10 +124,9 @@ class ProcessCalls(Wire):
     async def processes(self, thread: str = "default", *, running: bool | None = None) -> Processes:
         """Return a thread's background processes: all, or only those that run, or with False that have ended."""
         found: list[Process] = []
-        token = ""
+        token, asked = "", {"thread": thread, "running": running}
         while True:
-            request = message(pb.ListProcessesRequest, thread=thread, running=running, page_token=token)
-            page = await self._unary(self._processes.ListProcesses, request, safe=True)
+            page = await self._ask(self._processes.ListProcesses, pb.ListProcessesRequest, page_token=token, **asked)
             found += [_process(process) for process in page.processes]
             token = page.next_page_token
             if not token:
@@ -185,8 +185,8 @@ class ProcessCalls(Wire):
     async def resize_process(self, thread: str, process_id: str, rows: int, columns: int) -> Process:
         """Change the size of a process' terminal."""
         size = message(pb.WindowSize, rows=rows, columns=columns)
-        request = message(pb.ResizeProcessRequest, thread=thread, id=process_id, size=size)
-        return _process((await self._unary(self._processes.ResizeProcess, request, safe=True)).process)
+        resized = {"thread": thread, "id": process_id, "size": size}
+        return _process((await self._ask(self._processes.ResizeProcess, pb.ResizeProcessRequest, **resized)).process)
 
     async def signal_process(self, thread: str, process_id: str, signal: int, *, tree: bool = False) -> Process:
         """Send a signal to a process' group, or with `tree` to everything it started.
@@ -199,8 +199,7 @@ class ProcessCalls(Wire):
 
     async def kill_strays(self, thread: str = "default") -> int:
         """Kill what commands of a thread left running and return how many live still; background processes stay."""
-        request = message(pb.KillStraysRequest, thread=thread)
-        return int((await self._unary(self._processes.KillStrays, request, safe=True)).left)
+        return int((await self._ask(self._processes.KillStrays, pb.KillStraysRequest, thread=thread)).left)
 
     async def wait_process(self, thread: str, process_id: str, *, timeout_s: float | None = None) -> Process:
         """Wait for the end of a process; without `timeout_s` as long as it takes. Then it may still be running."""
@@ -224,32 +223,9 @@ class ProcessCalls(Wire):
 
         Raises NotFound where it is not there, also because an answer was lost and it is removed already.
         """
-        request = message(pb.RemoveProcessRequest, thread=thread, id=process_id)
-        return _process((await self._unary(self._processes.RemoveProcess, request, safe=True)).process)
+        remove = self._processes.RemoveProcess
+        return _process((await self._ask(remove, pb.RemoveProcessRequest, thread=thread, id=process_id)).process)
 
 
 def _process(process: pb.Process) -> Process:
-    return Process(
-        id=process.id,
-        argv=tuple(process.argv),
-        running=process.running,
-        outcome=process.outcome,
-        exit_code=process.exit_code if process.HasField("exit_code") else None,
-        signal=process.signal if process.HasField("signal") else None,
-        started_at=process.started_at.ToDatetime(UTC),
-        duration_ms=process.duration_ms,
-        terminal=process.terminal,
-        rows=process.size.rows,
-        columns=process.size.columns,
-        stdin_open=process.stdin_open,
-        stdout_size_bytes=process.stdout_size_bytes,
-        stderr_size_bytes=process.stderr_size_bytes,
-        stdout_path=process.stdout_path,
-        stderr_path=process.stderr_path,
-        stdout_path_bytes=process.stdout_path_bytes,
-        stderr_path_bytes=process.stderr_path_bytes,
-        stdout_closed=process.stdout_closed,
-        stderr_closed=process.stderr_closed,
-        tree=process.tree,
-        stdin_taken_bytes=process.stdin_taken_bytes,
-    )
+    return record(Process, process, rows=process.size.rows, columns=process.size.columns)

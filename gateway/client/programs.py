@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.client.input import Input, Source
+from gateway.client.messages import message, record
 from gateway.client.request_stream import RequestStream
-from gateway.client.wire import OfCaller, OnOutput, Wire, give, message, pause
+from gateway.client.wire import OfCaller, OnOutput, Wire, give, pause
 from gateway.errors import InProgress, Internal, InvalidArgument, Overloaded, Unavailable
 from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc as grpc_pb
@@ -117,20 +118,8 @@ class ProgramCalls(Wire):
             raise caller.error from None
         if end.repeated and not request_id:
             _check_whole(end, came_bytes)
-        return ProgramResult(
-            call_id=end.call_id,
-            thread=thread,
-            outcome=end.outcome,
-            exit_code=end.exit_code if end.HasField("exit_code") else None,
-            signal=end.signal if end.HasField("signal") else None,
-            errno=end.errno,
-            message=end.message,
-            stdout_bytes=bytes(collected["stdout"]),
-            stderr_bytes=bytes(collected["stderr"]),
-            output_bytes=end.output_bytes,
-            duration_ms=end.duration_ms,
-            repeated=end.repeated,
-        )
+        stdout, stderr = bytes(collected["stdout"]), bytes(collected["stderr"])
+        return record(ProgramResult, end, thread=thread, stdout_bytes=stdout, stderr_bytes=stderr)
 
     async def _ran(
         self, opening: pb.RunProgram, stdin: Source | None, take: Callable[[str, bytes], Awaitable[None]]

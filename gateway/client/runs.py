@@ -9,17 +9,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
-from gateway.client.wire import Wire, message
-from gateway.errors import InvalidArgument
+from gateway.client.messages import enum_name, enum_number, message, record, timestamp
+from gateway.client.wire import Wire
 from gateway.v1 import run_service_pb2 as pb
 from gateway.v1 import run_service_pb2_grpc as grpc_pb
 
 PolicyMode = Literal["pin", "follow"]
 RunStatus = Literal["running", "waiting", "completed", "stopped", "cancelled", "failed"]
-_POLICY_MODES = {"pin": pb.POLICY_MODE_PIN, "follow": pb.POLICY_MODE_FOLLOW}
-_PAGE = 200
 
 
 @dataclass(frozen=True)
@@ -69,18 +65,16 @@ class RunCalls(Wire):
         may ask again yourself, also from another process, and get the same run; RequestIdReused where it was given to
         another one. Raises ThreadBusy, InvalidArgument, QuotaExceeded, Overloaded, Unavailable.
         """
-        mode = _POLICY_MODES.get(policy_mode)
-        if mode is None:
-            raise InvalidArgument(f"policy_mode: {policy_mode!r} is not one of {', '.join(_POLICY_MODES)}")
-        request = message(
+        started = await self._ask(
+            self._runs.StartRun,
             pb.StartRunRequest,
             task=task,
             thread=thread,
             agent=agent,
-            policy_mode=mode,
+            policy_mode=enum_number(pb.PolicyMode, policy_mode, "policy_mode"),
             request_id=request_id or str(uuid.uuid4()),
         )
-        return _run((await self._unary(self._runs.StartRun, request, safe=True)).run)
+        return _run(started.run)
 
     async def watch_run(self, run_id: str, from_sequence: int = 1) -> AsyncIterator[Event]:
         """Yield a run's events from a sequence number on, until it has finished; each once, and in order.
@@ -108,8 +102,7 @@ class RunCalls(Wire):
 
     async def get_run(self, run_id: str) -> Run:
         """Return a run. Raises NotFound."""
-        request = message(pb.GetRunRequest, run_id=run_id)
-        return _run((await self._unary(self._runs.GetRun, request, safe=True)).run)
+        return _run((await self._ask(self._runs.GetRun, pb.GetRunRequest, run_id=run_id)).run)
 
     async def list_runs(
         self,
@@ -125,71 +118,29 @@ class RunCalls(Wire):
 
         What is not given does not matter; several statuses mean any of them. Raises InvalidArgument.
         """
-        token = ""
-        while True:
-            request = message(
-                pb.ListRunsRequest,
-                thread=thread,
-                statuses=[_status(name) for name in statuses],
-                agent=agent,
-                started_by=started_by,
-                started_since=_timestamp(since),
-                started_until=_timestamp(until),
-                page_size=_PAGE,
-                page_token=token,
-            )
-            page = await self._unary(self._runs.ListRuns, request, safe=True)
-            for one in page.runs:
-                yield _run(one)
-            token = page.next_page_token
-            if not token:
-                return
+        async for one in self._listed(
+            self._runs.ListRuns,
+            pb.ListRunsRequest,
+            "runs",
+            thread=thread,
+            statuses=[enum_number(pb.RunStatus, name, "statuses") for name in statuses],
+            agent=agent,
+            started_by=started_by,
+            started_since=timestamp(since),
+            started_until=timestamp(until),
+        ):
+            yield _run(one)
 
     async def cancel_run(self, run_id: str) -> Run:
         """Stop a run, down to its processes; one that has finished stays as it is. Raises NotFound."""
-        request = message(pb.CancelRunRequest, run_id=run_id)
-        return _run((await self._unary(self._runs.CancelRun, request, safe=True)).run)
-
-
-def _status(name: str) -> int:
-    wanted = f"RUN_STATUS_{name.upper()}"
-    known = pb.RunStatus.keys()
-    if wanted not in known:
-        names = ", ".join(one.removeprefix("RUN_STATUS_").lower() for one in known[1:])
-        raise InvalidArgument(f"statuses: {name!r} is not one of {names}")
-    return int(pb.RunStatus.Value(wanted))
-
-
-def _timestamp(at: datetime | None) -> Timestamp | None:
-    if at is None:
-        return None
-    stamp = Timestamp()
-    stamp.FromDatetime(at.astimezone(UTC))
-    return stamp
+        return _run((await self._ask(self._runs.CancelRun, pb.CancelRunRequest, run_id=run_id)).run)
 
 
 def _run(run: pb.Run) -> Run:
-    stop = {"hook": run.stop.hook, "rule": run.stop.rule, "reason": run.stop.reason} if run.HasField("stop") else {}
-    status = word(pb.RunStatus.Name(run.status))
-    finished_at = run.finished_at.ToDatetime(UTC) if run.HasField("finished_at") else None
-    started_at = run.started_at.ToDatetime(UTC)
-    mode = word(pb.PolicyMode.Name(run.policy_mode))
-    return Run(
-        id=run.id,
-        thread=run.thread,
-        agent=run.agent,
-        status=status,
-        stop=stop,
-        last_sequence=run.last_sequence,
-        task=run.task,
-        started_at=started_at,
-        finished_at=finished_at,
-        policy_mode=mode,
-        policy_version=run.policy_version,
-        started_by=run.started_by,
+    return record(
+        Run,
+        run,
+        stop={"hook": run.stop.hook, "rule": run.stop.rule, "reason": run.stop.reason} if run.HasField("stop") else {},
+        status=enum_name(pb.RunStatus, run.status),
+        policy_mode=enum_name(pb.PolicyMode, run.policy_mode),
     )
-
-
-def word(enum_name: str) -> str:
-    """Return the last word of an enum value's name in lower case: VERDICT_DENY is deny."""
-    return enum_name.rpartition("_")[2].lower()

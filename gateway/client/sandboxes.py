@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Literal
+from datetime import datetime
+from typing import Any
 
-from gateway.client.sandbox_stats import SandboxStats, stats_of
-from gateway.client.sandbox_transitions import SandboxTransition, state_name, state_number, transition_of
-from gateway.client.wire import Wire, message
+from gateway.client.messages import enum_name, enum_number, message, record
+from gateway.client.wire import Wire
 from gateway.v1 import sandbox_service_pb2 as pb
 from gateway.v1 import sandbox_service_pb2_grpc as grpc_pb
-
-_PAGE = 200
-_TIMES: tuple[Literal["idle_since", "stops_at", "stopped_since", "removes_at"], ...] = (
-    "idle_since",
-    "stops_at",
-    "stopped_since",
-    "removes_at",
-)
 
 
 @dataclass(frozen=True)
@@ -43,6 +34,55 @@ class Sandbox:
     removes_at: datetime | None = None
 
 
+@dataclass(frozen=True)
+class DiskStats:
+    """What files take of the disk, in bytes; `partial`: there are more. `limit_bytes` is None where unknown."""
+
+    used_bytes: int
+    partial: bool
+    limit_bytes: int | None
+
+
+@dataclass(frozen=True)
+class SandboxStats:
+    """What a sandbox uses. None is unknown, and never zero.
+
+    `cpu_s` is processor time since it began, `cpus` how many processors it used since the reading before. The memory
+    has the files in /tmp in it. `calls` are under way in it on the gateway that answered.
+    """
+
+    id: str
+    thread: str
+    runtime: str
+    calls: int
+    cpu_s: float | None
+    cpus: float | None
+    cpus_limit: float | None
+    memory_bytes: int | None
+    memory_limit_bytes: int | None
+    memory_peak_bytes: int | None
+    pids: int | None
+    pids_limit: int | None
+    workspace: DiskStats | None
+    tmp: DiskStats | None
+
+
+@dataclass(frozen=True)
+class SandboxTransition:
+    """What became of a sandbox: creating, running, idle_stopped, failed or removed. `reason` is for people.
+
+    What became later has a greater `id`.
+    """
+
+    thread: str
+    sandbox_id: str
+    state: str
+    reason: str
+    at: datetime
+    engine: str
+    id: int
+
+
 class SandboxCalls(Wire):
     """The calls of SandboxService."""
 
@@ -55,30 +95,19 @@ class SandboxCalls(Wire):
 
         Those of a `runtime` (runc, runsc), of an `image`, as the policy names it, or in a `state`, where one is given.
         """
-        token, wanted = "", {"runtime": runtime, "image": image, "state": state_number(state)}
-        while True:
-            request = message(pb.ListSandboxesRequest, page_size=_PAGE, page_token=token, **wanted)
-            page = await self._unary(self._sandboxes.ListSandboxes, request, safe=True)
-            for one in page.sandboxes:
-                yield _sandbox(one)
-            token = page.next_page_token
-            if not token:
-                return
+        number = enum_number(pb.SandboxState, state, "state") if state else 0
+        wanted: dict[str, Any] = {"runtime": runtime, "image": image, "state": number}
+        async for one in self._listed(self._sandboxes.ListSandboxes, pb.ListSandboxesRequest, "sandboxes", **wanted):
+            yield _sandbox(one)
 
     async def sandbox_transitions(self, *, thread: str | None = None) -> AsyncIterator[SandboxTransition]:
         """Yield what became of the tenant's sandboxes, or of one thread's, the newest first, a page at a time.
 
         Raises NotFound where there is no such thread.
         """
-        token = ""
-        while True:
-            request = message(pb.ListSandboxTransitionsRequest, page_size=_PAGE, page_token=token, thread=thread)
-            page = await self._unary(self._sandboxes.ListSandboxTransitions, request, safe=True)
-            for one in page.transitions:
-                yield transition_of(one)
-            token = page.next_page_token
-            if not token:
-                return
+        method, kind = self._sandboxes.ListSandboxTransitions, pb.ListSandboxTransitionsRequest
+        async for one in self._listed(method, kind, "transitions", thread=thread):
+            yield _transition(one)
 
     async def watch_sandbox_transitions(
         self, *, thread: str | None = None, after_id: int | None = None
@@ -99,14 +128,13 @@ class SandboxCalls(Wire):
 
         async for said in self._resumed(self._sandboxes.WatchSandboxTransitions, request):
             if said.HasField("transition"):
-                one = transition_of(said.transition)
+                one = _transition(said.transition)
                 yield one
                 after_id = one.id
 
     async def get_sandbox(self, thread: str) -> Sandbox:
         """Return the sandbox of a thread, in whatever state. Raises NotFound where there is none."""
-        request = message(pb.GetSandboxRequest, thread=thread)
-        return _sandbox((await self._unary(self._sandboxes.GetSandbox, request, safe=True)).sandbox)
+        return _sandbox((await self._ask(self._sandboxes.GetSandbox, pb.GetSandboxRequest, thread=thread)).sandbox)
 
     async def stop_sandbox(self, thread: str) -> Sandbox:
         """Stop the sandbox of a thread with all that runs in it, and return it as it is then. Its files stay.
@@ -115,21 +143,20 @@ class SandboxCalls(Wire):
         one that is not to stay is `removed`. Raises NotFound where there is none, and SandboxBusy while a call is under
         way in it, on whichever gateway.
         """
-        request = message(pb.StopSandboxRequest, thread=thread)
-        return _sandbox((await self._unary(self._sandboxes.StopSandbox, request, safe=True)).sandbox)
+        return _sandbox((await self._ask(self._sandboxes.StopSandbox, pb.StopSandboxRequest, thread=thread)).sandbox)
 
     async def create_sandbox(self, thread: str) -> Sandbox:
         """Return the sandbox of a thread, made ahead of its first call where none lives; it answers by then."""
-        request = message(pb.CreateSandboxRequest, thread=thread)
-        return _sandbox((await self._unary(self._sandboxes.CreateSandbox, request, safe=True)).sandbox)
+        create = self._sandboxes.CreateSandbox
+        return _sandbox((await self._ask(create, pb.CreateSandboxRequest, thread=thread)).sandbox)
 
     async def resume_sandbox(self, thread: str) -> Sandbox:
         """Return the sandbox of a thread, started again where it was stopped.
 
         Raises NotFound where the thread has none, stopped or not.
         """
-        request = message(pb.ResumeSandboxRequest, thread=thread)
-        return _sandbox((await self._unary(self._sandboxes.ResumeSandbox, request, safe=True)).sandbox)
+        resume = self._sandboxes.ResumeSandbox
+        return _sandbox((await self._ask(resume, pb.ResumeSandboxRequest, thread=thread)).sandbox)
 
     async def delete_sandbox(self, thread: str) -> Sandbox | None:
         """Remove the sandbox of a thread and its files, for good; return the sandbox as it was, None where none was.
@@ -137,14 +164,13 @@ class SandboxCalls(Wire):
         The key needs the scope `files`. Raises NotFound where there is nothing, also because an answer was lost and it
         is done already; SandboxBusy while a call is under way in it, and ThreadBusy while a run is in the thread.
         """
-        request = message(pb.DeleteSandboxRequest, thread=thread)
-        answer = await self._unary(self._sandboxes.DeleteSandbox, request, safe=True)
+        answer = await self._ask(self._sandboxes.DeleteSandbox, pb.DeleteSandboxRequest, thread=thread)
         return _sandbox(answer.sandbox) if answer.HasField("sandbox") else None
 
     async def get_sandbox_stats(self, thread: str) -> SandboxStats:
         """Return what the sandbox of a thread uses. Raises NotFound where none lives."""
-        request = message(pb.GetSandboxStatsRequest, thread=thread)
-        return stats_of((await self._unary(self._sandboxes.GetSandboxStats, request, safe=True)).stats)
+        get = self._sandboxes.GetSandboxStats
+        return _stats((await self._ask(get, pb.GetSandboxStatsRequest, thread=thread)).stats)
 
     async def watch_sandbox_stats(
         self, thread: str | None = None, *, interval_s: float = 2.0, readings: int = 0
@@ -164,19 +190,20 @@ class SandboxCalls(Wire):
 
         async for reading in self._resumed(self._sandboxes.WatchSandboxStats, request, patient=False):
             told += 1
-            yield [stats_of(one) for one in reading.stats]
+            yield [_stats(one) for one in reading.stats]
             if told == readings:
                 return
 
 
 def _sandbox(one: pb.Sandbox) -> Sandbox:
-    return Sandbox(
-        one.id,
-        one.thread,
-        one.image,
-        one.runtime,
-        one.created_at.ToDatetime(UTC),
-        one.calls,
-        state_name(one.state),
-        **{name: getattr(one, name).ToDatetime(UTC) for name in _TIMES if one.HasField(name)},
-    )
+    return record(Sandbox, one, state=enum_name(pb.SandboxState, one.state))
+
+
+def _transition(one: pb.SandboxTransition) -> SandboxTransition:
+    return record(SandboxTransition, one, state=enum_name(pb.SandboxState, one.state))
+
+
+def _stats(one: pb.SandboxStats) -> SandboxStats:
+    workspace = record(DiskStats, one.workspace) if one.HasField("workspace") else None
+    tmp = record(DiskStats, one.tmp) if one.HasField("tmp") else None
+    return record(SandboxStats, one, workspace=workspace, tmp=tmp)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from gateway.client.wire import Wire, message
+from gateway.client.messages import enum_name, record
+from gateway.client.wire import Wire
 from gateway.v1 import sandbox_service_pb2 as pb
 from gateway.v1 import sandbox_service_pb2_grpc as grpc_pb
-
-_PAGE = 200
 
 
 @dataclass(frozen=True)
@@ -65,37 +64,31 @@ class SnapshotCalls(Wire):
         With a `request_id` of your own you may ask again. Raises NotFound, QuotaExceeded, TooLarge, NoSpace, and
         InProgress while another snapshot of the tenant is taken.
         """
-        asked = request_id or str(uuid.uuid4())
-        request = message(pb.CreateSnapshotRequest, thread=thread, comment=comment, request_id=asked)
-        return _snapshot((await self._unary(self._snapshots.CreateSnapshot, request, safe=True)).snapshot)
+        create, asked = self._snapshots.CreateSnapshot, request_id or str(uuid.uuid4())
+        made = await self._ask(create, pb.CreateSnapshotRequest, thread=thread, comment=comment, request_id=asked)
+        return _snapshot(made.snapshot)
 
     async def snapshots(self, *, thread: str = "") -> AsyncIterator[Snapshot]:
         """Yield the tenant's snapshots, the newest first, a page at a time as it is asked for; those of a thread.
 
         Raises NotFound where there is neither such a thread nor a snapshot of one.
         """
-        token = ""
-        while True:
-            request = message(pb.ListSnapshotsRequest, page_size=_PAGE, page_token=token, thread=thread)
-            page = await self._unary(self._snapshots.ListSnapshots, request, safe=True)
-            for one in page.snapshots:
-                yield _snapshot(one)
-            token = page.next_page_token
-            if not token:
-                return
+        listed = self._listed(self._snapshots.ListSnapshots, pb.ListSnapshotsRequest, "snapshots", thread=thread)
+        async for one in listed:
+            yield _snapshot(one)
 
     async def get_snapshot(self, snapshot_id: str) -> Snapshot:
         """Return a snapshot; NotFound."""
-        request = message(pb.GetSnapshotRequest, snapshot_id=snapshot_id)
-        return _snapshot((await self._unary(self._snapshots.GetSnapshot, request, safe=True)).snapshot)
+        get = self._snapshots.GetSnapshot
+        return _snapshot((await self._ask(get, pb.GetSnapshotRequest, snapshot_id=snapshot_id)).snapshot)
 
     async def delete_snapshot(self, snapshot_id: str) -> Snapshot:
         """Remove a snapshot for good, and return it as it was.
 
         Raises NotFound, also because an answer was lost and it is removed already.
         """
-        request = message(pb.DeleteSnapshotRequest, snapshot_id=snapshot_id)
-        return _snapshot((await self._unary(self._snapshots.DeleteSnapshot, request, safe=True)).snapshot)
+        delete = self._snapshots.DeleteSnapshot
+        return _snapshot((await self._ask(delete, pb.DeleteSnapshotRequest, snapshot_id=snapshot_id)).snapshot)
 
     async def restore_snapshot(self, snapshot_id: str, *, thread: str = "", request_id: str = "") -> str:
         """Have a snapshot in the place of all files of a thread, its own where none is named; return the thread's name.
@@ -104,9 +97,8 @@ class SnapshotCalls(Wire):
         client ask; with a `request_id` of your own you may ask again. Raises NotFound, ThreadBusy while a run or a call
         is under way in the thread, TooLarge, Unavailable.
         """
-        asked = request_id or str(uuid.uuid4())
-        request = message(pb.RestoreSnapshotRequest, snapshot_id=snapshot_id, thread=thread, request_id=asked)
-        return str((await self._unary(self._snapshots.RestoreSnapshot, request, safe=True)).thread)
+        asked = {"snapshot_id": snapshot_id, "thread": thread, "request_id": request_id or str(uuid.uuid4())}
+        return str((await self._ask(self._snapshots.RestoreSnapshot, pb.RestoreSnapshotRequest, **asked)).thread)
 
     async def fork_thread(
         self,
@@ -125,7 +117,8 @@ class SnapshotCalls(Wire):
         where there is a thread of that name, WorkspaceNotSaved for a step whose files are not kept, ThreadBusy,
         QuotaExceeded and TooLarge.
         """
-        request = message(
+        made = await self._ask(
+            self._snapshots.ForkThread,
             pb.ForkThreadRequest,
             thread=thread,
             new_thread=new_thread,
@@ -134,12 +127,8 @@ class SnapshotCalls(Wire):
             snapshot_id=snapshot_id,
             request_id=request_id or str(uuid.uuid4()),
         )
-        made = await self._unary(self._snapshots.ForkThread, request, safe=True)
-        return Fork(**{name: getattr(made, name) for name in Fork.__dataclass_fields__})
+        return record(Fork, made)
 
 
 def _snapshot(one: pb.Snapshot) -> Snapshot:
-    told = {name: getattr(one, name) for name in Snapshot.__dataclass_fields__}
-    known = one.kind in pb.SnapshotKind.values()
-    kind = pb.SnapshotKind.Name(one.kind).removeprefix("SNAPSHOT_KIND_").lower() if known else "unspecified"
-    return Snapshot(**{**told, "created_at": one.created_at.ToDatetime(UTC), "kind": kind})
+    return record(Snapshot, one, kind=enum_name(pb.SnapshotKind, one.kind))

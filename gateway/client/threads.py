@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from gateway.client.wire import Wire, message, pause
+from gateway.client.messages import message, record
+from gateway.client.wire import Wire, pause
 from gateway.errors import InvalidArgument, NotFound, Overloaded, Unavailable
 from gateway.v1 import thread_service_pb2 as pb
 from gateway.v1 import thread_service_pb2_grpc as grpc_pb
-
-_PAGE = 200
 
 
 @dataclass(frozen=True)
@@ -51,33 +50,19 @@ class ThreadCalls(Wire):
 
     async def list_threads(self, *, prefix: str = "") -> AsyncIterator[Thread]:
         """Yield threads, the newest first, a page at a time as they are asked for; `prefix` is of their names."""
-        token = ""
-        while True:
-            request = message(pb.ListThreadsRequest, name_prefix=prefix, page_size=_PAGE, page_token=token)
-            page = await self._unary(self._threads.ListThreads, request, safe=True)
-            for one in page.threads:
-                yield Thread(one.name, one.created_at.ToDatetime(UTC), one.run_id)
-            token = page.next_page_token
-            if not token:
-                return
+        listed = self._listed(self._threads.ListThreads, pb.ListThreadsRequest, "threads", name_prefix=prefix)
+        async for one in listed:
+            yield record(Thread, one, metadata=None, messages=None)
 
     async def get_thread(self, thread: str) -> Thread:
         """Return a thread with its metadata. Raises NotFound."""
-        request = message(pb.GetThreadRequest, thread=thread)
-        return _whole((await self._unary(self._threads.GetThread, request, safe=True)).thread)
+        return _whole((await self._ask(self._threads.GetThread, pb.GetThreadRequest, thread=thread)).thread)
 
     async def messages(self, thread: str) -> AsyncIterator[ThreadMessage]:
         """Yield what was said in a thread, the oldest first, a page at a time as it is asked for. Raises NotFound."""
-        token = ""
-        while True:
-            request = message(pb.ListMessagesRequest, thread=thread, page_size=_PAGE, page_token=token)
-            page = await self._unary(self._threads.ListMessages, request, safe=True)
-            for one in page.messages:
-                calls = json.loads(one.tool_calls_json) if one.tool_calls_json else []
-                yield ThreadMessage(one.position, one.role, one.content, calls, one.tool_call_id, one.run_id)
-            token = page.next_page_token
-            if not token:
-                return
+        listed = self._listed(self._threads.ListMessages, pb.ListMessagesRequest, "messages", thread=thread)
+        async for one in listed:
+            yield record(ThreadMessage, one, tool_calls=json.loads(one.tool_calls_json or "[]"))
 
     async def set_thread_metadata(
         self, thread: str, changed: Mapping[str, Any] | None = None, *, remove: Sequence[str] = ()
@@ -91,8 +76,9 @@ class ThreadCalls(Wire):
             texts = {key: json.dumps(value) for key, value in (changed or {}).items()}
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidArgument(f"changed: it cannot be written as JSON: {error}") from error
-        request = message(pb.SetThreadMetadataRequest, thread=thread, set=texts, remove=remove)
-        return _whole((await self._unary(self._threads.SetThreadMetadata, request, safe=True)).thread)
+        entries = {"set": texts, "remove": remove}
+        set_metadata = self._threads.SetThreadMetadata
+        return _whole((await self._ask(set_metadata, pb.SetThreadMetadataRequest, thread=thread, **entries)).thread)
 
     async def delete_thread(self, thread: str) -> Mapping[str, int]:
         """Remove a thread for good, with its files, messages and runs; return the rows that went, by table.
@@ -116,5 +102,4 @@ class ThreadCalls(Wire):
 
 
 def _whole(one: pb.Thread) -> Thread:
-    metadata = {key: json.loads(value) for key, value in one.metadata.items()}
-    return Thread(one.name, one.created_at.ToDatetime(UTC), one.run_id, metadata, one.messages)
+    return record(Thread, one, metadata={key: json.loads(value) for key, value in one.metadata.items()})

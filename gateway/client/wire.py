@@ -8,7 +8,7 @@ import inspect
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, NoReturn, Self
 
 import grpc
 import grpc.aio
@@ -17,6 +17,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from gateway.client.connection import CLOSED, Connection
+from gateway.client.messages import message
 from gateway.client.retry import DEFAULT_RETRY, Attempts, Retry, RetryBudget
 from gateway.client.tls import AMBIENT, Tls
 from gateway.errors import (
@@ -35,6 +36,7 @@ from gateway.errors import (
 )
 from gateway.telemetry.client_span import calling, with_trace
 
+_PAGE_LIMIT = 200
 _ANSWER_LIMIT_BYTES = 64 * 1024 * 1024
 # A gateway that is back is found within seconds; grpc itself would come to wait for two minutes.
 _RECONNECT_LIMIT_MS = 5000
@@ -74,7 +76,6 @@ _LOST_STATUS = "Internal error from Core"
 # As grpc writes them: "Received message larger than max (5000064 vs. 4194304)".
 _SIZES = re.compile(r"\((\d+) vs\. (\d+)\)")
 _TIMEOUT_LIMIT_S = 366 * 86_400.0
-_Message = TypeVar("_Message")
 
 Secret = str | Callable[[], str]
 """An API key or a token; or what returns one that is good now, and does not wait."""
@@ -161,6 +162,33 @@ class Wire:
             except (Unavailable, Overloaded, InProgress) as error:
                 await pause(attempts.pause_s(error), deadline_s, error)
 
+    async def _ask(self, method: Any, kind: Callable[..., Any], /, **fields: Any) -> Any:
+        """Return the answer of a call that is safe to repeat; `kind` and `fields` are its request."""
+        return await self._unary(method, message(kind, **fields), safe=True)
+
+    async def _listed(
+        self,
+        method: Any,
+        kind: Callable[..., Any],
+        items: str,
+        /,
+        *,
+        limit: int | None = None,
+        page_limit: int = _PAGE_LIMIT,
+        **fields: Any,
+    ) -> AsyncIterator[Any]:
+        """Yield what a list's pages have in the field `items`, at most `limit`; a page is fetched when needed."""
+        token, left = "", limit
+        while left is None or left > 0:
+            size = page_limit if left is None else min(page_limit, left)
+            page = await self._ask(method, kind, page_size=size, page_token=token, **fields)
+            found = getattr(page, items)
+            for one in found:
+                yield one
+            token, left = page.next_page_token, None if left is None else left - len(found)
+            if not token:
+                return
+
     def _attempts(self) -> Attempts:
         return Attempts(self._retry, budget=self._budget)
 
@@ -243,14 +271,6 @@ def _check_secret(secret: str) -> str:
     if not (secret.isascii() and secret.isprintable()):
         raise Unauthenticated("the key holds characters that no key has: is there a line end in it?")
     return secret
-
-
-def message(kind: Callable[..., _Message], **fields: Any) -> _Message:
-    """Return a request; InvalidArgument where a field does not take its value."""
-    try:
-        return kind(**fields)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"what was given is not what a field takes: {error}") from error
 
 
 def _check_timeout(timeout_s: float | None) -> None:
