@@ -1,27 +1,25 @@
-"""`airlock approvals`: what waits for somebody's word, and saying it. The key must be an approver's."""
+"""`airlock approvals`: list and answer pending tool calls; list and revoke grants. Needs an approver's key."""
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from gateway.cli import approval_view as view
-from gateway.cli.command import Commands, GatewayCli
-from gateway.cli.grants import grants, revoke
+from gateway.cli.command import Commands, GatewayCli, Limit, OfThread, json_object
+from gateway.cli.printable import one_line
 from gateway.cli.terminal import err, fail, out
+from gateway.support.printable_text import printable
 
 if TYPE_CHECKING:
-    from gateway.client import Approval
+    from gateway.client import Approval, Grant
     from gateway.client.approvals import Answer
 
-app = Commands(help="Tool calls that wait for somebody's word.")
-app.command()(grants)
-app.command()(revoke)
-ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="As `airlock approvals list` shows it.")]
+app = Commands(help="Answer tool calls that wait for an approval.")
+ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="Id, as listed by `airlock approvals list`.")]
 
 
 @app.command("list")
@@ -30,22 +28,22 @@ async def list_(
     *,
     status: Annotated[
         Literal["pending", "approved", "used", "denied", "expired", "cancelled", "all"],
-        typer.Option(help="Only those that are so; all for any."),
+        typer.Option(help="Filter by status; `all` shows every status."),
     ] = "pending",
-    thread: Annotated[str, typer.Option(help="Only those of this thread.")] = "",
-    run: Annotated[str, typer.Option(help="Only those of this run.")] = "",
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest first.")] = 50,
+    thread: OfThread = "",
+    run: Annotated[str, typer.Option(help="Filter by run.")] = "",
+    limit: Limit = 50,
 ) -> None:
-    """List approvals, the newest first. Long arguments are left out, and `arguments_cut` says so; `show` has them."""
+    """List approvals, newest first. Long arguments are omitted (`arguments_cut` is true); `show` prints them."""
     wanted = None if status == "all" else status
     found = await cli.airlock.approvals(status=wanted, thread=thread, run_id=run, limit=limit)
-    without = "nothing waits" if status == "pending" else "none"
+    without = "no pending approvals" if status == "pending" else "no approvals"
     cli.show(found, lambda _: out.print(view.listed(found) if found else without))
 
 
 @app.command()
 async def show(cli: GatewayCli, approval_id: ApprovalId) -> None:
-    """Show one approval, uncut."""
+    """Show an approval with its complete arguments."""
     cli.show(await cli.airlock.approval(approval_id), lambda one: view.show(out, one))
 
 
@@ -55,25 +53,18 @@ async def allow(
     approval_id: ApprovalId,
     *,
     run: Annotated[
-        bool, typer.Option("--run", help="Also what the proposed rule matches, while the run goes on.")
+        bool, typer.Option("--run", help="Also allow calls that the proposed rule matches, until the run ends.")
     ] = False,
     thread: Annotated[
-        bool, typer.Option("--thread", help="Also what the proposed rule matches, in the thread.")
+        bool, typer.Option("--thread", help="Also allow calls that the proposed rule matches, in this thread.")
     ] = False,
-    arguments: Annotated[str, typer.Option("--args", help="Run it with these arguments instead, a JSON object.")] = "",
-    message: Annotated[str, typer.Option(help="For the record.")] = "",
+    arguments: Annotated[str, typer.Option("--args", help="Run the call with these arguments, a JSON object.")] = "",
+    message: Annotated[str, typer.Option(help="Comment for the record.")] = "",
 ) -> None:
-    """Let a call run: once, or more widely by its proposed rule, or with other arguments."""
+    """Allow a call once, or more widely by its proposed rule, or with edited arguments."""
     if run + thread + bool(arguments) > 1:
-        fail("--run, --thread and --args: one of them")
-    edited: Mapping[str, Any] | None = None
-    if arguments:
-        try:
-            edited = json.loads(arguments)
-        except ValueError as error:
-            fail(f"--args is not JSON: {error}")
-        if not isinstance(edited, dict):
-            fail("--args: a JSON object is expected")
+        fail("use only one of --run, --thread and --args")
+    edited = json_object("--args", arguments) if arguments else None
     answer: Answer = "run" if run else "thread" if thread else "once" if edited is None else "edit"
     cli.show(await cli.airlock.resolve_approval(approval_id, answer, text=message, arguments=edited), _show)
 
@@ -83,17 +74,17 @@ async def deny(
     cli: GatewayCli,
     approval_id: ApprovalId,
     *,
-    message: Annotated[str, typer.Option(help="Why; told to the model.")] = "",
+    message: Annotated[str, typer.Option(help="Reason, which the model sees.")] = "",
 ) -> None:
-    """Refuse a call."""
+    """Deny a call."""
     cli.show(await cli.airlock.resolve_approval(approval_id, "deny", text=message), _show)
 
 
 @app.command()
 async def watch(cli: GatewayCli) -> None:
-    """Show what waits as it comes, and answer with one key; not at a terminal, a line for each change.
+    """Show pending approvals as they arrive and answer each with one key; without a terminal, print one line each.
 
-    A gateway that stops is waited for until Ctrl-C.
+    If the gateway stops, the command reconnects until Ctrl-C.
     """
     if not cli.as_json and sys.stdin.isatty() and out.is_terminal:
         from gateway.cli.approval_prompt import ApprovalPrompt
@@ -110,3 +101,41 @@ async def watch(cli: GatewayCli) -> None:
 
 def _show(approval: Approval) -> None:
     out.print(view.panel(approval) if approval.status == "pending" else view.outcome(approval))
+
+
+@app.command()
+async def grants(
+    cli: GatewayCli,
+    *,
+    thread: OfThread = "",
+    all_: Annotated[bool, typer.Option("--all", help="Include grants that are no longer in force.")] = False,
+    limit: Limit = 50,
+) -> None:
+    """List grants, newest first: what approvers have allowed for a run or a thread."""
+    cli.show(await cli.airlock.grants(thread=thread, include_ended=all_, limit=limit), _list_grants)
+
+
+@app.command()
+async def revoke(
+    cli: GatewayCli,
+    grant_id: Annotated[str, typer.Argument(metavar="ID", help="Id, as listed by `airlock approvals grants`.")],
+) -> None:
+    """Revoke a grant; from the next call on, the policy asks again."""
+    revoked = await cli.airlock.revoke_grant(grant_id)
+    cli.show(revoked, f"revoked {revoked.id}")
+
+
+def _list_grants(found: Sequence[Grant]) -> None:
+    if not found:
+        out.print("no grants")
+    for one in found:
+        _show_grant(one)
+
+
+def _show_grant(grant: Grant) -> None:
+    """Print a grant: its scope and approver, and below them its rule."""
+    whose = f"run {grant.run_id}" if grant.run_id else "every call"
+    state = "" if grant.in_force else " · revoked" if grant.revoked_at else " · the run has ended"
+    by = f"{grant.created_at:%Y-%m-%d %H:%M} UTC by {one_line(grant.granted_by)}"
+    rule = "\n".join(f"  {line}" for line in printable(grant.rule.rstrip()).splitlines())
+    out.print(f"{grant.id} · thread {one_line(grant.thread)} · {whose}{state}\n  {by} · {grant.approval_id}\n{rule}")

@@ -1,4 +1,4 @@
-"""Commands that work on a gateway, with an operator's key, or without one on the database of a configuration."""
+"""Commands that use a gateway with an operator's key, or else the database of a configuration."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from gateway.client import Client
 
 CONFIG = Path("airlock.yaml")
-ConfigFile = Annotated[Path, typer.Option(help="Configuration file; its database is used, without a gateway.")]
+ConfigFile = Annotated[Path, typer.Option(help="Configuration file, whose database is used directly.")]
 
 
 def address_of(context: typer.Context, given: str) -> str:
-    """Return the address that a command asks, "" for none: the option's, else the environment's where no file speaks.
+    """Return the gateway's address, or "" to use the database.
 
-    A configuration in this directory means its database, whatever the environment says.
+    AIRLOCK_ADDRESS counts only if there is neither --address nor a configuration file.
     """
     source = context.get_parameter_source("config")
     if given or context.resilient_parsing or source is None or source.name != "DEFAULT" or CONFIG.exists():
@@ -37,8 +37,8 @@ AtAddress = Annotated[
     str,
     typer.Option(
         "--address",
-        help="HOST:PORT of a gateway, to ask it with an operator's key instead. Where neither this nor --config is "
-        "given and no airlock.yaml is here, it is AIRLOCK_ADDRESS.",
+        help="Address of a gateway to use instead of the database, as HOST:PORT; needs an operator key. Without "
+        "--config and ./airlock.yaml, the default is AIRLOCK_ADDRESS.",
         callback=address_of,
     ),
 ]
@@ -46,7 +46,7 @@ AtAddress = Annotated[
 
 @dataclass
 class BackendCli(GatewayCli):
-    """A command that asks a gateway where an address is given, and else works on the configuration's database."""
+    """The context of a command that calls a gateway if it has an address, and else uses the database."""
 
     address: AtAddress = ""
     key: Key = ""
@@ -66,7 +66,7 @@ class BackendCli(GatewayCli):
 
     @contextlib.asynccontextmanager
     async def policies(self, layer: str) -> AsyncIterator[LayerVersions]:
-        """Open the versions of a layer, which is a tenant's name or ""."""
+        """Open the versions of a layer: a tenant's name, or "" for the operator's."""
         from gateway.cli.policy_backend import LayerVersions
 
         if self.address:

@@ -1,4 +1,4 @@
-"""What every command is written with: its common options, its connection, its output, and how an error ends it.
+"""What every command shares: its common options, connection, output and error handling.
 
     app = Commands(help="Runs.")
 
@@ -6,9 +6,9 @@
     async def get(cli: GatewayCli, run_id: RunId) -> None:
         cli.show(await cli.airlock.get_run(run_id), _show)
 
-The annotation of the first parameter says which options the command gets besides its own: a `Cli` has --json, a
-`GatewayCli` --address and --key too, a `BackendCli` (backend.py) also --config. Any other parameter that is a
-dataclass is a group of options in the same way.
+The annotation of the first parameter decides which common options the command gets: a `Cli` has --json, a
+`GatewayCli` adds --address and --key, a `BackendCli` (backend.py) adds --config. Any other parameter whose type is a
+dataclass is a group of options.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from inspect import Parameter
@@ -42,33 +43,39 @@ if TYPE_CHECKING:
     from gateway.client import Client
     from gateway.errors import AirlockError, Unavailable
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Address = Annotated[
-    str, typer.Option("--address", envvar="AIRLOCK_ADDRESS", help="HOST:PORT of the gateway.", show_default=True)
+    str,
+    typer.Option(
+        "--address", envvar="AIRLOCK_ADDRESS", help="Address of the gateway, as HOST:PORT.", show_default=True
+    ),
 ]
 Key = Annotated[str, typer.Option("--key", envvar="AIRLOCK_API_KEY", help="API key.", show_default=False)]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+Limit = Annotated[int, typer.Option(min=1, help="Maximum number to list, newest first.")]
+InThread = Annotated[str, typer.Option("--thread", help="Thread whose sandbox to use.")]
+OfThread = Annotated[str, typer.Option("--thread", help="Filter by thread.")]
 
-# As --help lists them, after a command's own.
+# In the order of --help, after a command's own options.
 _COMMON = ("config", "address", "key", "as_json")
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
-# As grpc writes them: nothing listens there or answers, and the name stands for no address.
+# The errors that grpc reports if nothing listens at an address, or if its name does not resolve.
 _NO_CONNECTION = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
 
 
 @dataclass
 class Cli:
-    """A command that runs: how it prints and how it ends.
+    """The context of a command: how it prints and how it ends.
 
-    `failure_code`, where it is not 0, takes the place of the exit codes of wrong usage and of what a gateway refuses.
+    A `failure_code` other than 0 replaces the exit codes for wrong usage and for requests that the gateway refused.
     """
 
     as_json: Json = False
     failure_code: int = field(default=0, init=False)
 
     def show(self, document: T, human: RenderableType | Callable[[T], object] | None = None) -> None:
-        """Print the document for programs; for people what is given for them, or what that function prints of it."""
+        """Print the document as JSON with --json; otherwise print `human`, or call it with the document."""
         if self.as_json:
             print_json(document)
         elif callable(human):
@@ -77,23 +84,23 @@ class Cli:
             out.print(human)
 
     def confirm(self, question: str, *, yes: bool, to_stderr: bool = True) -> None:
-        """Ask before something is gone for good, unless --yes was given."""
+        """Ask before data is removed, unless --yes was given."""
         if yes:
             return
         if self.as_json:
-            fail("nobody can be asked with --json: say --yes")
+            fail("--json cannot ask for confirmation: add --yes")
         typer.confirm(question, abort=True, err=to_stderr)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine of a command that is none itself: one that asks, where Ctrl-C must interrupt the question."""
+        """Run a coroutine from a command that is a plain function, so that Ctrl-C can interrupt its question."""
         return asyncio.run(self._closing(work))
 
     def failure_of(self, error: AirlockError) -> Failure:
-        """Return how an error ends the command: without a gateway it is one of the configuration."""
+        """Return how an error ends the command; without a gateway, the cause is the configuration."""
         return Failure(str(error), EXIT_USAGE)
 
     async def close(self) -> None:
-        """Close what the command has opened."""
+        """Close the command's connection."""
 
     async def _closing(self, work: Coroutine[Any, Any, T]) -> T:
         try:
@@ -129,14 +136,14 @@ class Cli:
 
 @dataclass
 class GatewayCli(Cli):
-    """A command that asks a gateway."""
+    """The context of a command that calls a gateway."""
 
     address: Address = DEFAULT_ADDRESS
     key: Key = ""
 
     @functools.cached_property
     def airlock(self) -> Client:
-        """The client, made when it is first needed: importing grpc takes a while."""
+        """The client, created on first use, because importing grpc is slow."""
         from gateway.client import Client
 
         return Client(self.address, self.key)
@@ -147,7 +154,7 @@ class GatewayCli(Cli):
         code = EXIT_USAGE if isinstance(error, Misconfigured) else EXIT_GATEWAY
         hint = ""
         if isinstance(error, Unavailable) and _no_gateway_there(error):
-            hint = ". Is a gateway running there? `airlock serve` starts one"
+            hint = ". Is the gateway running? Start it with `airlock serve`"
         return Failure(f"{error}{hint}", code, _details(error))
 
     async def close(self) -> None:
@@ -156,7 +163,7 @@ class GatewayCli(Cli):
 
 
 class Commands(typer.Typer):
-    """A group of commands, made of functions and coroutine functions as the top of this module says."""
+    """A group of commands, built from functions and coroutine functions as described at the top of this module."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(no_args_is_help=True, **settings)
@@ -173,7 +180,7 @@ class Commands(typer.Typer):
 
 
 def command(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a Typer command of a function whose first parameter is a kind of `Cli`; any other is one already."""
+    """Make a Typer command of a function whose first parameter is a `Cli`; return any other function as it is."""
     signature = inspect.signature(function, eval_str=True)
     first, *own = signature.parameters.values()
     kind = first.annotation
@@ -199,12 +206,23 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 async def taken(items: AsyncIterator[T], limit: int) -> list[T]:
-    """Return the first items, `limit` of them at most."""
+    """Return at most the first `limit` items."""
     found: list[T] = []
     async for item in items:
         found.append(item)
         if len(found) == limit:
             break
+    return found
+
+
+def json_object(name: str, text: str) -> dict[str, Any]:
+    """Return the JSON object that an argument or option holds; end the command if it is not one."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        fail(f"{name} is not valid JSON: {error}")
+    if not isinstance(found, dict):
+        fail(f'{name} must be a JSON object, such as \'{{"path": "/workspace"}}\'')
     return found
 
 
@@ -219,12 +237,12 @@ def _options(group: type) -> list[Parameter]:
 
 
 def _no_gateway_there(error: Unavailable) -> bool:
-    """Return whether no connection came about, by what grpc says of it: a gateway that answers has words of its own."""
+    """Return whether the connection failed, judging by the text of grpc's error; a gateway sends other texts."""
     return str(error).removeprefix("UNAVAILABLE: ").startswith(_NO_CONNECTION)
 
 
 def _details(error: AirlockError) -> dict[str, str | float]:
-    """Return what a program can tell errors apart by: the reason, and the details such as quota or approval_id."""
+    """Return an error's reason and details, such as quota or approval_id, for programs."""
     from gateway.errors import Overloaded
 
     details: dict[str, str | float] = {"reason": error.reason}

@@ -1,4 +1,4 @@
-"""`airlock exec`: run a command in a thread's sandbox, as if it ran here: its output, its input, its exit code."""
+"""`airlock exec`: run a command in a thread's sandbox with its input, output and exit code passed through."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand
 
 from gateway.cli.command import GatewayCli
-from gateway.cli.process_start import variables
+from gateway.cli.process import Surroundings
 from gateway.cli.safe_console import SafeBytes
 from gateway.cli.terminal import EXIT_DENIED, EXIT_NOT_RUN, EXIT_TIMED_OUT, err
 
@@ -26,14 +26,14 @@ _CHUNK_BYTES = 64 * 1024
 
 
 class ExecCommand(TyperCommand):
-    """A command whose exit codes 1 to 124 are those of what it runs: wrong usage is another one."""
+    """A command that exits with the code of what it runs, so wrong usage has a code outside 1 to 124."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the command line."""
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            # typer's errors of usage have one, whichever click it was built on; --help ends with typer.Exit.
+            # Usage errors have an exit code, whichever click typer was built on; --help ends with typer.Exit.
             if hasattr(error, "exit_code") and not isinstance(error, typer.Exit):
                 error.exit_code = EXIT_NOT_RUN
             raise
@@ -43,23 +43,18 @@ async def exec_(
     cli: GatewayCli,
     argv: Annotated[
         list[str],
-        typer.Argument(metavar="-- CMD [ARGS]...", help="The command and its arguments; no shell interprets them."),
+        typer.Argument(metavar="-- CMD [ARGS]...", help="Program and arguments; no shell interprets them."),
     ],
     *,
-    thread: Annotated[str, typer.Option(help="Thread in whose sandbox it runs.")] = "default",
-    stdin: Annotated[bool, typer.Option("--stdin", "-i", help="Pass standard input on.")] = False,
-    cwd: Annotated[str, typer.Option(help="Where it runs; /workspace unless given.")] = "",
-    env: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="An environment variable; can be given several times."),
-    ] = None,
+    surroundings: Surroundings,
+    stdin: Annotated[bool, typer.Option("--stdin", "-i", help="Pass standard input to the command.")] = False,
     timeout_s: Annotated[
-        float | None, typer.Option("--timeout-s", help="End it after so many seconds; else the policy's longest.")
+        float | None, typer.Option("--timeout-s", help="Time limit in seconds; default: the policy's maximum.")
     ] = None,
 ) -> None:
-    """Run a command in a sandbox and exit with its exit code, or 128 and the number of the signal that ended it.
+    """Run a command in a sandbox and exit with its exit code, or with 128 plus the signal that ended it.
 
-    Exits 124 if the command timed out, 126 if policy denies it, and 125 if it did not run or did not end by itself.
+    Exits with 124 if the command timed out, 126 if the policy denies it, 125 if it did not run or end by itself.
     """
     from gateway.errors import PermissionDenied, ScopeMissing
 
@@ -73,12 +68,10 @@ async def exec_(
     try:
         result = await cli.airlock.run_program(
             argv,
-            thread=thread,
             stdin=_standard_input() if stdin else None,
-            cwd=cwd,
-            env=variables(env),
             timeout_s=timeout_s,
             on_output=None if cli.as_json else show,
+            **surroundings.fields(),
         )
     except ScopeMissing:
         raise
@@ -98,7 +91,7 @@ def _show(result: ProgramResult) -> None:
 
 
 async def _standard_input() -> AsyncIterator[bytes]:
-    """Yield standard input as it comes; a thread that nothing waits for reads it, as a program may end before it."""
+    """Yield standard input as it arrives; a daemon thread reads it, because the program may end first."""
     loop, pieces = asyncio.get_running_loop(), asyncio.Queue[bytes](1)
 
     def read() -> None:

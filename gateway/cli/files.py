@@ -1,4 +1,4 @@
-"""`airlock files`: the files of a thread's sandbox, read, written, listed and removed."""
+"""`airlock files`: read, write, list and remove files of a thread's sandbox."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.command import Commands, GatewayCli
+from gateway.cli.command import Commands, GatewayCli, InThread
 from gateway.cli.printable import one_line
 from gateway.cli.safe_console import SafeBytes
 from gateway.cli.slow_work import Transfer
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     from gateway.client import FileEntry
 
 app = Commands(help="Files of a thread's sandbox.")
-ThreadName = Annotated[str, typer.Option(help="Thread whose sandbox it is.")]
-RemotePath = Annotated[str, typer.Argument(metavar="PATH", help="Absolute, or relative to /workspace.")]
+RemotePath = Annotated[str, typer.Argument(metavar="PATH", help="Absolute path, or relative to /workspace.")]
 _CHUNK_BYTES = 512 * 1024
-# Of a name with all its directories; more is cut with a sign.
+# A longer path is cut.
 _NAME_LIMIT_CHARS = 4096
 
 
@@ -31,23 +30,23 @@ _NAME_LIMIT_CHARS = 4096
 async def read(
     cli: GatewayCli,
     path: RemotePath,
-    to: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Where to; standard output without it.")] = None,
+    to: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Local file; default: standard output.")] = None,
     *,
-    offset: Annotated[int, typer.Option(min=0, help="The first byte.")] = 0,
-    limit_bytes: Annotated[int | None, typer.Option(min=1, help="How many bytes at most.")] = None,
-    thread: ThreadName = "default",
+    offset: Annotated[int, typer.Option(min=0, help="Byte to start at.")] = 0,
+    limit_bytes: Annotated[int | None, typer.Option(min=1, help="Maximum number of bytes.")] = None,
+    thread: InThread = "default",
 ) -> None:
-    """Copy a file out of the sandbox, or a part of it. With --json it needs FILE, and says how many bytes went there.
+    """Copy a file, or a part of it, from the sandbox. --json requires FILE and reports the number of bytes written.
 
-    A terminal shows control characters as signs; a file or pipe gets the bytes as they are.
+    A terminal shows control characters as visible signs; a file or pipe gets the exact bytes.
 
-    Where the connection breaks it goes on, unless the file was written meanwhile.
+    If the connection breaks, the transfer resumes unless the file has changed.
     """
     if cli.as_json and to is None:
-        fail("--json needs a FILE for the bytes")
+        fail("--json requires FILE, because the output cannot hold the bytes")
     chunks = cli.airlock.stream_file(thread, path, offset=offset, limit_bytes=limit_bytes)
     try:
-        first = await anext(chunks, b"")  # a file that cannot be read must not empty one that is here
+        first = await anext(chunks, b"")  # before a local file is truncated: the remote one may be unreadable
         with Transfer(path, None) as transfer, _target(to) as write_out:
             write_out(first)
             transfer.moved(len(first))
@@ -62,12 +61,12 @@ async def read(
 @app.command()
 async def write(
     cli: GatewayCli,
-    source: Annotated[str, typer.Argument(metavar="FILE", help="A file here, or - for standard input.")],
+    source: Annotated[str, typer.Argument(metavar="FILE", help="Local file, or - for standard input.")],
     path: RemotePath,
     *,
-    thread: ThreadName = "default",
+    thread: InThread = "default",
 ) -> None:
-    """Copy a file into the sandbox: it replaces the one that is there, whole or not at all."""
+    """Copy a file to the sandbox, atomically replacing any file at that path."""
     try:
         total = None if source == "-" else Path(source).stat().st_size  # noqa: ASYNC240 - nothing else waits here
         with Transfer(path, total) as transfer:
@@ -81,20 +80,20 @@ async def write(
 @app.command()
 async def ls(
     cli: GatewayCli,
-    path: Annotated[str, typer.Argument(metavar="[PATH]", help="A directory, or a pattern such as **/*.py.")] = ".",
+    path: Annotated[str, typer.Argument(metavar="[PATH]", help="Directory, or a pattern such as **/*.py.")] = ".",
     *,
-    long: Annotated[bool, typer.Option("--long", "-l", help="With mode and time, UTC.")] = False,
-    thread: ThreadName = "default",
+    long: Annotated[bool, typer.Option("--long", "-l", help="Show mode and modification time (UTC).")] = False,
+    thread: InThread = "default",
 ) -> None:
-    """List a directory of the sandbox, or what a pattern matches."""
+    """List a directory of the sandbox, or the paths that match a pattern."""
     directory, pattern = _parted(path)
     found = [entry async for entry in cli.airlock.list_files(thread, directory, pattern=pattern)]
     cli.show([_as_json(entry) for entry in found], lambda _: _print_entries(found, long=long))
 
 
 @app.command()
-async def stat(cli: GatewayCli, path: RemotePath, *, thread: ThreadName = "default") -> None:
-    """Describe one path: what it is, its size, its mode, and when it was written."""
+async def stat(cli: GatewayCli, path: RemotePath, *, thread: InThread = "default") -> None:
+    """Show the type, size, mode and modification time of a path."""
     entry = await cli.airlock.stat_file(thread, path)
     cli.show(_as_json(entry), lambda _: _print_entries([entry], long=True))
 
@@ -104,9 +103,9 @@ async def rm(
     cli: GatewayCli,
     path: RemotePath,
     *,
-    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="A directory with all that is in it.")] = False,
-    missing_ok: Annotated[bool, typer.Option("--missing-ok", help="What is not there is no error.")] = False,
-    thread: ThreadName = "default",
+    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Remove a directory with its contents.")] = False,
+    missing_ok: Annotated[bool, typer.Option("--missing-ok", help="Succeed if the path does not exist.")] = False,
+    thread: InThread = "default",
 ) -> None:
     """Remove a file, a link or a directory of the sandbox."""
     await cli.airlock.remove_file(thread, path, recursive=recursive, missing_ok=missing_ok)
@@ -114,15 +113,15 @@ async def rm(
 
 
 @app.command()
-async def mkdir(cli: GatewayCli, path: RemotePath, *, thread: ThreadName = "default") -> None:
-    """Make a directory and its parents in the sandbox; one that is there is no error."""
+async def mkdir(cli: GatewayCli, path: RemotePath, *, thread: InThread = "default") -> None:
+    """Create a directory and its parents in the sandbox; an existing directory is not an error."""
     await cli.airlock.make_directory(thread, path)
     cli.show({"path": path})
 
 
 @contextlib.contextmanager
 def _target(to: Path | None) -> Iterator[Callable[[bytes], object]]:
-    """Yield what writes to a file, or to standard output."""
+    """Yield a function that writes to a file or to standard output."""
     if to is not None:
         with to.open("wb") as file:
             yield file.write
@@ -135,7 +134,7 @@ def _target(to: Path | None) -> Iterator[Callable[[bytes], object]]:
 
 
 def _parted(path: str) -> tuple[str, str]:
-    """Return the directory and the pattern of a path as a person writes it; the pattern is empty where it has none."""
+    """Split a path into its directory and its pattern, which is empty if the path has no wildcards."""
     names = path.split("/")
     plain = next((n for n, name in enumerate(names) if any(sign in name for sign in "*?[")), None)
     if plain is None:

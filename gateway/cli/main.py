@@ -1,8 +1,12 @@
-"""`airlock`: the command line, put together from one module a subcommand."""
+"""`airlock`: the command line, with one module per subcommand."""
 
 from __future__ import annotations
 
 import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from gateway.cli import (
     approvals,
@@ -15,7 +19,6 @@ from gateway.cli import (
     key,
     policy,
     process,
-    run,
     runs,
     sandbox,
     serve,
@@ -26,15 +29,62 @@ from gateway.cli import (
 )
 from gateway.cli import exec as exec_command
 from gateway.cli.command import Commands
-from gateway.cli.global_options import set_up
-from gateway.cli.process_start import START_SETTINGS
+
+
+def _version(value: bool) -> None:
+    if value:
+        from gateway.cli.terminal import out
+        from gateway.support.version import airlock_version
+
+        out.print(f"airlock {airlock_version()}")
+        raise typer.Exit
+
+
+def global_options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+    tls: Annotated[bool, typer.Option("--tls", envvar="AIRLOCK_TLS", help="Connect to the gateway over TLS.")] = False,
+    ca: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-ca",
+            envvar="AIRLOCK_TLS_CA",
+            help="CA certificates that the gateway's certificate is verified with, as PEM.",
+        ),
+    ] = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option("--tls-certificate", envvar="AIRLOCK_TLS_CERTIFICATE", help="Client certificate, as PEM."),
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option("--tls-key", envvar="AIRLOCK_TLS_KEY", help="Private key of the client certificate.")
+    ] = None,
+    server_name: Annotated[
+        str,
+        typer.Option(
+            "--tls-server-name",
+            envvar="AIRLOCK_TLS_SERVER_NAME",
+            help="Name in the gateway's certificate, if it is not the host of the address.",
+        ),
+    ] = "",
+) -> None:
+    """Airlock: a sandboxed, multi-tenant tool-execution gateway."""
+    del version  # handled by its callback
+    if not (tls or ca or certificate or key or server_name):
+        return
+    from gateway.client.tls import AMBIENT, Tls
+
+    AMBIENT.set(Tls(ca, certificate, key, server_name))
+
 
 app = Commands(help="Airlock: a sandboxed, multi-tenant tool-execution gateway.", pretty_exceptions_enable=False)
-app.callback()(set_up)
+app.callback()(global_options)
 app.command("init")(init.init)
 app.command("serve")(serve.serve)
-app.command("run")(run.run)
-app.command("exec", cls=exec_command.ExecCommand, context_settings=START_SETTINGS)(exec_command.exec_)
+app.command("run")(runs.run)
+app.command("exec", cls=exec_command.ExecCommand, context_settings=process.START_SETTINGS)(exec_command.exec_)
 app.command("doctor")(doctor.doctor)
 app.command("bench")(bench.bench)
 app.command("uninstall")(uninstall.uninstall)
@@ -51,8 +101,8 @@ app.add_typer(key.app, name="key")
 app.add_typer(policy.app, name="policy")
 app.add_typer(tenant.app, name="tenant")
 
-# What the engine logs is for a log, and only serve has one (gateway/telemetry/logging.py): the others say in their own
-# words what their reader must know. Without this the standard library prints it on stderr.
+# Only serve has a log (gateway/telemetry/logging.py); the other commands report errors themselves. Without this handler
+# the standard library would print the engine's log records to stderr.
 logging.getLogger("sandbox").addHandler(logging.NullHandler())
 
 

@@ -1,41 +1,95 @@
-"""`airlock process`: look at a thread's background processes, and end them."""
+"""`airlock process`: start, inspect and end the background processes of a thread."""
 
 from __future__ import annotations
 
 import base64
 import signal
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.command import Commands, GatewayCli
+from gateway.cli.command import Commands, GatewayCli, InThread
 from gateway.cli.printable import local_time
-from gateway.cli.process_start import START_SETTINGS, start
 from gateway.cli.rows import Rows
 from gateway.cli.safe_console import SafeBytes
-from gateway.cli.terminal import EXIT_BAD_NEWS, err, out, print_json
+from gateway.cli.terminal import EXIT_BAD_NEWS, err, fail, out, print_json
 
 if TYPE_CHECKING:
     from gateway.client import Process, Processes, ProcessOutput
 
+START_SETTINGS = {"allow_interspersed_args": False}
+"""Pass everything after the program's name to the program, even if it looks like an option."""
 _SIGNAL_LIMIT = 64
 
 app = Commands(help="Background processes of a thread's sandbox.")
-app.command(context_settings=START_SETTINGS)(start)
-Thread = Annotated[str, typer.Option(help="Thread in whose sandbox they run.")]
-ProcessId = Annotated[str, typer.Argument(metavar="ID", help="As `airlock process list` shows it.")]
+ProcessId = Annotated[str, typer.Argument(metavar="ID", help="Id, as listed by `airlock process list`.")]
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Where a program runs, and with which environment variables."""
+
+    thread: InThread = "default"
+    cwd: Annotated[str, typer.Option(help="Working directory; default: /workspace.")] = ""
+    env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Environment variable; repeatable.")] = (
+        None
+    )
+
+    def fields(self) -> dict[str, Any]:
+        """Return the arguments of the client's call; end the command if a variable is not NAME=VALUE."""
+        variables = {}
+        for text in self.env or ():
+            name, equals, value = text.partition("=")
+            if not equals:
+                fail(f"--env {text!r} is not NAME=VALUE")
+            variables[name] = value
+        return {"thread": self.thread, "cwd": self.cwd, "env": variables}
+
+
+@app.command(context_settings=START_SETTINGS)
+async def start(
+    cli: GatewayCli,
+    argv: Annotated[
+        list[str],
+        typer.Argument(metavar="PROGRAM [ARGS]...", help="Program and arguments; no shell interprets them."),
+    ],
+    *,
+    surroundings: Surroundings,
+    process_id: Annotated[str, typer.Option("--id", help="Id of the process; default: generated.")] = "",
+    terminal: Annotated[bool, typer.Option("--terminal", help="Run it in a terminal.")] = False,
+    merge_stderr: Annotated[
+        bool, typer.Option("--merge-stderr", help="Redirect standard error to standard output.")
+    ] = False,
+    timeout_s: Annotated[
+        float | None, typer.Option("--timeout-s", help="Time limit in seconds; default: none.")
+    ] = None,
+) -> None:
+    """Start a program in the background and print its id; the policy judges it as the same command line."""
+    started = await cli.airlock.start_process(
+        argv,
+        process_id=process_id,
+        terminal=terminal,
+        merge_stderr=merge_stderr,
+        timeout_s=timeout_s,
+        **surroundings.fields(),
+    )
+    cli.show(started, started.id)
+    if not cli.as_json:
+        err.print(
+            f"started; `airlock process logs {started.id} --thread {surroundings.thread}` prints its output",
+            style="dim",
+        )
 
 
 @app.command("list")
 async def list_(
     cli: GatewayCli,
     *,
-    thread: Thread = "default",
-    running: Annotated[
-        bool | None, typer.Option("--running/--ended", help="Only those that run, or that have ended; else both.")
-    ] = None,
+    thread: InThread = "default",
+    running: Annotated[bool | None, typer.Option("--running/--ended", help="Filter by state; default: both.")] = None,
 ) -> None:
-    """List the processes, the oldest first."""
+    """List the processes, oldest first."""
     cli.show(await cli.airlock.processes(thread, running=running), _show)
 
 
@@ -44,14 +98,16 @@ async def logs(
     cli: GatewayCli,
     process_id: ProcessId,
     *,
-    thread: Thread = "default",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until nobody can write any more.")] = False,
-    stderr: Annotated[bool, typer.Option(help="Standard error instead of standard output.")] = False,
-    offset: Annotated[int, typer.Option(min=0, help="First byte.")] = 0,
+    thread: InThread = "default",
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Follow the output until no process can write to it.")
+    ] = False,
+    stderr: Annotated[bool, typer.Option(help="Print standard error instead of standard output.")] = False,
+    offset: Annotated[int, typer.Option(min=0, help="Byte to start at.")] = 0,
 ) -> None:
-    """Print what a process wrote: its bytes as they are, or on a terminal without control characters.
+    """Print the output of a process; a terminal shows control characters as visible signs.
 
-    With --json, one object a piece and line: its offset, and text, or base64 where it is not UTF-8.
+    With --json, print an object per line: the offset of a piece, and its text, or base64 if it is not UTF-8.
     """
     shown = _Shown()
     pieces = cli.airlock.process_output(thread, process_id, stderr=stderr, offset=offset, follow=follow)
@@ -70,9 +126,9 @@ async def kill(
     cli: GatewayCli,
     process_id: ProcessId,
     *,
-    thread: Thread = "default",
-    signal_: Annotated[str, typer.Option("--signal", help="Name, such as TERM, or number of Linux.")] = "TERM",
-    tree: Annotated[bool, typer.Option("--tree", help="Everything it started, not only its group.")] = False,
+    thread: InThread = "default",
+    signal_: Annotated[str, typer.Option("--signal", help="Signal name, such as TERM, or Linux number.")] = "TERM",
+    tree: Annotated[bool, typer.Option("--tree", help="Signal all its descendants, not only its group.")] = False,
 ) -> None:
     """Send a signal to a process."""
     number = signal_number(signal_)
@@ -81,17 +137,17 @@ async def kill(
 
 
 @app.command()
-async def remove(cli: GatewayCli, process_id: ProcessId, *, thread: Thread = "default") -> None:
-    """Kill everything a process started, and forget it; its output files stay."""
+async def remove(cli: GatewayCli, process_id: ProcessId, *, thread: InThread = "default") -> None:
+    """Kill a process with all its descendants and forget it; its output files stay."""
     process = await cli.airlock.remove_process(thread, process_id)
     cli.show(process, lambda one: err.print(f"{one.id}: removed, {_state(one)}", style="dim"))
 
 
 @app.command("kill-strays")
-async def kill_strays(cli: GatewayCli, *, thread: Thread = "default") -> None:
-    """Kill what commands left running; background processes stay."""
+async def kill_strays(cli: GatewayCli, *, thread: InThread = "default") -> None:
+    """Kill processes that commands left running; background processes stay."""
     left = await cli.airlock.kill_strays(thread)
-    said = f"killed; {left} live still" if left else "killed; none is left"
+    said = f"killed; {left} are still running" if left else "killed; none is left"
     cli.show({"left": left}, lambda _: err.print(said, style="dim"))
     if left:
         raise typer.Exit(EXIT_BAD_NEWS)
@@ -105,27 +161,27 @@ def _show(found: Processes) -> None:
     out.print(Rows(("id", "state", "started", "output", "command"), rows))
     if found.strays:
         err.print(
-            f"{found.strays} more processes were left running by commands; `airlock process kill-strays` ends them",
+            f"{found.strays} more processes were left running by commands: `airlock process kill-strays` ends them",
             style="yellow",
         )
 
 
 def signal_number(text: str) -> int:
-    """Return the number of a signal: TERM, SIGTERM, sigterm and 15 are one."""
+    """Return the number of a signal: TERM, SIGTERM, sigterm and 15 are the same."""
     if text.isascii() and text.isdigit() and 1 <= int(text) <= _SIGNAL_LIMIT:
         return int(text)
     known = {one.name.removeprefix("SIG"): one.value for one in signal.Signals}
     number = known.get(text.upper().removeprefix("SIG"))
     if number is None:
         raise typer.BadParameter(
-            f"{text!r} is no signal; names such as TERM, KILL or HUP are, and 1 to {_SIGNAL_LIMIT}",
+            f"{text!r} is not a signal: use a name such as TERM, KILL or HUP, or a number from 1 to {_SIGNAL_LIMIT}",
             param_hint="--signal",
         )
     return number
 
 
 class _Shown:
-    """The pieces of a process' output, as they come."""
+    """Prints the output of a process piece by piece."""
 
     def __init__(self) -> None:
         self._bytes = SafeBytes()
@@ -133,7 +189,7 @@ class _Shown:
 
     def add(self, piece: ProcessOutput) -> None:
         if piece.offset != self._at:
-            self.end()  # bytes in between are lost, and with them the rest of a character
+            self.end()  # the bytes in between are lost, perhaps with the rest of a character
         self._bytes.write(piece.data)
         self._bytes.flush()
         self._at = piece.offset + len(piece.data)

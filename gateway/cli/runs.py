@@ -1,4 +1,4 @@
-"""`airlock runs`: the runs of a tenant, listed, shown, followed and ended."""
+"""`airlock run`, and `airlock runs`: list, show, follow and cancel the runs of a tenant."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from gateway.cli.command import Commands, GatewayCli, taken
+from gateway.cli.command import Commands, GatewayCli, Limit, OfThread, taken
 from gateway.cli.printable import local_time, one_line, stop_line
 from gateway.cli.rows import Cell, Rows
-from gateway.cli.terminal import EXIT_BAD_NEWS, err, out
-from gateway.cli.time_options import moment_of
+from gateway.cli.terminal import EXIT_BAD_NEWS, EXIT_CUT_ANSWER, err, out
+from gateway.cli.time_options import Since, Until, moment_of
 from gateway.support.printable_text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.client import Run
+    from gateway.client import Event, PolicyMode, Run
 
-app = Commands(help="Runs: agents at work, and what they did.")
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="As `airlock runs list` shows it.")]
+app = Commands(help="Runs of agents.")
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id, as listed by `airlock runs list`.")]
+_CUT_ANSWER_RULES = ("model_cut", "model_refused")
 _STYLES = {"completed": "green", "running": "cyan", "waiting": "yellow"}
 
 
 class Status(Enum):
-    """What gateway.client.RunStatus has; that takes grpc to import, and this is read before any command runs."""
+    """The values of gateway.client.RunStatus, whose import is slow and would delay every command."""
 
     RUNNING = "running"
     WAITING = "waiting"
@@ -44,19 +45,19 @@ async def list_(
     *,
     status: Annotated[
         list[Status] | None,
-        typer.Option(help="Only those that are so; several can be given."),
+        typer.Option(help="Filter by status; repeatable."),
     ] = None,
-    thread: Annotated[str, typer.Option(help="Only those of this thread.")] = "",
-    agent: Annotated[str, typer.Option(help="Only those of this agent.")] = "",
+    thread: OfThread = "",
+    agent: Annotated[str, typer.Option(help="Filter by agent.")] = "",
     started_by: Annotated[
         str,
-        typer.Option(metavar="KEY", help="Only those that this key started: alk_..., as `airlock key list` shows it."),
+        typer.Option(metavar="KEY", help="Filter by the key that started the run: alk_..., as in `airlock key list`."),
     ] = "",
-    since: Annotated[str, typer.Option(help="Started no earlier: 24h, 7d, or a time such as 2026-11-21T08:00.")] = "",
-    until: Annotated[str, typer.Option(help="Started before: as --since.")] = "",
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest first.")] = 50,
+    since: Since = "",
+    until: Until = "",
+    limit: Limit = 50,
 ) -> None:
-    """List runs, the newest first. Long tasks are cut; `get` has all of one."""
+    """List runs by start time, newest first. Long tasks are cut; `get` prints a complete one."""
     statuses: Any = tuple(one.value for one in status or ())
     runs = cli.airlock.list_runs(
         thread=thread,
@@ -71,7 +72,7 @@ async def list_(
 
 @app.command()
 async def get(cli: GatewayCli, run_id: RunId) -> None:
-    """Show one run, its task uncut."""
+    """Show a run with its complete task."""
     cli.show(await cli.airlock.get_run(run_id), _show)
 
 
@@ -82,10 +83,9 @@ async def watch(
     *,
     from_sequence: Annotated[int, typer.Option("--from", min=1, help="Sequence number of the first event.")] = 1,
 ) -> None:
-    """Follow a run live. Ctrl-C leaves it, and it goes on; watch again to rejoin it.
+    """Follow a run live. Ctrl-C detaches without stopping the run; watch again to reattach.
 
-    A gateway that is restarted meanwhile is waited for. Exits 0 when the agent answered, 1 when the run ended
-    otherwise.
+    The command reconnects if the gateway restarts. Exits with 0 if the agent answered, 1 if the run ended otherwise.
     """
     from gateway.cli.nested_view import followed
 
@@ -95,7 +95,7 @@ async def watch(
             last, next_sequence = event, event.sequence + 1
     except asyncio.CancelledError:
         if not cli.as_json:
-            err.print(f"left; the run goes on: airlock runs watch {run_id} --from {next_sequence}")
+            err.print(f"detached; the run continues: airlock runs watch {run_id} --from {next_sequence}")
         raise
     if last is not None and last.payload.get("status") != "completed":
         raise typer.Exit(EXIT_BAD_NEWS)
@@ -103,8 +103,46 @@ async def watch(
 
 @app.command()
 async def cancel(cli: GatewayCli, run_id: RunId) -> None:
-    """Stop a run, down to its processes; one that has finished stays as it is."""
+    """Cancel a run and kill its processes; a finished run stays as it is."""
     cli.show(await cli.airlock.cancel_run(run_id), _show)
+
+
+async def run(
+    cli: GatewayCli,
+    task: Annotated[str, typer.Argument(metavar="TASK", help="Task for the agent.")],
+    *,
+    agent: Annotated[str, typer.Option(help="Agent from the gateway's configuration.")] = "default",
+    thread: Annotated[str, typer.Option(help="Thread to work in; default: a new one.")] = "",
+    follow_policy: Annotated[
+        bool, typer.Option("--follow-policy", help="Judge later calls by policies applied during the run.")
+    ] = False,
+) -> None:
+    """Run an agent on a task; Ctrl-C cancels the run.
+
+    Exits with 0 if the agent answered, 4 if its answer was cut off or is a refusal, 1 if the run ended otherwise.
+    """
+    from gateway.cli.nested_view import followed
+
+    policy_mode: PolicyMode = "follow" if follow_policy else "pin"
+    started = await cli.airlock.start_run(task, thread=thread, agent=agent, policy_mode=policy_mode)
+    if not cli.as_json:
+        policy = f" · {started.policy_version}" if started.policy_version else ""
+        out.print(f"run {started.id}{policy}", style="dim")
+    last = None
+    try:
+        async for event in followed(cli, started.id):
+            last = event
+    except asyncio.CancelledError:
+        await cli.airlock.cancel_run(started.id)
+        raise
+    if last is None or last.payload.get("status") != "completed":
+        raise typer.Exit(_exit_code(last))
+
+
+def _exit_code(last: Event | None) -> int:
+    stop = last.payload.get("stop") if last is not None else None
+    cut = isinstance(stop, dict) and stop.get("rule") in _CUT_ANSWER_RULES
+    return EXIT_CUT_ANSWER if cut else EXIT_BAD_NEWS
 
 
 def _listed(found: Sequence[Run]) -> Rows:

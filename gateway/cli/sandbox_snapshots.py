@@ -1,4 +1,4 @@
-"""`airlock sandbox snapshot`, `snapshots`, `restore`, `fork`: a thread's files, kept, put back, and made another's."""
+"""`airlock sandbox snapshot`, `snapshots`, `restore`, `fork`: save, restore and copy the files of a thread."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.command import GatewayCli, Yes
+from gateway.cli.command import GatewayCli, OfThread, Yes
 from gateway.cli.printable import local_time
 from gateway.cli.rows import Rows
 from gateway.cli.slow_work import SlowWork
@@ -24,11 +24,11 @@ Id = Annotated[str, typer.Argument(help="Id of the snapshot.")]
 async def snapshot(
     cli: GatewayCli,
     *,
-    thread: Annotated[str, typer.Argument(help="Thread whose files are kept.")] = "default",
-    comment: Annotated[str, typer.Option(help="For whoever looks at it later.")] = "",
+    thread: Annotated[str, typer.Argument(help="Thread whose files to save.")] = "default",
+    comment: Annotated[str, typer.Option(help="Comment to store with the snapshot.")] = "",
 ) -> None:
-    """Keep the files of a thread as they are now."""
-    with SlowWork(f"keeping the files of thread {thread}"):
+    """Save the current files of a thread."""
+    with SlowWork(f"saving the files of thread {thread}"):
         made = await cli.airlock.create_snapshot(thread, comment=comment)
     cli.show(made, _show_made)
 
@@ -36,17 +36,17 @@ async def snapshot(
 def snapshots(
     cli: GatewayCli,
     *,
-    thread: Annotated[str, typer.Option(help="Only those of this thread.")] = "",
-    delete: Annotated[str, typer.Option(help="Remove the snapshot of this id for good, instead.")] = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before one is removed.")] = False,
+    thread: OfThread = "",
+    delete: Annotated[str, typer.Option(help="Delete the snapshot with this id instead of listing.")] = "",
+    yes: Yes = False,
 ) -> None:
-    """List snapshots, the newest first, or remove one."""
+    """List snapshots, newest first, or delete one."""
     if delete and thread:
-        fail("--thread and --delete do not go together: an id says which one it is")
+        fail("use only one of --thread and --delete")
     if delete:
-        cli.confirm(f"Remove snapshot {delete} for good?", yes=yes)
+        cli.confirm(f"Delete snapshot {delete}?", yes=yes)
         removed = cli.wait(cli.airlock.delete_snapshot(delete))
-        cli.show(removed, lambda one: err.print(f"removed {one.id}"))
+        cli.show(removed, lambda one: err.print(f"deleted {one.id}"))
         return
     found = cli.wait(_listed(cli, thread))
     cli.show({"snapshots": found}, lambda _: _show(found))
@@ -56,28 +56,28 @@ def restore(
     cli: GatewayCli,
     *,
     snapshot_id: Id,
-    thread: Annotated[str, typer.Option(help="Thread that gets the files; its own where none is named.")] = "",
+    thread: Annotated[str, typer.Option(help="Thread to restore into; default: the snapshot's own.")] = "",
     yes: Yes = False,
 ) -> None:
-    """Have a snapshot in the place of all files of a thread."""
+    """Replace all files of a thread with those of a snapshot."""
     whose = f"thread {thread}" if thread else "the snapshot's own thread"
-    cli.confirm(f"All files of {whose} are replaced, and what runs there ends. Go on?", yes=yes)
+    cli.confirm(f"Replace all files of {whose} and end everything that runs there?", yes=yes)
     with SlowWork(f"restoring {snapshot_id}"):
         restored = cli.wait(cli.airlock.restore_snapshot(snapshot_id, thread=thread))
-    said = f"thread {restored} has the files of {snapshot_id}"
+    said = f"restored {snapshot_id} into thread {restored}"
     cli.show({"snapshot": snapshot_id, "thread": restored}, lambda _: err.print(said))
 
 
 async def fork(
     cli: GatewayCli,
     *,
-    thread: Annotated[str, typer.Argument(help="Thread that is forked.")],
-    new_thread: Annotated[str, typer.Argument(help="Name of the thread that is made of it.")],
-    run_id: Annotated[str, typer.Option("--run", help="At the end of this run, or after one of its steps.")] = "",
-    step: Annotated[int | None, typer.Option(min=1, help="After this step of the run.")] = None,
-    snapshot: Annotated[str, typer.Option(help="Where this snapshot of the thread was taken.")] = "",
+    thread: Annotated[str, typer.Argument(help="Thread to fork.")],
+    new_thread: Annotated[str, typer.Argument(help="Name of the new thread.")],
+    run_id: Annotated[str, typer.Option("--run", help="Fork at the end of this run, or after one of its steps.")] = "",
+    step: Annotated[int | None, typer.Option(min=1, help="Fork after this step of the run.")] = None,
+    snapshot: Annotated[str, typer.Option(help="Fork at the point where this snapshot was taken.")] = "",
 ) -> None:
-    """Make a thread of another, with what was said in it and its files: as they are now, or were at a run's step."""
+    """Copy a thread with its messages and files: the current ones, or those at a run, a step or a snapshot."""
     with SlowWork(f"forking thread {thread}"):
         made = await cli.airlock.fork_thread(thread, new_thread, run_id=run_id, step=step, snapshot_id=snapshot)
     cli.show(made, _show_fork)
@@ -90,9 +90,9 @@ async def _listed(cli: GatewayCli, thread: str) -> Sequence[Snapshot]:
 def _show_made(made: Snapshot) -> None:
     said = f"{made.id}: {made.files} files, {made.size_bytes:,} bytes"
     if made.skipped:
-        said += f"; {made.skipped} devices, pipes and sockets are not in it"
+        said += f"; {made.skipped} devices, pipes and sockets were skipped"
     if made.stripped:
-        said += f"; {made.stripped} entries lost setuid, setgid or sticky"
+        said += f"; {made.stripped} entries lost their setuid, setgid or sticky bit"
     err.print(said)
 
 
@@ -107,4 +107,4 @@ def _show(found: Sequence[Snapshot]) -> None:
         size = f"{one.size_bytes / _MIB:.1f}"
         of = f"step {one.step}, {one.run_id}" if one.step else one.kind
         rows.append((one.id, one.thread, local_time(one.created_at), of, str(one.files), size, one.comment))
-    out.print(Rows(("id", "thread", "made", "of", "files", "MiB", "comment"), rows))
+    out.print(Rows(("id", "thread", "created", "of", "files", "MiB", "comment"), rows))

@@ -1,4 +1,4 @@
-"""`airlock sandbox stats` and `top`: what sandboxes use, once or live."""
+"""`airlock sandbox stats` and `top`: the resource usage of sandboxes, once or live."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.command import GatewayCli
+from gateway.cli.command import GatewayCli, OfThread
 from gateway.cli.rows import Rows
 from gateway.cli.terminal import out, print_json
 
 if TYPE_CHECKING:
     from gateway.client import DiskStats, SandboxStats
 
-Thread = Annotated[str, typer.Option(help="Only that of this thread.")]
-# What two readings are apart whose difference is a share of the processors.
+# The time between two readings from which CPU usage is computed.
 _GAP_S = 0.5
 _UNKNOWN = "?"
-# Of 1,024 each, short as eight columns must be.
+# Powers of 1,024, abbreviated to fit eight columns.
 _UNITS = ("", "K", "M", "G", "T")
 
 
-async def stats(cli: GatewayCli, *, thread: Thread = "") -> None:
-    """Show what sandboxes use now, the processors over half a second. A ? is unknown, a + that there is more."""
+async def stats(cli: GatewayCli, *, thread: OfThread = "") -> None:
+    """Show current resource usage, CPU over half a second; ? means unknown, + means at least."""
     readings = [one async for one in cli.airlock.watch_sandbox_stats(thread or None, interval_s=_GAP_S, readings=2)]
     found = readings[-1] if readings else ()
     cli.show({"sandboxes": found}, table(found))
@@ -32,11 +31,13 @@ async def stats(cli: GatewayCli, *, thread: Thread = "") -> None:
 async def top(
     cli: GatewayCli,
     *,
-    thread: Thread = "",
-    interval: Annotated[float, typer.Option("--interval-s", min=0.5, max=60, help="Between two readings.")] = 2.0,
-    count: Annotated[int, typer.Option("--readings", min=0, help="End after so many; 0 goes on until Ctrl-C.")] = 0,
+    thread: OfThread = "",
+    interval: Annotated[
+        float, typer.Option("--interval-s", min=0.5, max=60, help="Seconds between two readings.")
+    ] = 2.0,
+    count: Annotated[int, typer.Option("--readings", min=0, help="Number of readings; 0 continues until Ctrl-C.")] = 0,
 ) -> None:
-    """Show what sandboxes use, live; with --json a line for each reading. A ? is unknown, a + that there is more."""
+    """Show resource usage live, with --json one line per reading; ? means unknown, + means at least."""
     from rich.live import Live
 
     readings = cli.airlock.watch_sandbox_stats(thread or None, interval_s=interval, readings=count)
@@ -50,7 +51,7 @@ async def top(
 
 
 def table(found: Sequence[SandboxStats]) -> Rows:
-    """Return a line for each sandbox, those that use most of the processors first."""
+    """Return a row per sandbox, highest CPU usage first."""
     names = ("thread", "cpus", "cpu time", "memory", "pids", "workspace", "tmp", "calls")
     rows = [
         (

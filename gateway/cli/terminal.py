@@ -1,8 +1,9 @@
-"""What every subcommand shares: where output goes, and how an error ends the process.
+"""The output of every subcommand, and how an error ends the process.
 
-Exit codes: 0 done, 1 done and the answer is bad news, 2 wrong usage or configuration, 3 the gateway refused or does
-not answer, 4 the model's answer was cut or is a refusal. `airlock exec` and `airlock tool call --check` exit as
-the command did, or as timeout(1) and shells do: 124 timed out, 125 not run or not ended by itself, 126 denied.
+Exit codes: 0 success, 1 the command ran and its result is negative (a failed check, for example), 2 wrong usage or
+configuration, 3 the gateway refused the request or does not answer, 4 the model's answer was cut off or is a refusal.
+`airlock exec` and `airlock tool call --check` exit with the command's own code, or as timeout(1) and shells do: 124
+timed out, 125 did not run or did not end by itself, 126 denied.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ err = SafeConsole(stderr=True, soft_wrap=True)
 
 
 class Failure(Exception):
-    """Ends a command with a message and an exit code; `details` are for programs."""
+    """Ends a command with a message and an exit code; --json also prints `details`."""
 
     def __init__(self, message: str, code: int, details: Mapping[str, str | float] | None = None) -> None:
         super().__init__(message)
@@ -38,11 +39,11 @@ class Failure(Exception):
 
 
 def fail(message: str, code: int = EXIT_USAGE) -> NoReturn:
-    """End the command with one clear error."""
+    """End the command with an error."""
     raise Failure(message, code)
 
 
 def print_json(value: object) -> None:
-    """Print one JSON document on one line; times and dataclasses are understood."""
+    """Print a JSON document on one line; it may contain times and dataclasses."""
     sys.stdout.write(safe_json(value) + "\n")
     sys.stdout.flush()

@@ -1,30 +1,29 @@
-"""`airlock tool`: list the tools, call one."""
+"""`airlock tool`: list the tools, or call one."""
 
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.command import Commands, GatewayCli
+from gateway.cli.command import Commands, GatewayCli, InThread, json_object
 from gateway.cli.live_output import LiveOutput
 from gateway.cli.rows import Rows
 from gateway.cli.safe_console import SafeBytes
-from gateway.cli.terminal import EXIT_DENIED, EXIT_NOT_RUN, EXIT_TIMED_OUT, err, fail, out, print_json
+from gateway.cli.terminal import EXIT_DENIED, EXIT_NOT_RUN, EXIT_TIMED_OUT, err, out, print_json
 
 if TYPE_CHECKING:
     from gateway.client import Tool, ToolResult
 
-# Of a result, in JSON.
+# The fields of a result in JSON.
 _FIELDS = (
     *("call_id", "thread", "verdict", "rule", "reason", "outcome", "exit_code", "content", "is_error", "evicted"),
     *("duration_ms", "stdout", "stderr", "note", "approval_id", "policy_version", "edited_arguments"),
 )
 
-app = Commands(help="Tools, called one by one.")
+app = Commands(help="List and call tools.")
 
 
 @app.command("list")
@@ -39,23 +38,21 @@ async def call(
     name: Annotated[str, typer.Argument(metavar="NAME")],
     arguments: Annotated[str, typer.Argument(metavar="ARGS", help="Arguments as a JSON object.")] = "{}",
     *,
-    thread: Annotated[str, typer.Option(help="Thread whose sandbox runs it.")] = "default",
+    thread: InThread = "default",
     check: Annotated[
-        bool, typer.Option("--check", help="Exit with the command's code; 126 denied, 124 timed out, 125 other errors.")
+        bool,
+        typer.Option(
+            "--check", help="Exit with the command's code, 126 if denied, 124 if timed out, 125 on other errors."
+        ),
     ] = False,
 ) -> None:
-    """Call a tool and print its result: its bytes as they are, or on a terminal without control characters.
+    """Call a tool and print its result; a terminal shows control characters as visible signs.
 
-    Without --check the exit code is 0 when there is a result, whatever it says.
+    Without --check, the exit code is 0 whenever there is a result, even an error.
     """
     if check:
-        cli.failure_code = EXIT_NOT_RUN  # not what the command might have exited with
-    try:
-        parsed = json.loads(arguments)
-    except ValueError as error:
-        fail(f"ARGS is not JSON: {error}")
-    if not isinstance(parsed, dict):
-        fail('ARGS: a JSON object is expected, such as \'{"path": "/workspace"}\'')
+        cli.failure_code = EXIT_NOT_RUN  # distinct from the command's own codes
+    parsed = json_object("ARGS", arguments)
     live = None if cli.as_json or not out.is_terminal else LiveOutput()
     if live is None:
         result = await cli.airlock.call_tool(name, parsed, thread=thread)
@@ -76,11 +73,11 @@ def _show_tools(tools: Sequence[Tool]) -> None:
         required = set(tool.parameters.get("required", ()))
         names = [name if name in required else f"[{name}]" for name in tool.parameters.get("properties", {})]
         rows.append((tool.name, ", ".join(names), tool.description))
-    out.print(Rows(("tool", "arguments", "what it does"), rows))
+    out.print(Rows(("tool", "arguments", "description"), rows))
 
 
 def _exit_code(result: ToolResult) -> int:
-    """Return what --check exits with."""
+    """Return the exit code for --check."""
     if result.exit_code is not None:
         return result.exit_code
     if result.verdict == "deny":
@@ -107,6 +104,6 @@ def _show(result: ToolResult, live: LiveOutput | None) -> None:
 def _as_json(result: ToolResult) -> dict[str, Any]:
     fields: dict[str, Any] = {name: getattr(result, name) for name in _FIELDS}
     if result.content.encode() != result.content_bytes:
-        # JSON has no bytes: what is not UTF-8 comes exact beside the readable text.
+        # JSON has no bytes: content that is not UTF-8 is added in base64, beside the readable text.
         fields["content_base64"] = base64.b64encode(result.content_bytes).decode("ascii")
     return fields

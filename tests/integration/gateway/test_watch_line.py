@@ -103,7 +103,9 @@ async def test_a_run_is_seen_live_left_with_ctrl_c_and_rejoined_where_it_was(wat
         await asyncio.to_thread(terminal.until, "I look")
         await asyncio.to_thread(terminal.until, "execute")
         terminal.press_ctrl_c()
-        left = await asyncio.to_thread(terminal.until, r"left; the run goes on: airlock runs watch (\S+) --from (\d+)")
+        left = await asyncio.to_thread(
+            terminal.until, r"detached; the run continues: airlock runs watch (\S+) --from (\d+)"
+        )
         assert await asyncio.to_thread(terminal.ended) == 130
         assert left[1] == run.id
         assert (await client.get_run(run.id)).status == "running"

@@ -107,6 +107,6 @@ def test_ctrl_c_cancels_a_command_which_puts_its_things_away() -> None:
 
 def test_a_question_is_asked_of_people_only() -> None:
     ended = _airlock("local", "ask", "--json")
-    assert (ended.exit_code, "say --yes" in json.loads(ended.stdout)["error"]) == (EXIT_USAGE, True)
+    assert (ended.exit_code, "add --yes" in json.loads(ended.stdout)["error"]) == (EXIT_USAGE, True)
     assert _airlock("local", "ask", answer="n\n").exit_code == 1
     assert _airlock("local", "ask", answer="y\n").exit_code == 0

@@ -18,7 +18,7 @@ def test_a_signal_is_named_or_numbered(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "SIG", "NOSUCH", "0", "65", "-9", "\u0661"])
 def test_what_is_no_signal_is_wrong_usage(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="no signal"):
+    with pytest.raises(typer.BadParameter, match="not a signal"):
         signal_number(text)
 
 

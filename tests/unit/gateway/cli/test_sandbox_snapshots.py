@@ -20,6 +20,6 @@ def test_a_program_that_removes_a_snapshot_says_yes_first() -> None:
 def test_a_person_who_does_not_confirm_removes_no_snapshot() -> None:
     ended = CliRunner().invoke(app, DELETE, input="n\n")
     assert ended.exit_code == 1
-    assert "Remove snapshot snap_1 for good?" in ended.output
+    assert "Delete snapshot snap_1?" in ended.output
     confirmed = CliRunner().invoke(app, DELETE, input="y\n")
     assert confirmed.exit_code == 3, "there is no gateway"

@@ -75,7 +75,7 @@ def test_whoever_is_answered_is_not_asked_whether_a_gateway_runs(capsys: pytest.
 
     said = _said(work, capsys)
     assert "the database refuses writes" in said
-    assert "Is a gateway running there?" not in said
+    assert "Is the gateway running?" not in said
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nosuch.invalid:7443"])
@@ -87,4 +87,4 @@ def test_where_no_connection_comes_about_it_is_said_how_to_start_a_gateway(
         async with Client(cli.address, cli.key, retry=None) as airlock:
             await airlock.get_run("run_1")
 
-    assert _said(work, capsys, address).endswith("Is a gateway running there? `airlock serve` starts one")
+    assert _said(work, capsys, address).endswith("Is the gateway running? Start it with `airlock serve`")

@@ -18,4 +18,4 @@ def test_a_program_that_removes_a_thread_says_yes_first() -> None:
 def test_a_person_who_does_not_confirm_removes_nothing() -> None:
     ended = CliRunner().invoke(app, ["thread", "delete", "t1", "--address", "127.0.0.1:1"], input="n\n")
     assert ended.exit_code == 1
-    assert "Remove thread 't1'" in ended.stdout
+    assert "Delete thread 't1'" in ended.stdout

@@ -63,4 +63,4 @@ def test_commands_agree_on_what_is_a_time(command: tuple[str, str], option: str)
     code, said = asked("yesterday")
     assert (code, option in said, "7d" in said) == (2, True, True)
     code, said = asked("24h")  # it is understood: the gateway is asked, and there is none
-    assert (code, "Is a gateway running there?" in said) == (3, True)
+    assert (code, "Is the gateway running?" in said) == (3, True)
