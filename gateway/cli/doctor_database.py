@@ -1,4 +1,4 @@
-"""What `airlock doctor --config` says of the database; nothing in it is changed."""
+"""The check of a configuration's database by `airlock doctor`; it changes nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def database_finding(config: Config) -> Finding:
-    """Look at the database of a configuration."""
+    """Check the database of a configuration."""
     from gateway.errors import Misconfigured
     from gateway.storage.connecting import file_of
 
@@ -22,28 +22,28 @@ def database_finding(config: Config) -> Finding:
         url = config.resolved_database_url()
         file = file_of(url)
         if file is not None and not file.exists():
-            return Finding(what, "ok", "SQLite: not there yet, the first start makes it")
+            return Finding(what, "ok", "SQLite: the first start creates it")
         revision = revision_of(url)
         missing = missing_from(url) if revision.current == revision.newest else []
     except (Misconfigured, ValueError) as error:
         return Finding(what, "failed", "does not open", f"{error}. See docs/storage.md")
     kind = "SQLite" if file else "PostgreSQL"
     if missing:
-        mend = "restore a backup: docs/storage.md says how"
-        return Finding(what, "failed", f"{kind}, revision {revision.current}, lacks {shortened(missing)}", mend)
+        fix = "restore a backup (docs/storage.md)"
+        return Finding(what, "failed", f"{kind}, revision {revision.current}, lacks {shortened(missing)}", fix)
     if revision.current == revision.newest:
         return Finding(what, "ok", f"{kind}, revision {revision.current}, the newest")
     if revision.current is None:
-        return Finding(what, "ok", f"{kind}, empty: the first start makes the tables")
+        return Finding(what, "ok", f"{kind}, empty: the first start creates the tables")
     if not revision.known:
-        mend = "it was upgraded by a newer airlock: run that one, or restore a backup from before the upgrade"
-        return Finding(what, "failed", f"{kind}, revision {revision.current}, newer than {revision.newest}", mend)
-    detail = f"{kind}, revision {revision.current}: the next start brings it to {revision.newest}"
-    return Finding(what, "warning", detail, "make a backup before that start: docs/storage.md says how")
+        fix = "a newer airlock upgraded it: run that release, or restore a backup from before the upgrade"
+        return Finding(what, "failed", f"{kind}, revision {revision.current}, newer than {revision.newest}", fix)
+    detail = f"{kind}, revision {revision.current}: the next start upgrades it to {revision.newest}"
+    return Finding(what, "warning", detail, "make a backup before that start (docs/storage.md)")
 
 
 def is_migrated(config: Config) -> bool:
-    """Return whether there is a database that this release can work with as it is. Raises Misconfigured."""
+    """Return whether the database exists and needs no upgrade. Raises Misconfigured."""
     from gateway.storage.connecting import file_of
     from gateway.storage.migration import revision_of
 

@@ -1,8 +1,7 @@
-"""What `airlock doctor --config` says of the directories that only the gateways of one engine and database share."""
+"""The checks of the directories that the gateways of one engine and database share, by `airlock doctor`."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +14,8 @@ if TYPE_CHECKING:
     from sandbox.engines.docker.docker_requests import DockerRequests
 
 
-async def directory_findings(config: Config, engine: str, requests: DockerRequests) -> AsyncIterator[Finding]:
-    """Yield what a start would refuse, and change nothing; `engine` is its id. The database is migrated.
+async def directory_findings(config: Config, engine: str, requests: DockerRequests) -> list[Finding]:
+    """Return what a start would refuse, and change nothing; `engine` is an id. The database must be migrated.
 
     Raises SandboxError, Misconfigured, Unavailable.
     """
@@ -29,16 +28,12 @@ async def directory_findings(config: Config, engine: str, requests: DockerReques
     try:
         instance = await known_instance(database)
         if instance is None:
-            return  # nothing was ever served
+            return []  # no gateway has ever served this database
         identity = await identity_of(database)
-        yield await _channels(config, engine, instance, requests, database)
-        for what, directory in (
-            ("channels", config.resolved_channel_dir()),
-            ("snapshots", config.resolved_snapshots_dir()),
-        ):
-            copied = _copied(what, directory, instance, identity)
-            if copied is not None:
-                yield copied
+        directories = {"channels": config.resolved_channel_dir(), "snapshots": config.resolved_snapshots_dir()}
+        copied = [_copied(what, directory, instance, identity) for what, directory in directories.items()]
+        channels = await _channels(config, engine, instance, requests, database)
+        return [channels, *(finding for finding in copied if finding is not None)]
     finally:
         await database.close()
 
@@ -55,8 +50,8 @@ async def _channels(
         use = await channel_use(requests, engine, instance, directory)
         check_channels(use, await ChannelStore(database).records())
     except Misconfigured as error:
-        return Finding(what, "failed", f"{directory} is not the one that this engine uses", str(error))
-    return Finding(what, "ok", f"{directory}, of engine {engine}")
+        return Finding(what, "failed", f"this engine uses another directory than {directory}", str(error))
+    return Finding(what, "ok", f"{directory}, used by engine {engine}")
 
 
 def _copied(what: str, directory: Path, instance: str, identity: DatabaseIdentity) -> Finding | None:

@@ -1,4 +1,4 @@
-"""Which policies `airlock doctor --config` looks at: those in force, by the database as by the files."""
+"""The policies that `airlock doctor` checks: those in force, from the database or the files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextlib.asynccontextmanager
 async def _stored(config: Config) -> AsyncIterator[Policies | None]:
-    """Have what the database has in force; None where the next start makes or migrates the database."""
+    """Yield the policies in the database, or None if the next start creates or upgrades it."""
     from gateway.policy_versions.policies import Policies
     from gateway.storage.connecting import connect
     from gateway.storage.database import Database
@@ -38,10 +38,9 @@ async def _stored(config: Config) -> AsyncIterator[Policies | None]:
 
 
 async def in_force(config: Config, tenants: Mapping[str, Tenant]) -> Mapping[str, Tenant]:
-    """Return the tenants of the files with what the database has in force, and those without a file.
+    """Return the tenants with the policies that the database has in force, including tenants without a file.
 
-    A tenant one of whose files the next start takes keeps what the files say. Nothing is changed, and a database that
-    the next start migrates or makes is not asked. Raises Misconfigured, Unavailable.
+    A tenant keeps its policy file if the next start will apply it. Changes nothing. Raises Misconfigured, Unavailable.
     """
     from gateway.tenancy.tenants import Tenants
 
@@ -58,9 +57,9 @@ async def in_force(config: Config, tenants: Mapping[str, Tenant]) -> Mapping[str
 
 
 async def drift_findings(config: Config) -> list[Finding]:
-    """Return a warning for each file that is not what is in force, and that the next start does not take.
+    """Return a warning for each file that differs from the policy in force and will not be applied by the next start.
 
-    And one for each tenant without a file and without a policy. Raises Misconfigured, Unavailable.
+    Also one for each tenant that has neither a file nor a policy. Raises Misconfigured, Unavailable.
     """
     async with _stored(config) as policies:
         found = []
@@ -68,26 +67,21 @@ async def drift_findings(config: Config) -> list[Finding]:
             what = f"policy of {layer}" if layer else "operator policy"
             change = policies.change_in_force(layer) if policies is not None else None
             if path is None and change is None:
-                mend = f"`airlock policy apply FILE --tenant {layer}` applies one; until then its calls are refused"
-                found.append(
-                    Finding(what, "warning", "managed by airlock policy apply, and none was applied yet", mend)
-                )
+                fix = f"run `airlock policy apply FILE --tenant {layer}`; until then its calls are refused"
+                found.append(Finding(what, "warning", "managed by `airlock policy apply`, but never applied", fix))
             if policies is None or path is None or change is None or _digest(path) == change.digest:
                 continue
             if not await policies.store.new(layer, _digest(path)):
                 version = await policies.named(change)
-                detail = f"{path} is not what is in force ({version}, {change.kind} by {change.by}) and changes nothing"
+                detail = f"{path} has no effect: {version} is in force ({change.kind} by {change.by})"
                 whose = f"--tenant {layer}" if layer else "--operator-layer"
-                mend = (
-                    f"`airlock policy apply {path} {whose}` puts the file in force, and so does an edit; without a "
-                    "file, write `policy: managed`"
-                )
-                found.append(Finding(what, "warning", detail, mend))
+                fix = f"edit the file or run `airlock policy apply {path} {whose}`, or write `policy: managed`"
+                found.append(Finding(what, "warning", detail, fix))
         return found
 
 
 async def _stays(tenant: str, config: Config, policies: Policies) -> bool:
-    """Return whether the next start leaves both layers of a tenant as they are."""
+    """Return whether the next start leaves both layers of a tenant unchanged."""
     from gateway.storage.policy_store import OPERATOR
 
     for layer, path in _layers(config).items():
@@ -102,7 +96,7 @@ async def _stays(tenant: str, config: Config, policies: Policies) -> bool:
 
 
 def _layers(config: Config) -> Mapping[str, Path | None]:
-    """Return the file of the operator's layer, where there is one, and those of the tenants."""
+    """Return the file of each layer; the operator's only if it has one."""
     from gateway.storage.policy_store import OPERATOR
 
     named: dict[str, Path | None] = {OPERATOR: config.operator_policy} if config.operator_policy is not None else {}

@@ -1,7 +1,4 @@
-"""What `airlock doctor --config` says of each tenant: whether the engine can make what its policy asks for.
-
-The policies are those in force (doctor_policies.py).
-"""
+"""The checks of each tenant by `airlock doctor`: whether the engine can create the sandboxes of its policy in force."""
 
 from __future__ import annotations
 
@@ -19,13 +16,13 @@ if TYPE_CHECKING:
     from sandbox.engines.pooled_sandbox import SpareKind
     from sandbox.sandbox import SandboxSpec
 
-_RUNTIME_MEND = "register it with the engine, as docs/deployment.md says, or write `runtime: runc` in its policy"
+_RUNTIME_FIX = "register it with the engine (docs/deployment.md), or write `runtime: runc` in its policy"
 
 
 async def tenant_findings(
     config: Config, tenants: Mapping[str, Tenant], facts: EngineFacts, requests: DockerRequests
 ) -> AsyncIterator[Finding]:
-    """Yield a finding for each tenant, the pool, and where files are kept; raises EngineUnavailable."""
+    """Yield a finding for each tenant, the pool, the disk and the snapshots. Raises EngineUnavailable."""
     from sandbox.engines.docker.engine_disk import EngineDisk
     from sandbox.engines.pooled_sandbox import SpareKind
 
@@ -40,40 +37,40 @@ async def tenant_findings(
 
 
 def _subagents(name: str, config: Config, tenant: Tenant) -> Finding | None:
-    from gateway.cli.subagent_rules import MEND, refuses_subagents, said, with_subagents
+    from gateway.cli.subagent_rules import FIX, problem, refuses_subagents, with_subagents
 
     agents = with_subagents(config.agents_of(name))
     if not agents or not refuses_subagents(tenant.policy.tenant_document, tenant.policy.operator_document):
         return None
-    return Finding(f"subagents {name}", "warning", said(agents), MEND)
+    return Finding(f"subagents {name}", "warning", problem(agents), FIX)
 
 
 def _reserve(free_bytes: int, reserve_mib: int) -> Finding:
-    detail = f"{free_bytes // 1024**2:,} MiB free on the engine's disk, {reserve_mib:,} MiB of reserve"
+    detail = f"{free_bytes // 1024**2:,} MiB free on the engine's disk, {reserve_mib:,} MiB reserved"
     if free_bytes >= reserve_mib * 1024**2:
         return Finding("reserve", "ok", detail)
-    mend = "make room, or lower sandbox.disk_reserve_mib: until then no file in a sandbox may grow"
-    return Finding("reserve", "failed", detail, mend)
+    fix = "free space, or lower sandbox.disk_reserve_mib; until then no file in a sandbox can grow"
+    return Finding("reserve", "failed", detail, fix)
 
 
 def _snapshots(directory: Path) -> Finding:
     there = next(path for path in (directory, *directory.parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=there):
-            return Finding("snapshots", "ok", f"kept in {directory}")
+            return Finding("snapshots", "ok", f"stored in {directory}")
     except OSError as error:
-        mend = f"mend snapshots_dir: {directory}"
-        return Finding("snapshots", "failed", f"nothing can be written in {there}: {error.strerror}", mend)
+        fix = f"make snapshots_dir writable: {directory}"
+        return Finding("snapshots", "failed", f"cannot write to {there}: {error.strerror}", fix)
 
 
 def _pool(config: Config, kinds: Collection[SpareKind]) -> Finding:
     limit, always = config.sandbox.pool_limit, config.sandbox.pool_min
     if not limit:
-        return Finding("pool", "ok", "no sandbox is made before somebody asks for one (sandbox.pool_limit: 0)")
+        return Finding("pool", "ok", "no sandboxes are created in advance (sandbox.pool_limit: 0)")
     if len(kinds) > limit:
-        mend = "raise sandbox.pool_limit, or have policies agree on image, runtime and size"
-        return Finding("pool", "warning", f"{len(kinds)} sizes of sandboxes share a pool of {limit}", mend)
-    return Finding("pool", "ok", f"{always} to {limit} sandboxes of each process are ready, some 13 MiB each")
+        fix = "raise sandbox.pool_limit, or use the same image, runtime and size in more policies"
+        return Finding("pool", "warning", f"{len(kinds)} kinds of sandboxes share a pool of {limit}", fix)
+    return Finding("pool", "ok", f"each process keeps {always} to {limit} sandboxes ready, about 13 MiB each")
 
 
 async def _tenant(
@@ -86,14 +83,14 @@ async def _tenant(
     if spec.refused:
         return Finding(what, "failed", f"image {spec.image} is not allowed", spec.refused)
     if spec.runtime not in facts.runtimes:
-        return Finding(what, "failed", f"the engine has no runtime {spec.runtime}", _RUNTIME_MEND)
+        return Finding(what, "failed", f"the engine has no runtime {spec.runtime}", _RUNTIME_FIX)
     try:
         await requests.ask(inspect_image, spec.image)
     except ImageMissing as error:
         if config.sandbox.pull == "never" or not pullable(spec.image):
             return Finding(what, "failed", f"image {spec.image} is not on the engine", str(error))
-        mend = f"`docker pull {spec.image}`; until then its first call waits for that, or is told to come again"
-        return Finding(what, "warning", f"image {spec.image} is not on the engine: the first call pulls it", mend)
+        fix = f"run `docker pull {spec.image}`; otherwise the first call waits for the pull or must be repeated"
+        return Finding(what, "warning", f"image {spec.image} is not on the engine: the first call pulls it", fix)
     except SandboxUnavailable as error:
-        return Finding(what, "failed", f"image {spec.image} cannot be looked at", str(error))
+        return Finding(what, "failed", f"image {spec.image} cannot be inspected", str(error))
     return Finding(what, "ok", f"image {spec.image} and runtime {spec.runtime} are on the engine")

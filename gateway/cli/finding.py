@@ -1,4 +1,4 @@
-"""What `airlock doctor` found."""
+"""Findings of `airlock doctor`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at; `mend` is empty when it is as it should be."""
+    """The result of a check; `mend` says how to fix a problem."""
 
     what: str
     state: Literal["ok", "warning", "failed"]
@@ -17,5 +17,5 @@ class Finding:
 
     @classmethod
     def of(cls, what: str, ok: bool, detail: str, mend: str, otherwise: Literal["warning", "failed"]) -> Finding:
-        """Return what a check found; `mend` says how to repair what is not ok."""
+        """Return the finding of a check, whose state is `otherwise` unless it is `ok`."""
         return cls(what, "ok" if ok else otherwise, detail, "" if ok else mend)

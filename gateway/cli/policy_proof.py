@@ -87,13 +87,13 @@ def _of_subagents(
     """Yield that no rule lets the agents of a configuration start their subagents, where that is so."""
     if config is None:
         return
-    from gateway.cli.subagent_rules import MEND, agents_of_file, refuses_subagents, said
+    from gateway.cli.subagent_rules import FIX, agents_of_file, problem, refuses_subagents
     from gateway.config.config import Config
     from gateway.policy.lint import Finding
 
     agents = agents_of_file(Config.load(config), file)
     if agents and refuses_subagents(document, operator):
-        yield Finding("subagents", "warning", "", 1, said(agents), MEND)
+        yield Finding("subagents", "warning", "", 1, problem(agents), FIX)
 
 
 def diff(cli: Cli, before: File, after: File, *, operator: OperatorFile = None) -> None:

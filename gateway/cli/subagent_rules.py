@@ -1,4 +1,4 @@
-"""Whether a policy lets agents start the subagents that the configuration gives them; denied unless a rule says so."""
+"""Checks whether a policy lets agents start the subagents that the configuration gives them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from gateway.policy.document import PolicyDocument
 
 SPAWN = "spawn_subagent"
-MEND = (
+FIX = (
     "add a rule with `tools: [spawn_subagent, check_subagent, wait_subagent, cancel_subagent, list_subagents]` and "
-    "`effect: allow`, or take the subagents out of the configuration"
+    "`effect: allow`, or remove the subagents from the configuration"
 )
 
 
@@ -24,14 +24,14 @@ def with_subagents(agents: Mapping[str, AgentSettings]) -> list[str]:
 
 
 def agents_of_file(config: Config, file: Path) -> list[str]:
-    """Return the agents with subagents that a policy file judges; of any tenant where no tenant's file it is."""
+    """Return the agents with subagents that a policy file governs; those of all tenants if no tenant uses the file."""
     files = {name: tenant.policy_file for name, tenant in config.tenants.items()}
     own = [name for name, path in files.items() if path and config.path(path).resolve() == file.resolve()]
     return sorted({agent for tenant in own or config.tenants for agent in with_subagents(config.agents_of(tenant))})
 
 
 def refuses_subagents(document: PolicyDocument, operator: PolicyDocument | None) -> bool:
-    """Return whether a policy denies every start of a subagent, at any time."""
+    """Return whether a policy always denies starting a subagent."""
     from gateway.policy.judge import Policy
     from gateway.policy.lint.loosest import at_its_loosest
 
@@ -39,7 +39,7 @@ def refuses_subagents(document: PolicyDocument, operator: PolicyDocument | None)
     return policy.judge(SPAWN, {}).verdict == "deny"
 
 
-def said(agents: list[str]) -> str:
-    """Return what is wrong."""
+def problem(agents: list[str]) -> str:
+    """Return the problem as a sentence."""
     who = f"agent {agents[0]} has" if len(agents) == 1 else f"agents {', '.join(agents)} have"
-    return f"no rule allows {SPAWN}, and {who} subagents: each start is denied"
+    return f"{who} subagents, but no rule allows {SPAWN}, so every start is denied"

@@ -39,7 +39,7 @@ async def test_what_was_applied_counts_until_a_file_is_edited(tmp_path: Path, em
         assert await _images(config) == ["applied"]
         (drift,) = await drift_findings(config)
         assert (drift.what, drift.state) == ("policy of t", "warning")
-        assert f"{file} is not what is in force" in drift.detail
+        assert f"{file} has no effect" in drift.detail
         assert f"airlock policy apply {file} --tenant t" in drift.mend
         file.write_text(POLICY.format("edited", "edited"), encoding="utf-8")
         assert await _images(config) == ["edited"]
@@ -57,7 +57,7 @@ async def test_a_tenant_without_a_file_is_judged_by_what_was_applied(tmp_path: P
         assert await _images(config) == []
         (none,) = await drift_findings(config)
         assert (none.detail, "policy apply FILE --tenant t" in none.mend) == (
-            "managed by airlock policy apply, and none was applied yet",
+            "managed by `airlock policy apply`, but never applied",
             True,
         )
         await PolicyStore(database).apply("t", POLICY.format("applied", "applied"), "apply", "operator")

@@ -135,7 +135,7 @@ def test_lint_says_that_no_rule_lets_an_agent_start_its_subagents(tmp_path: Path
     config = ("--config", str(tmp_path / "airlock.yaml"))
     assert said("lint", policy)["findings"] == []
     (finding,) = said("lint", policy, *config)["findings"]
-    assert finding["what"] == "no rule allows spawn_subagent, and agent lead has subagents: each start is denied"
+    assert finding["what"] == "agent lead has subagents, but no rule allows spawn_subagent, so every start is denied"
     assert finding["severity"] == "warning"
     policy.write_text(rule.format("spawn_subagent"), encoding="utf-8")
     assert said("lint", policy, *config)["findings"] == []

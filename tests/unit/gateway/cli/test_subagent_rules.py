@@ -28,4 +28,4 @@ def test_doctor_says_that_no_rule_allows_an_agent_its_subagents(
     assert (finding is not None) is found
     if finding is not None:
         assert (finding.what, finding.state) == ("subagents t", "warning")
-        assert finding.detail == "no rule allows spawn_subagent, and agent a has subagents: each start is denied"
+        assert finding.detail == "agent a has subagents, but no rule allows spawn_subagent, so every start is denied"
