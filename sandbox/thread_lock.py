@@ -40,9 +40,9 @@ class Note:
     """What a lock file says of its sandbox: its id, the digest of how it was made, and what its owner calls it.
 
     Of a sandbox that was found without a file only the first two are known. `created_s` is in seconds since 1970.
-    `held` is the spare whose volume has the files, "" where the volume is the thread's own. `unchecked` says that a
-    spare is being claimed; where nobody is behind the gate, nobody will finish that. `ended_processes` is how many
-    ended in the background when the thread's sandbox was stopped, and nobody was told of.
+    `held` is the pooled sandbox whose volume has the files, "" where the volume is the thread's own. `unchecked` says
+    that a pooled sandbox is being claimed; where nobody is behind the gate, nobody will finish that. `ended_processes`
+    is how many ended in the background when the thread's sandbox was stopped, and nobody was told of.
     """
 
     sandbox: str

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gateway.config.config import Config
     from gateway.tenancy.tenants import Tenant
     from sandbox.engines.docker.docker_requests import DockerRequests, EngineFacts
-    from sandbox.engines.pooled_sandbox import SpareKind
+    from sandbox.engines.pooled_sandbox import PoolKind
     from sandbox.sandbox import SandboxSpec
 
 _RUNTIME_FIX = "register it with the engine (docs/deployment.md), or write `runtime: runc` in its policy"
@@ -24,14 +24,14 @@ async def tenant_findings(
 ) -> AsyncIterator[Finding]:
     """Yield a finding for each tenant, the pool, the disk and the snapshots. Raises EngineUnavailable."""
     from sandbox.engines.docker.engine_disk import EngineDisk
-    from sandbox.engines.pooled_sandbox import SpareKind
+    from sandbox.engines.pooled_sandbox import PoolKind
 
     for name, tenant in tenants.items():
         yield await _tenant(f"tenant {name}", tenant.sandbox_spec("doctor"), config, facts, requests)
         subagents = _subagents(name, config, tenant)
         if subagents is not None:
             yield subagents
-    yield _pool(config, {SpareKind.of(tenant.sandbox_spec("doctor")) for tenant in tenants.values()})
+    yield _pool(config, {PoolKind.of(tenant.sandbox_spec("doctor")) for tenant in tenants.values()})
     yield _reserve(await EngineDisk(requests).free_bytes(), config.sandbox.disk_reserve_mib)
     yield _snapshots(config.resolved_snapshots_dir())
 
@@ -63,7 +63,7 @@ def _snapshots(directory: Path) -> Finding:
         return Finding("snapshots", "failed", f"cannot write to {there}: {error.strerror}", fix)
 
 
-def _pool(config: Config, kinds: Collection[SpareKind]) -> Finding:
+def _pool(config: Config, kinds: Collection[PoolKind]) -> Finding:
     limit, always = config.sandbox.pool_limit, config.sandbox.pool_min
     if not limit:
         return Finding("pool", "ok", "no sandboxes are created in advance (sandbox.pool_limit: 0)")

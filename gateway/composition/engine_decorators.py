@@ -25,7 +25,7 @@ def decorated_engine(
 ) -> tuple[Engine, PooledEngine | None]:
     """Return the engine with all that stands around it, and the pool of it, which `pooled` puts around an engine.
 
-    From the innermost out: tenants take turns, but for the pool, which makes its spares past that; what is ready is
+    From the innermost out: tenants take turns, but for the pool, which makes its sandboxes past that; what is ready is
     claimed; an image that is missing is pulled; all this is timed; and it is counted, before any of it costs anything.
     None for `pooled` and `pulls` goes without.
     """

@@ -13,7 +13,7 @@ from gateway.support.periodic import Periodic
 from gateway.telemetry import attributes as a
 from gateway.tenancy.tenants import Tenants
 from sandbox.engines.pooled_engine import PooledEngine
-from sandbox.engines.pooled_sandbox import SpareKind
+from sandbox.engines.pooled_sandbox import PoolKind
 
 # So many tenants are asked what their policies say; the others count by what they ask for.
 _TENANTS = 64
@@ -22,13 +22,13 @@ _LOOK_S = 30.0
 
 
 @contextlib.asynccontextmanager
-async def making_spares(pool: PooledEngine, on: Foundation) -> AsyncIterator[None]:
+async def filling_pool(pool: PooledEngine, on: Foundation) -> AsyncIterator[None]:
     """Have the pool make what most policies ask for, and what is asked for; and tell how it does, with the block."""
     most = MostAsked(pool, on.tenants, list(islice(on.config.tenants, _TENANTS)), on.config.sandbox.pool_min)
     await most.look()
     if on.telemetry.on:
         read = on.telemetry.instruments.read
-        read("airlock.sandbox.pool", lambda: [(n, {a.POOL_STATE: state}) for state, n in pool.spares.items()])
+        read("airlock.sandbox.pool", lambda: [(n, {a.POOL_STATE: state}) for state, n in pool.counts.items()])
         read("airlock.sandbox.pool.claims", lambda: [(n, {a.POOL_CLAIM: how}) for how, n in pool.claims.items()])
     pool.begin()
     looks = Periodic(most.look, _LOOK_S, "what the pool always has was not looked at")
@@ -37,23 +37,23 @@ async def making_spares(pool: PooledEngine, on: Foundation) -> AsyncIterator[Non
 
 
 class MostAsked:
-    """Has a pool keep `number` spares of the kind that most of some tenants' policies ask for, and of no other."""
+    """Has a pool keep `number` sandboxes of the kind that most of some tenants' policies ask for, and of no other."""
 
     def __init__(self, pool: PooledEngine, tenants: Tenants, names: Collection[str], number: int) -> None:
         self._pool = pool
         self._tenants = tenants
         self._names = names
         self._number = number
-        self._kind: SpareKind | None = None
+        self._kind: PoolKind | None = None
 
     async def look(self) -> None:
         """Look at what is in force now. A policy that is not to be had says nothing: its tenant's calls are told."""
-        asked: Counter[SpareKind] = Counter()
+        asked: Counter[PoolKind] = Counter()
         for name in self._names:
             with contextlib.suppress(AirlockError):
                 spec = (await self._tenants.named(name)).sandbox_spec("")
                 if not spec.refused:
-                    asked[SpareKind.of(spec)] += 1
+                    asked[PoolKind.of(spec)] += 1
         most = max(asked, key=asked.__getitem__, default=None)
         if most == self._kind:
             return

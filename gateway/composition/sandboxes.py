@@ -9,7 +9,7 @@ import structlog
 
 from gateway.composition.engine_decorators import decorated_engine
 from gateway.composition.foundation import Foundation
-from gateway.composition.sandbox_pool import making_spares
+from gateway.composition.sandbox_pool import filling_pool
 from gateway.policy.document import QuotasSection
 from gateway.sandboxes.channel_claim import channel_use, claim_channels
 from gateway.sandboxes.history_writer import HistoryWriter
@@ -76,7 +76,7 @@ async def open_sandboxes(stack: AsyncExitStack, on: Foundation) -> Sandboxes:
     await _watch_disks(stack, on)
     await _say_what_sandboxes_lack(engine)
     if pool is not None:
-        await stack.enter_async_context(making_spares(pool, on))
+        await stack.enter_async_context(filling_pool(pool, on))
     outermost = observed_keeper(image_gate(keeper), on.telemetry)
     return Sandboxes(engine, await _engine_id(engine), outermost, innermost.ping)
 

@@ -1,4 +1,4 @@
-"""How many spares of each kind are worth having: about as many as were asked for in the time it takes to make them."""
+"""How many pooled sandboxes of each kind are worth having: as many as are asked for while one is made."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 
 Kind = TypeVar("Kind", bound=Hashable)
 
-# A kind that was asked for has one spare at least for so long.
+# A kind that was asked for has one pooled sandbox at least for so long.
 MEMORY_S = 300.0
 # Half of what a busy moment asked for is still kept ready so much later.
 _HALF_LIFE_S = 60.0
@@ -45,7 +45,7 @@ class Demand:
 
     @property
     def wanted(self) -> int:
-        """How many spares to have; 0 where nobody asked for a while."""
+        """How many pooled sandboxes to have; 0 where nobody asked for a while."""
         now_s = self._clock()
         if not self._asked_s or now_s - self._asked_s[-1] > MEMORY_S:
             return 0

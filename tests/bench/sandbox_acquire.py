@@ -26,7 +26,7 @@ from rich.table import Table
 
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.pooled_engine import PooledEngine
-from sandbox.engines.pooled_sandbox import SpareKind
+from sandbox.engines.pooled_sandbox import PoolKind
 from sandbox.keeper.sandbox_keeper import SandboxKeeper
 from sandbox.sandbox import SandboxLimits, SandboxSpec
 from tests.sandbox_keeper import make_keeper
@@ -66,7 +66,7 @@ async def _keeping(
 ) -> AsyncIterator[tuple[SandboxKeeper, PooledEngine]]:
     """Have a keeper around a pool that makes so many when it is told to tend, and nothing more before it begins."""
     pool = PooledEngine(engine, engine, limit=ready if limit is None else limit)
-    pool.keep(SpareKind.of(_spec("", "")), ready)
+    pool.keep(PoolKind.of(_spec("", "")), ready)
     keeper = make_keeper(pool, max_live=4 * _BURST, max_live_per_tenant=4 * _BURST)
     try:
         yield keeper, pool

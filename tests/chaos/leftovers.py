@@ -15,7 +15,7 @@ from sandbox.engines.docker.container_config import (
     SANDBOX_LABEL,
     TENANT_LABEL,
     THREAD_LABEL,
-    spare_volume,
+    pooled_volume,
     workspace_volume,
 )
 from tests.chaos.own_engine import OwnEngine
@@ -37,12 +37,12 @@ _LEGAL = {
 def orphans(engine: OwnEngine, home: Home, channels: Path, threads: Iterable[tuple[str, str]]) -> list[str]:
     """Return what an instance has that is none of these threads', by tenant and name: a sentence each."""
     found = _found(engine, home.instance)
-    spares = {one.sandbox for one in found.containers if one.spare}
-    live = {one.sandbox for one in found.containers if one.state == "running" and not one.spare}
-    stopped = {one.sandbox for one in found.containers if one.state == "exited" and not one.spare}
-    wrong = [f"{one}" for one in found.containers if one.sandbox not in live | stopped | spares]
-    wrong += [f"{one} waits in the pool" for one in found.containers if one.spare and one.state != "running"]
-    owners = [one.owner for one in found.containers if not one.spare]
+    pooled = {one.sandbox for one in found.containers if one.pooled}
+    live = {one.sandbox for one in found.containers if one.state == "running" and not one.pooled}
+    stopped = {one.sandbox for one in found.containers if one.state == "exited" and not one.pooled}
+    wrong = [f"{one}" for one in found.containers if one.sandbox not in live | stopped | pooled]
+    wrong += [f"{one} waits in the pool" for one in found.containers if one.pooled and one.state != "running"]
+    owners = [one.owner for one in found.containers if not one.pooled]
     wrong += [f"{owners.count(owner)} sandboxes of {owner}" for owner in set(owners) if owners.count(owner) > 1]
 
     locks = channels / "locks"
@@ -52,13 +52,13 @@ def orphans(engine: OwnEngine, home: Home, channels: Path, threads: Iterable[tup
         "is stopped", stopped, "is said to be", {_sandbox(path) for path in channels.glob("stopped/*.stopped")}
     )
     waiting = {path.stem.removeprefix(f"{home.instance}-") for path in channels.glob("pool/*.lock")}
-    wrong += _both("waits in the pool", spares, "has a lock file there", waiting)
+    wrong += _both("waits in the pool", pooled, "has a lock file there", waiting)
     places = {path.name for path in channels.iterdir() if path.is_dir()} - set(_FIXED)
-    wrong += _both("is there", live | stopped | spares, "has a channel directory", places)
+    wrong += _both("is there", live | stopped | pooled, "has a channel directory", places)
     wrong += [f"{path} is left" for path in (*channels.glob("carriers/*"), *channels.glob("stopped/*.half"))]
 
     # A claim and the volume that it names are there both, or neither.
-    held = {spare_volume(home.instance, spare) for spare in found.claimed | spares}
+    held = {pooled_volume(home.instance, name) for name in found.claimed | pooled}
     wrong += [f"volume {name} is claimed, and is not there" for name in held - found.volumes]
     mine = {workspace_volume(home.instance, tenant, thread) for tenant, thread in threads}
     wrong += [f"volume {name} is no thread's" for name in found.volumes - mine - held if "workspace" in name]
@@ -112,23 +112,23 @@ def states_of(engine: OwnEngine, instance: str) -> dict[str, str]:
     """Return what the sandboxes of an instance are, by id, in the words of their history."""
     words = {"running": "running", "exited": "idle_stopped"}
     found = _found(engine, instance).containers
-    return {one.sandbox: words.get(one.state, one.state) for one in found if not one.spare}
+    return {one.sandbox: words.get(one.state, one.state) for one in found if not one.pooled}
 
 
 @dataclass(frozen=True)
 class _Container:
-    """What the engine says of a container; `spare` says that it waits in the pool."""
+    """What the engine says of a container; `pooled` says that it waits in the pool."""
 
     state: str
     kind: str
     sandbox: str
     owner: str
-    spare: bool
+    pooled: bool
 
 
 @dataclass(frozen=True)
 class _Found:
-    """What an instance has on an engine; `claimed` are the spares that are threads' now."""
+    """What an instance has on an engine; `claimed` are the pooled sandboxes that are threads' now."""
 
     containers: list[_Container]
     volumes: set[str]
@@ -142,7 +142,7 @@ def _found(engine: OwnEngine, instance: str) -> _Found:
     containers = []
     for state, kind, sandbox, pool, tenant, thread in _listed(engine, "ps -a", instance, "{{.State}}", labels):
         owner = owners.get(pool, "") if pool else f"{tenant}-{thread}"
-        containers.append(_Container(state, kind, sandbox, owner, spare=not owner))
+        containers.append(_Container(state, kind, sandbox, owner, pooled=not owner))
     return _Found(containers, {name for name, *_ in volumes}, set(owners))
 
 

@@ -25,7 +25,7 @@ from sandbox.engines.docker.image_pulls import ImagePulls
 from sandbox.engines.engine import Engine, is_new
 from sandbox.engines.local.memory_engine import MemoryEngine
 from sandbox.engines.pooled_engine import PooledEngine
-from sandbox.engines.pooled_sandbox import SpareKind, Spares
+from sandbox.engines.pooled_sandbox import PoolKind, PoolSource
 from sandbox.sandbox import Sandbox, SandboxSpec
 from sandbox.transition import Transition
 from tests.docker_state import containers_of, volumes_of
@@ -138,17 +138,17 @@ async def _quotas_of(tenant: str) -> QuotasSection:
 
 
 class _AlwaysReady(PooledEngine):
-    """A pool whose spares are made right before they are asked for."""
+    """A pool whose pooled sandboxes are made right before they are asked for."""
 
-    def __init__(self, engine: Engine, spares: Spares) -> None:
-        super().__init__(engine, spares, limit=1)
+    def __init__(self, engine: Engine, source: PoolSource) -> None:
+        super().__init__(engine, source, limit=1)
         self._turn = asyncio.Lock()
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         if not is_new(self, spec):
             return await super().create(spec)
         async with self._turn:
-            kind = SpareKind.of(spec)
+            kind = PoolKind.of(spec)
             self.keep(kind, 1)
             await self.tend()
             try:

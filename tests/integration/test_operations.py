@@ -1,4 +1,4 @@
-"""docs/operations.md, done: a backup restored where neither state nor files are left, spares removed by hand."""
+"""docs/operations.md, done: a backup restored onto an empty machine, pooled sandboxes removed by hand."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def make_volume(name: str, **labels: str) -> None:
 
 
 async def thread_of_the_pool(client: Client) -> str:
-    """Return a new thread whose sandbox was a spare; until one is ready, others have theirs made."""
+    """Return a new thread whose sandbox was a pooled sandbox; until one is ready, others have theirs made."""
     for number in count():
         thread = f"pool-{number}"
         await client.write_file(thread, "/workspace/a", thread.encode())
@@ -101,13 +101,13 @@ def test_of_the_pools_volumes_the_page_removes_those_that_nobody_has(tmp_path: P
     instance = uuid.uuid4().hex[:12]
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "instance").write_text(f"{instance}\n")
-    own, spare, taken = (f"airlock-{instance}-workspace-{name}" for name in ("t", "pool-1", "pool-12"))
+    own, pooled, taken = (f"airlock-{instance}-workspace-{name}" for name in ("t", "pool-1", "pool-12"))
     try:
         make_volume(own, instance=instance, kind="workspace", thread="t", held="pool-12")
-        for volume, name in ((spare, "pool-1"), (taken, "pool-12")):
+        for volume, name in ((pooled, "pool-1"), (taken, "pool-12")):
             make_volume(volume, instance=instance, kind="workspace", pool=name)
-        containers, spares = _BLOCK.findall(section("How does it start and stop?"))
-        run(f"{containers}\n{spares}", tmp_path)
+        containers, volumes = _BLOCK.findall(section("How does it start and stop?"))
+        run(f"{containers}\n{volumes}", tmp_path)
         assert set(volumes_of(instance)) == {own, taken}
     finally:
-        run(f"docker volume rm -f {own} {spare} {taken}", tmp_path)
+        run(f"docker volume rm -f {own} {pooled} {taken}", tmp_path)

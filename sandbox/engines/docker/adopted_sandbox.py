@@ -11,7 +11,7 @@ from typing import Any
 from sandbox.client.channel import Channel
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker.handshake import introduced
-from sandbox.engines.pooled_sandbox import is_spare
+from sandbox.engines.pooled_sandbox import is_pooled
 from sandbox.errors import SandboxError
 from sandbox.filesystem import WORKSPACE
 from sandbox.owner import Owner
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 class AdoptedSandbox:
     """`made` is the digest of how it was made, container_config.made_digest(); `lock` its thread's, held.
 
-    `held` is the spare whose volume has its files, "" where the volume is the thread's own.
+    `held` is the pooled sandbox whose volume has its files, "" where the volume is the thread's own.
     """
 
     sandbox: LeftSandbox
@@ -61,4 +61,4 @@ async def reach(
 def _held(container: Mapping[str, Any]) -> str:
     volumes = [mount.get("Name", "") for mount in container["Mounts"] if mount["Destination"] == WORKSPACE]
     name = volumes[0].rpartition("-workspace-")[2] if volumes else ""
-    return name if is_spare(name) else ""
+    return name if is_pooled(name) else ""

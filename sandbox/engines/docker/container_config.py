@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sandbox.engines.docker.shared_memory_limits import POSIX_QUEUES_BYTES, lasting_ipc, lasting_tmpfs, socket_buffers
-from sandbox.engines.pooled_sandbox import is_spare
+from sandbox.engines.pooled_sandbox import is_pooled
 from sandbox.filesystem import WORKSPACE
 from sandbox.owner import Owner, digest, owner_of
 from sandbox.sandbox import SandboxSpec
@@ -104,8 +104,8 @@ def volume_of(instance: str, thread: str) -> str:
     return f"airlock-{instance}-workspace-{thread}"
 
 
-def spare_volume(instance: str, sandbox_id: str) -> str:
-    """Return the name of a spare's workspace volume, whoever has its files by now."""
+def pooled_volume(instance: str, sandbox_id: str) -> str:
+    """Return the name of a pooled sandbox's workspace volume, whoever has its files by now."""
     return volume_of(instance, sandbox_id)
 
 
@@ -118,8 +118,8 @@ def user_ids(instance: str, tenant: str, thread: str) -> tuple[int, int]:
     return _pair(digest(instance, tenant, thread))
 
 
-def spare_user_ids(instance: str, sandbox_id: str) -> tuple[int, int]:
-    """Return the user ids that a spare has, and whatever runs on its volume later."""
+def pooled_user_ids(instance: str, sandbox_id: str) -> tuple[int, int]:
+    """Return the user ids that a pooled sandbox has, and whatever runs on its volume later."""
     return _pair(digest("pool", instance, sandbox_id, ""))
 
 
@@ -145,11 +145,12 @@ def container_config(
 
     `channels` is the identity of the directory that `channel_directory` is in, "" where nobody asked for one.
 
-    `volumes` are the paths of image_volumes(). `held` is the spare whose volume has the files, and with it the users
-    of whatever runs on them; "" where the volume is the thread's own. Of a spare itself nothing here is its owner's.
+    `volumes` are the paths of image_volumes(). `held` is the pooled sandbox whose volume has the files, and with it the
+    users of whatever runs on them; "" where the volume is the thread's own. Of a pooled sandbox itself nothing here is
+    its owner's.
     """
     own_users = user_ids(instance, spec.tenant, spec.thread)
-    tool_user, daemon_user = spare_user_ids(instance, held) if held else own_users
+    tool_user, daemon_user = pooled_user_ids(instance, held) if held else own_users
     told = {
         "--workspace-bytes": spec.limits.workspace_bytes,
         "--workspace-files": spec.limits.workspace_files,
@@ -159,7 +160,7 @@ def container_config(
         "--tool-gid": tool_user,
         "--daemon-uid": daemon_user,
     }
-    labels = _owner_labels(spec, instance, sandbox_id if is_spare(sandbox_id) else "")
+    labels = _owner_labels(spec, instance, sandbox_id if is_pooled(sandbox_id) else "")
     if channels:
         labels[CHANNELS_LABEL] = channels
     return {
@@ -279,9 +280,9 @@ def _carrier(image: str, instance: str, owner: Owner, mount: dict[str, Any]) -> 
     }
 
 
-def _owner_labels(spec: SandboxSpec, instance: str, spare: str = "") -> dict[str, str]:
-    if spare:
-        return {INSTANCE_LABEL: instance, POOL_LABEL: spare}
+def _owner_labels(spec: SandboxSpec, instance: str, pooled: str = "") -> dict[str, str]:
+    if pooled:
+        return {INSTANCE_LABEL: instance, POOL_LABEL: pooled}
     tenant, thread = owner_of(spec)
     return {INSTANCE_LABEL: instance, TENANT_LABEL: tenant, THREAD_LABEL: thread}
 
@@ -293,7 +294,7 @@ def _workspace_mount(spec: SandboxSpec, instance: str, held: str, *, quota: bool
         options["DriverConfig"] = {"Name": "local", "Options": {"size": str(spec.limits.workspace_bytes)}}
     return {
         "Type": "volume",
-        "Source": spare_volume(instance, held) if held else workspace_volume(instance, spec.tenant, spec.thread),
+        "Source": pooled_volume(instance, held) if held else workspace_volume(instance, spec.tenant, spec.thread),
         "Target": WORKSPACE,
         "VolumeOptions": options,
     }

@@ -20,9 +20,9 @@ from sandbox.client.channel_sandbox import ChannelSandbox
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker.adopted_sandbox import AdoptedSandbox
 from sandbox.engines.docker.docker_ground import Image
+from sandbox.engines.docker.docker_pool import DockerPooled
 from sandbox.engines.docker.docker_reconciling import DockerReconciling
 from sandbox.engines.docker.docker_requests import EngineFacts
-from sandbox.engines.docker.docker_spares import DockerSpare
 from sandbox.engines.docker.handshake import introduced, refuse_weak
 from sandbox.engines.docker.runtime_volume import BundleBroken, Ground, release_runtime
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable, reason_of
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class DockerEngine(DockerReconciling):
-    """Satisfies sandbox.engines.engine.Engine and sandbox.engines.pooled_sandbox.Spares.
+    """Satisfies sandbox.engines.engine.Engine and sandbox.engines.pooled_sandbox.PoolSource.
 
     `channel_root` must be the same path for this process and for the engine.
 
@@ -72,7 +72,7 @@ class DockerEngine(DockerReconciling):
         )
         self._sandboxes: dict[str, ChannelSandbox] = {}
         self._left: dict[str, AdoptedSandbox] = {}
-        self._spares: dict[str, DockerSpare] = {}
+        self._pooled: dict[str, DockerPooled] = {}
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         """Return the sandbox of a tenant and thread: one that lives and was made in the very same way, or a new one.
@@ -205,7 +205,7 @@ class DockerEngine(DockerReconciling):
             if self._removals:
                 await asyncio.wait(self._removals)
             if self._requests.connected:
-                await asyncio.gather(*(self.discard(spare) for spare in [*self._spares.values()]))
+                await asyncio.gather(*(self.discard(pooled) for pooled in [*self._pooled.values()]))
                 if not keep_sandboxes:
                     running = [one for one, owner in await self._owned() if not self._rests(one, owner)]
                     await asyncio.gather(*(self.remove(one["Labels"][config.SANDBOX_LABEL]) for one in running))
@@ -224,12 +224,12 @@ class DockerEngine(DockerReconciling):
             for left in self._left.values():
                 left.channel.close()
                 left.lock.close()
-            for spare in self._spares.values():
-                spare.sandbox.close()
-                spare.lock.close()
+            for pooled in self._pooled.values():
+                pooled.sandbox.close()
+                pooled.lock.close()
             if self._standing is not None:
                 self._standing.close()
-            self._spare_locks.close()
+            self._pool_locks.close()
             self._locks.close()
             self._stopped.close()
             self._requests.close()

@@ -21,11 +21,11 @@ from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.docker_requests import DockerRequests, EngineFacts, FoundImage
 from sandbox.engines.docker.engine_disk import EngineDisk
 from sandbox.engines.docker.lock_directory import LockDirectory
+from sandbox.engines.docker.pool_locks import PoolLocks
 from sandbox.engines.docker.runtime_volume import Ground, prepare
-from sandbox.engines.docker.spare_locks import SpareLocks
 from sandbox.engines.docker.stopped_sandboxes import StoppedSandboxes
 from sandbox.engines.docker.workspace_claims import WorkspaceClaims
-from sandbox.engines.pooled_sandbox import is_spare
+from sandbox.engines.pooled_sandbox import is_pooled
 from sandbox.errors import SandboxUnavailable
 from sandbox.owner import Owner, digest, owner_by_name
 from sandbox.sandbox import ListedSandbox, SandboxSpec
@@ -75,7 +75,7 @@ class DockerGround:
         self._disk = EngineDisk(self._requests)
         self._new_suffix = new_suffix
         self._locks = LockDirectory(self._channel_root, instance)
-        self._spare_locks = SpareLocks(self._channel_root, instance)
+        self._pool_locks = PoolLocks(self._channel_root, instance)
         self._claims = WorkspaceClaims(self._requests, instance, runtime_image)
         self._stopped = StoppedSandboxes(self._channel_root, instance, clock)
         self._standing: ThreadLock | None = None
@@ -185,7 +185,7 @@ class DockerGround:
         return Usage() if found.pids_limit is None else dataclasses.replace(found, pids=None, pids_limit=None)
 
     async def owned(self) -> Mapping[str, bool]:
-        """Return whether each sandbox of this instance runs, by its id, spares too."""
+        """Return whether each sandbox of this instance runs, by its id, pooled sandboxes too."""
         containers = await self._own_containers("sandbox")
         return {one["Labels"][config.SANDBOX_LABEL]: one["State"] == "running" for one in containers}
 
@@ -193,12 +193,12 @@ class DockerGround:
         """Return every container of a tenant, also those that were made before they were anybody's."""
         found = await self._requests.ask(docker_requests.list_containers, self._labels_of(tenant))
         claimed = await self._claims.of_tenant(digest(tenant))
-        names = [config.container_name(self._instance, spare) for spare in claimed]
+        names = [config.container_name(self._instance, pooled) for pooled in claimed]
         return [*found, *await self._requests.ask(docker_requests.named_containers, names)]
 
     async def _owner_of(self, sandbox_id: str) -> Owner | None:
-        """Return whose a sandbox is that has a container; None for a spare, and where there is none."""
-        if is_spare(sandbox_id):
+        """Return whose a sandbox is that has a container; None for a pooled sandbox, and where there is none."""
+        if is_pooled(sandbox_id):
             return await self._claims.owner_of(sandbox_id)
         labels = {**self._labels("sandbox"), config.SANDBOX_LABEL: sandbox_id}
         found = await self._requests.ask(docker_requests.list_containers, labels)
@@ -222,10 +222,10 @@ class DockerGround:
             lock.close()
         self._told(owner, note, "removed", CLAIM_LOST)
 
-    async def _unclaim(self, owner: Owner, spare: str) -> None:
-        """Remove a spare whose claim nobody finished, behind the gate of the thread that it was meant for."""
-        await self._destroy(spare)
-        await self._claims.give_back(owner, spare)
+    async def _unclaim(self, owner: Owner, pooled: str) -> None:
+        """Remove a pooled sandbox whose claim nobody finished, behind the gate of the thread that it was meant for."""
+        await self._destroy(pooled)
+        await self._claims.give_back(owner, pooled)
 
     async def _remove_stopped(self, owner: Owner, reason: str) -> bool:
         """Remove what is stopped of a thread; return whether there was anything that nobody started meanwhile."""

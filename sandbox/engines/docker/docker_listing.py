@@ -13,7 +13,7 @@ from typing import Any
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.docker_ground import DockerGround
-from sandbox.engines.pooled_sandbox import is_spare
+from sandbox.engines.pooled_sandbox import is_pooled
 from sandbox.errors import EngineUnavailable, SandboxUnavailable
 from sandbox.owner import Owner, digest, owner_of
 from sandbox.sandbox import ListedSandbox, SandboxSpec
@@ -77,7 +77,7 @@ class DockerListing(DockerGround):
         labels = {**self._labels("sandbox"), config.TENANT_LABEL: tenant}
         found = await self._requests.ask(docker_requests.list_containers, labels)
         # What was made before it was anybody's has no owner in its labels.
-        names = [config.container_name(self._instance, id_) for id_ in ids if is_spare(id_)]
+        names = [config.container_name(self._instance, id_) for id_ in ids if is_pooled(id_)]
         found += await self._requests.ask(docker_requests.named_containers, names) if names else []
         return {container["Labels"][config.SANDBOX_LABEL]: container for container in found}
 

@@ -10,7 +10,7 @@ from sandbox.client.channel_sandbox import ChannelSandbox
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.adopted_sandbox import AdoptedSandbox, reach
-from sandbox.engines.docker.docker_spares import DockerSpares
+from sandbox.engines.docker.docker_pool import DockerPool
 from sandbox.engines.docker.docker_workspaces import DockerWorkspaces
 from sandbox.errors import SandboxUnavailable
 from sandbox.owner import Owner
@@ -21,7 +21,7 @@ from sandbox.transition import CLAIM_LOST
 log = logging.getLogger(__name__)
 
 
-class DockerReconciling(DockerSpares, DockerWorkspaces):
+class DockerReconciling(DockerPool, DockerWorkspaces):
     """The ground with what is left on it."""
 
     _sandboxes: dict[str, ChannelSandbox]
@@ -41,7 +41,7 @@ class DockerReconciling(DockerSpares, DockerWorkspaces):
         finally:
             standing.close()
         await self.remove_carriers()
-        await self._reconcile_spares()
+        await self._reconcile_pool()
         owned = await self._owned()
         containers = [
             (container, owner)
@@ -64,7 +64,7 @@ class DockerReconciling(DockerSpares, DockerWorkspaces):
         volume without an owner stays.
         """
         await self.remove_carriers()  # one that a process left would keep its volume in use
-        left = await self._reconcile_spares()
+        left = await self._reconcile_pool()
         removed = await super().remove_all_of(tenant)
         if left:
             raise SandboxUnavailable(
@@ -74,7 +74,7 @@ class DockerReconciling(DockerSpares, DockerWorkspaces):
         return removed
 
     async def _owned(self) -> list[tuple[dict[str, Any], Owner]]:
-        """Return the containers of this instance's sandboxes, and whose they are; spares are nobody's."""
+        """Return the containers of this instance's sandboxes, and whose they are; pooled sandboxes are nobody's."""
         found = await self._own_containers("sandbox")
         pooled = any(config.POOL_LABEL in container["Labels"] for container in found)
         claimed = await self._claims.owners() if pooled else {}

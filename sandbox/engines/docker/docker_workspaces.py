@@ -18,7 +18,7 @@ from typing import TypeVar
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.docker_ground import DockerGround
-from sandbox.engines.pooled_sandbox import spare_id
+from sandbox.engines.pooled_sandbox import pooled_id
 from sandbox.engines.workspace_archive import ArchiveBroken, Contents, read_tar, write_tar
 from sandbox.errors import SandboxBusy, SandboxError
 from sandbox.filesystem import WORKSPACE
@@ -113,10 +113,10 @@ class DockerWorkspaces(DockerGround):
 
     @asynccontextmanager
     async def _beside(self, spec: SandboxSpec, give: Callable[[], Contents]) -> AsyncIterator[str]:
-        """Have files in a spare's volume, and return the spare's id; removed at the end unless it was claimed."""
-        fresh = spare_id(self._new_suffix())
-        owner, (user, _) = owner_of(spec), config.spare_user_ids(self._instance, fresh)
-        lock = self._spare_locks.enter(fresh)  # or whoever starts would remove what nobody has claimed
+        """Have files in a pooled sandbox's volume, and return its id; removed at the end unless it was claimed."""
+        fresh = pooled_id(self._new_suffix())
+        owner, (user, _) = owner_of(spec), config.pooled_user_ids(self._instance, fresh)
+        lock = self._pool_locks.enter(fresh)  # or whoever starts would remove what nobody has claimed
 
         def write(carrier: str, going: _Going) -> None:
             pieces = self._disk.watched(write_tar(give(), root=_ROOT, owner=user), spec.limits.disk_reserve_bytes)
@@ -168,7 +168,7 @@ class DockerWorkspaces(DockerGround):
     async def _carrier(self, spec: SandboxSpec, held: str) -> AsyncIterator[str]:
         """Have a container that mounts a workspace, made if there is none; the caller is alone with it.
 
-        `held` is the spare whose volume has it, "" for the thread's own.
+        `held` is the pooled sandbox whose volume has it, "" for the thread's own.
         """
         ground = await self._prepared()
         name = config.carrier_name(self._instance, owner_of(spec))

@@ -1,9 +1,9 @@
 """WorkspaceClaims: which volume has a thread's files.
 
 It is the volume of the thread's own name, unless the thread took a sandbox from the pool: the mounts of a container
-cannot change, so its files stay in the volume that the spare was made with, and a **claim** tells whose they are. A
-claim is an empty volume of the thread's name with one label more, which names the spare. The engine makes a volume of a
-name once, whoever asks at the same time, and keeps it over its own crash.
+cannot change, so its files stay in the volume that the pooled sandbox was made with, and a **claim** tells whose they
+are. A claim is an empty volume of the thread's name with one label more, which names the pooled sandbox. The engine
+makes a volume of a name once, whoever asks at the same time, and keeps it over its own crash.
 
     airlock-i-workspace-<thread>      tenant, thread, held=pool-1f0e...     the claim; nothing is ever written to it
     airlock-i-workspace-pool-1f0e...  pool=pool-1f0e...                     the files
@@ -37,45 +37,45 @@ class WorkspaceClaims:
         self._runtime_image = runtime_image
 
     async def held_by(self, owner: Owner) -> str:
-        """Return the id of the spare whose volume has a thread's files; "" where it is the thread's own."""
+        """Return the id of the pooled sandbox whose volume has a thread's files; "" where it is the thread's own."""
         labels = await self._requests.ask(docker_requests.volume_labels, self._volume(owner))
         return "" if labels is None else labels.get(config.HELD_LABEL, "")
 
     async def owners(self) -> Mapping[str, Owner]:
-        """Return whose each spare is that was claimed, by its id."""
+        """Return whose each pooled sandbox is that was claimed, by its id."""
         return await self._owners({config.HELD_LABEL: ""})
 
-    async def owner_of(self, spare: str) -> Owner | None:
-        """Return whose a spare is; None for nobody's."""
-        return (await self._owners({config.HELD_LABEL: spare})).get(spare)
+    async def owner_of(self, pooled: str) -> Owner | None:
+        """Return whose a pooled sandbox is; None for nobody's."""
+        return (await self._owners({config.HELD_LABEL: pooled})).get(pooled)
 
     async def of_tenant(self, tenant: str) -> Mapping[str, Owner]:
         """Return what a tenant, a digest, has of the pool."""
         return await self._owners({config.HELD_LABEL: "", config.TENANT_LABEL: tenant})
 
-    async def take(self, owner: Owner, spare: str) -> bool:
-        """Give a spare's volume to a thread; False where the thread has a workspace already."""
+    async def take(self, owner: Owner, pooled: str) -> bool:
+        """Give a pooled sandbox's volume to a thread; False where the thread has a workspace already."""
         labels = {
             config.INSTANCE_LABEL: self._instance,
             config.TENANT_LABEL: owner[0],
             config.THREAD_LABEL: owner[1],
             config.KIND_LABEL: "workspace",
-            config.HELD_LABEL: spare,
+            config.HELD_LABEL: pooled,
         }
         there = await self._requests.ask(docker_requests.make_volume, self._volume(owner), labels)
-        return there.get(config.HELD_LABEL) == spare
+        return there.get(config.HELD_LABEL) == pooled
 
-    async def give_back(self, owner: Owner, spare: str, *, filled: bool = False) -> None:
-        """Remove a spare's volume, which has files or none, and the claim to it if there is one.
+    async def give_back(self, owner: Owner, pooled: str, *, filled: bool = False) -> None:
+        """Remove a pooled sandbox's volume, which has files or none, and the claim to it if there is one.
 
         Its container must be gone.
         """
-        volume = config.spare_volume(self._instance, spare)
+        volume = config.pooled_volume(self._instance, pooled)
         if filled:
             await self._remove(volume, owner)
         else:
             await self._requests.remove_volume(volume, tenant=owner[0])
-        if await self.held_by(owner) == spare:
+        if await self.held_by(owner) == pooled:
             await self._requests.remove_volume(self._volume(owner), tenant=owner[0])
 
     async def has_files(self, owner: Owner) -> bool:
@@ -91,12 +91,12 @@ class WorkspaceClaims:
         held = await self.held_by(owner)
         if not held:
             return await self._remove(self._volume(owner), owner)
-        await self._remove(config.spare_volume(self._instance, held), owner)
+        await self._remove(config.pooled_volume(self._instance, held), owner)
         with _destroying(lambda: True):
             return await self._requests.remove_volume(self._volume(owner), tenant=owner[0])
 
     async def replace_files(self, owner: Owner, fresh: str) -> None:
-        """Give a thread the volume of a spare that nobody has, in the place of its own files. Raises as remove_files().
+        """Replace a thread's files by the volume of an unclaimed pooled sandbox. Raises as remove_files().
 
         Files that a claim holds are removed when the new claim is there; what remains of them goes with the next start.
         """
@@ -111,7 +111,7 @@ class WorkspaceClaims:
                 raise SandboxUnavailable("the thread has got other files meanwhile")
         if held:
             try:
-                await self._remove(config.spare_volume(self._instance, held), owner)
+                await self._remove(config.pooled_volume(self._instance, held), owner)
             except SandboxError as error:
                 log.warning("files of a thread that were replaced stay until the next start: %s", error)
 

@@ -32,9 +32,9 @@ from typing import TypeVar
 from sandbox.engines.local.local_process import LocalProcess
 from sandbox.engines.local.local_workspace import remove_directory
 from sandbox.engines.local.local_workspaces import LocalWorkspaces
-from sandbox.engines.local.memory_sandbox import MemorySandbox, MemorySpare, RunningSandbox, made_alike
+from sandbox.engines.local.memory_sandbox import MemoryPooled, MemorySandbox, RunningSandbox, made_alike
 from sandbox.engines.local.stopped_sandboxes import StoppedSandbox, StoppedSandboxes
-from sandbox.engines.pooled_sandbox import SpareKind, spare_id
+from sandbox.engines.pooled_sandbox import PoolKind, pooled_id
 from sandbox.engines.workspace_archive import Contents
 from sandbox.errors import SandboxBusy, SandboxError, SandboxUnavailable
 from sandbox.owner import Owner, digest, owner_by_name, owner_of
@@ -106,17 +106,17 @@ class MemoryEngine:
         await self.prepare()
         return []  # no sandbox outlives its process
 
-    async def make_spare(self, kind: SpareKind) -> MemorySpare:
+    async def make_pooled(self, kind: PoolKind) -> MemoryPooled:
         await self.prepare()
-        return MemorySpare(spare_id(self._new_suffix()), kind)
+        return MemoryPooled(pooled_id(self._new_suffix()), kind)
 
-    async def claim(self, spare: MemorySpare, spec: SandboxSpec) -> Sandbox | None:
+    async def claim(self, pooled: MemoryPooled, spec: SandboxSpec) -> Sandbox | None:
         taken = {*self._running, *self._stopped.by_owner, *self._ending, *self._workspaces.owners(spec.tenant)}
-        return None if owner_of(spec) in taken else await self.create(spec, spare.id)
+        return None if owner_of(spec) in taken else await self.create(spec, pooled.id)
 
-    async def discard(self, spare: MemorySpare) -> None: ...
+    async def discard(self, pooled: MemoryPooled) -> None: ...
 
-    async def create(self, spec: SandboxSpec, spare: str = "") -> Sandbox:
+    async def create(self, spec: SandboxSpec, pooled: str = "") -> Sandbox:
         await self.prepare()
         owner = owner_of(spec)
         while True:
@@ -129,11 +129,11 @@ class MemoryEngine:
             if owner not in self._ending:
                 break
             await asyncio.wait({self._ending[owner]})  # what still runs may write to the same files
-        running = self._start(spec, spare)
+        running = self._start(spec, pooled)
         await asyncio.shield(running.starting)
         return self._handle(running, spec)
 
-    def _start(self, spec: SandboxSpec, spare: str) -> RunningSandbox:
+    def _start(self, spec: SandboxSpec, pooled: str) -> RunningSandbox:
         # Awaits nothing, so no second sandbox is made meanwhile and a caller that gives up leaves nothing behind.
         owner = owner_of(spec)
         stopped = self._stopped.by_owner.get(owner)
@@ -144,7 +144,7 @@ class MemoryEngine:
             del self._stopped.by_owner[owner]
         else:
             self._stopped.remove([owner], MADE_OTHERWISE)
-            sandbox_id = spare or f"{digest(spec.tenant, spec.thread)[:12]}-{self._new_suffix()}"
+            sandbox_id = pooled or f"{digest(spec.tenant, spec.thread)[:12]}-{self._new_suffix()}"
             created_s = self._clock()
             self._report(spec, sandbox_id, "creating", f"image {spec.image}, runtime {spec.runtime}")
         try:

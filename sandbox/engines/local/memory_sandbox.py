@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sandbox.client.channel_sandbox import ChannelSandbox, EngineRecord
 from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.engines.local.local_process import LocalProcess
-from sandbox.engines.pooled_sandbox import SpareKind
+from sandbox.engines.pooled_sandbox import PoolKind
 from sandbox.owner import owner_of
 from sandbox.sandbox import ListedSandbox, SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
@@ -18,15 +18,15 @@ from sandbox.v1 import channel_pb2 as pb
 
 def made_alike(one: SandboxSpec, other: SandboxSpec) -> bool:
     """Return whether two specs have the same sandbox; environment and file rules go with each call."""
-    return SpareKind.of(one) == SpareKind.of(other)
+    return PoolKind.of(one) == PoolKind.of(other)
 
 
 @dataclass(frozen=True)
-class MemorySpare:
-    """Satisfies sandbox.engines.pooled_sandbox.Spare: an id, as a sandbox costs nothing before it is claimed."""
+class MemoryPooled:
+    """Satisfies PooledSandbox: an id, as a sandbox costs nothing before it is claimed."""
 
     id: str
-    kind: SpareKind
+    kind: PoolKind
     alive: bool = True
 
     async def ping(self) -> bool:

@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sandbox.engines.docker import docker_spares
+from sandbox.engines.docker import docker_pool
 from sandbox.engines.docker.docker_engine import DockerEngine
-from sandbox.engines.pooled_sandbox import SpareKind
+from sandbox.engines.pooled_sandbox import PoolKind
 from tests.integration.sandbox.live_engine import RUNTIME_IMAGE, run, spec
 
 STEPS = ("making", "noted", "taken", "unsure", "checked", "used")
@@ -25,11 +25,11 @@ def _die(*_: Any) -> None:
 
 
 async def main(instance: str, channels: Path, step: str) -> None:
-    """Claim a spare for the thread that is called as the step is, and die there."""
+    """Claim a pooled sandbox for the thread that is called as the step is, and die there."""
     engine = DockerEngine(instance=instance, channel_root=channels, runtime_image=RUNTIME_IMAGE)
     if step == "making":
-        vars(docker_spares)["settled"] = _die
-    spare = await engine.make_spare(SpareKind.of(spec(step)))
+        vars(docker_pool)["settled"] = _die
+    pooled = await engine.make_pooled(PoolKind.of(spec(step)))
     take: Any = engine._claims.take
 
     async def taken(*arguments: Any) -> bool:
@@ -44,8 +44,8 @@ async def main(instance: str, channels: Path, step: str) -> None:
     if step == "unsure":
         vars(engine)["_refuse_other"] = _die
     if step == "checked":
-        vars(spare.lock)["retire"] = _die
-    sandbox = await engine.claim(spare, spec(step))
+        vars(pooled.lock)["retire"] = _die
+    sandbox = await engine.claim(pooled, spec(step))
     assert sandbox is not None
     if step == "used":
         await run(sandbox.shell, "echo kept > file; sync")

@@ -16,7 +16,7 @@ from docker.errors import APIError
 
 from sandbox.engines.docker.container_config import carrier_config, workspace_volume
 from sandbox.engines.docker.docker_engine import DockerEngine
-from sandbox.engines.pooled_sandbox import SpareKind
+from sandbox.engines.pooled_sandbox import PoolKind
 from tests.integration.sandbox.live_engine import IMAGE, LIMITS, RUNTIME_IMAGE, instance_id, removed, run, spec, text
 from tests.integration.sandbox.test_workspaces import giving, tree_of
 
@@ -75,9 +75,9 @@ async def test_a_sandbox_s_whole_life_goes_through_the_proxy(engine: DockerEngin
 
 
 async def test_what_the_pool_asks_for_goes_through_the_proxy(engine: DockerEngine) -> None:
-    spare = await engine.make_spare(SpareKind.of(spec()))
-    other = await engine.make_spare(SpareKind.of(spec()))
-    sandbox = await engine.claim(spare, spec("pooled"))
+    pooled = await engine.make_pooled(PoolKind.of(spec()))
+    other = await engine.make_pooled(PoolKind.of(spec()))
+    sandbox = await engine.claim(pooled, spec("pooled"))
     assert sandbox is not None
     assert text(await run(sandbox.shell, "echo here > a; cat a")) == "here\n"
     assert [one.id for one in await engine.listed("tenant-a")] == [sandbox.id]

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from sandbox.engines.docker import docker_requests
-from sandbox.engines.docker.container_config import spare_volume
+from sandbox.engines.docker.container_config import pooled_volume
 from sandbox.engines.docker.docker_engine import DockerEngine
-from sandbox.engines.pooled_sandbox import spare_id
+from sandbox.engines.pooled_sandbox import pooled_id
 from sandbox.engines.workspace_archive import WorkspaceEntry, write_tar
 from sandbox.errors import SandboxUnavailable
 from sandbox.owner import owner_of
@@ -26,13 +26,13 @@ Remove = Callable[[docker_requests.Client, str], bool]
 
 async def _left_by_a_restore(engine: DockerEngine, name: str, *, levels: int) -> str:
     """Fill a volume as a restore does, and leave it without a claim and without a lock; return its name."""
-    fresh = spare_id(name)
+    fresh = pooled_id(name)
     paths = ["/".join(["d"] * depth) for depth in range(levels + 1)]  # "" is the root
     tree = {WorkspaceEntry(path, "directory", 0o700, 0, 0): b"" for path in paths}
     async with engine._carrier(spec(name), fresh) as carrier:
         pieces = write_tar(giving(tree)(), root="workspace", owner=1000)
         await engine._requests.run(lambda: engine._requests.put_archive(carrier, "/", pieces))
-    return spare_volume(engine._instance, fresh)
+    return pooled_volume(engine._instance, fresh)
 
 
 def _refusing(always: str, *, first: str = "") -> Remove:
@@ -87,7 +87,7 @@ async def test_a_deleted_tenant_leaves_no_replaced_files_that_could_not_be_remov
     assert text(await run(sandbox.shell, "echo old > file; cat file")) == "old\n"
     tree = await engine.save_workspace(sandbox.spec, tree_of)
     assert tree is not None
-    old = spare_volume(engine._instance, sandbox.id)
+    old = pooled_volume(engine._instance, sandbox.id)
     with monkeypatch.context() as patched:
         patched.setattr(docker_requests, "remove_volume", _refusing(old))
         await engine.replace_workspace(sandbox.spec, giving(tree))
@@ -107,7 +107,7 @@ async def test_no_removal_waits_for_a_program_that_empties_another_volume(
         await engine.replace_workspace(
             spec(thread, tenant=tenant), giving({WorkspaceEntry("", "directory", 0o700): b""})
         )
-    deep = spare_volume(engine._instance, await engine._claims.held_by(owner_of(spec("deep"))))
+    deep = pooled_volume(engine._instance, await engine._claims.held_by(owner_of(spec("deep"))))
     begun, going_on = asyncio.Event(), threading.Event()
     loop, run_container = asyncio.get_running_loop(), docker_requests.run_container
 

@@ -16,13 +16,13 @@ import pytest_asyncio
 
 from sandbox.client.channel import Channel
 from sandbox.engines.docker import container_config as config
-from sandbox.engines.docker import docker_spares
+from sandbox.engines.docker import docker_pool
 from sandbox.engines.docker.container_config import container_name
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.handshake import introduced
 from sandbox.engines.docker.runtime_volume import BundleBroken
 from sandbox.engines.pooled_engine import PooledEngine
-from sandbox.engines.pooled_sandbox import SpareKind, SpareRefused
+from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind
 from sandbox.owner import owner_of
 from sandbox.sandbox import Sandbox, SandboxSpec
 from sandbox.v1.channel_pb2 import Posture
@@ -43,7 +43,7 @@ from tests.integration.sandbox.live_engine import (
 from tests.integration.sandbox.test_workspaces import giving, tree_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-KIND = SpareKind.of(spec())
+KIND = PoolKind.of(spec())
 
 
 class Processes:
@@ -63,8 +63,8 @@ class Processes:
     def killed(self, engine: DockerEngine) -> None:
         """Have a process lose its locks, as if it were killed."""
         kill(engine)
-        for spare in engine._spares.values():
-            spare.lock.close()
+        for pooled in engine._pooled.values():
+            pooled.lock.close()
 
     @property
     def volumes(self) -> list[str]:
@@ -88,13 +88,13 @@ async def processes(tmp_path: Path) -> AsyncIterator[Processes]:
 
 
 async def claimed(engine: DockerEngine, asked: SandboxSpec) -> Sandbox:
-    kind = SpareKind.of(asked)
+    kind = PoolKind.of(asked)
     try:
-        spare = await engine.make_spare(kind)
+        pooled = await engine.make_pooled(kind)
     except BundleBroken:
         # Another test's engine removed the runtime volume while no sandbox used it; the pool tries again, too.
-        spare = await engine.make_spare(kind)
-    sandbox = await engine.claim(spare, asked)
+        pooled = await engine.make_pooled(kind)
+    sandbox = await engine.claim(pooled, asked)
     assert sandbox is not None
     return sandbox
 
@@ -112,54 +112,54 @@ def docker(*arguments: str) -> None:
 # --- whose it is ---
 
 
-async def test_a_spare_is_nobodys_until_it_is_claimed_and_then_one_threads_for_good(processes: Processes) -> None:
+async def test_a_pooled_sandbox_has_no_owner_until_it_is_claimed_and_then_one_for_good(processes: Processes) -> None:
     engine = processes.engine()
-    spare = await engine.make_spare(KIND)
+    pooled = await engine.make_pooled(KIND)
     assert not engine.owners()
     assert await engine.listed("tenant-a") == []
-    assert set(inspected(processes, spare.id)["Config"]["Labels"]) & {"airlock.tenant", "airlock.thread"} == set()
+    assert set(inspected(processes, pooled.id)["Config"]["Labels"]) & {"airlock.tenant", "airlock.thread"} == set()
     asked = dataclasses.replace(spec("first"), env={"SECRET": "s3cret"})
-    sandbox = await engine.claim(spare, asked)
+    sandbox = await engine.claim(pooled, asked)
     assert sandbox is not None
-    assert (sandbox.id, sandbox.spec, sandbox.alive) == (spare.id, asked, True)
+    assert (sandbox.id, sandbox.spec, sandbox.alive) == (pooled.id, asked, True)
     assert engine.owners() == [owner_of(asked)]
-    assert [one.id for one in await engine.listed("tenant-a")] == [spare.id]
+    assert [one.id for one in await engine.listed("tenant-a")] == [pooled.id]
     assert text(await run(sandbox.shell, 'echo "$SECRET"; echo mine > file')) == "s3cret\n"
-    assert "s3cret" not in json.dumps(inspected(processes, spare.id))
-    with pytest.raises(SpareRefused):
-        await engine.claim(spare, spec("second", tenant="tenant-b"))
+    assert "s3cret" not in json.dumps(inspected(processes, pooled.id))
+    with pytest.raises(PooledRefused):
+        await engine.claim(pooled, spec("second", tenant="tenant-b"))
     other = await engine.create(spec("second", tenant="tenant-b"))
-    assert other.id != spare.id
+    assert other.id != pooled.id
     assert text(await run(other.shell, "ls")) == ""
-    assert (await engine.create(asked)).id == spare.id
+    assert (await engine.create(asked)).id == pooled.id
     await engine.remove(sandbox.id)
     fresh = await claimed(engine, spec("third", tenant="tenant-c"))
     assert text(await run(fresh.shell, "ls /workspace /tmp | grep -v :")).strip() == ""
 
 
-async def test_two_claims_of_one_spare_at_once_have_one_winner(processes: Processes) -> None:
+async def test_two_claims_of_one_pooled_sandbox_at_once_have_one_winner(processes: Processes) -> None:
     engine = processes.engine()
-    spare = await engine.make_spare(KIND)
+    pooled = await engine.make_pooled(KIND)
     asked = [spec("t", tenant=f"tenant-{number}") for number in range(4)]
-    got = await asyncio.gather(*(engine.claim(spare, one) for one in asked), return_exceptions=True)
+    got = await asyncio.gather(*(engine.claim(pooled, one) for one in asked), return_exceptions=True)
     assert sum(not isinstance(one, BaseException) for one in got) == 1
-    assert sum(isinstance(one, SpareRefused) for one in got) == 3
+    assert sum(isinstance(one, PooledRefused) for one in got) == 3
 
 
-async def test_a_thread_with_files_or_a_sandbox_gets_no_spare_which_stays_good(processes: Processes) -> None:
+async def test_a_thread_with_files_or_a_sandbox_gets_no_pooled_sandbox_which_stays_good(processes: Processes) -> None:
     engine = processes.engine()
     running = await engine.create(spec("running"))
     old = await engine.create(spec("old"))
     await run(old.shell, "echo old > file")
     await engine.remove(old.id)
-    spare = await engine.make_spare(KIND)
-    assert await engine.claim(spare, spec("running")) is None
-    assert await engine.claim(spare, spec("old")) is None
+    pooled = await engine.make_pooled(KIND)
+    assert await engine.claim(pooled, spec("running")) is None
+    assert await engine.claim(pooled, spec("old")) is None
     assert engine.has(spec("running"))
     assert not engine.has(spec("old"))
     again = await engine.create(spec("old"))
     assert text(await run(again.shell, "cat file")) == "old\n"
-    assert (await engine.claim(spare, spec("new"))) is not None
+    assert (await engine.claim(pooled, spec("new"))) is not None
     assert await running.ping()
 
 
@@ -175,38 +175,38 @@ async def test_a_thread_with_files_or_a_sandbox_gets_no_spare_which_stays_good(p
         "processes and threads: (sleep 1000 &) ; exit 0",
     ],
 )
-async def test_a_spare_in_which_somebody_was_is_refused_and_removed(processes: Processes, found: str) -> None:
+async def test_a_pooled_sandbox_in_which_somebody_was_is_refused_and_removed(processes: Processes, found: str) -> None:
     engine = processes.engine()
-    spare = await engine.make_spare(KIND)
+    pooled = await engine.make_pooled(KIND)
     why, _, command = found.partition(": ")
-    user = str(config.spare_user_ids(processes.instance, spare.id)[0])
-    docker("exec", "--user", user, container_name(processes.instance, spare.id), "/bin/sh", "-c", command)
-    with pytest.raises(SpareRefused, match=why.rpartition(" ")[2]):
-        await engine.claim(spare, spec())
+    user = str(config.pooled_user_ids(processes.instance, pooled.id)[0])
+    docker("exec", "--user", user, container_name(processes.instance, pooled.id), "/bin/sh", "-c", command)
+    with pytest.raises(PooledRefused, match=why.rpartition(" ")[2]):
+        await engine.claim(pooled, spec())
     assert containers_of(processes.instance) == []
     assert processes.volumes == []
     assert not engine.has(spec())
 
 
-async def test_a_spare_of_another_size_or_of_what_its_image_was_before_is_refused(processes: Processes) -> None:
+async def test_a_pooled_sandbox_of_another_size_or_of_an_earlier_image_is_refused(processes: Processes) -> None:
     engine = processes.engine()
     image = f"{processes.instance}:moved"
     docker("tag", IMAGE, image)
     try:
-        spare = await engine.make_spare(SpareKind.of(spec(image=image)))
+        pooled = await engine.make_pooled(PoolKind.of(spec(image=image)))
         docker("tag", RUNTIME_IMAGE, image)
-        with pytest.raises(SpareRefused, match="another one"):
-            await engine.claim(spare, spec(image=image))
+        with pytest.raises(PooledRefused, match="another one"):
+            await engine.claim(pooled, spec(image=image))
     finally:
         docker("rmi", image)
-    other = await engine.make_spare(KIND)
-    with pytest.raises(SpareRefused):
+    other = await engine.make_pooled(KIND)
+    with pytest.raises(PooledRefused):
         await engine.claim(other, dataclasses.replace(spec(), limits=dataclasses.replace(LIMITS, pids=65)))
     assert containers_of(processes.instance) == []
     assert processes.volumes == []
 
 
-async def test_a_spare_that_is_held_by_less_than_its_thread_asks_is_refused(
+async def test_a_pooled_sandbox_that_is_held_by_less_than_its_thread_asks_is_refused(
     processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def weaker(channel: Channel) -> Posture:
@@ -216,25 +216,25 @@ async def test_a_spare_that_is_held_by_less_than_its_thread_asks_is_refused(
         return posture
 
     engine = processes.engine()
-    spare = await engine.make_spare(KIND)
-    monkeypatch.setattr(docker_spares, "introduced", weaker)
-    with pytest.raises(SpareRefused, match="process limit"):
-        await engine.claim(spare, spec())
+    pooled = await engine.make_pooled(KIND)
+    monkeypatch.setattr(docker_pool, "introduced", weaker)
+    with pytest.raises(PooledRefused, match="process limit"):
+        await engine.claim(pooled, spec())
     assert containers_of(processes.instance) == []
     assert processes.volumes == []
 
 
-async def test_a_dead_spare_is_refused_and_the_pool_makes_another(processes: Processes) -> None:
+async def test_a_dead_pooled_sandbox_is_refused_and_the_pool_makes_another(processes: Processes) -> None:
     engine = processes.engine()
     pool = PooledEngine(engine, engine, limit=1)
     pool.keep(KIND, 1)
     await pool.tend()
-    (spare,) = engine._spares
-    docker("kill", container_name(processes.instance, spare))
+    (pooled,) = engine._pooled
+    docker("kill", container_name(processes.instance, pooled))
     sandbox = await pool.create(spec())
-    assert sandbox.id != spare
+    assert sandbox.id != pooled
     await pool.tend()
-    assert pool.spares["ready"] == 1
+    assert pool.counts["ready"] == 1
     other = await pool.create(spec("other"))
     assert other.id.startswith("pool-")
     await pool.drain()
@@ -265,14 +265,14 @@ async def test_kill_9_in_the_midst_of_a_claim_leaves_the_threads_sandbox_or_noth
         assert text(await run(sandbox.shell, "cat file 2>&-; echo x > y; cat y")) == (
             "kept\nx\n" if step == "used" else "x\n"
         )
-    assert engine._spare_locks.ids() == []
+    assert engine._pool_locks.ids() == []
 
 
 async def test_one_who_gives_up_in_the_midst_of_a_claim_leaves_nothing(processes: Processes) -> None:
     engine = processes.engine()
     for _ in range(3):
-        spare = await engine.make_spare(KIND)
-        claiming = asyncio.create_task(engine.claim(spare, spec("given-up")))
+        pooled = await engine.make_pooled(KIND)
+        claiming = asyncio.create_task(engine.claim(pooled, spec("given-up")))
         await asyncio.sleep(0)
         claiming.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -284,23 +284,23 @@ async def test_one_who_gives_up_in_the_midst_of_a_claim_leaves_nothing(processes
     assert processes.volumes == []
 
 
-async def test_the_spares_of_a_process_that_lives_are_left_alone_and_those_of_a_dead_one_removed(
+async def test_the_pooled_sandboxes_of_a_process_that_lives_are_left_alone_and_those_of_a_dead_one_removed(
     processes: Processes,
 ) -> None:
     maker, other = processes.engine(), processes.engine()
-    spare = await maker.make_spare(KIND)
+    pooled = await maker.make_pooled(KIND)
     assert await other.reconcile() == []
-    assert await spare.ping()
-    sandbox = await maker.claim(spare, spec())
+    assert await pooled.ping()
+    sandbox = await maker.claim(pooled, spec())
     assert sandbox is not None
     assert await other.reconcile() == []
     assert await sandbox.ping()
-    lost = await maker.make_spare(KIND)
+    lost = await maker.make_pooled(KIND)
     processes.killed(maker)
     (left,) = await other.reconcile()
-    assert (left.id, (left.tenant, left.thread)) == (spare.id, owner_of(spec()))
-    assert inspected(processes, spare.id)["State"]["Running"]
-    assert processes.volumes == sorted([owner_of(spec())[1], spare.id])
+    assert (left.id, (left.tenant, left.thread)) == (pooled.id, owner_of(spec()))
+    assert inspected(processes, pooled.id)["State"]["Running"]
+    assert processes.volumes == sorted([owner_of(spec())[1], pooled.id])
     assert lost.id not in await other.owned()
 
 
@@ -378,7 +378,7 @@ async def test_a_thread_and_a_tenant_are_erased_with_what_they_had_of_the_pool(p
     assert not await engine.remove_workspace("tenant-a", "one")
     await engine.stop_idle(mine[2].id)
     await engine.remove(mine[3].id)
-    await engine.make_spare(KIND)
+    await engine.make_pooled(KIND)
     assert await engine.left_of("tenant-a") == {"volumes": 3, "containers": 2}
     # A crash between the files and the claim leaves something that still counts.
     docker("volume", "rm", f"airlock-{processes.instance}-workspace-{mine[3].id}")
@@ -386,8 +386,8 @@ async def test_a_thread_and_a_tenant_are_erased_with_what_they_had_of_the_pool(p
     assert await engine.remove_all_of("tenant-a") == 3
     assert await engine.left_of("tenant-a") == {"volumes": 0, "containers": 0}
     assert await other.ping()
-    (spare,) = engine._spares
-    assert processes.volumes == sorted([other.id, owner_of(other.spec)[1], spare])
+    (pooled,) = engine._pooled
+    assert processes.volumes == sorted([other.id, owner_of(other.spec)[1], pooled])
     assert len(containers_of(processes.instance)) == 2
 
 

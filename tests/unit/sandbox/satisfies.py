@@ -9,7 +9,7 @@ from sandbox.engines.engine import Engine
 from sandbox.engines.engine_decorator import EngineDecorator
 from sandbox.engines.local.local_fs import LocalFS
 from sandbox.engines.local.memory_engine import MemoryEngine
-from sandbox.engines.pooled_sandbox import Spares
+from sandbox.engines.pooled_sandbox import PoolSource
 from sandbox.keeper.keeper import Keeper
 from sandbox.keeper.keeper_decorator import KeeperDecorator
 from sandbox.keeper.sandbox_keeper import SandboxKeeper
@@ -52,11 +52,11 @@ def keeper_around(keeper: KeeperDecorator) -> Keeper:
     return keeper
 
 
-def docker_spares(docker: DockerEngine) -> Spares:
+def docker_pool(docker: DockerEngine) -> PoolSource:
     return docker
 
 
-def memory_spares(engine: MemoryEngine) -> Spares:
+def memory_pool(engine: MemoryEngine) -> PoolSource:
     return engine
 
 

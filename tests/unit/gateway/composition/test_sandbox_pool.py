@@ -12,14 +12,14 @@ import pytest
 
 from gateway.composition import sandbox_pool
 from gateway.composition.foundation import Foundation
-from gateway.composition.sandbox_pool import MostAsked, making_spares
+from gateway.composition.sandbox_pool import MostAsked, filling_pool
 from gateway.config.config import Config
 from gateway.policy_versions.policies import Policies
 from gateway.storage.database import Database
 from gateway.storage.policy_store import PolicyStore
 from gateway.tenancy.tenants import Tenants
 from sandbox.engines.pooled_engine import PooledEngine
-from sandbox.engines.pooled_sandbox import SpareKind
+from sandbox.engines.pooled_sandbox import PoolKind
 
 NAMES = ["a", "b", "c"]
 
@@ -32,10 +32,10 @@ class FakePool:
     def begin(self) -> None:
         self.begun = True
 
-    def keep(self, kind: SpareKind, number: int) -> None:
+    def keep(self, kind: PoolKind, number: int) -> None:
         self.always[kind.image] = number
 
-    def forget(self, kind: SpareKind) -> None:
+    def forget(self, kind: PoolKind) -> None:
         del self.always[kind.image]
 
 
@@ -89,7 +89,7 @@ async def test_a_gateway_looks_at_them_again_and_again(
     on = SimpleNamespace(config=given, tenants=Tenants(given, policies), telemetry=SimpleNamespace(on=False))
     pool = FakePool()
     await put(policies, a="x")
-    async with making_spares(cast(PooledEngine, pool), cast(Foundation, on)):
+    async with filling_pool(cast(PooledEngine, pool), cast(Foundation, on)):
         assert (pool.begun, pool.always) == (True, {"x": 2})
         await put(policies, a="y")
         async with asyncio.timeout(30):

@@ -1,4 +1,4 @@
-"""How many spares are worth having."""
+"""How many pooled sandboxes are worth having."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pool: who gets a spare, how many there are, and when they go."""
+"""The pool: who gets a pooled sandbox, how many there are, and when they go."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import pytest_asyncio
 from sandbox.engines.engine import Engine
 from sandbox.engines.pool_demand import MEMORY_S
 from sandbox.engines.pooled_engine import PooledEngine
-from sandbox.engines.pooled_sandbox import SpareKind, SpareRefused
+from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind
 from sandbox.errors import EngineFull, ImageMissing, SandboxUnavailable
 from sandbox.sandbox import Sandbox, SandboxSpec
 
 pytestmark = pytest.mark.asyncio
-KIND = SpareKind.of(SandboxSpec("", "", "image"))
+KIND = PoolKind.of(SandboxSpec("", "", "image"))
 
 
-class FakeSpare:
-    def __init__(self, number: int, kind: SpareKind) -> None:
+class FakePooled:
+    def __init__(self, number: int, kind: PoolKind) -> None:
         self.id = f"pool-{number}"
         self.kind = kind
         self.alive = True
@@ -32,11 +32,11 @@ class FakeSpare:
 
 
 class FakeEngine:
-    """An engine, and its spares, whose work can be held up and made to fail."""
+    """An engine, and its pooled sandboxes, whose work can be held up and made to fail."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
-        self.made: list[FakeSpare] = []
+        self.made: list[FakePooled] = []
         self.gone: list[str] = []
         self.claimed: list[tuple[str, str]] = []
         self.created: list[str] = []
@@ -67,26 +67,26 @@ class FakeEngine:
         self.created.append(spec.thread)
         return cast(Sandbox, f"cold-{spec.thread}")
 
-    async def make_spare(self, kind: SpareKind) -> FakeSpare:
+    async def make_pooled(self, kind: PoolKind) -> FakePooled:
         self.tries += 1
         await self.open.wait()
         if self.fails is not None:
             raise self.fails
-        self.made.append(FakeSpare(len(self.made), kind))
+        self.made.append(FakePooled(len(self.made), kind))
         return self.made[-1]
 
-    async def claim(self, spare: FakeSpare, spec: SandboxSpec) -> Sandbox | None:
+    async def claim(self, pooled: FakePooled, spec: SandboxSpec) -> Sandbox | None:
         await self.open.wait()
         if self.unfit:
-            self.gone.append(spare.id)
-            raise SpareRefused("something is in it")
+            self.gone.append(pooled.id)
+            raise PooledRefused("something is in it")
         if spec.thread in self.with_files:
             return None
-        self.claimed.append((spare.id, spec.thread))
-        return cast(Sandbox, spare.id)
+        self.claimed.append((pooled.id, spec.thread))
+        return cast(Sandbox, pooled.id)
 
-    async def discard(self, spare: FakeSpare) -> None:
-        self.gone.append(spare.id)
+    async def discard(self, pooled: FakePooled) -> None:
+        self.gone.append(pooled.id)
 
     async def remove_workspaces(self) -> None:
         assert len(self.gone) + len(self.claimed) == len(self.made)
@@ -117,17 +117,17 @@ async def pool(engine: FakeEngine) -> AsyncIterator[Pool]:
     yield pool
     for one in made:
         await one.close()
-    assert sorted([*engine.gone, *(spare for spare, _ in engine.claimed)]) == sorted(one.id for one in engine.made)
+    assert sorted([*engine.gone, *(pooled for pooled, _ in engine.claimed)]) == sorted(one.id for one in engine.made)
 
 
 def spec(thread: str, image: str = "image", tenant: str = "t") -> SandboxSpec:
     return SandboxSpec(tenant, thread, image)
 
 
-async def test_a_new_thread_gets_a_spare_and_no_other_one_gets_it(engine: FakeEngine, pool: Pool) -> None:
+async def test_a_new_thread_gets_a_pooled_sandbox_and_no_other_one_gets_it(engine: FakeEngine, pool: Pool) -> None:
     pooled = pool(always=3)
     await pooled.tend()
-    assert pooled.spares == {"ready": 3, "making": 0}
+    assert pooled.counts == {"ready": 3, "making": 0}
     got = await asyncio.gather(*(pooled.create(spec(str(number), tenant=f"t{number}")) for number in range(5)))
     assert len({*got}) == 5
     assert len(engine.claimed) == 3
@@ -141,11 +141,11 @@ async def test_a_thread_that_has_a_sandbox_gets_that_one(engine: FakeEngine, poo
     await pooled.tend()
     await pooled.create(spec(thread))
     assert engine.created == [thread]
-    assert pooled.spares["ready"] == 1
+    assert pooled.counts["ready"] == 1
     assert not pooled.claims
 
 
-async def test_a_thread_that_has_files_gets_no_spare_and_the_spare_is_for_the_next(
+async def test_a_thread_that_has_files_gets_no_pooled_sandbox_and_the_pooled_sandbox_is_for_the_next(
     engine: FakeEngine, pool: Pool
 ) -> None:
     pooled = pool(always=1)
@@ -157,7 +157,7 @@ async def test_a_thread_that_has_files_gets_no_spare_and_the_spare_is_for_the_ne
     assert engine.claimed == [("pool-0", "new")]
 
 
-async def test_a_spare_of_another_kind_is_no_use(engine: FakeEngine, pool: Pool) -> None:
+async def test_a_pooled_sandbox_of_another_kind_is_no_use(engine: FakeEngine, pool: Pool) -> None:
     pooled = pool(always=1)
     await pooled.tend()
     await pooled.create(spec("a", image="other"))
@@ -172,7 +172,7 @@ async def test_the_last_of_several_is_for_a_tenant_that_has_just_taken_none(engi
     pooled = pool(always=3)
     await pooled.tend()
     await asyncio.gather(*(pooled.create(spec(str(number), tenant="burst")) for number in range(4)))
-    assert (len(engine.claimed), len(engine.created), pooled.spares["ready"]) == (2, 2, 1)
+    assert (len(engine.claimed), len(engine.created), pooled.counts["ready"]) == (2, 2, 1)
     await pooled.create(spec("first", tenant="other"))
     assert [thread for _, thread in engine.claimed][2:] == ["first"]
 
@@ -206,13 +206,13 @@ async def test_where_one_is_all_that_is_wanted_it_is_for_whoever_asks(engine: Fa
 
 async def test_the_kind_that_lacks_most_of_its_share_is_made_first(engine: FakeEngine, pool: Pool) -> None:
     pooled = pool(always=4)
-    pooled.keep(SpareKind.of(spec("", image="other")), 2)
+    pooled.keep(PoolKind.of(spec("", image="other")), 2)
     await pooled.tend()
     assert [one.kind.image for one in engine.made] == ["image", "other", "image", "image", "other", "image"]
 
 
 @pytest.mark.parametrize("end", ["the pool's", "its kind's"])
-async def test_a_spare_whose_claim_outlasts_the_pool_or_its_kind_does_not_stay(
+async def test_a_pooled_sandbox_whose_claim_outlasts_the_pool_or_its_kind_does_not_stay(
     engine: FakeEngine, pool: Pool, end: str
 ) -> None:
     pooled = pool(always=1)
@@ -252,18 +252,18 @@ async def test_where_one_was_unfit_the_others_of_its_kind_are_replaced(engine: F
     assert engine.claimed == [("pool-3", "b")]
 
 
-async def test_a_caller_that_gives_up_does_not_bring_its_spare_back(engine: FakeEngine, pool: Pool) -> None:
+async def test_a_caller_that_gives_up_does_not_bring_its_pooled_sandbox_back(engine: FakeEngine, pool: Pool) -> None:
     pooled = pool(always=1)
     await pooled.tend()
     engine.open.clear()
     asking = asyncio.create_task(pooled.create(spec("a")))
     await asyncio.sleep(0)
-    assert pooled.spares["ready"] == 0
+    assert pooled.counts["ready"] == 0
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
     engine.open.set()
-    assert pooled.spares["ready"] == 0
+    assert pooled.counts["ready"] == 0
     engine.gone.append("pool-0")  # which is what the engine's claim() does then
 
 
@@ -273,10 +273,10 @@ async def test_there_are_never_more_than_the_limit_nor_many_made_at_once(engine:
     tending = asyncio.create_task(pooled.tend())
     for _ in range(5):
         await asyncio.sleep(0)
-    assert pooled.spares == {"ready": 0, "making": 2}
+    assert pooled.counts == {"ready": 0, "making": 2}
     engine.open.set()
     await tending
-    assert pooled.spares == {"ready": 3, "making": 0}
+    assert pooled.counts == {"ready": 3, "making": 0}
 
 
 async def test_they_are_made_one_by_one_while_somebody_waits_for_a_sandbox(engine: FakeEngine, pool: Pool) -> None:
@@ -289,25 +289,25 @@ async def test_they_are_made_one_by_one_while_somebody_waits_for_a_sandbox(engin
     while not engine.tries:
         await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert pooled.spares == {"ready": 0, "making": 1}
+    assert pooled.counts == {"ready": 0, "making": 1}
     engine.creating_open.set()
     await waiting
     engine.open.set()
     await tending
-    assert pooled.spares == {"ready": 3, "making": 0}
+    assert pooled.counts == {"ready": 3, "making": 0}
 
 
-async def test_demand_makes_spares_and_they_go_when_it_does(engine: FakeEngine, pool: Pool) -> None:
+async def test_demand_makes_pooled_sandboxes_and_they_go_when_it_does(engine: FakeEngine, pool: Pool) -> None:
     pooled = pool()
     await asyncio.gather(*(pooled.create(spec(str(number))) for number in range(4)))
     await pooled.tend()
-    assert pooled.spares["ready"] == 4 + 1
+    assert pooled.counts["ready"] == 4 + 1
     engine.now_s += MEMORY_S / 2
     await pooled.tend()
-    assert 1 <= pooled.spares["ready"] < 4
+    assert 1 <= pooled.counts["ready"] < 4
     engine.now_s += MEMORY_S
     await pooled.tend()
-    assert pooled.spares == {"ready": 0, "making": 0}
+    assert pooled.counts == {"ready": 0, "making": 0}
 
 
 async def test_what_does_not_answer_or_is_old_is_replaced(engine: FakeEngine, pool: Pool) -> None:
@@ -316,11 +316,11 @@ async def test_what_does_not_answer_or_is_old_is_replaced(engine: FakeEngine, po
     engine.made[0].answers = False
     await pooled.tend()
     assert engine.gone == ["pool-0"]
-    assert pooled.spares["ready"] == 2
+    assert pooled.counts["ready"] == 2
     engine.now_s += 1800
     await pooled.tend()
     assert sorted(engine.gone) == ["pool-0", "pool-1", "pool-2"]
-    assert pooled.spares["ready"] == 2
+    assert pooled.counts["ready"] == 2
 
 
 async def test_one_that_died_in_the_pool_is_not_claimed(engine: FakeEngine, pool: Pool) -> None:
@@ -348,7 +348,7 @@ async def test_what_cannot_be_made_is_told_once_and_tried_ever_more_rarely(
     engine.fails = None
     engine.now_s += 300
     await pooled.tend()
-    assert pooled.spares["ready"] == 1
+    assert pooled.counts["ready"] == 1
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ async def test_an_image_that_the_first_call_has_pulled_is_no_fault(
     assert [record.getMessage() for record in caplog.records if "pool" in record.getMessage()] == [told]
 
 
-async def test_spares_make_room_for_a_sandbox_that_the_engine_has_none_for(engine: FakeEngine, pool: Pool) -> None:
+async def test_pooled_sandboxes_make_room_where_the_engine_is_full(engine: FakeEngine, pool: Pool) -> None:
     pooled = pool(always=2)
     await pooled.tend()
     engine.full = True
@@ -380,13 +380,13 @@ async def test_spares_make_room_for_a_sandbox_that_the_engine_has_none_for(engin
     assert engine.created == ["a"]
     assert sorted(engine.gone) == ["pool-0", "pool-1"]
     await pooled.tend()
-    assert pooled.spares["ready"] == 0  # not at once again
+    assert pooled.counts["ready"] == 0  # not at once again
 
 
-async def test_without_spares_an_engine_that_is_full_says_so(engine: FakeEngine, pool: Pool) -> None:
+async def test_without_pooled_sandboxes_an_engine_that_is_full_says_so(engine: FakeEngine, pool: Pool) -> None:
     pooled = pool(limit=1)
     engine.full = True
-    engine.made.append(FakeSpare(0, KIND))
+    engine.made.append(FakePooled(0, KIND))
     with pytest.raises(EngineFull):
         await pooled.create(spec("a"))
     engine.gone.append("pool-0")
@@ -397,13 +397,13 @@ async def test_the_background_makes_what_was_asked_for_and_the_end_takes_it_away
 ) -> None:
     pooled = pool(always=2)
     pooled.begin()
-    while pooled.spares["ready"] < 2:
+    while pooled.counts["ready"] < 2:
         await asyncio.sleep(0)
     await pooled.create(spec("a"))
-    while pooled.spares["ready"] < 2:
+    while pooled.counts["ready"] < 2:
         await asyncio.sleep(0)
     await pooled.remove_workspaces()
-    assert pooled.spares == {"ready": 0, "making": 0}
+    assert pooled.counts == {"ready": 0, "making": 0}
     await pooled.create(spec("b"))
     assert engine.created == ["b"]
     await pooled.close(keep_sandboxes=True)

@@ -1,4 +1,4 @@
-"""What a spare is looked over for, told by a daemon that may lie."""
+"""What a pooled sandbox is looked over for, told by a daemon that may lie."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from sandbox.client.channel import Channel
 from sandbox.client.channel_sandbox import ChannelSandbox
-from sandbox.engines.docker.spare_checks import refuse_used, settled
-from sandbox.engines.pooled_sandbox import SpareRefused
+from sandbox.engines.docker.pooled_checks import refuse_used, settled
+from sandbox.engines.pooled_sandbox import PooledRefused
 from sandbox.errors import DaemonLost, SandboxError
 from sandbox.sandbox import SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
@@ -81,7 +81,7 @@ async def test_what_starting_left_behind_for_a_moment_is_not_taken_for_the_daemo
 )
 async def test_one_in_which_something_ran_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
     async with fake_daemon(tmp_path, telling(**changes)) as daemon:
-        with pytest.raises(SpareRefused):
+        with pytest.raises(PooledRefused):
             await refuse_used(sandbox_of(daemon.channel), PIDS)
 
 
@@ -89,7 +89,7 @@ async def test_one_in_which_something_ran_is_refused(tmp_path: Path, changes: di
 async def test_one_in_which_something_lies_is_refused(tmp_path: Path, place: str) -> None:
     entry = pb.Entry(name=b"x", type=pb.ENTRY_TYPE_FILE, mode=0o100600)
     async with fake_daemon(tmp_path, telling(**{place: pb.EntriesReply(entries=[entry], total=1)})) as daemon:
-        with pytest.raises(SpareRefused, match=place):
+        with pytest.raises(PooledRefused, match=place):
             await refuse_used(sandbox_of(daemon.channel), PIDS)
 
 

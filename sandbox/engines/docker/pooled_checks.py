@@ -1,7 +1,7 @@
-"""What a spare is looked over for, between the pool and its tenant: that nobody was in it before.
+"""What a pooled sandbox is looked over for, between the pool and its tenant: that nobody was in it before.
 
-Nothing can have been, for a spare is nobody's and has no network. So whatever is found there was not put there by any
-way that Airlock knows of, and is no reason to look closer: the spare goes.
+Nothing can have been, for a pooled sandbox is nobody's and has no network. So whatever is found there was not put there
+by any way that Airlock knows of, and is no reason to look closer: the pooled sandbox goes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 
 from sandbox.client.channel_sandbox import ChannelSandbox
-from sandbox.engines.pooled_sandbox import SpareRefused
+from sandbox.engines.pooled_sandbox import PooledRefused
 from sandbox.filesystem import EntriesPage
 from sandbox.health import Health
 from sandbox.process import ProcessList
@@ -25,7 +25,7 @@ _SETTLING_S = 0.02
 
 
 async def refuse_used(sandbox: ChannelSandbox, pids: int) -> None:
-    """Raise SpareRefused for a sandbox in which something runs or lies; SandboxError when it does not tell.
+    """Raise PooledRefused for a sandbox in which something runs or lies; SandboxError when it does not tell.
 
     `pids` is what settled() returned of it.
     """
@@ -34,12 +34,12 @@ async def refuse_used(sandbox: ChannelSandbox, pids: int) -> None:
         if health.pids > pids:  # what answers just now has processes, too
             health = await sandbox.health()
     if listed.processes or listed.strays:
-        raise SpareRefused("something runs in a sandbox of the pool that nobody has used")
+        raise PooledRefused("something runs in a sandbox of the pool that nobody has used")
     if health.pids > pids or health.memory_kills or health.pids_refused:
-        raise SpareRefused(f"{health.pids} processes and threads are in a sandbox of the pool that had {pids}")
+        raise PooledRefused(f"{health.pids} processes and threads are in a sandbox of the pool that had {pids}")
     for path, page in zip(_EMPTY, pages, strict=True):
         if page.entries:
-            raise SpareRefused(f"there is something in {path} of a sandbox of the pool that nobody has used")
+            raise PooledRefused(f"there is something in {path} of a sandbox of the pool that nobody has used")
 
 
 async def settled(sandbox: ChannelSandbox) -> int:
