@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from agent.capabilities.todos import todos
 from agent.messages import ToolCall, ToolResult
-from agent.subagents.subagent import LentTools
+from agent.subagents.subagent import ParentTools
 from agent.tools.tool import Tool, ToolContext
 from agent.tools.toolbox import Toolbox
 from tests.unit.agent.fakes import AnyArguments, call, done, tool
@@ -168,7 +168,7 @@ def test_of_many_problems_a_few_are_named_and_of_very_many_only_the_number() -> 
 @pytest.mark.parametrize("lent", [False, True])
 def test_of_many_tools_an_unknown_one_is_told_fifty(lent: bool) -> None:
     box = Toolbox(tool(f"t{number}", done) for number in range(60))
-    result = (LentTools(box, None, ()) if lent else box).check(call("x" * 10_000))
+    result = (ParentTools(box, None, ()) if lent else box).check(call("x" * 10_000))
     assert result is not None
     assert "t49 and 10 more" in result.text()
     assert len(result.content) < 1_000
