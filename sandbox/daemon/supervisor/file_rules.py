@@ -1,0 +1,132 @@
+"""Which files a call's processes may use: what the policy says of paths, made into grants of a Landlock domain.
+
+Landlock only grants. Where something below a readable directory is not to be read, all that stands beside it is granted
+one by one, and the directory itself is not listed. So the grants depend on what there is: `is_current` says whether
+they would come out the same now.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+
+from sandbox.daemon.supervisor.landlock import READ, READ_DIR, READ_FILE, WRITE, WRITE_FILE
+
+# What tool code itself can change is granted by the rules alone, and what is the daemon's never.
+_BY_RULES = frozenset({b"workspace", b"tmp"})
+_NOT_LISTED = frozenset({b"proc", b"dev"})
+_DEVICES = (b"null", b"zero", b"full", b"random", b"urandom", b"tty", b"ptmx", b"pts")
+_LIMIT_GRANTS = 4096
+_READABLE, _WRITABLE, _UNREADABLE, _UNWRITABLE = b"r", b"w", b"R", b"W"
+
+Identity = tuple[int, int, int] | None
+
+
+class TooManyFiles(Exception):
+    """The rules cannot be written as grants: too much stands beside what they forbid."""
+
+
+class FileRules:
+    """Absolute paths, each for itself and all below it. What is forbidden is so also where it is allowed."""
+
+    __slots__ = ("readable", "unreadable", "unwritable", "writable")
+
+    def __init__(
+        self,
+        readable: tuple[bytes, ...] = (),
+        writable: tuple[bytes, ...] = (),
+        unreadable: tuple[bytes, ...] = (),
+        unwritable: tuple[bytes, ...] = (),
+    ) -> None:
+        self.readable = readable
+        self.writable = writable
+        self.unreadable = unreadable
+        self.unwritable = unwritable
+
+    def encode(self) -> bytes:
+        """Return the rules as bytes; no path has NUL."""
+        return b"\0".join(
+            flag + path
+            for flag, paths in (
+                (_READABLE, self.readable),
+                (_WRITABLE, self.writable),
+                (_UNREADABLE, self.unreadable),
+                (_UNWRITABLE, self.unwritable),
+            )
+            for path in paths
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> "FileRules":
+        """Return the rules of encode()."""
+        items = data.split(b"\0") if data else []
+        by_flag = (
+            tuple(item[1:] for item in items if item[:1] == flag)
+            for flag in (_READABLE, _WRITABLE, _UNREADABLE, _UNWRITABLE)
+        )
+        return cls(*by_flag)
+
+
+class Grants:
+    """The grants that rules make of the files that there are, and what they depend on."""
+
+    __slots__ = ("_seen", "rights")
+
+    def __init__(self, rules: FileRules, daemon_paths: tuple[bytes, ...] = ()) -> None:
+        """`daemon_paths` are granted to nobody. Raises TooManyFiles."""
+        self.rights: dict[bytes, int] = {}
+        self._seen: dict[tuple[bytes, bool], Identity] = {}
+        unreadable = (*rules.unreadable, *daemon_paths)
+        self._add((*_image_directories(), *rules.readable), unreadable, READ)
+        # Nor what leads to an unreadable one: under another name it would be granted the next time.
+        self._add(rules.writable, (*rules.unwritable, *unreadable), WRITE)
+        self._add((b"/proc",), unreadable, READ_FILE | READ_DIR)
+        for name in _DEVICES:
+            self.rights[b"/dev/" + name] = READ_FILE | READ_DIR | WRITE_FILE
+
+    def is_current(self) -> bool:
+        """Return whether the same grants would be made now."""
+        return all(_identity(path, listed=listed) == seen for (path, listed), seen in self._seen.items())
+
+    def _add(self, allowed: tuple[bytes, ...], forbidden: tuple[bytes, ...], rights: int) -> None:
+        for top in allowed:
+            for path in self._allowed(top, forbidden):
+                self.rights[path] = self.rights.get(path, 0) | rights
+                if len(self.rights) > _LIMIT_GRANTS:
+                    raise TooManyFiles
+
+    def _allowed(self, path: bytes, forbidden: tuple[bytes, ...]) -> Iterator[bytes]:
+        if any(_is_at_or_below(path, one) for one in forbidden):
+            return
+        inner = tuple(one for one in forbidden if _is_at_or_below(one, path))
+        identity = _identity(path, listed=bool(inner))
+        self._seen[path, bool(inner)] = identity
+        if not inner:
+            yield path
+        elif identity is not None:
+            try:
+                names = os.listdir(path)
+            except OSError:  # no directory, or one that tool code may not list: then it is granted nothing in it
+                return
+            for name in names:
+                yield from self._allowed(os.path.join(path, name), inner)
+
+
+def _image_directories() -> tuple[bytes, ...]:
+    """Return what stands at the root of the image, links aside: what they lead to is granted where it is."""
+    with os.scandir(b"/") as entries:
+        return tuple(
+            entry.path for entry in entries if entry.name not in _BY_RULES | _NOT_LISTED and not entry.is_symlink()
+        )
+
+
+def _identity(path: bytes, *, listed: bool) -> Identity:
+    """Return which file a path names, and of a directory that was listed when it changed; -1 for one that was not."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns if listed and stat.S_ISDIR(found.st_mode) else -1
+
+
+def _is_at_or_below(path: bytes, directory: bytes) -> bool:
+    return directory in {path, b"/"} or path.startswith(directory + b"/")

@@ -1,0 +1,93 @@
+"""Landlock: which files a process and all that it starts may use, held by the kernel.
+
+https://docs.kernel.org/userspace-api/landlock.html. A process cannot leave its domain. What a domain grants on a
+directory holds for all below it; what it does not handle it does not restrict: looking at the attributes of a file,
+changing its mode or times, and entering a directory.
+"""
+
+import os
+import stat
+import struct
+from collections.abc import Callable, Mapping
+
+from sandbox.daemon.supervisor.libc import libc
+
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+REFER = 1 << 13  # moving between directories, which every domain refuses that does not grant it
+_REMOVE_DIR, _REMOVE_FILE, _MAKE_CHAR, _MAKE_DIR, _MAKE_REG = 1 << 4, 1 << 5, 1 << 6, 1 << 7, 1 << 8
+_MAKE_SOCK, _MAKE_FIFO, _MAKE_BLOCK, _MAKE_SYM, _TRUNCATE = 1 << 9, 1 << 10, 1 << 11, 1 << 12, 1 << 14
+
+READ = EXECUTE | READ_FILE | READ_DIR
+WRITE = (WRITE_FILE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REG | _MAKE_SOCK | _MAKE_FIFO | _MAKE_SYM) | (
+    REFER | _TRUNCATE
+)
+ALL = READ | WRITE | _MAKE_CHAR | _MAKE_BLOCK
+_OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | _TRUNCATE
+
+# The versions of the interface that have them: Linux 5.19 and 6.2.
+REFER_VERSION, TRUNCATE_VERSION = 2, 3
+
+# The system calls have the same numbers on every architecture.
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_CREATE_RULESET_VERSION = 1
+_PATH_BENEATH = 1
+
+
+def landlock_version() -> int:
+    """Return the version of the kernel's interface, less than 1 where there is none."""
+    call = libc()
+    return 0 if call is None else call("syscall", _CREATE_RULESET, 0, 0, _CREATE_RULESET_VERSION)
+
+
+def restrict(handled: int, grants: Mapping[bytes, int]) -> bool:
+    """Put this process into a domain that refuses what it handles but for the grants, by path; return whether it is.
+
+    A path that is not there, or that leads through a symbolic link, grants nothing. It needs no-new-privileges.
+    """
+    call = libc()
+    if call is None:
+        return False
+    attributes = struct.pack("=Q", handled)
+    ruleset = call("syscall", _CREATE_RULESET, attributes, len(attributes), 0)
+    if ruleset < 0:
+        return False
+    try:
+        for path, rights in grants.items():
+            if not _grant(call, ruleset, path, rights & handled):
+                return False
+        return call("syscall", _RESTRICT_SELF, ruleset, 0) == 0
+    finally:
+        os.close(ruleset)
+
+
+def _grant(call: Callable[..., int], ruleset: int, path: bytes, rights: int) -> bool:
+    try:
+        fd = open_without_links(path)
+    except OSError:
+        return True
+    try:
+        if not stat.S_ISDIR(os.fstat(fd).st_mode):
+            rights &= _OF_FILES
+        if not rights:
+            return True
+        return call("syscall", _ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, fd), 0) == 0
+    finally:
+        os.close(fd)
+
+
+def open_without_links(path: bytes) -> int:
+    """Return an O_PATH descriptor of an absolute path; OSError where a part of it is a symbolic link."""
+    fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    for name in path.split(b"/"):
+        if not name:
+            continue
+        try:
+            # A link is opened itself, and then is no directory to go on from, nor one to grant.
+            following = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+        finally:
+            os.close(fd)
+        fd = following
+    if stat.S_ISLNK(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(40, os.strerror(40), path)
+    return fd

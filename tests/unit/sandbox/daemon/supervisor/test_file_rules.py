@@ -1,0 +1,128 @@
+"""File rules as the kernel holds them: each test runs commands in a domain, and shows that they work outside of it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sandbox.daemon.supervisor.file_rules import FileRules, Grants
+from sandbox.daemon.supervisor.landlock import ALL, TRUNCATE_VERSION, landlock_version, restrict
+
+pytestmark = pytest.mark.skipif(
+    landlock_version() < TRUNCATE_VERSION,
+    reason="needs Landlock's third version: Linux 6.2, with landlock among its LSMs",
+)
+_PR_SET_NO_NEW_PRIVS = 38
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in ("src/app.py", "secrets/key", "docs/page.md", ".git/config"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return tmp_path
+
+
+def paths(*found: Path) -> tuple[bytes, ...]:
+    return tuple(map(os.fsencode, found))
+
+
+def run(grants: Grants | None, line: str, cwd: Path) -> int:
+    def enter() -> None:
+        ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        if grants is not None and not restrict(ALL, grants.rights):
+            os._exit(77)
+
+    done = subprocess.run(["/bin/sh", "-c", line], cwd=cwd, preexec_fn=enter, capture_output=True, check=False)
+    return done.returncode
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cat secrets/key",
+        "find src -exec cat {}/../secrets/key \\; | grep secrets",
+        "cat /proc/self/cwd/secrets/key",
+        "cat /proc/self/root/$PWD/secrets/key",
+        "ln -sf ../secrets/key src/link && cat src/link",
+        "ln secrets/key src/hard && cat src/hard",
+        "mv secrets/key src/key",
+        "mv secrets src/secrets",
+        "cp -r secrets src/copy",
+        "tar -cf src/all.tar secrets",
+        "cd secrets && ls",
+        "ls -R . | grep key",
+        "echo x > docs/page.md",
+        "truncate -s 0 docs/page.md",
+        "rm docs/page.md",
+        "mv docs/page.md src/page.md",
+        "mkdir new",
+        "mv src source",
+        "sed -i s/a/b/ .git/config",
+    ],
+)
+def test_what_the_rules_forbid_fails_in_the_domain_and_works_outside(line: str, tree: Path) -> None:
+    rules = FileRules(paths(tree), paths(tree / "src"), unreadable=paths(tree / "secrets"))
+    assert run(Grants(rules), line, tree) not in (0, 77)
+    assert run(None, line, tree) == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cat docs/page.md .git/config src/app.py",
+        "echo x > src/new && mv src/new src/newer && rm src/newer",
+        "mkdir -p src/a/b && mv src/a/b src/b && rmdir src/a src/b",
+        "python3 -c 'import json, tempfile, subprocess; subprocess.run([\"true\"], check=True)'",
+        "cat < /dev/null > /dev/null; head -c 1 /dev/urandom >/dev/null; cat /proc/self/status >/dev/null",
+        "ls src docs",
+        "truncate -s 0 src/app.py",
+    ],
+)
+def test_what_the_rules_allow_works(line: str, tree: Path) -> None:
+    rules = FileRules(paths(tree), paths(tree / "src"), unreadable=paths(tree / "secrets"))
+    assert run(Grants(rules), line, tree) == 0
+
+
+def test_what_is_made_beside_a_forbidden_directory_makes_the_grants_outdated(tree: Path) -> None:
+    grants = Grants(FileRules(paths(tree), unreadable=paths(tree / "secrets")))
+    assert grants.is_current()
+    (tree / "new").write_text("new")
+    assert not grants.is_current()
+    assert run(Grants(FileRules(paths(tree), unreadable=paths(tree / "secrets"))), "cat new", tree) == 0
+
+
+def test_a_directory_that_comes_or_is_made_again_makes_the_grants_outdated(tree: Path) -> None:
+    rules = FileRules(paths(tree), paths(tree / "later"))
+    grants = Grants(rules)
+    assert grants.is_current()
+    (tree / "later").mkdir()
+    assert not grants.is_current()
+    grants = Grants(rules)
+    (tree / "later").rename(tree / "earlier")
+    (tree / "later").mkdir()
+    assert not grants.is_current()
+
+
+def test_a_link_in_the_place_of_an_allowed_directory_grants_nothing(tree: Path) -> None:
+    rules = FileRules(paths(tree / "src"))
+    (tree / "src").rename(tree / "old")
+    (tree / "src").symlink_to(tree / "secrets")
+    assert run(Grants(rules), "cat src/key", tree) not in (0, 77)
+
+
+def test_rules_are_read_as_they_were_written() -> None:
+    rules = FileRules((b"/a", b"/b"), (b"/c",), (b"/d",), (b"/e\n",))
+    read = FileRules.decode(rules.encode())
+    assert (read.readable, read.writable, read.unreadable, read.unwritable) == (
+        rules.readable,
+        rules.writable,
+        rules.unreadable,
+        rules.unwritable,
+    )
+    assert FileRules.decode(b"").readable == ()
