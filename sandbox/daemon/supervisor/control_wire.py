@@ -1,8 +1,8 @@
 """Messages between init and the server, over a SOCK_SEQPACKET pair.
 
 Server to init: (kind, call, value), followed by descriptors or numbers.
-    SPAWN       stdout, stderr and optionally stdin
-    SPAWN_TTY   a terminal that becomes the program's controlling one
+    SPAWN       stdout, stderr and optionally stdin; under the file rules `value`, none if it is 0
+    SPAWN_TTY   a terminal that becomes the program's controlling one; as SPAWN
     PROBE       the write end of a pipe
     KILL        kill everything the call started
     SIGNAL      send signal `value` to the process group of the call's first process
@@ -10,6 +10,7 @@ Server to init: (kind, call, value), followed by descriptors or numbers.
     KILL_STRAYS kill what calls started, except the calls whose numbers follow
     PAUSE       stop everything that calls started and that runs
     RESUME      resume what PAUSE stopped
+    FILE_RULES  what later orders mean by the file rules `value`, which follow (file_rules.py); it has no answer
 Init to server: (kind, call, value, pid). STARTED or FAILED answers the first three. DONE answers the others, in order;
 its value is the number of processes that remain or were signalled, or a negative errno. EXITED is unsolicited.
 
@@ -21,6 +22,7 @@ arguments, the arguments, the environment as NAME=value.
 import struct
 
 SPAWN, KILL, PROBE, SPAWN_TTY, SIGNAL, SIGNAL_TREE, KILL_STRAYS, PAUSE, RESUME = 1, 2, 3, 4, 5, 6, 7, 8, 9
+FILE_RULES = 10
 STARTED, FAILED, EXITED, DONE = 11, 12, 13, 14
 
 ORDER = struct.Struct("!BIB")
@@ -33,6 +35,10 @@ ORDER_LIMIT_BYTES = ORDER.size + LIVE_CALLS_LIMIT * _NUMBER.size
 
 # A program that follows its order: the queue must have room for many orders.
 PROGRAM_LIMIT_BYTES = 4096
+
+# How many file rules init knows at a time, each of which has a process; their numbers begin at 1.
+FILE_RULES_LIMIT = 8
+FILE_RULES_LIMIT_BYTES = ORDER_LIMIT_BYTES - ORDER.size
 
 # Each call has a supplementary group of its own: this base plus the call's number.
 CALL_GID_BASE = 1 << 30

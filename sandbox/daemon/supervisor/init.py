@@ -15,6 +15,7 @@ from types import FrameType
 from sandbox.daemon.supervisor import control_wire, tool_spawner
 from sandbox.daemon.supervisor.call_pause import PausedCalls, pause_everything, resume
 from sandbox.daemon.supervisor.call_tree import kill_call_tree, kill_strays, signal_call_tree
+from sandbox.daemon.supervisor.file_rules import FileRules
 from sandbox.daemon.supervisor.launch import ToolIdentity
 
 
@@ -24,7 +25,9 @@ class Init:
     def __init__(self, control: socket.socket, server_pid: int, tool: ToolIdentity) -> None:
         self._control = control
         self._server_pid = server_pid
-        self._tool_spawner = tool_spawner.ToolSpawner(tool)
+        self._tool = tool
+        self._spawners = {0: tool_spawner.ToolSpawner(tool)}  # by the number of their file rules
+        self._retired: list[tool_spawner.ToolSpawner] = []
         self._paused = PausedCalls()
         self._calls: dict[int, int] = {}  # pid of a call's first process -> call, until it is reaped
         self._server_status: int | None = None
@@ -38,17 +41,17 @@ class Init:
         poller.register(wakeup, select.POLLIN)
         poller.register(self._control.fileno(), select.POLLIN)
         try:
-            self._tool_spawner.open()  # while the server starts
+            self._spawners[0].open()  # while the server starts
         except OSError:
             pass  # the first order tries again
-        watched = -1
+        watched: set[int] = set()
         while self._server_status is None:
-            if watched != self._tool_spawner.fileno():
-                if watched >= 0:
-                    poller.unregister(watched)
-                watched = self._tool_spawner.fileno()
-                if watched >= 0:
-                    poller.register(watched, select.POLLIN)
+            lines = {spawner.fileno() for spawner in self._all_spawners()} - {-1}
+            for fd in watched - lines:
+                poller.unregister(fd)
+            for fd in lines - watched:
+                poller.register(fd, select.POLLIN)
+            watched = lines
             news = False
             for fd, _ in poller.poll():
                 if fd != self._control.fileno():
@@ -61,9 +64,11 @@ class Init:
                     poller.unregister(fd)
             if news:
                 self._reap()
-            for call in self._tool_spawner.lost():
-                kill_call_tree(call, self._reap)
-                self._notify(control_wire.FAILED, call, errno.ENOMEM)
+            for spawner in self._all_spawners():
+                for call in spawner.lost():
+                    kill_call_tree(call, self._reap)
+                    self._notify(control_wire.FAILED, call, errno.ENOMEM)
+            self._retired = [spawner for spawner in self._retired if spawner.fileno() >= 0]
         print(f"airlock daemon: the server ended, {_describe(self._server_status)}; the sandbox ends", file=sys.stderr)
         return 70
 
@@ -76,7 +81,9 @@ class Init:
             kind, call, value = control_wire.ORDER.unpack_from(data)
             rest = data[control_wire.ORDER.size :]
             if kind in (control_wire.SPAWN, control_wire.SPAWN_TTY, control_wire.PROBE):
-                self._start(kind, call, rest, fds)
+                self._start(kind, call, rest, fds, rules=value)
+            elif kind == control_wire.FILE_RULES:
+                self._replace(value, FileRules.decode(rest))
             else:
                 self._notify(control_wire.DONE, call, self._signal(kind, call, value, rest))
             return True
@@ -115,26 +122,42 @@ class Init:
                 return 0
         return -errno.ESRCH
 
-    def _start(self, kind: int, call: int, program: bytes, fds: list[int]) -> None:
+    def _all_spawners(self) -> list[tool_spawner.ToolSpawner]:
+        return [*self._spawners.values(), *self._retired]
+
+    def _replace(self, number: int, rules: FileRules | None) -> None:
+        """Have another tool spawner for some file rules; what the last one started goes on."""
+        last = self._spawners.get(number)
+        if last is not None:
+            last.retire()
+            self._retired.append(last)
+        self._spawners[number] = tool_spawner.ToolSpawner(self._tool, rules)
+
+    def _start_again(self, spawner: tool_spawner.ToolSpawner, news: tool_spawner.News) -> None:
+        """Start what a tool spawner has returned, whose grants are no longer what its rules make of the files."""
         try:
-            self._tool_spawner.start(kind, call, program, fds)
+            for number, present in list(self._spawners.items()):
+                if present is spawner:
+                    self._replace(number, spawner.rules)
+            current = [number for number, one in self._spawners.items() if one.rules is spawner.rules]
+            self._start(news.value, news.call, news.program, news.fds, rules=current[0] if current else -1)
+        finally:
+            for fd in news.fds:
+                os.close(fd)
+
+    def _start(self, kind: int, call: int, program: bytes, fds: list[int], *, rules: int) -> None:
+        try:
+            self._spawners[rules].start(kind, call, program, fds)
         except OSError as error:
             self._notify(control_wire.FAILED, call, error.errno or errno.EIO)
         except Exception:  # a malformed order must not end the sandbox
             self._notify(control_wire.FAILED, call, errno.EINVAL)
 
     def _reap(self) -> None:
-        """Process the tool spawner's news, and reap the tool spawner, the server and orphans."""
-        while (news := self._tool_spawner.news()) is not None:
-            kind, call, value, pid = news
-            if kind == tool_spawner.RUNNING:
-                self._calls[pid] = call
-                self._notify(control_wire.STARTED, call, 0, pid)
-            elif kind == tool_spawner.ENDED:
-                self._notify_end(pid, value)
-                self._tool_spawner.release(pid)
-            else:
-                self._notify(control_wire.FAILED, call, value)
+        """Process the tool spawners' news, and reap the tool spawners, the server and orphans."""
+        for spawner in self._all_spawners():
+            while (news := spawner.news()) is not None:
+                self._process(spawner, news)
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -145,6 +168,19 @@ class Init:
             if pid == self._server_pid:
                 self._server_status = status
             self._notify_end(pid, status)
+
+    def _process(self, spawner: tool_spawner.ToolSpawner, news: tool_spawner.News) -> None:
+        match news.kind:
+            case tool_spawner.RUNNING:
+                self._calls[news.pid] = news.call
+                self._notify(control_wire.STARTED, news.call, 0, news.pid)
+            case tool_spawner.ENDED:
+                self._notify_end(news.pid, news.value)
+                spawner.release(news.pid)
+            case tool_spawner.RETURNED:
+                self._start_again(spawner, news)
+            case _:
+                self._notify(control_wire.FAILED, news.call, news.value)
 
     def _notify_end(self, pid: int, status: int) -> None:
         call = self._calls.pop(pid, None)

@@ -11,8 +11,13 @@ import signal
 import stat
 import termios
 from _posixsubprocess import fork_exec
+from collections.abc import Callable
+from typing import TypeVar
 
 from sandbox.daemon.supervisor.control_wire import call_gid
+from sandbox.daemon.supervisor.libc import libc
+
+T = TypeVar("T")
 
 TOOL_UMASK = 0o022
 
@@ -129,6 +134,19 @@ def error_number(message: bytes) -> int:
         return int(rest.partition(b":")[0], 16) or errno.EIO
     except ValueError:
         return errno.EIO
+
+
+def files_as_tool(tool: ToolIdentity, look: Callable[[], T]) -> T:
+    """Return what `look` finds as the user that tool code has; only its view of files changes, nothing else."""
+    call = libc()
+    if call is None or not tool.contained:
+        return look()
+    gid, uid = call("setfsgid", tool.gid), call("setfsuid", tool.uid)
+    try:
+        return look()
+    finally:
+        call("setfsuid", uid)
+        call("setfsgid", gid)
 
 
 def drop_to_tool(tool: ToolIdentity, gid: int) -> None:

@@ -8,7 +8,6 @@ domain, which restricts nothing else.
 import os
 
 from sandbox.daemon.supervisor.landlock import REFER, REFER_VERSION, WRITE_FILE, landlock_version, restrict
-from sandbox.daemon.supervisor.tool_filter import filter_tool_code
 
 # Above any score of the daemon: the kernel adds its size, in thousandths of the memory limit.
 TOOL_OOM_SCORE_ADJ = 800
@@ -17,11 +16,8 @@ TOOL_OOM_SCORE_ADJ = 800
 TOOL_NICE = 10
 
 
-def lower_oom_priority(*, own_filters: bool) -> bool:
-    """Set tool code's OOM score, nice value, Landlock domain and filter for good; return whether it is filtered.
-
-    The posture shows whether the kernel lacks Landlock or OOM scores. Without the filter no tool code may start.
-    """
+def lower_oom_priority() -> None:
+    """Set tool code's OOM score and nice value for good; the posture shows whether the kernel lacks what that takes."""
     try:
         # A process may always raise its own score.
         with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
@@ -30,7 +26,6 @@ def lower_oom_priority(*, own_filters: bool) -> bool:
         pass
     os.nice(TOOL_NICE)
     _close_proc_to_writers()
-    return filter_tool_code(own_filters=own_filters)
 
 
 def _close_proc_to_writers() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from sandbox.daemon.supervisor import control_wire
 from sandbox.daemon.supervisor.control_wire import ORDER, PROGRAM_LIMIT_BYTES, encode_calls, encode_program
+from sandbox.daemon.supervisor.rule_numbers import RuleNumbers
 
 # How long a start may take unless its call says less.
 START_LIMIT_S = 10.0
@@ -66,7 +67,11 @@ class Spawner:
         self._next_call = 0
         self._answers: deque[asyncio.Future[int]] = deque()  # in order, as init answers
         self._waiting: deque[tuple[bytes, list[int]]] = deque()  # orders that did not fit into init's queue
+        self._rules = RuleNumbers(self._announce)
         self._loop.add_reader(control.fileno(), self._notice)
+
+    def _announce(self, number: int, rules: bytes) -> None:
+        self._send(ORDER.pack(control_wire.FILE_RULES, 0, number) + rules, [])
 
     async def start(
         self,
@@ -77,30 +82,34 @@ class Spawner:
         *,
         terminal: bool = False,
         limit_s: float = START_LIMIT_S,
+        file_rules: bytes | None = None,
     ) -> Process:
         """Start a program with stdout, stderr and optionally stdin; OSError if it does not start.
 
         TimeoutError if it is not executed within `limit_s`: tool code can stop it before. With `terminal`, `stdio` is
-        one terminal that becomes its controlling one. The caller closes the descriptors, and finishes a started
-        process with forget().
+        one terminal that becomes its controlling one. `file_rules`, encoded, hold for it and all that it starts. The
+        caller closes the descriptors, and finishes a started process with forget().
         """
         kind = control_wire.SPAWN_TTY if terminal else control_wire.SPAWN
         program = encode_program(argv, env, cwd)
         if len(program) <= PROGRAM_LIMIT_BYTES:
-            return await self._order_with_retries(kind, stdio, limit_s, program)
+            return await self._order_with_retries(kind, stdio, limit_s, program, file_rules)
         file = os.memfd_create("program", os.MFD_CLOEXEC)
         try:
             _write_all(file, program)
-            return await self._order_with_retries(kind, [file, *stdio], limit_s)
+            return await self._order_with_retries(kind, [file, *stdio], limit_s, b"", file_rules)
         finally:
             os.close(file)
 
-    async def _order_with_retries(self, kind: int, fds: list[int], limit_s: float, program: bytes = b"") -> Process:
+    async def _order_with_retries(
+        self, kind: int, fds: list[int], limit_s: float, program: bytes, file_rules: bytes | None
+    ) -> Process:
         # The processes of an earlier call may occupy their slots a moment longer than the call itself.
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
-                return await self._order(kind, fds, limit_s, program)
+                with self._rules.used(file_rules) as number:
+                    return await self._order(kind, fds, limit_s, program, number)
             except BlockingIOError:  # EAGAIN: no process was created
                 if pause_s > _LAST_PAUSE_S:
                     raise
@@ -113,10 +122,10 @@ class Spawner:
         await process.ended
         self.forget(process)
 
-    async def _order(self, kind: int, fds: list[int], limit_s: float, program: bytes = b"") -> Process:
+    async def _order(self, kind: int, fds: list[int], limit_s: float, program: bytes, rules: int = 0) -> Process:
         self._next_call = self._next_call % (control_wire.CALL_NUMBERS - 1) + 1
         process = Process(self._next_call, self._loop)
-        self._send(ORDER.pack(kind, process.call, 0) + program, fds)
+        self._send(ORDER.pack(kind, process.call, rules) + program, fds)
         self._processes[process.call] = process
         try:
             # Not awaiting `started` itself: a cancelled start must still be killed.

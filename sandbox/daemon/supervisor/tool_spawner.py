@@ -4,9 +4,13 @@ A process inherits its OOM score, nice value and Landlock domain at the fork. In
 kernel could kill it in place of tool code. When the kernel kills the tool spawner for memory, its children become
 init's, as orphans do, and init forks another one at the next start.
 
+A tool spawner may have file rules (file_rules.py). It is then in the domain that they make of the files there are at
+its fork, and so is all that it starts. When the files have changed since, it returns its order to init, which forks
+another one for it.
+
 Init to tool spawner: (kind, call) of control_wire with the program and descriptors of the order, or (REAP, pid): a pid
-stays reserved until init knows of the end. Tool spawner to init: (RUNNING, call, 0, pid), (REFUSED, call, errno, 0) or
-(ENDED, 0, wait status, pid).
+stays reserved until init knows of the end. Tool spawner to init: (RUNNING, call, 0, pid), (REFUSED, call, errno, 0),
+(ENDED, 0, wait status, pid) or (RETURNED, call, kind, 0) with the program and descriptors of an order.
 
 Neither ever blocks on a pending child, which tool code may stop before it executes its program, nor init on the tool
 spawner.
@@ -22,8 +26,11 @@ from array import array
 from types import FrameType
 
 from sandbox.daemon.supervisor.control_wire import ORDER_LIMIT_BYTES, PROBE, SPAWN_TTY, call_gid, decode_program
-from sandbox.daemon.supervisor.launch import ToolIdentity, drop_to_tool, error_number, start
+from sandbox.daemon.supervisor.file_rules import FileRules, Grants, TooManyFiles
+from sandbox.daemon.supervisor.landlock import ALL, TRUNCATE_VERSION, landlock_version, restrict
+from sandbox.daemon.supervisor.launch import ToolIdentity, drop_to_tool, error_number, files_as_tool, start
 from sandbox.daemon.supervisor.oom_priority import lower_oom_priority
+from sandbox.daemon.supervisor.tool_filter import filter_tool_code
 from sandbox.daemon.supervisor.tool_probe import describe_tool
 
 MAX_DESCRIPTORS = 4
@@ -31,18 +38,29 @@ _DESCRIPTOR = struct.Struct("i")
 _REAP = 0
 _WAKES = 4096
 _REQUEST = struct.Struct("ii")  # kind and call, or _REAP and a pid
-RUNNING, REFUSED, ENDED = 1, 2, 3
+RUNNING, REFUSED, ENDED, RETURNED = 1, 2, 3, 4
 _NEWS = struct.Struct("iiii")
 
-News = tuple[int, int, int, int]
+
+class News:
+    """What a tool spawner reports; `program` and `fds`, which the receiver closes, are those of a returned order."""
+
+    __slots__ = ("call", "fds", "kind", "pid", "program", "value")
+
+    def __init__(self, data: bytes, fds: list[int]) -> None:
+        self.kind, self.call, self.value, self.pid = _NEWS.unpack_from(data)
+        self.program = data[_NEWS.size :]
+        self.fds = fds
 
 
 class ToolSpawner:
-    """Init's end: sends orders and receives news."""
+    """Init's end: sends orders and receives news. With `rules`, what it starts is in the domain that they make."""
 
-    def __init__(self, tool: ToolIdentity) -> None:
+    def __init__(self, tool: ToolIdentity, rules: FileRules | None = None) -> None:
+        self.rules = rules
         self._tool = tool
         self._line: socket.socket | None = None
+        self._retiring = False
         self._pending: set[int] = set()  # calls without news yet
         self._lost: list[int] = []
         self._unreaped: list[int] = []
@@ -61,22 +79,31 @@ class ToolSpawner:
         self._pending.add(call)
 
     def news(self) -> News | None:
-        """Return the next (RUNNING | REFUSED | ENDED, call, value, pid), or None, without waiting."""
+        """Return what it reports next, or None, without waiting."""
         self._reap()
         if self._line is None:
             return None
+        data, fds = b"", list[int]()
         try:
-            data = self._line.recv(_NEWS.size, socket.MSG_DONTWAIT)
+            data, fds = receive(self._line, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return None
         except ConnectionResetError:
-            data = b""
-        if len(data) != _NEWS.size:
+            pass
+        if len(data) < _NEWS.size:
             self._close()
             return None
-        kind, call, value, pid = _NEWS.unpack(data)
-        self._pending.discard(call)
-        return kind, call, value, pid
+        news = News(data, fds)
+        self._pending.discard(news.call)
+        if self._retiring:
+            self.retire()
+        return news
+
+    def retire(self) -> None:
+        """Have it end once no start is pending; what it has started goes on, as a child of init."""
+        self._retiring = True
+        if not self._pending:
+            self._close()
 
     def release(self, pid: int) -> None:
         """Let an ended process be reaped, after which the kernel may reuse its pid."""
@@ -99,7 +126,7 @@ class ToolSpawner:
                 raise
             if pid == 0:
                 try:
-                    _serve(theirs, self._tool)
+                    _serve(theirs, self._tool, self.rules)
                 finally:
                     os._exit(70)
         self._line = ours
@@ -113,7 +140,7 @@ class ToolSpawner:
         except BlockingIOError:
             pass  # with the next news
         except OSError:
-            self._close()
+            self._unreaped.clear()  # it is gone, but there may be news of it to read
 
     def _close(self) -> None:
         if self._line is not None:
@@ -129,15 +156,35 @@ def _send(line: socket.socket, data: bytes, fds: list[int]) -> None:
     line.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))], socket.MSG_DONTWAIT)
 
 
-def _serve(line: socket.socket, tool: ToolIdentity) -> None:
+def _serve(line: socket.socket, tool: ToolIdentity, rules: FileRules | None) -> None:
     """Be the tool spawner until init closes the line."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     os.closerange(3, line.fileno())
     os.closerange(line.fileno() + 1, max(map(int, os.listdir("/proc/self/fd"))) + 1)
-    filtered = not tool.contained or lower_oom_priority(own_filters=tool.own_filters)
-    _Children(line, tool, filtered=filtered).serve()
+    if tool.contained:
+        lower_oom_priority()
+    grants = None if rules is None else _enter_domain(tool, rules)
+    held = rules is None or grants is not None
+    # Tool code never runs without the filter, nor out of its domain.
+    ready = held and (not tool.contained or filter_tool_code(own_filters=tool.own_filters))
+    _Children(line, tool, grants, ready=ready).serve()
+
+
+def _enter_domain(tool: ToolIdentity, rules: FileRules) -> Grants | None:
+    """Enter the domain that the rules make of the files there are; None if that cannot be done."""
+    if landlock_version() < TRUNCATE_VERSION:
+        return None
+
+    def enter() -> Grants | None:
+        grants = Grants(rules)
+        return grants if restrict(ALL, grants.rights) else None
+
+    try:
+        return files_as_tool(tool, enter)
+    except (OSError, TooManyFiles):
+        return None
 
 
 class _PendingChild:
@@ -154,10 +201,12 @@ class _PendingChild:
 class _Children:
     """The tool spawner's end: starts children and reports them."""
 
-    def __init__(self, line: socket.socket, tool: ToolIdentity, *, filtered: bool) -> None:
+    def __init__(self, line: socket.socket, tool: ToolIdentity, grants: Grants | None, *, ready: bool) -> None:
         self._line = line
         self._tool = tool
-        self._filtered = filtered
+        self._grants = grants
+        self._ready = ready
+        self._fresh = True
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._poller = select.poll()
         self._pending: dict[int, _PendingChild] = {}  # by the descriptor for the outcome of the exec
@@ -193,13 +242,21 @@ class _Children:
             for fd in fds:
                 os.close(fd)
 
+    def _is_outdated(self) -> bool:
+        """Return whether the files have changed; never of the first order, so that each fork starts something."""
+        fresh, self._fresh = self._fresh, False
+        return not fresh and self._grants is not None and not files_as_tool(self._tool, self._grants.is_current)
+
     def _start(self, kind: int, call: int, program: bytes, fds: list[int]) -> None:
         try:
             if kind == PROBE:
                 self._report_running(call, self._probe(call, program, *fds))
                 return
-            if not self._filtered:
-                self._report(REFUSED, call, errno.EPERM, 0)  # tool code never runs without the filter
+            if not self._ready:
+                self._report(REFUSED, call, errno.EPERM, 0)
+                return
+            if self._is_outdated():
+                _send(self._line, _NEWS.pack(RETURNED, call, kind, 0) + program, fds)
                 return
             if not program:
                 file, *fds = fds
@@ -291,13 +348,13 @@ def drain(fd: int) -> None:
         pass
 
 
-def receive(control: socket.socket) -> tuple[bytes, list[int]]:
+def receive(control: socket.socket, flags: int = 0) -> tuple[bytes, list[int]]:
     """Return an order and its descriptors, which are close-on-exec: a program gets nothing but its stdio.
 
     socket.recv_fds drops the flags on Python 3.11.
     """
     room = socket.CMSG_LEN(MAX_DESCRIPTORS * _DESCRIPTOR.size)
-    data, ancillary, _, _ = control.recvmsg(ORDER_LIMIT_BYTES, room, socket.MSG_CMSG_CLOEXEC)
+    data, ancillary, _, _ = control.recvmsg(ORDER_LIMIT_BYTES, room, socket.MSG_CMSG_CLOEXEC | flags)
     fds: list[int] = []
     for level, kind, content in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):

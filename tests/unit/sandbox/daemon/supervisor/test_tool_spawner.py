@@ -19,16 +19,18 @@ from sandbox.daemon.supervisor.launch import ToolIdentity
 def test_no_program_starts_without_the_filter(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, filtered: bool, started: bool
 ) -> None:
-    monkeypatch.setattr(tool_spawner, "lower_oom_priority", lambda *, own_filters: filtered)
+    monkeypatch.setattr(tool_spawner, "lower_oom_priority", lambda: None)
+    monkeypatch.setattr(tool_spawner, "filter_tool_code", lambda *, own_filters: filtered)
     tried = tool_spawner.ToolSpawner(ToolIdentity(os.getuid(), os.getgid()))
     line = tried.open()
     output = os.open(tmp_path / "output", os.O_CREAT | os.O_WRONLY)
     try:
         tried.start(SPAWN, 7, encode_program([b"/bin/echo", b"started"], [], b"/"), [output, output])
         assert select.select([line], [], [], 10)[0]
-        kind, call, value, _ = tried.news() or (0, 0, 0, 0)
+        news = tried.news()
+        assert news is not None
         expected = (tool_spawner.RUNNING, 7, 0) if started else (tool_spawner.REFUSED, 7, errno.EPERM)
-        assert (kind, call, value) == expected
+        assert (news.kind, news.call, news.value) == expected
     finally:
         os.close(output)
         tried._close()
