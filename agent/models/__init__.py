@@ -1,1 +1,1 @@
-"""Model drivers: any OpenAI-compatible endpoint, and the scripted server that plays one."""
+"""Models: the protocol, OpenAI-compatible endpoints, scripted ones for tests, and inference with any of them."""

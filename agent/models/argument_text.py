@@ -1,7 +1,6 @@
-"""The arguments of tool calls as text, counted before they are parsed: parsing what is absurd is the harm itself.
+"""The arguments of tool calls as text, bounded before they are parsed; agent.tools.intake bounds the parsed values.
 
-Two megabytes of empty lists take a second and a half to parse, and nobody else has a turn meanwhile. What is parsed,
-agent.tools.intake then looks at.
+Parsing blocks the event loop: two megabytes of empty lists take a second and a half.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ _TOO_DEEP = f"are nested more than {ARGUMENTS_LIMIT_DEPTH} deep: make them flatt
 
 
 class ArgumentReader:
-    """Reads the calls of one answer, or the one of a service. As many values as one call, all may have together."""
+    """Reads the calls of one answer, or one call of a service. All together may have as many values as one call."""
 
     def __init__(self) -> None:
         self._values_left = ARGUMENTS_LIMIT_VALUES
 
     def call(self, id_: str, name: str, raw: str) -> ToolCall:
-        """Return the call, bounded; arguments that are no JSON object are kept raw, for the caller to be shown."""
+        """Return the call, bounded; arguments that are not a JSON object are kept as text."""
         problem = ""
         try:
-            # No text at all is how several endpoints write "no arguments".
+            # Several endpoints send an empty text for no arguments.
             arguments = self._parsed(raw) if raw.strip() else {}
             return bounded(ToolCall(id=id_, name=name, raw_arguments=raw, arguments=arguments))
         except _TooManyValues:
@@ -41,14 +40,14 @@ class ArgumentReader:
         return bounded(ToolCall(id=id_, name=name, raw_arguments=raw, arguments=None, problem=problem))
 
     def holds_object(self, raw: str) -> bool:
-        """Return whether a text is a whole JSON object, as far as it may be looked at."""
+        """Return whether a text is a complete JSON object within the limits."""
         try:
             return self._parsed(raw) is not None
         except (_TooManyValues, RecursionError):
             return False
 
     def _parsed(self, raw: str) -> dict[str, JsonValue] | None:
-        """Return the JSON object in a text; None when there is none, or when the text alone is too long."""
+        """Return the JSON object in a text; None if there is none or the text is too long."""
         if len(raw) > ARGUMENTS_LIMIT_CHARS:
             return None
         values = values_in(raw)
@@ -63,17 +62,17 @@ class ArgumentReader:
 
 
 def values_in(text: str) -> int:
-    """Return about how many values a JSON text holds, without parsing it.
+    """Estimate the number of values in a JSON text, without parsing it.
 
     Outside of strings a value costs a comma, and a container its bracket.
     """
     plain = text.replace("\\\\", "").replace('\\"', "")
     quotes = plain.count('"')
-    if quotes > _SPLIT_LIMIT_QUOTES:  # to split there is what is to be avoided; a member has at most four
+    if quotes > _SPLIT_LIMIT_QUOTES:  # too many to split; a member has at most four
         return quotes // 4
     outside = "".join(plain.split('"')[::2])
     return outside.count(",") + outside.count("[") + outside.count("{")
 
 
 class _TooManyValues(Exception):
-    """There are more values than are left."""
+    """The text has more values than are left."""

@@ -1,10 +1,10 @@
-"""The HTTP client for model endpoints, which are not trusted: it bounds what an answer takes and where a request goes.
+"""The HTTP client for model endpoints, which are untrusted: it bounds answers and redirects.
 
-Limits count decoded bytes, and they hold while bytes arrive, before anything buffers them:
+Limits count decoded bytes and apply as bytes arrive, before anything buffers them:
 
     ANSWER_LIMIT_BYTES   a whole answer
     LINE_LIMIT_BYTES     one line of it, which is one event of a stream, or a whole answer that is not streamed
-    ERROR_LIMIT_BYTES    the body of an HTTP error; what follows is not read
+    ERROR_LIMIT_BYTES    the body of an HTTP error; the rest is not read
 
 Requests ask for no compression. gzip and deflate are decoded anyway, in small pieces; other encodings are refused.
 """
@@ -31,11 +31,11 @@ _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 
 
 class RefusedRedirect(Exception):
-    """The endpoint redirects elsewhere, or without end. str() is the origin, without path and credentials."""
+    """The endpoint redirects to another origin, or endlessly. str() is that origin."""
 
 
 class BoundedClient(httpx2.AsyncClient):
-    """An HTTP client whose responses are bounded. It follows redirects within the origin of the request only."""
+    """An HTTP client with bounded responses, which follows redirects only within the origin of the request."""
 
     async def send(self, request: httpx2.Request, *, stream: bool = False, **options: Any) -> httpx2.Response:
         """Send a request. Raises RefusedRedirect; reading the response may raise UnusableAnswer."""
@@ -79,7 +79,7 @@ def _bound(response: httpx2.Response) -> None:
 
 
 class _Inflater:
-    """Decodes gzip or zlib, never more than one small piece at a time."""
+    """Decodes gzip or zlib in small pieces."""
 
     def __init__(self) -> None:
         self._inner = zlib.decompressobj(_GZIP_OR_ZLIB)
@@ -96,7 +96,7 @@ class _Inflater:
 
 
 class _Decoded(httpx2.AsyncByteStream):
-    """A response's bytes, decoded. It may be iterated again to go on where the last iteration was left."""
+    """A response's decoded bytes. Iterating again continues where the last iteration ended."""
 
     def __init__(self, inner: httpx2.AsyncByteStream, decoder: _Inflater | None) -> None:
         self._inner = inner
@@ -109,7 +109,7 @@ class _Decoded(httpx2.AsyncByteStream):
                 continue
             for piece in self._decoder.pieces(data):
                 yield piece
-                await asyncio.sleep(0)  # one packet may hold a thousand pieces: others must have their turn
+                await asyncio.sleep(0)  # one packet may have a thousand pieces: let other tasks run
 
     async def aclose(self) -> None:
         await self._inner.aclose()

@@ -1,6 +1,6 @@
-"""Chat completions, the wire form: what an endpoint is sent, and what its answer is put together from.
+"""The wire format of chat completions: requests, and the assembly of answers.
 
-Nothing here imports the client or trusts the endpoint: what it sends may be missing, of another type, or without end.
+Endpoints are untrusted: any part of an answer may be missing, of the wrong type, or endless.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, ToolCall, Usage
 from agent.models.argument_text import ArgumentReader, values_in
 from agent.models.endpoint_errors import UnusableAnswer, plain
+from agent.models.token_estimate import CHARS_PER_TOKEN
 
-# What an answer may take in this process; an endpoint is not trusted to end.
+# Limits of an answer.
 _LIMIT_CHARS = 4 * 1024 * 1024
 _LIMIT_CALLS = 128
 _LIMIT_TOKENS = 10**9
@@ -27,9 +28,7 @@ _LIMIT_VALUES = 100_000
 _QUOTED_CHARS = 500
 _REASON_LIMIT_CHARS = 64
 
-_CHARS_PER_TOKEN = 4
-
-# Stands in a history for an answer without text, which some endpoints refuse to be sent.
+# Replaces an answer without text, which some endpoints refuse in a history.
 _NO_TEXT = "(no text)"
 
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
@@ -37,7 +36,7 @@ _NAME_LIMIT_CHARS = 64
 
 
 def parsed(text: str) -> Any:
-    """Return an endpoint's JSON. Raises UnusableAnswer where it is none, or would take long to parse."""
+    """Return an endpoint's JSON. Raises UnusableAnswer if it is invalid or too expensive to parse."""
     if len(text) > _LIMIT_VALUES and values_in(text) > _LIMIT_VALUES:
         raise UnusableAnswer(f"JSON with more than {_LIMIT_VALUES:,} values")
     try:
@@ -47,7 +46,7 @@ def parsed(text: str) -> Any:
 
 
 def request_body(model: str, request: InferenceRequest) -> dict[str, Any]:
-    """Return the model's name, the messages and the tools as the endpoint takes them."""
+    """Return the request with the model's name, the messages and the tools."""
     messages = [_message(message) for message in request.messages]
     if request.system_prompt:
         messages.insert(0, {"role": "system", "content": request.system_prompt})
@@ -64,7 +63,7 @@ def request_body(model: str, request: InferenceRequest) -> dict[str, Any]:
 
 
 def _message(message: Message) -> dict[str, Any]:
-    # Beside tool calls an empty text is what all endpoints take: some refuse null, others want the key.
+    # With tool calls all endpoints accept an empty text: some refuse null, others require the key.
     said: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         said["tool_calls"] = [
@@ -79,18 +78,18 @@ def _message(message: Message) -> dict[str, Any]:
 
 
 def _name(call: ToolCall) -> str:
-    # Endpoints refuse a history with a name that no tool can have, though a model made it up.
+    # Models make up names that endpoints refuse in a history.
     return _NO_NAME.sub("_", call.name)[:_NAME_LIMIT_CHARS] or "_"
 
 
 def _arguments(call: ToolCall) -> str:
-    # Endpoints refuse a history with broken JSON in it; what the model wrote is quoted in the call's result.
+    # Endpoints refuse broken JSON in a history; the call's result quotes it.
     return "{}" if call.arguments is None else json.dumps(call.arguments)
 
 
 @dataclass
 class _Call:
-    """A tool call as far as it has come; `continued`: a piece had no name."""
+    """A partial tool call; `continued`: a piece had no name."""
 
     index: int | None
     id: str = ""
@@ -106,9 +105,9 @@ class _Call:
             self.arguments.append(arguments)
 
     def is_followed_by(self, id_: str, name: str, arguments: str, reader: ArgumentReader) -> bool:
-        """Return whether a fragment is the beginning of the next call, not a piece of this one.
+        """Return whether a fragment starts the next call instead of continuing this one.
 
-        The pieces of a call carry no name; but a few endpoints repeat name and id with each of them.
+        The pieces of a call have no name, but a few endpoints repeat name and id in each.
         """
         if not name or not self.name:
             return False
@@ -121,12 +120,12 @@ class _Call:
 
 
 class Gathered:
-    """What has come of an answer, piece by piece or all at once.
+    """An answer as received so far, from a stream or at once.
 
-    Parallel calls come interleaved, told apart by `index`. Endpoints that omit the index, or give each call the same,
-    are understood by ids, names and whole calls; ids that are missing or come twice are replaced. `begun`: a choice has
-    come, so the answer is paid for. `refused`: the text is the model's refusal. `reasoning_chars` is the length of the
-    reasoning, which is counted and not kept.
+    Parallel calls are interleaved and distinguished by `index`. For endpoints that omit the index or repeat it, ids,
+    names and complete calls distinguish them; missing and duplicate ids are replaced. `begun`: a choice was received,
+    so the answer is charged. `refused`: the text is the model's refusal. `reasoning_chars` counts the reasoning, which
+    is dropped.
     """
 
     def __init__(self) -> None:
@@ -143,10 +142,10 @@ class Gathered:
         self._taken = 0
 
     def add(self, answer: Any) -> str:
-        """Take a chunk of a stream, or a whole answer, as JSON; return the text in it. Raises UnusableAnswer."""
+        """Add a chunk of a stream or a whole answer, as JSON; return its text. Raises UnusableAnswer."""
         if not isinstance(answer, dict):
             raise UnusableAnswer("JSON that is no object")
-        self._taken += 1  # empty ones too, or a stream of those would have no end
+        self._taken += 1  # counts empty chunks too: a stream of them must end
         self.usage = answer.get("usage") or self.usage
         choices = answer.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices else None
@@ -200,7 +199,7 @@ class Gathered:
         call.add(id_, name, arguments)
 
     def _call_of(self, index: int | None, id_: str) -> _Call | None:
-        """Return the call that a fragment seems to be a piece of, None for a new one."""
+        """Return the call that a fragment seems to continue, None for a new one."""
         if index is not None:
             return self._open.get(index)
         known = next((call for call in reversed(self._calls) if id_ and call.id == id_), None)
@@ -208,16 +207,16 @@ class Gathered:
 
     @property
     def endless(self) -> bool:
-        """Whether the answer is longer than any answer should be."""
+        """Whether the answer exceeds the limits."""
         return self._taken > _LIMIT_CHARS or len(self._calls) > _LIMIT_CALLS
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was said and nothing called."""
+        """Whether there is neither text nor a call."""
         return not self._text and not self._calls
 
     def message(self) -> Message:
-        """Return what was gathered as the assistant's message."""
+        """Return the assistant's message."""
         seen: set[str] = set()
         reader = ArgumentReader()
         calls = []
@@ -229,7 +228,7 @@ class Gathered:
 
 
 def _text(value: Any) -> str:
-    """Return a text as it is; a few endpoints send arguments as an object."""
+    """Return a text, or JSON for the few endpoints that send arguments as an object."""
     if isinstance(value, str):
         return value
     return "" if value is None else json.dumps(value)
@@ -245,10 +244,7 @@ def _plain_text(content: Any) -> str:
 
 
 def usage_of(reported: Any, body: Mapping[str, Any], written_chars: int) -> Usage:
-    """Return what the endpoint reports; a number that is missing, or is none, is estimated.
-
-    The estimate is a quarter of the characters sent or received.
-    """
+    """Return the reported usage; missing or invalid numbers are estimated as characters / 4."""
     reported = reported if isinstance(reported, dict) else {}
     return Usage(
         input_tokens=_tokens(reported.get("prompt_tokens"))
@@ -258,9 +254,9 @@ def usage_of(reported: Any, body: Mapping[str, Any], written_chars: int) -> Usag
 
 
 def _tokens(reported: Any) -> int:
-    # Not a negative number, which would give a budget back, nor one that is none.
+    # A negative number would increase a budget.
     return int(reported) if isinstance(reported, (int, float)) and 0 < reported < _LIMIT_TOKENS else 0
 
 
 def _estimated(chars: int) -> int:
-    return -(-chars // _CHARS_PER_TOKEN)
+    return -(-chars // CHARS_PER_TOKEN)

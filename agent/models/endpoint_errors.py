@@ -1,6 +1,6 @@
-"""Errors of an endpoint: what it said, which ModelError that is, and how long it asks to be left alone.
+"""Errors of an endpoint: its message, the ModelError for it, and its Retry-After.
 
-People and models are shown what an endpoint says, so it is bounded, and credentials that it repeats are taken out.
+People and models see an endpoint's message, so it is bounded, and credentials in it are removed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from agent.frozen import storable_text
 
 _LIMIT_CHARS = 1000
 _LIMIT_RETRY_AFTER_S = 300.0
-_SECRET_CHARS = 8  # a shorter one is no secret, and may be a word
+_SECRET_CHARS = 8  # a shorter one may be a word
 _LOOKED_AT_CHARS = 64 * 1024
 
-# Each line is how some endpoint says that the messages do not fit.
+# How endpoints say that the messages are too long.
 _TOO_LONG = re.compile(
     r"context_length_exceeded|exceed_context_size"
     r"|maximum (context|prompt) length"
@@ -35,7 +35,7 @@ _TOO_LONG = re.compile(
     r"|reduce the length of the (messages|input)",
     re.IGNORECASE,
 )
-# A few endpoints answer 500 to a request that they will never take.
+# A few endpoints answer 500 to an invalid request.
 _INVALID = re.compile(r"validation error|['\"]loc['\"]: ?[\[(]", re.IGNORECASE)
 _NO_CREDIT = frozenset({"insufficient_quota", "billing_hard_limit_reached", "insufficient_credits"})
 _FINAL_KINDS = frozenset({"invalid_request_error", "authentication_error", "permission_error", "not_found_error"})
@@ -44,12 +44,12 @@ _HTML = re.compile(r"\s*<(!doctype html|html|head|body)\b", re.IGNORECASE)
 
 
 class UnusableAnswer(Exception):
-    """An answer that is not read any further. str() completes "the endpoint sent ..."."""
+    """An answer that cannot be used. str() completes "the endpoint sent ..."."""
 
 
 @dataclass(frozen=True)
 class Complaint:
-    """What an endpoint says is wrong. `status` is an HTTP status that stands in the text, None where none does."""
+    """An endpoint's error message. `status` is the HTTP status in the body, if any."""
 
     words: str
     code: str = ""
@@ -58,7 +58,7 @@ class Complaint:
 
 
 def complaint_of(text: str) -> Complaint:
-    """Return what the body of an HTTP error says, whatever it is."""
+    """Return the error in the body of an HTTP error, whatever its format."""
     try:
         found = complaint_in(json.loads(text))
     except (ValueError, RecursionError):
@@ -67,7 +67,7 @@ def complaint_of(text: str) -> Complaint:
 
 
 def complaint_in(answer: Any) -> Complaint | None:
-    """Return the error that a JSON document is, or has in its first choice; None when it is none."""
+    """Return the error that a JSON document is or has in its first choice, if any."""
     if not isinstance(answer, Mapping):
         return None
     error = answer.get("error")
@@ -84,7 +84,7 @@ def complaint_in(answer: Any) -> Complaint | None:
         return Complaint(_words(error), status=_status(answer.get("code")))
     words = _words(error.get("message") or error)
     behind = error.get("metadata")
-    if isinstance(behind, Mapping) and behind.get("raw"):  # a router quotes the endpoint that it asked
+    if isinstance(behind, Mapping) and behind.get("raw"):  # a router quotes the endpoint behind it
         words = f"{words}: {_words(behind['raw'])}"
     code = error.get("code")
     return Complaint(words, _word(code), _word(error.get("type")), _status(code) or _status(error.get("status")))
@@ -99,7 +99,7 @@ def _word(said: Any) -> str:
 
 
 def _status(code: Any) -> int | None:
-    """Return an HTTP status; an endpoint may write it as a text."""
+    """Return an HTTP status, which may be a text."""
     try:
         status = int(code) if isinstance(code, int | str) else 0
     except ValueError:
@@ -108,12 +108,12 @@ def _status(code: Any) -> int | None:
 
 
 def is_html(text: str) -> bool:
-    """Return whether a text is a page for people."""
+    """Return whether a text is an HTML page."""
     return _HTML.match(text) is not None
 
 
 def plain(text: str) -> str:
-    """Return the words of a text, an HTML page's without its tags."""
+    """Return a text on one line, and an HTML page without its tags."""
     text = text[:_LOOKED_AT_CHARS]
     if is_html(text):
         tags = (tag.partition(">") for tag in text.split("<"))
@@ -122,7 +122,7 @@ def plain(text: str) -> str:
 
 
 def said_by(message: str, secrets: Collection[str]) -> str:
-    """Return what an endpoint said, fit to be shown."""
+    """Return an endpoint's message without secrets, shortened."""
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= _SECRET_CHARS:
             message = message.replace(secret, "[the API key]")
@@ -133,10 +133,10 @@ def said_by(message: str, secrets: Collection[str]) -> str:
 def endpoint_error(
     complaint: Complaint, said: str, *, status: int | None, headers: Mapping[str, str], now_s: float, model: str
 ) -> ModelError:
-    """Return the error that an endpoint answered with.
+    """Return the ModelError for an endpoint's error.
 
-    `said` is a sentence about it for people. `status` is None where the endpoint names no status, such as in the middle
-    of a stream: then it may well answer the next time. `now_s` is the time since the epoch.
+    `said` describes it for people. `status` is None if the endpoint gives none, as in the middle of a stream; such an
+    error may be temporary. `now_s` is the time since the epoch.
     """
     if _is_too_long(complaint, status):
         return ContextLengthExceeded(f"{said}; the messages do not fit the context window: send fewer or shorter ones")
@@ -160,7 +160,7 @@ def endpoint_error(
 
 
 def _is_too_long(complaint: Complaint, status: int | None) -> bool:
-    """Return whether the messages do not fit. A rate limit is said in similar words, but not with these statuses."""
+    """Return whether the messages are too long. Rate limits have similar messages, but other statuses."""
     if complaint.code == "context_length_exceeded" or status == 413:
         return True
     words = f"{complaint.code} {complaint.kind} {complaint.words}"
@@ -174,10 +174,7 @@ def _unavailable(said: str, headers: Mapping[str, str], now_s: float) -> ModelUn
 
 
 def retry_after_s(headers: Mapping[str, str], now_s: float) -> float | None:
-    """Return how long the endpoint asks to be left alone, from 0 to 300 s; None when it does not say.
-
-    `headers` knows its names in lower case. Retry-After is a number of seconds or a date.
-    """
+    """Return the Retry-After of lower-case headers, in seconds or a date, as 0 to 300 s; None if missing."""
     asked_s = _number(headers.get("retry-after-ms"))
     if asked_s is not None:
         asked_s /= 1000
@@ -200,7 +197,7 @@ def _number(text: str | None) -> float | None:
 def _seconds_until(date: str, now_s: float) -> float | None:
     try:
         then = parsedate_to_datetime(date)
-        # HTTP dates are in GMT, also those that do not say so.
+        # HTTP dates are always in GMT.
         return (then if then.tzinfo else then.replace(tzinfo=UTC)).timestamp() - now_s
     except (ValueError, OverflowError):
         return None

@@ -1,6 +1,6 @@
-"""Server-sent events out of the bytes of an answer; what is no such event is kept as the answer's text.
+"""Server-sent events from the bytes of an answer; anything else is kept as the answer's text.
 
-Endpoints answer a request for a stream with other things as well: a JSON document, an error, an HTML page.
+Endpoints may answer a streaming request with a JSON document, an error or an HTML page.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from agent.models.bounded_http import LINE_LIMIT_BYTES
 from agent.models.endpoint_errors import UnusableAnswer
 
 _FIELDS = frozenset({b"data", b"event", b"id", b"retry", b"error"})
-_LINE_OVERHEAD_BYTES = 64  # what a kept line takes in memory besides its text
+_LINE_OVERHEAD_BYTES = 64  # memory of a line besides its text
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
 class ServerEvent:
-    """One event. `is_error`: it is of the type error, or has llama.cpp's field of that name in place of `data`."""
+    """One event. `is_error`: its type is error, or it has llama.cpp's field `error` instead of `data`."""
 
     data: str
     is_error: bool = False
@@ -38,23 +38,23 @@ class EventReader:
 
     @property
     def text(self) -> str:
-        """What came and belongs to no event."""
+        """The text outside events."""
         return b"\n".join(self._text).decode("utf-8", "replace").strip()
 
     def feed(self, piece: bytes) -> Iterator[ServerEvent]:
-        """Take bytes; yield the events that are complete. Raises UnusableAnswer for one that is too long."""
+        """Add bytes; yield complete events. Raises UnusableAnswer for one that is too long."""
         self._buffer += piece
         if b"\n" not in piece and b"\r" not in piece:
             return
-        held_back = b"\r" if self._buffer.endswith(b"\r") else b""  # its LF may come next
-        whole = bytes(self._buffer[: len(self._buffer) - len(held_back)])
+        pending = b"\r" if self._buffer.endswith(b"\r") else b""  # its LF may come next
+        whole = bytes(self._buffer[: len(self._buffer) - len(pending)])
         *lines, rest = whole.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        self._buffer = bytearray(rest + held_back)
+        self._buffer = bytearray(rest + pending)
         for line in lines:
             yield from self._line(line)
 
     def finish(self) -> Iterator[ServerEvent]:
-        """Yield what is left at the end: many endpoints leave out the last empty line."""
+        """Yield the last event: many endpoints omit the final empty line."""
         for line in (bytes(self._buffer.rstrip(b"\r")), b""):
             yield from self._line(line)
         self._buffer.clear()

@@ -1,4 +1,4 @@
-"""The way of an inference: the request goes to the model through the rings, and the response becomes ours."""
+"""One inference: the request goes through the rings to the model, and the response gets our call ids."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from agent.tools.intake import bounded
 class Inference:
     """One inference of a step.
 
-    `model_s`, `model_wait_s`, the wait for its turn, `rings_s` and `usage` say what it took, also after it
-    failed.
+    `model_s`, `model_wait_s` (the wait in a queue), `rings_s` and `usage` are also set after a failure.
     """
 
     def __init__(
@@ -48,11 +47,11 @@ class Inference:
 
     @property
     def usage(self) -> Usage:
-        """What all attempts have used, or the response says, where that is more: a ring may ask elsewhere."""
+        """The usage of all attempts, or the response's if that is more: a ring may ask another model."""
         return self._model.usage.at_least(self._answered)
 
     async def run(self, request: InferenceRequest, step: int, cancellation: Cancellation) -> ModelResponse:
-        """Return the response. Raises ModelError, HookFailed of a ring, and whatever else a driver raises."""
+        """Return the response. Raises ModelError, HookFailed of a ring, and whatever a driver raises."""
         self._step = step
         deltas = Coalescer(lambda text: emit(self._events, "model_delta", text=text))
         started_s = self._clock()
@@ -64,13 +63,13 @@ class Inference:
             cancellation.heed()
             try:
                 return await self._ask(asked, deltas)
-            except Exception as error:  # also what no driver should raise: the record must be complete
+            except Exception as error:  # also undocumented ones: the events must be complete
                 deltas.flush()
                 emit(self._events, "model_failed", step=step, error=str(error))
                 raise
             finally:
                 deltas.flush()
-                # A ring may ask again after a wait: the wait is the model's time, not the hook's.
+                # The wait between a ring's attempts counts as the model's time.
                 self.model_s = self._clock() - first_asked_s - self.model_wait_s
 
         try:
@@ -79,7 +78,7 @@ class Inference:
             elapsed_s = self._clock() - started_s
             self.rings_s = max(0.0, elapsed_s - self.model_s - self.model_wait_s)
         self._answered = response.usage
-        response = self._told_apart(response)
+        response = self._identified(response)
         message = response.message
         emit(
             self._events,
@@ -112,13 +111,13 @@ class Inference:
             raise ModelUnavailable("something the model's driver waited for was cancelled") from error
         except (Exception, GeneratorExit):
             raise
-        except BaseException as error:  # SystemExit and the like: the run must come to its end
+        except BaseException as error:  # SystemExit and the like: the run must end properly
             raise ModelNonsense(f"the model's driver raised {type(error).__name__}: {error}") from error
 
-    def _told_apart(self, response: ModelResponse) -> ModelResponse:
-        """Name the tool calls ourselves: an id of the endpoint may come twice, and may hold anything.
+    def _identified(self, response: ModelResponse) -> ModelResponse:
+        """Give the tool calls ids of our own: an endpoint's may repeat and may contain anything.
 
-        The texts become storable here; arguments only in the thread, for a tool gets them as they were sent.
+        The texts become storable here; arguments only in the thread, because tools get them unchanged.
         """
         message = response.message
         changes: dict[str, object] = {}

@@ -1,4 +1,4 @@
-"""A Model that keeps count of what every attempt used, whether its answer was taken, dropped, or never came."""
+"""A Model that counts the usage of every attempt, including failed and cancelled ones."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from agent.state import ModelResponse
 
 
 class MeteredModel:
-    """Asks another model. `usage` is what all its attempts have used together.
+    """Sums up the `usage` of all attempts of another model.
 
-    Of a failed or cancelled one that is what the error says; where it says nothing, or is none of ours, it is estimated
-    from the text that had come.
+    A failed attempt counts as its error says; without that, its usage is estimated from the text received so far.
     """
 
     def __init__(self, inner: Model) -> None:
@@ -27,23 +26,23 @@ class MeteredModel:
         return self._inner.name
 
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
-        """Ask the other model once; raises what it raises."""
-        heard_chars = 0
+        """Ask the other model once."""
+        received_chars = 0
 
-        def heard(text: str) -> None:
-            nonlocal heard_chars
-            heard_chars += len(text)
+        def received(text: str) -> None:
+            nonlocal received_chars
+            received_chars += len(text)
             on_delta(text)
 
         try:
-            response = await self._inner.infer(request, heard)
+            response = await self._inner.infer(request, received)
         except BaseException as error:
             usage = error.usage if isinstance(error, ModelError) else None
-            if usage is None and heard_chars:
+            if usage is None and received_chars:
                 sent = messages_tokens(request.messages) + prompt_tokens(request.system_prompt, request.tools)
-                usage = Usage(input_tokens=sent, output_tokens=-(-heard_chars // CHARS_PER_TOKEN))
+                usage = Usage(input_tokens=sent, output_tokens=-(-received_chars // CHARS_PER_TOKEN))
             self.usage += usage or Usage()
             raise
-        if isinstance(response, ModelResponse):  # else a ring, or the loop, says what is wrong with it
+        if isinstance(response, ModelResponse):  # else the loop reports the wrong type
             self.usage += response.usage
         return response

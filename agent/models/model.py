@@ -1,4 +1,4 @@
-"""The model, whoever serves it."""
+"""The protocol of a model."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from agent.state import ModelResponse
 OnDelta = Callable[[str], None]
 
 OnWait = Callable[[str], AbstractContextManager[None]]
-"""Is entered when a request begins to wait for its turn, with what it waits for, and left when the wait is over."""
+"""A context for the time that a request waits in a queue; the argument says what for."""
 
 
 class Model(Protocol):
-    """Asks a model once. Raises ModelError subclasses of agent.errors, each with one clear message."""
+    """Sends one request. Raises the ModelError subclasses of agent.errors."""
 
     @property
     def name(self) -> str: ...
@@ -26,8 +26,8 @@ class Model(Protocol):
 
 @runtime_checkable
 class QueuedModel(Model, Protocol):
-    """A model whose requests may wait for their turn before they are sent."""
+    """A model whose requests may wait in a queue before they are sent."""
 
     def reporting(self, on_wait: OnWait) -> Model:
-        """Return the same model; its requests report their waits."""
+        """Return the same model, reporting the waits of its requests."""
         ...

@@ -1,7 +1,7 @@
-"""Asks any OpenAI-compatible endpoint, by chat completions. The only file that imports openai.
+"""Any OpenAI-compatible endpoint, through chat completions. The only file that imports openai.
 
-The client library connects, authenticates and sends. What comes back is read here, within the bounds of
-agent.models.bounded_http, because the library buffers without a limit and loses what an endpoint says is wrong.
+The client library connects, authenticates and sends. Answers are read here, within the bounds of
+agent.models.bounded_http, because the library buffers without a limit and loses error messages.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 @dataclass(frozen=True)
 class Prices:
-    """What a model costs, in US dollars per million tokens."""
+    """Prices in US dollars per million tokens."""
 
     input_usd_per_mtok: float
     output_usd_per_mtok: float
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a price that would let a budget grow."""
+        """Raise ValueError for a negative or infinite price."""
         for price in (self.input_usd_per_mtok, self.output_usd_per_mtok):
             if not 0 <= price < math.inf:
                 raise ValueError(f"a price is a number of dollars, 0 or more, not {price}")
 
     def cost_usd(self, usage: Usage) -> float:
-        """Return what these tokens cost."""
+        """Return the cost of these tokens."""
         return (
             usage.input_tokens * self.input_usd_per_mtok + usage.output_tokens * self.output_usd_per_mtok
         ) / 1_000_000
@@ -66,11 +66,11 @@ class Prices:
 class OpenAIModel:
     """A Model behind an OpenAI-compatible endpoint.
 
-    Usage is what the endpoint reports. Where it reports nothing, or zeros, it is estimated: a quarter of the characters
-    sent and received, so that no endpoint is outside the budgets.
+    Usage is what the endpoint reports; missing numbers and zeros are estimated as characters / 4, so that budgets
+    always apply.
     """
 
-    def __init__(
+    def __init__(  # keyword-only settings of one endpoint, which a dataclass would only wrap
         self,
         name: str,
         *,
@@ -84,16 +84,15 @@ class OpenAIModel:
         extra: Mapping[str, Any] | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Set up a client; nothing is connected yet.
+        """Create a client, without connecting.
 
-        Without a `base_url`, OPENAI_BASE_URL and OPENAI_API_KEY of the environment count, then OpenAI's own endpoint; a
-        `base_url` that is given is sent no key but `api_key`. A query in it is sent with each request. `timeout_s`
-        bounds the wait for the connection and, in a stream, between two pieces of an answer; `answer_timeout_s` a whole
-        answer, streamed or not. `max_output_tokens` is sent as max_tokens, unless `extra` says it, or
-        max_completion_tokens, itself. With `prices` the usage has a cost. `extra` goes into the request's body as it
-        is, such as {"temperature": 0}. `now` is the time since the epoch, to read an endpoint's Retry-After date.
+        `base_url` defaults to OPENAI_BASE_URL, then OpenAI's endpoint; only then `api_key` defaults to OPENAI_API_KEY.
+        A query in it is sent with each request. `timeout_s` bounds connecting and, in a stream, the time between two
+        pieces; `answer_timeout_s` the whole answer. `max_output_tokens` is sent as max_tokens unless `extra` sets that
+        or max_completion_tokens. With `prices` the usage has a cost. `extra` is added to the request's body, such as
+        {"temperature": 0}. `now` returns the time since the epoch, for Retry-After dates.
 
-        Raises ValueError where OpenAI's own endpoint would be asked without a key.
+        Raises ValueError for OpenAI's endpoint without a key.
         """
         self._name = name
         self._stream = stream
@@ -104,7 +103,7 @@ class OpenAIModel:
         if max_output_tokens is not None and "max_completion_tokens" not in self._extra:
             self._extra.setdefault("max_tokens", max_output_tokens)
         self._now = now
-        if api_key is None:  # a key is sent to no endpoint that it was not meant for
+        if api_key is None:  # a key is sent only to the endpoint that it is for
             api_key = "" if base_url else os.environ.get("OPENAI_API_KEY", "")
         base_url = base_url or os.environ.get("OPENAI_BASE_URL")
         if not (api_key or base_url):
@@ -118,8 +117,8 @@ class OpenAIModel:
             base_url=urlunsplit(parts._replace(query="", fragment="")) if base_url else None,
             default_query=query,
             timeout=httpx2.Timeout(timeout_s, read=timeout_s if stream else answer_timeout_s),
-            max_retries=0,  # ErrorPolicy asks again
-            # A proxy of the environment cannot reach this machine's loopback, and must not see what goes there.
+            max_retries=0,  # ErrorPolicy retries
+            # A proxy cannot reach this machine's loopback, and must not see requests to it.
             http_client=BoundedClient(trust_env=not (host in _LOOPBACK or host.startswith("127."))),
         )
         self._endpoint = _without_credentials(str(self._client.base_url))
@@ -140,11 +139,10 @@ class OpenAIModel:
         await self._client.close()
 
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
-        """Ask once; text goes to `on_delta` as it comes.
+        """Send the request once; `on_delta` gets text as it arrives.
 
-        After tool calls an empty answer is one: the work is done, and the model has nothing to add. Raises
-        ModelUnavailable, with retry_after_s where the endpoint says it, ModelRefused, of which ContextLengthExceeded is
-        one, or ModelNonsense.
+        After tool calls an empty answer is valid: the model has nothing to add. Raises ModelUnavailable, ModelRefused
+        (ContextLengthExceeded among others) or ModelNonsense.
         """
         body, gathered = request_body(self._name, request), Gathered()
         try:
@@ -152,7 +150,7 @@ class OpenAIModel:
             may_be_empty = bool(request.messages) and request.messages[-1].role == "tool"
             return self._response(gathered, body, may_be_empty=may_be_empty)
         except ModelError as error:
-            if gathered.begun:  # else nothing was answered, and nothing is charged
+            if gathered.begun:  # else nothing is charged
                 error.usage = self._usage(gathered, body)
             raise
 
@@ -185,7 +183,7 @@ class OpenAIModel:
             ) from error
 
     async def _read(self, body: dict[str, Any], gathered: Gathered, on_delta: OnDelta) -> None:
-        """Read the answer: events, or one document, whichever the endpoint sends."""
+        """Read the answer: events or one document, whichever the endpoint sends."""
         options: dict[str, Any] = {"stream_options": {"include_usage": True}} if self._stream else {}
         asked = self._client.chat.completions.with_streaming_response.create(
             **body, stream=self._stream, **options, extra_body=self._extra or None
@@ -212,7 +210,7 @@ class OpenAIModel:
         self._add(parsed(event.data), gathered, on_delta)
 
     def _take_document(self, text: str, gathered: Gathered, on_delta: OnDelta) -> None:
-        """Take an answer that is not streamed, or what was sent instead of one."""
+        """Add an answer that is not streamed, or raise for what came instead."""
         if is_html(text):
             said = self._said(plain(text)[:_QUOTED_CHARS])
             raise ModelRefused(f"{self._endpoint} sent an HTML page and no answer: {said!r}; check base_url")
@@ -233,7 +231,7 @@ class OpenAIModel:
             raise self._nonsense("an answer without end")
 
     def _check_end(self, gathered: Gathered, text: str, *, done: bool) -> None:
-        """Raise where a stream that gave no finish reason ended too soon; [DONE] after an answer is an end."""
+        """Raise if a stream without a finish reason ended too early; [DONE] after an answer is an end."""
         if text:
             raise self._nonsense(f"a stream that ended with {plain(text)[:_QUOTED_CHARS]!r}")
         if gathered.begun and not done:
@@ -298,7 +296,7 @@ async def _events(reader: EventReader, pieces: AsyncIterator[bytes]) -> AsyncIte
 
 
 async def _read_rest(pieces: AsyncIterator[bytes]) -> None:
-    """Read to the end, if it comes at once: the connection can be used again then."""
+    """Read to the end if it comes at once, so that the connection can be reused."""
     with contextlib.suppress(TimeoutError, httpx2.TransportError, UnusableAnswer):
         async with asyncio.timeout(_REST_TIMEOUT_S):
             async for _ in pieces:

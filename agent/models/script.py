@@ -1,12 +1,12 @@
-"""A script of what a model answers, turn by turn: for demos, and for tests of agents.
+"""A script of a model's answers, turn by turn, for demos and tests of agents.
 
     turns = [
         Turn(say="Let me look.", calls=[Call("execute", {"command": "pytest -q"})]),
         Turn(expect=["1 failed"], say="It fails, as you said."),
     ]
 
-ScriptedModel plays it in this process, ScriptedModelServer over HTTP. A turn states what it expects of the messages
-that came since the last assistant message: tool results in call order, the task on turn 0.
+ScriptedModel plays it in this process, ScriptedModelServer over HTTP. A turn's `expect` applies to the messages since
+the last assistant message: tool results in call order, the task on turn 0.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Received = Sequence[str]
 """The texts of the messages since the last assistant message, without system messages."""
 
 Check = str | re.Pattern[str] | Callable[[str], object]
-"""A substring, a pattern to find, or a function: False or a text (what is missing) means not met, all else met."""
+"""A substring, a pattern to find, or a function that returns False or a text (what is missing) if it is not met."""
 
 Expectation = Check | Sequence[Check] | None
-"""What one received message must meet, all of it; None expects nothing."""
+"""The checks that one message must pass; None for no check."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A tool call; arguments as a str are sent as they are, to play a model that writes bad JSON. id None: made up."""
+    """A tool call. Arguments as a str are sent unchanged, for a model that writes bad JSON. id None: generated."""
 
     name: str
     arguments: dict[str, Any] | str
@@ -39,10 +39,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong on a turn, the first `times` times it is asked; after that the turn is played.
+    """A failure of the first `times` requests of a turn; later requests get the turn.
 
-    A "status" answers with `status`, `headers` and `body` (JSON, or a text that is sent as it is). As any answer can be
-    written that way, an odd endpoint's stream can be played too: status 200 and content-type text/event-stream.
+    A "status" answers with `status`, `headers` and `body` (JSON, or a text that is sent unchanged), which can also play
+    an odd endpoint's stream: status 200 and content-type text/event-stream.
     """
 
     kind: Literal["drop", "nonsense", "status", "empty"]
@@ -54,7 +54,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Turn:
-    """One answer. `say` and `calls` may be functions of what was received, e.g. to take a path out of a result."""
+    """One answer. `say` and `calls` may be functions of the received texts, e.g. to take a path from a result."""
 
     say: str | Callable[[Received], str] = ""
     calls: Sequence[Call] | Callable[[Received], Sequence[Call]] = ()
@@ -65,7 +65,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Answer:
-    """A turn as it is sent; calls and usage are as chat completions write them."""
+    """A turn as it is sent, with calls and usage in the format of chat completions."""
 
     text: str
     calls: tuple[dict[str, Any], ...]
@@ -82,14 +82,14 @@ class Answer:
 
 
 class ExpectationFailed(Exception):
-    """What a turn expects was not met, or the script is wrong. str() names the turn and says what."""
+    """An expectation was not met, or the script is wrong. str() names the turn and the problem."""
 
 
 class Script:
-    """Plays the turns; `failures` lists unmet expectations, `requests` the bodies of all requests.
+    """Plays the turns. `failures` lists unmet expectations, `requests` all requests as bodies of chat completions.
 
-    The turn is chosen by the number of assistant messages in the request, so that several runs, and repeated requests,
-    can share one script; `by_model` has turns for requests that name another model, such as a subagent's.
+    The number of assistant messages in a request selects the turn, so that several runs, and repeated requests, can
+    share a script; `by_model` has turns for requests to other models, such as a subagent's.
     """
 
     def __init__(self, turns: Sequence[Turn], by_model: Mapping[str, Sequence[Turn]] | None = None) -> None:
@@ -100,7 +100,7 @@ class Script:
         self._faults_played: Counter[tuple[str, int]] = Counter()
 
     def play(self, request: dict[str, Any], size_bytes: int) -> Answer | Fault:
-        """Return what a request, the body of a chat completion, is answered with. Raises ExpectationFailed."""
+        """Return the answer to a request, the body of a chat completion. Raises ExpectationFailed."""
         self.requests.append(request)
         messages: list[dict[str, Any]] = request["messages"]
         model = str(request.get("model"))
@@ -116,7 +116,7 @@ class Script:
             return turn.fault
         try:
             return _compose(index, turn, received, size_bytes)
-        except Exception as error:  # a script's own function: anything may be wrong in it, and the author must see it
+        except Exception as error:  # the script's own function: its author must see any error
             problem = f"the script's function failed: {type(error).__name__}: {error}"
             raise self._failed(index, problem) from error
 
@@ -160,7 +160,7 @@ def _problem(check: Check, text: str) -> str:
         return "" if check.search(text) else f"expected a match of {check.pattern!r}"
     try:
         verdict = check(text)
-    except Exception as error:  # a check is free to fail in any way; all of them mean that it is not met
+    except Exception as error:  # a check that fails is not met
         return f"a check failed: {type(error).__name__}: {error}"
     if isinstance(verdict, str):
         return verdict
@@ -185,7 +185,6 @@ def _compose(index: int, turn: Turn, received: Received, request_bytes: int) -> 
         }
         for position, call in enumerate(asked)
     )
-    # Four characters a token is the usual rule of thumb; a script counts as that.
     prompt, written = request_bytes // 4, (len(text) + sum(len(str(call)) for call in calls)) // 4
     return Answer(
         text=text,

@@ -1,4 +1,4 @@
-"""A model that follows a script (agent.models.script) in this process: for tests of agents, and examples.
+"""A model that follows a script (agent.models.script) in this process, for tests and examples.
 
 model = ScriptedModel([Turn(calls=[Call("weather", {"city": "Bern"})]), Turn(expect=["rain"], say="It rains.")])
 final = await Agent(model=model, tools=[weather]).run(AgentState.start("How is the weather?"))
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from agent.errors import ModelNonsense, ModelRefused, ModelUnavailable
 from agent.hooks.hook import InferenceRequest
@@ -20,32 +19,22 @@ from agent.models.script import ExpectationFailed, Fault, Script, Turn
 from agent.state import ModelResponse
 
 
-class ScriptedModel:
-    """A Model that plays turns. `failures` lists unmet expectations, `requests` what it was asked.
+class ScriptedModel(Script):
+    """A Model that plays turns.
 
-    A request is recorded as the body of a chat completion, as ScriptedModelServer records it. An unmet expectation
-    raises ModelRefused, which ends the run; a Fault raises the error that the same fault of an endpoint would.
+    An unmet expectation raises ModelRefused, which ends the run; a Fault raises the error that the same fault of an
+    endpoint would.
     """
 
     def __init__(self, turns: Sequence[Turn], *, name: str = "scripted") -> None:
+        super().__init__(turns)
         self.name = name
-        self._script = Script(turns)
-
-    @property
-    def failures(self) -> list[str]:
-        """The expectations that were not met."""
-        return self._script.failures
-
-    @property
-    def requests(self) -> list[dict[str, Any]]:
-        """What the model was asked, in order."""
-        return self._script.requests
 
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
         """Play the turn that the request is at. Raises ModelError."""
         body = request_body(self.name, request)
         try:
-            answer = self._script.play(body, len(json.dumps(body)))
+            answer = self.play(body, len(json.dumps(body)))
         except ExpectationFailed as failed:
             raise ModelRefused(str(failed)) from failed
         if isinstance(answer, Fault):

@@ -1,13 +1,13 @@
-"""A model server that follows a script (agent.models.script): the fake beside the real endpoint, for demos and tests.
+"""A model server that follows a script (agent.models.script), for demos and tests with a real client.
 
-It speaks `POST /v1/chat/completions` over real HTTP/1.1 on loopback, with and without SSE, for the real client.
+It serves `POST /v1/chat/completions` over HTTP/1.1 on loopback, with and without SSE.
 
     async with ScriptedModelServer(turns) as server:
         model = OpenAIModel("scripted", base_url=server.base_url, api_key="none")
         ...
     assert not server.failures
 
-What a turn expects and is not met is answered with HTTP 400 of type script_expectation_failed.
+An unmet expectation is answered with HTTP 400 of type script_expectation_failed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from agent.models.script import Answer, Call, ExpectationFailed, Fault, Received
 __all__ = ["Call", "Fault", "Received", "ScriptedModelServer", "Turn"]
 
 
-class ScriptedModelServer:
-    """Serves a script; see Script for which turn answers a request, and for `failures` and `requests`."""
+class ScriptedModelServer(Script):
+    """Serves a script; see Script."""
 
     def __init__(
         self,
@@ -33,21 +33,11 @@ class ScriptedModelServer:
         by_model: Mapping[str, Sequence[Turn]] | None = None,
         fragment_chars: int = 7,
     ) -> None:
+        super().__init__(turns, by_model)
         self.base_url = ""
-        self._script = Script(turns, by_model)
         self._fragment_chars = fragment_chars
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
-
-    @property
-    def failures(self) -> list[str]:
-        """The expectations that were not met."""
-        return self._script.failures
-
-    @property
-    def requests(self) -> list[dict[str, Any]]:
-        """The bodies of all requests."""
-        return self._script.requests
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 20)
@@ -70,7 +60,7 @@ class ScriptedModelServer:
             while (request := await _read_request(reader)) is not None:
                 await self._answer(*request, writer)
         except (ConnectionError, asyncio.IncompleteReadError, ValueError, asyncio.CancelledError):
-            pass  # the client went away, does not speak HTTP, or we are closing: nobody is left to tell
+            pass  # the client disconnected or does not speak HTTP, or the server is closing
         finally:
             writer.close()
             with contextlib.suppress(ConnectionError):
@@ -82,7 +72,7 @@ class ScriptedModelServer:
             return
         request = json.loads(body)
         try:
-            answer = self._script.play(request, len(body))
+            answer = self.play(request, len(body))
         except ExpectationFailed as failed:
             await _send_json(writer, 400, _error("script_expectation_failed", str(failed)))
             return
@@ -98,7 +88,7 @@ class ScriptedModelServer:
         yield _chunk({"role": "assistant", "content": ""})
         for piece in self._pieces(answer.text):
             yield _chunk({"content": piece})
-        # Fragments of parallel calls take turns, which is harder on a client than one call after the other.
+        # Fragments of parallel calls are interleaved, which is harder on a client.
         pending: list[tuple[int, list[str]]] = []
         for position, call in enumerate(answer.calls):
             head = {"index": position, **call, "function": {"name": call["function"]["name"], "arguments": ""}}

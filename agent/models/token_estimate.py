@@ -1,7 +1,7 @@
-"""How many tokens a request comes to: a quarter of its characters, corrected by what the endpoint reports.
+"""Estimates the tokens of a request: a quarter of its characters, corrected by the endpoint's reports.
 
-An InputEstimate goes from step to step in the run's notes. Only messages that came since are counted, so a step costs
-the same at the start of a thread and at its thousandth message.
+The run's notes carry an InputEstimate from step to step. Only new messages are counted, so a step costs the same
+whatever the length of the thread.
 
     tokens of the next request = tokens of the last one + ratio * estimate of what was added since
 """
@@ -18,13 +18,12 @@ from agent.messages import Message, ToolSpec, Value
 
 CHARS_PER_TOKEN = 4
 
-# A report this far from the estimate counts something else, such as only what was not in the endpoint's cache; then the
-# estimate is nearer the truth. The slack is for what a short request cannot show: a long prompt of the endpoint's own.
+# A report this far from the estimate counts something else, such as uncached tokens only, and is ignored. The slack
+# allows for a long prompt that the endpoint adds to a short request.
 _BELIEVED_FACTOR = 8
 _SLACK_TOKENS = 4_000
 
-# Added to both sides of the ratio: in a request of a few tokens the endpoint's frame around the messages weighs as much
-# as they do, and that says nothing of text to come.
+# Added to both sides of the ratio: in short requests the endpoint's overhead weighs as much as the messages.
 _DAMPING_TOKENS = 500
 _MIN_RATIO, _MAX_RATIO = 0.25, 4.0
 
@@ -36,21 +35,20 @@ def message_tokens(message: Message) -> int:
 
 
 def messages_tokens(messages: Iterable[Message]) -> int:
-    """Return the estimate for messages; it costs a walk over them."""
+    """Return the estimate for messages."""
     return sum(message_tokens(message) for message in messages)
 
 
 def prompt_tokens(system_prompt: str, tools: Iterable[ToolSpec]) -> int:
-    """Return the estimate for what is sent beside the messages."""
+    """Return the estimate for what is sent besides the messages."""
     chars = sum(len(tool.name) + len(tool.description) + len(json.dumps(tool.parameters)) for tool in tools)
     return -(-(len(system_prompt) + chars) // CHARS_PER_TOKEN)
 
 
 class InputEstimate(Value):
-    """What one inference is sent: the thread's messages from `first` up to `messages`, and what goes with them.
+    """The size of one request: the thread's messages from `first` up to `messages`, and what is sent with them.
 
-    `thread` is our estimate of those messages, `estimated` of the whole request, and `tokens` the best that is known of
-    the whole request.
+    `thread` estimates those messages, `estimated` the whole request; `tokens` is the best known size of the request.
     """
 
     first: int = Field(ge=0)
@@ -61,7 +59,7 @@ class InputEstimate(Value):
 
     @classmethod
     def of(cls, messages: Sequence[Message], first: int, aside: int, ratio: float = 1.0) -> Self:
-        """Count all messages from `first` on; `aside` is the estimate of what is sent beside them."""
+        """Count all messages from `first` on; `aside` is the estimate of what is sent besides."""
         thread = messages_tokens(messages[first:])
         estimated = thread + aside
         return cls(
@@ -70,7 +68,7 @@ class InputEstimate(Value):
 
     @classmethod
     def remembered(cls, note: JsonValue, messages: Sequence[Message], first: int) -> Self | None:
-        """Return the estimate in a note, None when it is of another thread than `messages` from `first` on."""
+        """Return the estimate in a note, None if it does not fit `messages` from `first` on."""
         if note is None:
             return None
         try:
@@ -81,12 +79,12 @@ class InputEstimate(Value):
 
     @property
     def ratio(self) -> float:
-        """How many tokens there are to one of ours."""
+        """Reported tokens per estimated token."""
         ratio = (self.tokens + _DAMPING_TOKENS) / (self.estimated + _DAMPING_TOKENS)
         return min(max(ratio, _MIN_RATIO), _MAX_RATIO)
 
     def grown(self, messages: Sequence[Message]) -> Self:
-        """Return the estimate with the messages that came since; only they are counted."""
+        """Return the estimate with the new messages added."""
         added = messages_tokens(messages[self.messages :])
         return self.model_copy(
             update={
@@ -98,7 +96,7 @@ class InputEstimate(Value):
         )
 
     def measured(self, aside: int, reported_tokens: int) -> Self:
-        """Return the estimate of a request that was sent, corrected by the endpoint's report; 0 is none."""
+        """Return the estimate of a sent request, corrected by the endpoint's report, 0 for none."""
         estimated = self.thread + aside
         least, most = estimated / _BELIEVED_FACTOR, estimated * _BELIEVED_FACTOR + _SLACK_TOKENS
         believed = least <= reported_tokens <= most
