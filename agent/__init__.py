@@ -1,7 +1,7 @@
-"""The agent: a loop made of hooks, its tools and its model drivers. A pure library; see ARCHITECTURE.md.
+"""The agent library: a loop made of hooks, tools, and models; see ARCHITECTURE.md.
 
-The names below are the library's public ones. A module is imported when a name of its own is first asked for, so that
-`import agent` costs nothing and openai is imported by those who use OpenAIModel.
+These are the public names. Each is imported on first use, so that `import agent` is cheap and only users of OpenAIModel
+import openai.
 """
 
 from importlib import import_module
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from agent.hooks.matchers import Matcher as Matcher
     from agent.hooks.matchers import tool_glob as tool_glob
     from agent.hooks.matchers import tool_name as tool_name
-    from agent.hooks.matchers import tool_regex as tool_regex
     from agent.host import Host as Host
     from agent.messages import Message as Message
     from agent.messages import ToolCall as ToolCall
@@ -44,7 +43,7 @@ _MODULES = {
     "errors": ("AgentError", "ModelError"),
     "events": ("Event",),
     "hooks.hook": ("Hook",),
-    "hooks.matchers": ("Matcher", "tool_glob", "tool_name", "tool_regex"),
+    "hooks.matchers": ("Matcher", "tool_glob", "tool_name"),
     "host": ("Host",),
     "messages": ("Message", "ToolCall", "ToolResult"),
     "models.model": ("Model",),
@@ -58,9 +57,9 @@ _MODULES = {
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = sorted(_HOMES)  # noqa: PLE0605 - made of the table
+__all__ = sorted(_HOMES)  # noqa: PLE0605 - from the table
 
-if not TYPE_CHECKING:  # else a checker would take any name for one of these
+if not TYPE_CHECKING:  # else a type checker would accept any name
 
     def __getattr__(name: str) -> object:
         if name not in _HOMES:

@@ -12,7 +12,6 @@ condition is a function: Matcher(lambda state: "quiet" in state.metadata).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -47,12 +46,6 @@ def tool_name(name: str) -> Matcher:
 def tool_glob(pattern: str) -> Matcher:
     """Match when the whole tool name matches a shell-style pattern, case-sensitively."""
     return _tool(lambda called: fnmatchcase(called, pattern))
-
-
-def tool_regex(pattern: str) -> Matcher:
-    """Match when the whole tool name matches a regular expression. Raises re.error for a bad one."""
-    compiled = re.compile(pattern)
-    return _tool(lambda called: compiled.fullmatch(called) is not None)
 
 
 def _tool(test: Callable[[str], bool]) -> Matcher:
