@@ -1,4 +1,4 @@
-"""What the hooks of one tool call share: a hook serves many calls at once, and keeps nothing of them in itself."""
+"""Values that the hooks of one tool call share. A hook object serves many calls at once, so it stores none of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Slot(Generic[T]):
-    """The key of one value in a CallContext. Make it once, at module level; `name` is for people."""
+    """The key of a value in a CallContext, created once at module level; `name` is for debugging."""
 
     __slots__ = ("name",)
 
@@ -20,7 +20,7 @@ class Slot(Generic[T]):
 
 
 class CallContext:
-    """Values of one tool call, from its first hook to its last. Never stored, and never shown to a model."""
+    """Values of one tool call, from its first hook to its last. Never stored, never shown to a model."""
 
     __slots__ = ("_values",)
 
@@ -28,15 +28,15 @@ class CallContext:
         self._values: dict[Slot[Any], Any] = {}
 
     def get(self, slot: Slot[T]) -> T | None:
-        """Return a value, None where there is none."""
+        """Return a value, None if it is not set."""
         value: T | None = self._values.get(slot)
         return value
 
     def set(self, slot: Slot[T], value: T) -> None:
-        """Keep a value, in place of one that is there."""
+        """Set a value."""
         self._values[slot] = value
 
     def pop(self, slot: Slot[T]) -> T | None:
-        """Return a value and forget it."""
+        """Remove a value and return it."""
         value: T | None = self._values.pop(slot, None)
         return value

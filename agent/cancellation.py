@@ -1,4 +1,4 @@
-"""Cancellation: which one is meant for the run, and what is brought to its end all the same."""
+"""Cancellation: whether this task was cancelled, and work that finishes regardless."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import contextlib
 from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
 
-_Given = TypeVar("_Given")
+_Result = TypeVar("_Result")
 
 
 class Cancellation:
-    """Tells whether somebody asked the current task to end since `watch()`.
+    """Detects whether the current task was cancelled since `watch()`.
 
-    A CancelledError alone does not tell it: it also comes out of anything that was cancelled elsewhere and is awaited
-    here, and code in between may swallow one that was meant.
+    CancelledError alone is not enough: awaiting anything that was cancelled elsewhere raises it too, and code in
+    between may swallow the one for this task.
     """
 
     def __init__(self, task: asyncio.Task[object]) -> None:
@@ -23,7 +23,7 @@ class Cancellation:
 
     @classmethod
     async def watch(cls) -> Self:
-        """Look from now on. A cancellation that was asked for earlier and is still to be delivered is raised here."""
+        """Start watching. Raises a cancellation that was requested earlier and not delivered yet."""
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a coroutine runs in a task")
@@ -33,21 +33,21 @@ class Cancellation:
 
     @property
     def asked(self) -> bool:
-        """Whether the task was asked to end."""
+        """Whether the task was cancelled."""
         return self._task.cancelling() > self._before
 
     def heed(self) -> None:
-        """Raise CancelledError when the task was asked to end: something swallowed it."""
+        """Raise CancelledError if the task was cancelled and something swallowed the error."""
         if self.asked:
             raise asyncio.CancelledError
 
 
-async def to_the_end(work: Coroutine[Any, Any, _Given]) -> _Given:
-    """Return what `work` gives. A cancellation meanwhile is raised when the work has ended; a second one ends it."""
+async def to_the_end(work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Return the result of `work`. A cancellation is raised after the work has finished; a second one cancels it."""
     task = asyncio.create_task(work)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        with contextlib.suppress(Exception):  # the cancellation is what the caller must hear of
+        with contextlib.suppress(Exception):  # the cancellation takes precedence
             await task
         raise

@@ -1,6 +1,6 @@
-"""Gathers small pieces of text into fewer, larger events, without keeping a watcher waiting for long.
+"""Joins small pieces of text into fewer, larger events, with little delay.
 
-A Coalescer makes the events of a run; `merged` joins those that wait for somebody slow, such as a database.
+A Coalescer creates the events of a run; `merged` joins events that wait for a slow consumer, such as a database.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Callable
 from agent.events import Event
 
 PIECES = frozenset({"model_delta", "tool_output"})
-"""Events that may be joined, or dropped when too many wait: model_finished and tool_call_finished tell all again."""
+"""Events that may be joined, or dropped when too many wait: model_finished and tool_call_finished repeat the text."""
 
 _MERGED_LIMIT_CHARS = 16_384
 
 
 def merged(earlier: Event, later: Event) -> Event | None:
-    """Return two neighbouring events as one, None when they are not pieces of the same text or it becomes too long."""
+    """Return two adjacent events as one; None if they are not pieces of one text, or together too long."""
     text = "text"
     if later.type not in PIECES or earlier.type != later.type:
         return None
@@ -30,9 +30,9 @@ def merged(earlier: Event, later: Event) -> Event | None:
 
 
 class Coalescer:
-    """Hands text on when there is much of it, when `interval_s` has passed, or at flush(); in order, nothing lost.
+    """Delivers text in order when `limit_chars` are buffered, after `interval_s`, or at flush().
 
-    Past `total_chars` it says once that the rest is not shown, so that no writer makes an event log grow without end.
+    After `total_chars` a note says once that the rest is not shown, which bounds the event log.
     """
 
     def __init__(
@@ -48,30 +48,30 @@ class Coalescer:
         self._limit_chars = limit_chars
         self._left_chars = total_chars
         self._pieces: list[str] = []
-        self._held_chars = 0
+        self._buffered_chars = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, text: str) -> None:
-        """Take a piece."""
+        """Add a piece."""
         if not text or self._left_chars < 0:
             return
         self._left_chars -= len(text)
         if self._left_chars < 0:
             text = text[: self._left_chars] + "\n[the rest of the output is not shown live]\n"
         self._pieces.append(text)
-        self._held_chars += len(text)
-        if self._held_chars >= self._limit_chars:
+        self._buffered_chars += len(text)
+        if self._buffered_chars >= self._limit_chars:
             self.flush()
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._interval_s, self.flush)
 
     def flush(self) -> None:
-        """Hand on what is held."""
+        """Deliver the buffered text."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._pieces:
             text = "".join(self._pieces)
             self._pieces.clear()
-            self._held_chars = 0
+            self._buffered_chars = 0
             self._deliver(text)

@@ -1,29 +1,29 @@
 """Errors of the agent.
 
     AgentError
-    +-- ModelError              the model gave no usable answer
-    |   +-- ModelUnavailable    no connection, dropped, timed out, 429 or 5xx: asking again may help
-    |   +-- ModelRefused        400, 401, 403, 404 and the like: asking again will not help
-    |   |   +-- ContextLengthExceeded   the messages do not fit the model's window: fewer of them may
-    |   +-- ModelNonsense       it answered, but not with what the protocol says
-    +-- HookFailed              a hook raised, timed out or returned something else than it must
-    +-- InvalidPath (ValueError)  a path that no tool takes
+    +-- ModelError              no usable answer from the model
+    |   +-- ModelUnavailable    no connection, dropped, timed out, 429 or 5xx: retrying may help
+    |   +-- ModelRefused        400, 401, 403, 404 and the like: retrying does not help
+    |   |   +-- ContextLengthExceeded   the messages exceed the model's window: fewer may fit
+    |   +-- ModelNonsense       an answer that violates the protocol
+    +-- HookFailed              a hook raised, timed out or returned the wrong type
+    +-- InvalidPath (ValueError)  an empty path, or one with NUL
 
-A tool that fails raises none of these: its call has a result that says so. str() of each says what is wrong and how to
-mend it, and holds no secret.
+A failing tool raises none of these: the call's result says so. str() of each says what is wrong and how to fix it, and
+contains no secret.
 """
 
 from agent.messages import Usage
 
 
 class AgentError(Exception):
-    """A run could not go on as asked."""
+    """Base class of the errors of the agent."""
 
 
 class ModelError(AgentError):
-    """The model gave no usable answer. `retryable` says whether asking again may help.
+    """No usable answer from the model. `retryable`: another attempt may succeed.
 
-    `usage` is what an answer that began and was of no use took, None when nothing came.
+    `usage` is that of a partial answer, None if nothing was received.
     """
 
     retryable = False
@@ -31,9 +31,9 @@ class ModelError(AgentError):
 
 
 class ModelUnavailable(ModelError):
-    """The model could not be reached, or not up to the end of its answer.
+    """The model was not reachable, or the connection ended before the answer did.
 
-    `retry_after_s` is how long the endpoint asks to be left alone, None when it does not say.
+    `retry_after_s` is the endpoint's Retry-After, if any.
     """
 
     retryable = True
@@ -52,7 +52,7 @@ class ContextLengthExceeded(ModelRefused):
 
 
 class ModelNonsense(ModelError):
-    """The endpoint answered with something that is no answer."""
+    """The endpoint sent something other than an answer."""
 
     retryable = True
 
@@ -68,4 +68,4 @@ class HookFailed(AgentError):
 
 
 class InvalidPath(AgentError, ValueError):
-    """A path is empty or holds NUL."""
+    """A path is empty or contains NUL."""

@@ -31,13 +31,13 @@ RunStatus = Literal["completed", "stopped", "cancelled", "failed"]
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened, as it is stored and streamed."""
+    """An event as it is stored and streamed."""
 
     type: str
     payload: dict[str, JsonValue]
 
     def typed(self) -> RunEvent:
-        """Return the event as its class. Raises ValueError for an unknown type or a payload that does not fit it."""
+        """Return the event as its class. Raises ValueError for an unknown type or an invalid payload."""
         return _adapter(self.type).validate_python(self.payload)
 
 
@@ -101,7 +101,7 @@ def times(of: AgentState | CurrentExecution) -> dict[str, JsonValue]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunEvent:
-    """What all events have. `within` is set in a subagent: the id of the spawn_subagent call that started it."""
+    """Base class of events. `within` is set in a subagent: the id of the spawn_subagent call that started it."""
 
     within: str = ""
 

@@ -1,7 +1,7 @@
-"""What the agent asks of a file system and of a shell. LocalFS and RemoteFS satisfy it without importing it.
+"""The protocols of a file system and a shell. LocalFS and RemoteFS implement them without importing them.
 
-Paths are absolute POSIX paths as str; bytes of a name that are not UTF-8 are surrogate-escaped. Failures are OSError
-subclasses whose str() tells a person or a model what is wrong and how to mend it.
+Paths are absolute POSIX paths as str; bytes that are not UTF-8 are surrogate-escaped. Failures are OSError subclasses
+whose str() says what is wrong and how to fix it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LinesPage(Protocol):
 
 
 class EditResult(Protocol):
-    """How many matches were replaced (0: not found, nothing written) and how many are left."""
+    """The number of replaced matches (0: not found, nothing written) and of remaining ones."""
 
     @property
     def replaced(self) -> int: ...
@@ -96,8 +96,8 @@ class GrepPage(Protocol):
 class FileSystem(Protocol):
     """Files, wherever they are.
 
-    What is refused is an OSError. Where the files themselves are out of reach, an error may say in `outcome` what a
-    tool call ends with (daemon_lost).
+    Refusals are OSError. An error whose files are out of reach may set `outcome`, with which the tool call then ends
+    (daemon_lost).
     """
 
     async def ls(self, path: str, *, offset: int = 0, limit: int = 1000) -> EntriesPage: ...
@@ -127,7 +127,7 @@ class OutputPiece(Protocol):
 
 
 class SpilledOutput(Protocol):
-    """Where output that was too large is."""
+    """The file with output that was too large."""
 
     @property
     def path(self) -> str: ...
@@ -145,10 +145,9 @@ class ExecResult(Protocol):
     """How a program ended.
 
     `outcome` is one of exited, signalled, timed_out, cancelled, out_of_memory, pids_limit, output_limit (of a program
-    whose output is streamed, never of a command line), disk_limit, daemon_lost, failed_to_start. `output` is everything
-    kept, or the head when `evicted` is set; `tail` is then the end. `message` says more where the outcome alone does
-    not (failed_to_start, pids_limit, disk_limit, daemon_lost, a process that the sandbox refused to a command that
-    failed), else it is empty.
+    whose output is streamed, never of a command line), disk_limit, daemon_lost, failed_to_start. `output` is the whole
+    output, or its head if `evicted` is set; `tail` is then its end. `message` explains the outcomes failed_to_start,
+    pids_limit, disk_limit and daemon_lost, and a process that the sandbox refused to a failing command.
     """
 
     @property

@@ -1,7 +1,7 @@
-"""What may enter a state: values that nobody can change in place, and that come back the same from any store.
+"""Values of a state: immutable, and unchanged by a round trip through a store.
 
-`freeze` is the one gate for JSON, `storable_text` for what is said. What `freeze` returns is a dict or a list to
-everybody who reads, json and pydantic included; to change one, make a copy: {**value, "key": 1}, [*value, 1].
+`freeze` checks JSON, `storable_text` text. The result of `freeze` reads like a dict or a list, also for json and
+pydantic; to change it, make a copy: {**value, "key": 1}, [*value, 1].
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Annotated, Any, NoReturn
 from pydantic import AfterValidator, JsonValue
 
 DEPTH_LIMIT = 96
-"""Deeper values cannot be relied on to be dumped and loaded again."""
+"""Deeper values may fail to dump and load."""
 
 
 def storable_text(text: str) -> str:
-    """Return the text with U+FFFD for each half of a surrogate pair, which no store and no endpoint takes."""
+    """Return the text with U+FFFD for each half of a surrogate pair, which stores and endpoints refuse."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -30,11 +30,11 @@ def _refuse(self: object, *_: object, **__: object) -> NoReturn:
 
 
 class NotStorable(ValueError):
-    """A value that does not come back the same from a store."""
+    """A value that a store would change."""
 
 
 class FrozenDict(dict[str, Any]):
-    """A dict that cannot be changed, of values that cannot; freeze() and frozen_arguments() make them."""
+    """An immutable dict of immutable values, made by freeze() and frozen_arguments()."""
 
     __slots__ = ()
     __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
@@ -50,7 +50,7 @@ class FrozenDict(dict[str, Any]):
 
 
 class FrozenList(list[Any]):
-    """A list that cannot be changed, of values that cannot."""
+    """An immutable list of immutable values."""
 
     __slots__ = ()
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
@@ -67,16 +67,16 @@ class FrozenList(list[Any]):
 
 
 def freeze(value: Any) -> Any:
-    """Return a JSON value, frozen; tuples become lists, as they would in JSON.
+    """Return a JSON value, frozen; tuples become lists.
 
-    Raises NotStorable for what does not come back the same from a store: keys that are no str, numbers that are not
-    finite, half of a surrogate pair, values that are nested too deep, and what is no JSON at all.
+    Raises NotStorable for a value that a store would change or refuse: keys that are not str, numbers that are not
+    finite, half of a surrogate pair, too deep nesting, and anything but JSON.
     """
     return _frozen(value, 0, strict=True)
 
 
 def with_entry(values: dict[str, Any], key: str, value: Any) -> FrozenDict:
-    """Return frozen values with one entry set. Raises as freeze does, for the new entry; the others are not walked."""
+    """Return frozen values with one entry set. Raises NotStorable as freeze does; only the new entry is checked."""
     try:
         return FrozenDict({**values, _key(key): _frozen(value, 1, strict=True)})
     except ValueError as error:
@@ -84,12 +84,12 @@ def with_entry(values: dict[str, Any], key: str, value: Any) -> FrozenDict:
 
 
 def frozen_arguments(arguments: Any) -> Any:
-    """Return the arguments of a tool call, frozen and otherwise unchanged; agent.tools.intake checks them."""
+    """Return the arguments of a tool call, frozen but not checked: agent.tools.intake does that."""
     return _frozen(arguments, 0, strict=False)
 
 
 def _frozen(value: Any, depth: int, *, strict: bool) -> Any:
-    # Loops, not comprehensions: arguments that are nested deep must not take two frames a level.
+    # Loops, not comprehensions: deeply nested arguments would take two frames per level.
     if isinstance(value, dict):
         if type(value) is FrozenDict and not strict:
             return value

@@ -1,16 +1,16 @@
-"""A run as a stream of events, for those who use the agent as a library.
+"""A run as a stream of events.
 
     async with stream(agent, state) as run:
         async for event in run:
             print(event.type, event.payload)
         final = await run.state()
 
-The run is a task of its own and nobody's reader holds it up: events wait for their reader. Neighbouring pieces of one
-text that wait are joined; where 1,000 events wait, further pieces are dropped, for their whole text comes again in
-model_finished or tool_call_finished. Other events are never dropped, and the order is the sink's.
+The run is a separate task that never waits for its reader: events are queued. Adjacent pieces of one text in the queue
+are joined; past 1,000 queued events further pieces are dropped, because model_finished or tool_call_finished repeats
+their text. Other events are never dropped, and the order is the sink's.
 
-Who stops reading, or fails, does not stop the run: leaving `async with` waits for its end. `cancel()` ends it; so does
-a cancellation of the task that is inside the `async with`.
+A reader that stops or fails does not stop the run: leaving `async with` waits for its end. `cancel()` ends it; so does
+cancelling the task inside the `async with`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WAITING_LIMIT = 1000
 
 
 class RunStream(Generic[Output]):
-    """A run that goes on by itself; one reader at a time iterates its events, each event once."""
+    """A run in a task of its own; one reader at a time iterates its events, each once."""
 
     def __init__(self, agent: Agent[Output], state: AgentState) -> None:
         self._run = Run(agent, state, self._take)
@@ -60,7 +60,7 @@ class RunStream(Generic[Output]):
             try:
                 await asyncio.wait({task})
             except asyncio.CancelledError:
-                self._cancel()  # each one is passed on, for a run may wait for something after the first
+                self._cancel()  # pass on each one: the run may wait again after the first
         cancellation.heed()
 
     def __aiter__(self) -> Self:
@@ -75,12 +75,12 @@ class RunStream(Generic[Output]):
         return self._waiting.popleft()
 
     def cancel(self) -> None:
-        """End the run: its tool calls too. Its last events and its state come as they do otherwise."""
+        """End the run and its tool calls. Its last events and its state follow as usual."""
         if not self._cancelled:
             self._cancel()
 
     async def state(self) -> AgentState[Output]:
-        """Wait for the end of the run and return its state; `stop` says what stopped it, also a cancellation."""
+        """Wait for the end of the run and return its state; `stop` says what stopped it, including a cancellation."""
         await asyncio.shield(self._started())
         return self._run.state
 
@@ -97,20 +97,20 @@ class RunStream(Generic[Output]):
     async def _work(self) -> None:
         self._begun = True
         if self._cancelled:
-            # Only a task that has begun can be cancelled and still tell it: run_finished must come.
+            # Only a task that has started can be cancelled and still emit run_finished.
             asyncio.current_task().cancel()  # type: ignore[union-attr]
-        with contextlib.suppress(asyncio.CancelledError):  # who waits for this task was not cancelled
+        with contextlib.suppress(asyncio.CancelledError):  # the tasks that wait for this one were not cancelled
             await self._run.run()
 
     def _take(self, event: Event) -> None:
-        both = merged(self._waiting[-1], event) if self._waiting else None
-        if both is not None:
-            self._waiting[-1] = both
+        joined = merged(self._waiting[-1], event) if self._waiting else None
+        if joined is not None:
+            self._waiting[-1] = joined
         elif event.type not in PIECES or len(self._waiting) < _WAITING_LIMIT:
             self._waiting.append(event)
         self._changed.set()
 
 
 def stream(agent: Agent[Output], state: AgentState) -> RunStream[Output]:
-    """Return a run that starts with `async with`."""
+    """Return a run, started by `async with`."""
     return RunStream(agent, state)

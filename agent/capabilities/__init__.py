@@ -1,1 +1,1 @@
-"""Capabilities: small bundles of hooks and tools, one file each."""
+"""Capabilities: bundles of hooks and tools, one module each, and the formats that they read."""

@@ -11,7 +11,7 @@ from agent.tools.tool import Tool
 
 @dataclass(frozen=True)
 class Capability:
-    """What an agent gains when the capability is plugged in."""
+    """A named bundle of hooks and tools that belong together."""
 
     name: str
     hooks: Sequence[Hook] = ()
